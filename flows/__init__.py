@@ -1,0 +1,1 @@
+"""What runs, in order: the flows and their command lines."""

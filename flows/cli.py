@@ -1,0 +1,195 @@
+"""The command line of the pipeline: checks everything that can be checked first, then runs the flow."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+_EPILOG = """\
+examples:
+  python flows/pipeline.py                                     everything, results below ./data
+  python flows/pipeline.py                                     again: what is done already is found, not redone
+  python flows/pipeline.py --set epochs=5 --set seed=1         another training on the same data
+  python flows/pipeline.py --storage s3://bucket/prefix        shared storage (AWS_* variables, AWS_ENDPOINT_URL)
+  RAY_ADDRESS=http://head:8265 python flows/pipeline.py ...    on a Ray cluster
+  python flows/pipeline.py --source ./mnist-files              without internet, from a folder
+
+After any accident the same command goes on where it stopped.
+exit codes: 0 done (promoted or not), 1 it failed, 2 the request was wrong, 130 interrupted"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, as for every other wrong request."""
+        fail(message, code=2)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options and what they mean."""
+    parser = _Parser(
+        prog="python flows/pipeline.py",
+        description="From images to a trained, evaluated and promoted model: download, preprocess, train, predict, "
+        "evaluate, promote, report. Results are found and verified when they are there already.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--recipe", metavar="NAME", default="mnist-resnet18", help="what to train on what (default: %(default)s)")
+    add(
+        "--storage",
+        metavar="URI",
+        default=os.environ.get("PIPELINE_STORAGE", "./data"),
+        help="where all results lie: a folder or s3://bucket/prefix (default: $PIPELINE_STORAGE or ./data)",
+    )
+    add(
+        "--source",
+        metavar="URL_OR_DIR",
+        action="append",
+        default=[],
+        help="mirror or folder to try before the data set's own; may be repeated; 'sample' takes the sample that comes "
+        "with the project (default: the data set's mirrors, and the sample when none can be reached)",
+    )
+    add("--no-sample", action="store_true", help="fail rather than go on with the sample (default: go on)")
+    add(
+        "--workers",
+        metavar="N",
+        type=int,
+        help="training workers (default: as many as there are GPUs, else one per machine)",
+    )
+    add(
+        "--set",
+        metavar="field=value",
+        dest="settings",
+        action="append",
+        default=[],
+        help="change a field of the recipe, such as epochs=5, precision=fp32 or learning_rate=1e-3; may be repeated "
+        "(default: as the recipe says)",
+    )
+    add("--refresh", action="store_true", help="do everything once more, even if its result is there (default: no)")
+    add(
+        "--deadline",
+        metavar="MINUTES",
+        type=float,
+        default=24 * 60,
+        help="give up a stage that takes longer (default: %(default)s)",
+    )
+    add("--json", action="store_true", help="print one JSON document on stdout and logs on stderr (default: a table)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the pipeline as the command line says; the exit code is 0, 1 (failed), 2 (wrong request) or 130."""
+    arguments = parser().parse_args(argv)
+    try:
+        request = checked(arguments)
+    except ValueError as error:
+        fail(str(error), code=2)
+    return guarded(lambda: run(request, as_json=arguments.json))
+
+
+def checked(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The flow's parameters, once everything that can be wrong with them was looked at; raises `ValueError`."""
+    from tasks import plan
+    from tasks.learning import recipes, sources
+
+    base = recipes.load(arguments.recipe)
+    recipe = recipes.override(base, arguments.settings)
+    mirrors = [source for source in arguments.source if source != "sample"]
+    addresses = [sources.mirror_address(source) for source in mirrors]
+    asked_for_sample = len(mirrors) < len(arguments.source)
+    if asked_for_sample and (arguments.no_sample or mirrors):
+        raise ValueError("--source sample cannot be combined with another --source or with --no-sample")
+    made = plan.make(
+        storage=arguments.storage,
+        recipe=recipe,
+        workers=arguments.workers,
+        deadline_minutes=arguments.deadline,
+    )
+    if asked_for_sample and base.fallback is None and base.name != "mnist-sample-resnet18":
+        raise ValueError(f"--source: recipe {base.name!r} has no sample; leave out --source sample")
+    use_sample = base.fallback is not None and (
+        asked_for_sample
+        or (
+            not arguments.source
+            and not arguments.no_sample
+            and not plan.is_committed(made.raw)
+            and sources.unreachable(made.data_set)
+        )
+    )
+    if use_sample:
+        assert base.fallback is not None
+        recipe = recipes.override(recipes.load(base.fallback), arguments.settings)
+        if not asked_for_sample:
+            note("no mirror of the data set can be reached: going on with the sample that comes with the project")
+    return {
+        "recipe": recipe.name,
+        "storage": str(made.root),
+        "source": addresses,
+        "workers": arguments.workers,
+        "settings": changes(recipe),
+        "refresh": arguments.refresh,
+        "deadline_minutes": arguments.deadline,
+    }
+
+
+def changes(recipe: Any) -> dict[str, Any]:
+    """The fields in which `recipe` differs from the one of its name."""
+    from tasks.learning import recipes
+
+    usual = recipes.load(recipe.name).to_dict()
+    return {name: value for name, value in recipe.to_dict().items() if value != usual[name]}
+
+
+def run(request: dict[str, Any], *, as_json: bool) -> int:
+    """Run the flow with a person watching, and show the outcome."""
+    from rich.console import Console
+
+    from flows import console
+    from flows.server import own_server
+
+    narrator = console.Narrator(Console(stderr=True))
+    with own_server():
+        from flows.pipeline import mnist
+
+        console.attach(narrator)
+        try:
+            summary = mnist(**request)
+        finally:
+            narrator.stop()
+    if as_json:
+        print(json.dumps(summary, indent=1))
+    else:
+        console.show(summary, Console(soft_wrap=True) if not sys.stdout.isatty() else Console())
+    return 0
+
+
+def guarded(work: Any) -> int:
+    """The exit code of `work`, with one line on stderr when it fails or is interrupted."""
+    try:
+        return int(work())
+    except KeyboardInterrupt:
+        note("interrupted; the same command goes on where this one stopped")
+        return 130
+    except Exception as error:
+        if os.environ.get("PIPELINE_TRACEBACK"):
+            raise
+        lines = str(error).strip().splitlines() or [""]
+        note(f"error: {type(error).__name__}: {lines[0]}")
+        for line in lines[1:]:
+            note(line)
+        note("the same command goes on where this one stopped; PIPELINE_TRACEBACK=1 shows where it failed")
+        return 1
+
+
+def note(text: str) -> None:
+    """Say something on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def fail(text: str, *, code: int) -> NoReturn:
+    """End with one line on stderr."""
+    note(f"error: {text}")
+    raise SystemExit(code)

@@ -1,0 +1,100 @@
+"""What a person sees while a run goes on and when it ends."""
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+_OURS = str(Path(__file__).resolve().parent.parent)
+_EVERY_S = 5.0
+"""How often progress is told where there is no terminal."""
+
+
+class Narrator(logging.Handler):
+    """Shows a run's log records: a line per stage, a bar on a terminal, else a line now and then; no chatter."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+        self.started = self._told = time.monotonic()
+        self._bar: Progress | None = None
+        self._task: Any = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        progress = getattr(record, "progress", None)
+        if not record.pathname.startswith(_OURS):
+            if "Retry" in record.getMessage():
+                self._line(record.getMessage().splitlines()[0])
+        elif progress:
+            self._progress(progress)
+        elif record.levelno >= (logging.WARNING if hasattr(record, "job") else logging.INFO):
+            event = getattr(record, "event", None)
+            if event:
+                self.stop()
+            self._line(("" if event else "  ") + record.getMessage())
+
+    def stop(self) -> None:
+        """Take the bar away, if there is one."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _progress(self, progress: dict[str, Any]) -> None:
+        what, done, total, note = (progress[name] for name in ("what", "done", "total", "note"))
+        if self.console.is_terminal:
+            if self._bar is None:
+                columns = (TextColumn("          {task.description}"), BarColumn(), MofNCompleteColumn())
+                self._bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
+                self._task = self._bar.add_task(what, total=total)
+                self._bar.start()
+            self._bar.update(self._task, description=f"{what} {note}", completed=done, total=total)
+        elif (done == total and what == "epochs") or time.monotonic() - self._told > _EVERY_S:
+            self._told = time.monotonic()
+            self._line(f"  {what} {done:,}/{total:,} {note}".rstrip())
+
+    def _line(self, text: str) -> None:
+        elapsed = time.monotonic() - self.started
+        self.console.print(f"[{elapsed:5.1f} s] {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def attach(narrator: Narrator) -> None:
+    """Let `narrator` alone speak of runs: Prefect's own console output is taken away, its API log stays."""
+    logging.getLogger().handlers.clear()
+    logging.getLogger("prefect").handlers.clear()
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.DEBUG)
+        logger.addHandler(narrator)
+        logger.propagate = False
+
+
+def show(summary: dict[str, Any], console: Console) -> None:
+    """The table at the end: stages, seconds, what was reused, every URI; then the verdict."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("stage", no_wrap=True)
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("result", overflow="fold")
+    for stage in summary["stages"]:
+        reused = "reused" if stage["reused"] else ""
+        table.add_row(stage["name"], f"{stage['seconds']:.1f}", reused, stage["uri"] or summary["reason"])
+    console.print()
+    console.print(table, soft_wrap=not console.is_terminal)
+    metrics = summary["metrics"]
+    verdict = "promoted" if summary["promoted"] else "not promoted"
+    lines = [
+        f"test accuracy  {metrics['test_accuracy']:.4f} over {metrics['num_rows']:,} rows",
+        f"test loss      {metrics['test_loss']:.4f}",
+        f"decision       {verdict}: {summary['reason']}",
+        f"champion       {summary['champion'] or 'none'}",
+        f"report         {summary['uris']['report']}/index.html",
+    ]
+    if summary["source"]["notice"]:
+        lines.insert(0, f"note           this is {summary['source']['notice']}")
+    console.print()
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

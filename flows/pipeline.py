@@ -1,0 +1,69 @@
+"""The flow "mnist": from images to a promoted model and its report. Run as a script it is the command line."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
+
+if __name__ == "__main__":
+    from flows.cli import main  # checks the command line before anything slow is imported
+
+    raise SystemExit(main())
+
+from typing import Any
+
+from prefect import flow
+
+from tasks import plan as planning
+from tasks.cluster import session
+from tasks.download import download
+from tasks.evaluate import evaluate
+from tasks.learning import recipes
+from tasks.learning.sources import mirror_address
+from tasks.predict import predict
+from tasks.preprocess import preprocess
+from tasks.promote import promote
+from tasks.report import report
+from tasks.stage import collected
+from tasks.summary import summarize
+from tasks.train import train
+
+
+@flow(name="mnist")
+def mnist(
+    recipe: str = "mnist-resnet18",
+    storage: str = "./data",
+    source: list[str] | None = None,
+    workers: int | None = None,
+    settings: dict[str, Any] | None = None,
+    refresh: bool = False,
+    deadline_minutes: float = 24 * 60,
+) -> dict[str, Any]:
+    """Train a model on MNIST, evaluate it and promote it if it is better; what is done already is found, not redone.
+
+    Args:
+        recipe: What to train on what, such as mnist-resnet18 or mnist-sample-resnet18.
+        storage: Where all results lie: a folder or s3://bucket/prefix.
+        source: Mirrors to try before the data set's own: http(s) addresses or folders.
+        workers: Training workers; empty: as many as there are GPUs, else one.
+        settings: Fields of the recipe to change, such as {"epochs": 5}.
+        refresh: Do everything again, even if its result is there.
+        deadline_minutes: After how long one stage is given up.
+    """
+    plan = planning.make(
+        storage=storage,
+        recipe=recipes.override(recipes.load(recipe), settings or {}),
+        workers=workers,
+        refresh=refresh,
+        deadline_minutes=deadline_minutes,
+    )
+    sources = [mirror_address(one) for one in source or []]
+    with collected() as stages, session(wanted=plan.needs_ray()) as cluster:
+        raw = download(plan, sources)
+        prepared = preprocess(raw, plan, cluster)
+        checkpoint = train(prepared, plan, cluster)
+        predictions = predict(checkpoint, prepared, plan, cluster)
+        evaluation = evaluate(predictions, plan)
+        decision = promote(checkpoint, evaluation, plan, cluster)
+        page = report(checkpoint, predictions, evaluation, decision, plan)
+    return summarize(plan, stages, decision, page)

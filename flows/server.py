@@ -1,0 +1,53 @@
+"""A Prefect API for one run of the command line, where the user has none."""
+
+import contextlib
+import os
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+
+from tasks.child import Child
+
+_START_LIMIT_S = 120
+
+
+@contextlib.contextmanager
+def own_server() -> Iterator[None]:
+    """A Prefect API to talk to: the configured one, else a server on loopback that ends with this process.
+
+    Prefect's own temporary server would survive a SIGKILL of its owner. Raises `RuntimeError` when it does not start.
+    """
+    from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
+
+    if get_current_settings().api.url:
+        yield
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    env = os.environ | {
+        "PREFECT_UI_ENABLED": "0",
+        "PREFECT__SERVER_EPHEMERAL": "1",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+    }
+    command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", "--lifespan", "on"]
+    child = Child(command, env=env)
+    try:
+        _await(child, f"http://127.0.0.1:{port}/api/health")
+        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}):
+            yield
+    finally:
+        child.end()
+
+
+def _await(child: Child, url: str) -> None:
+    deadline = time.monotonic() + _START_LIMIT_S
+    while child.running and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+            return
+        time.sleep(0.1)
+    raise RuntimeError(f"Prefect's server did not start; it wrote:\n{child.output()[-2000:]}")

@@ -1,0 +1,256 @@
+"""Verbs over single files, with the same guarantees on a local disk and on S3.
+
+What is written is whole or absent, never torn. On a disk a file is written beside its place, flushed, and moved or
+linked there; S3 does as much by itself.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from storage.uri import URI, Root, masked
+
+_TRIES = 8
+"""How often one S3 request is tried; botocore waits up to 20 s between two (its `standard` mode)."""
+_CONNECT_S = 10
+"""How long one try may take to connect."""
+_CHECK_CONNECT_S = 3
+"""The same in `check_writable`, which tries twice and so ends within 10 s when nobody answers."""
+_KEYS_PER_REQUEST = 1000
+"""How many files S3 removes at once."""
+
+
+def read(uri: URI) -> bytes:
+    """The whole file, from one version of it; raises `FileNotFoundError`."""
+    with _absence_told(uri):
+        if not uri.is_s3:
+            return Path(uri).read_bytes()
+        # One request: the parallel ranges that s3fs prefers could come from two versions.
+        content: bytes = _s3().cat_file(uri, max_concurrency=1)
+        return content
+
+
+def size(uri: URI) -> int:
+    """Size in bytes; raises `FileNotFoundError`, also for a folder."""
+    with _absence_told(uri):
+        if uri.is_s3:
+            bucket, key = _split(uri)
+            return int(_s3().call_s3("head_object", Bucket=bucket, Key=key)["ContentLength"])
+        found = os.stat(uri)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError
+        return found.st_size
+
+
+def exists(uri: URI) -> bool:
+    """Whether there is a file at `uri`."""
+    try:
+        size(uri)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def create(uri: URI, content: bytes) -> None:
+    """Write `content` where nothing is; of several writers at once exactly one succeeds.
+
+    Raises `FileExistsError` when something is there already. A write whose reply was lost may be met again as its own
+    file: compare before giving up.
+    """
+    if uri.is_s3:
+        _create_on_s3(uri, content)
+        return
+    with _beside(uri) as temporary:
+        temporary.write_bytes(content)
+        _flush(temporary)
+        os.link(temporary, uri)
+    _flush(Path(uri).parent)
+
+
+def replace(uri: URI, content: bytes) -> None:
+    """Write `content`, in place of what is there; readers see the old bytes or the new ones."""
+    if uri.is_s3:
+        _s3().pipe_file(uri, content)
+        return
+    with _beside(uri) as temporary:
+        temporary.write_bytes(content)
+        _flush(temporary)
+        os.replace(temporary, uri)
+    _flush(Path(uri).parent)
+
+
+def children(uri: URI) -> list[str]:
+    """Sorted names of the files and folders directly below `uri`, none when there is nothing.
+
+    A folder whose files were removed may still be among them.
+    """
+    try:
+        if uri.is_s3:
+            folder = uri.removeprefix("s3://") + "/"
+            entries = _s3().ls(uri, detail=False, refresh=True)
+            names = {entry.removeprefix(folder).rstrip("/") for entry in entries if entry.startswith(folder)}
+        else:
+            names = set(os.listdir(uri))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(name for name in names if name and not name.startswith(".tmp-"))
+
+
+def remove(uri: URI) -> None:
+    """Remove everything at and below `uri`, if there is anything."""
+    if uri.is_s3:
+        _remove_on_s3(uri)
+        return
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        if os.path.isdir(uri) and not os.path.islink(uri):
+            shutil.rmtree(uri)
+        else:
+            os.unlink(uri)
+
+
+def check_writable(root: Root) -> None:
+    """Return when files can be created below `root`, and only once; nothing but the folder itself stays.
+
+    Raises `ValueError` naming `--storage`, what is wrong and what to do, within 10 s when nobody answers.
+    """
+    advice = "check AWS_ENDPOINT_URL and the AWS_* variables" if root.is_s3 else "choose another folder"
+    try:
+        if root.is_s3:
+            _check_bucket(root)
+        else:
+            os.makedirs(root, exist_ok=True)
+        kept = _refuses_to_overwrite(root)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if root.is_s3 and isinstance(error, FileNotFoundError):
+            reason, advice = "its bucket does not exist", "create it or name another"
+        elif root.is_s3 and isinstance(error, PermissionError):
+            reason = "access is refused"
+    except Exception as error:  # botocore has many: no credentials, no endpoint, no region
+        if not root.is_s3 or not (isinstance(error, ValueError) or type(error).__module__.startswith("botocore")):
+            raise
+        reason = " ".join(str(error).split())
+    else:
+        if kept:
+            return
+        reason, advice = "it lets a file be created twice", "choose a storage with conditional writes (If-None-Match)"
+    raise ValueError(f"--storage: cannot write to {root}: {masked(reason)}; {advice}")
+
+
+def _check_bucket(root: Root) -> None:
+    """Return when the bucket answers; seen with SeaweedFS: a mere write would make a missing one."""
+    s3 = _connect(tries=2, connect_s=_CHECK_CONNECT_S, read_s=_CHECK_CONNECT_S, skip_instance_cache=True)
+    s3.retries = 1
+    s3.call_s3("head_bucket", Bucket=_split(root)[0])
+
+
+def _refuses_to_overwrite(root: Root) -> bool:
+    """Whether a second `create` of one file is refused, as every commit relies on."""
+    probe = root.child(f"_probe-{uuid.uuid4().hex}")
+    create(probe, b"")
+    try:
+        create(probe, b"")
+    except FileExistsError:
+        return True
+    finally:
+        remove(probe)
+    return False
+
+
+def _s3() -> Any:
+    s3 = _connect(tries=_TRIES, connect_s=_CONNECT_S, read_s=60)  # fsspec keeps one per process
+    s3.retries = 2  # above botocore's tries, for a reply that breaks off
+    return s3
+
+
+def _connect(*, tries: int, connect_s: int, read_s: int, skip_instance_cache: bool = False) -> Any:
+    import s3fs  # only where S3 is used: the import takes most of a second
+
+    return s3fs.S3FileSystem(
+        use_listings_cache=False,
+        skip_instance_cache=skip_instance_cache,
+        config_kwargs={
+            "retries": {"mode": "standard", "total_max_attempts": tries},
+            "connect_timeout": connect_s,
+            "read_timeout": read_s,
+        },
+    )
+
+
+def _split(uri: URI) -> tuple[str, str]:
+    """Bucket and key of an S3 URI; the bucket itself has the key `/`, at which nothing ever is."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return bucket, key or "/"
+
+
+def _remove_on_s3(uri: URI) -> None:
+    bucket, _ = _split(uri)
+    try:
+        found = _s3().find(uri)
+    except FileNotFoundError:
+        return
+    keys = [path.removeprefix(f"{bucket}/") for path in found]
+    for start in range(0, len(keys), _KEYS_PER_REQUEST):
+        listed = [{"Key": key} for key in keys[start : start + _KEYS_PER_REQUEST]]
+        answer = _s3().call_s3("delete_objects", Bucket=bucket, Delete={"Objects": listed, "Quiet": True})
+        for failed in answer.get("Errors", []):
+            raise OSError(errno.EIO, f"cannot be removed ({failed.get('Code')})", f"s3://{bucket}/{failed.get('Key')}")
+
+
+def _create_on_s3(uri: URI, content: bytes) -> None:
+    for tried in range(_TRIES):
+        try:
+            _s3().pipe_file(uri, content, mode="create")
+            return
+        except OSError as error:
+            response = getattr(error.__cause__, "response", None) or {}
+            code = response.get("Error", {}).get("Code")
+            if code in ("PreconditionFailed", "412"):
+                raise FileExistsError(errno.EEXIST, "exists already", str(uri)) from None
+            # Another request on the same key was under way; AWS asks to try again, nobody may have won.
+            if code not in ("ConditionalRequestConflict", "409") or tried + 1 == _TRIES:
+                raise
+        time.sleep(0.1 * 2**tried)
+
+
+@contextlib.contextmanager
+def _absence_told(uri: URI) -> Iterator[None]:
+    """Every way in which no file is at `uri` becomes one `FileNotFoundError` that names it."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(uri)) from None
+
+
+@contextlib.contextmanager
+def _beside(uri: URI) -> Iterator[Path]:
+    """A fresh path in the folder of `uri`, removed at the end if it is still there."""
+    folder = Path(uri).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:  # not to be taken for a file at `uri`
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+    handle, name = tempfile.mkstemp(dir=folder, prefix=".tmp-")
+    os.close(handle)
+    os.chmod(name, 0o644)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _flush(path: Path) -> None:
+    """Make what was written to `path` (a file or a folder) survive a power cut."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

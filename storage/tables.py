@@ -1,0 +1,61 @@
+"""Parquet parts: written once under a name that holds their digest, read only after their digest was checked."""
+
+import hashlib
+import io
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage import files, manifest
+from storage.manifest import File
+from storage.uri import URI
+
+
+def write_part(uri: URI, table: pa.Table, *, split: str, index: int) -> File:
+    """Write `table` as part `index` of `split` and return its entry for the manifest; the same table, the same bytes.
+
+    zstd, with page checksums; binary columns without a dictionary, since images do not repeat.
+    """
+    binary = [field.name for field in table.schema if pa.types.is_fixed_size_binary(field.type)]
+    dictionary = [field.name for field in table.schema if field.name not in binary]
+    sink = io.BytesIO()
+    pq.write_table(
+        table,
+        sink,
+        compression="zstd",
+        use_dictionary=dictionary,
+        write_page_checksum=True,
+        row_group_size=max(1, table.num_rows),
+    )
+    path = f"{split}/part-{index:05d}.parquet"
+    return manifest.write_file(uri, path, sink.getvalue(), split=split, rows=table.num_rows)
+
+
+def entry(uri: URI, path: str, *, split: str) -> File | None:
+    """The manifest entry of a part that `write_part` wrote to `path`, none when its name does not fit its content."""
+    content = files.read(uri.child(path))
+    digest = hashlib.sha256(content).hexdigest()
+    if not path.endswith(f"-{digest[: manifest.DIGEST_LENGTH]}.parquet"):
+        return None
+    rows = pq.read_metadata(pa.BufferReader(content)).num_rows
+    return File(path=path, split=split, size=len(content), rows=rows, sha256=digest)
+
+
+def read_part(uri: URI, file: File, *, columns: list[str] | None = None) -> pa.Table:
+    """The table of one listed file, never other rows than were committed; raises `manifest.Damaged`."""
+    content = manifest.read_file(uri, file)
+    return pq.read_table(pa.BufferReader(content), columns=columns)
+
+
+def read_split(uri: URI, split: str | None = None, *, columns: list[str] | None = None) -> pa.Table:
+    """All rows of one split (or of everything) in the manifest's order; for what fits in memory."""
+    listed = manifest.load(uri).split(split)
+    if not listed:
+        raise ValueError(f"{uri} has no rows in split {split!r}")
+    return pa.concat_tables([read_part(uri, file, columns=columns) for file in listed])
+
+
+def describe(schema: pa.Schema) -> dict[str, object]:
+    """Columns and types of `schema` and its metadata, as the manifest holds them."""
+    metadata = {key.decode(): value.decode() for key, value in (schema.metadata or {}).items()}
+    return {"columns": {field.name: str(field.type) for field in schema}, "metadata": metadata}

@@ -1,0 +1,112 @@
+"""URIs: the only thing that passes between tasks."""
+
+import os
+import re
+from typing import Self
+from urllib.parse import unquote
+
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+class URI(str):
+    """A place in storage: a plain absolute path or `s3://bucket/key`, in one canonical form.
+
+    `file:///...` becomes the plain path, its percent escapes resolved. Raises `ValueError` for other schemes, relative
+    paths, `..`, user info, queries and fragments; in a plain path `?`, `#` and `%` stand for themselves.
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, value: str) -> Self:
+        return super().__new__(cls, _canonical(value))
+
+    @property
+    def is_s3(self) -> bool:
+        """Whether it lies on S3 rather than on a file system."""
+        return self.startswith("s3://")
+
+    @property
+    def name(self) -> str:
+        """The last component of the path."""
+        return self.rstrip("/").rpartition("/")[2]
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest at the end of the name: what made the bytes."""
+        return self.name.rpartition("-")[2]
+
+    def child(self, path: str) -> "URI":
+        """The place called `path` (relative, may have several components) below this one."""
+        return URI(f"{self.rstrip('/')}/{path}")
+
+
+class Root(URI):
+    """Where everything of ours lies: the storage root."""
+
+
+class DatasetURI(URI):
+    """A committed dataset, raw or prepared."""
+
+
+class CheckpointURI(URI):
+    """A committed checkpoint."""
+
+
+class PredictionsURI(URI):
+    """Committed predictions of one checkpoint on one dataset."""
+
+
+class EvaluationURI(URI):
+    """A committed evaluation of predictions on a test split."""
+
+
+class ReportURI(URI):
+    """A committed report; the page is `index.html` in it."""
+
+
+def parse_root(value: str) -> Root:
+    """The storage root that a person typed: relative paths and `~` are taken from here.
+
+    Raises `ValueError` naming `--storage`.
+    """
+    if not value:
+        raise ValueError("--storage must be a folder or s3://bucket/prefix, got nothing")
+    if not re.match("[A-Za-z0-9+.-]*://|s3:|file:", value):
+        value = os.path.abspath(os.path.expanduser(value))
+    try:
+        return Root(value)
+    except ValueError as error:
+        raise ValueError(f"--storage: {error}") from None
+
+
+def masked(text: str) -> str:
+    """`text` without what stands between a scheme and an `@`, or after a `?` or `#`."""
+    return re.sub(r"//.*@", "//***@", text).partition("?")[0].partition("#")[0]
+
+
+def _canonical(value: str) -> str:
+    if value.startswith("/"):
+        return _normal(value, shown=value)
+    scheme, _, path = value.partition("://")
+    scheme, shown = scheme.lower(), masked(value)
+    if scheme not in ("file", "s3") or "://" not in value:
+        raise ValueError(f"a URI must be an absolute path, file:///... or s3://bucket/..., got {shown!r}")
+    if "@" in path.partition("/")[0] or (scheme == "s3" and ":" in path.partition("/")[0]):
+        raise ValueError(f"a URI must not carry credentials, got {shown!r}; use the AWS_* variables")
+    if "?" in path or "#" in path:
+        raise ValueError(f"a URI must have no query or fragment, got {shown!r}")
+    if scheme == "s3":
+        if not _BUCKET.fullmatch(path.partition("/")[0]):
+            raise ValueError(f"an s3 URI needs a bucket name of a-z, 0-9, '-' and '.', got {shown!r}")
+        return "s3:/" + _normal(f"/{path}", shown=shown)
+    if not path.startswith("/"):
+        raise ValueError(f"a file URI must be file:///..., without a host, got {shown!r}")
+    return _normal(unquote(path), shown=shown)
+
+
+def _normal(path: str, *, shown: str) -> str:
+    """The absolute `path` without empty components, `.` and a slash at the end."""
+    components = path.split("/")
+    if ".." in components or "\0" in path:
+        raise ValueError(f"a URI must not contain '..', got {shown!r}")
+    return "/" + "/".join(component for component in components if component not in ("", "."))

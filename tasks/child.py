@@ -1,0 +1,45 @@
+"""Child processes that end with this one, even when it is killed."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+
+class Child:
+    """A running command; it ends, with all that it started, at `end` or with this process, whichever comes first."""
+
+    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], remove: str | None = None) -> None:
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+        cleanup = ["--remove", remove] if remove else []
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", str(Path(__file__).with_name("supervise.py")), *cleanup, "--", *command],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=os.sep,
+        )
+
+    @property
+    def running(self) -> bool:
+        """Whether the command has not ended yet."""
+        return self._process.poll() is None
+
+    def output(self) -> str:
+        """What it wrote so far, to standard output and error together."""
+        size = os.fstat(self._log.fileno()).st_size
+        return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
+
+    def end(self) -> None:
+        """End it and everything it started, and wait until that is done."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._log.close()

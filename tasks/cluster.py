@@ -1,0 +1,283 @@
+"""The one place that starts or joins Ray, submits a Ray job and follows it."""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import socket
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage import files
+from storage.uri import URI
+from tasks.child import Child
+from tasks.jobs.spec import JobSpec
+from tasks.stage import logger
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+CODE = Path(__file__).resolve().parent.parent
+"""Where the packages `tasks` and `storage` lie."""
+
+_START_LIMIT_S = 120
+_POLL_S = 0.25
+_PROGRESS, _ERROR = "::progress ", "::error "
+_SPARE_CPUS = 3
+"""CPUs that a local Ray counts beyond the machine's: a driver, a controller and data tasks run beside the workers."""
+_OBJECT_STORE_BYTES = 2**30
+_JOB_ENV = {
+    # The new Parquet reader and the two-second health check cost a small run more than its own work takes.
+    "RAY_DATA_USE_DATASOURCE_V2": "0",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_COLOR_PREFIX": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+_CHATTER = re.compile(
+    r"^\s*$|Runtime env is setting up|Running entrypoint for job|\tINFO |\tWARNING .*(Token auth|Progress bars)"
+    r"|Tip: |FutureWarning|UserWarning|DeprecationWarning|warnings\.warn|\[State Transition\]"
+    r"|Attempting to start training worker"
+    r"|Started training worker|Checkpoint successfully created|Reporting training result|- \(node_id=|world_rank="
+)
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class JobFailed(RuntimeError):
+    """A Ray job ended without its result; the message says why. Trying again may help."""
+
+
+class JobRefused(JobFailed):
+    """A Ray job ended with an error that it would meet again."""
+
+
+def _may_help(task: Any, run: Any, state: Any) -> bool:
+    """Whether trying a failed task again can end otherwise."""
+    try:
+        state.result()
+    except JobRefused:
+        return False
+    except JobFailed:
+        return True
+    except BaseException:
+        return False
+    return False
+
+
+retry_on_fault: dict[str, Any] = {
+    "retries": 2,
+    "retry_delay_seconds": [2, 10],
+    "retry_jitter_factor": 0.5,
+    "retry_condition_fn": _may_help,
+}
+"""How a Prefect task that runs a Ray job is tried again: where a fresh job can help, and not where it cannot."""
+
+
+class Cluster:
+    """The Ray of one run: a local one that the run owns, or the cluster that RAY_ADDRESS names."""
+
+    def __init__(self, *, wanted: bool) -> None:
+        self._child: Child | None = None
+        self._client: JobSubmissionClient | None = None
+        self._address: str | None = os.environ.get("RAY_ADDRESS")
+        self._local = not self._address
+        if wanted and self._local:
+            self._start()
+
+    def run(self, stage: str, spec: JobSpec, *, target: URI, scratch: URI) -> None:
+        """Run a job to its end, its log and progress going to the logger of the running task.
+
+        A live job for the same `target` is followed instead of starting another. Raises `JobRefused` for an error that
+        would come again and `JobFailed` for any other; when this is interrupted, the job is stopped.
+        """
+        client = self._connect()
+        threads = os.cpu_count() if self._local else None
+        place = scratch.child(f"{stage}.json")
+        files.replace(place, spec.model_copy(update={"threads": threads}).model_dump_json(indent=1).encode())
+        job = self._live_job(client, f"{stage}-{target.fingerprint}-") or self._submit(client, stage, target, place)
+        try:
+            self._follow(client, job, deadline_s=spec.deadline_s)
+        except BaseException as interruption:
+            if not isinstance(interruption, JobFailed):
+                with contextlib.suppress(Exception):
+                    client.stop_job(job)
+            raise
+        files.remove(scratch)
+
+    def end(self) -> None:
+        """End a local Ray and everything that runs on it; a cluster is left as it is."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+
+    def _start(self) -> None:
+        """Start a local Ray without waiting for it."""
+        # Ray puts sockets below this folder, whose names must stay below 107 bytes: hence not below the storage root.
+        folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+        port = _free_port()
+        # Read when ray is imported, here for the client as in the child.
+        os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
+        env = (
+            os.environ
+            | _JOB_ENV
+            | {
+                "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+                "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+                "RAY_USAGE_STATS_ENABLED": "0",
+                "PYTHONPATH": os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")])),
+                "TMPDIR": folder,
+            }
+        )
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0"]
+        command += [f"--temp-dir={folder}", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
+        command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + _SPARE_CPUS}"]
+        command += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats"]
+        self._child = Child(command, env=env, remove=folder)
+        self._address = f"http://127.0.0.1:{port}"
+
+    def _connect(self) -> "JobSubmissionClient":
+        """A client of the Jobs API, once it answers."""
+        if self._client is not None:
+            return self._client
+        if self._local and self._child is None:
+            self._start()
+        if self._child is not None:
+            self._await(self._child)
+        from ray.job_submission import JobSubmissionClient
+
+        try:
+            self._client = JobSubmissionClient(self._address)
+        except Exception as error:
+            raise JobRefused(f"RAY_ADDRESS={self._address}: no Ray Jobs API answers there: {error}") from error
+        return self._client
+
+    def _await(self, child: Child) -> None:
+        deadline = time.monotonic() + _START_LIMIT_S
+        request = urllib.request.Request(
+            f"{self._address}/api/version", headers={"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
+        )
+        while child.running and time.monotonic() < deadline:
+            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):
+                return
+            time.sleep(_POLL_S)
+        raise JobFailed(f"the local Ray did not start; it wrote:\n{child.output()[-2000:]}")
+
+    def _submit(self, client: "JobSubmissionClient", stage: str, target: URI, place: URI) -> str:
+        python = sys.executable if self._local else "python"
+        runtime_env: dict[str, Any] = {"env_vars": _JOB_ENV | _storage_env()}
+        if not self._local:
+            runtime_env["py_modules"] = [str(CODE / "tasks"), str(CODE / "storage")]
+        number = 1 + sum(
+            (job.submission_id or "").startswith(f"{stage}-{target.fingerprint}-") for job in client.list_jobs()
+        )
+        return str(
+            client.submit_job(
+                entrypoint=f"exec {python} -m tasks.jobs.{stage} {_quoted(place)}",
+                submission_id=f"{stage}-{target.fingerprint}-{number}",
+                runtime_env=runtime_env,
+            )
+        )
+
+    def _live_job(self, client: "JobSubmissionClient", prefix: str) -> str | None:
+        if self._local:
+            return None
+        live = [job.submission_id for job in client.list_jobs() if not job.status.is_terminal()]
+        return next((name for name in live if name and name.startswith(prefix)), None)
+
+    def _follow(self, client: "JobSubmissionClient", job: str, *, deadline_s: float) -> None:
+        deadline = time.monotonic() + deadline_s + 30  # the job minds its own deadline: this is for one that is stuck
+        follower = _Follower()
+        while True:
+            status = client.get_job_status(job)
+            follower.read(client.get_job_logs(job), ended=status.is_terminal())
+            if status.is_terminal():
+                break
+            if time.monotonic() > deadline:
+                client.stop_job(job)
+                raise JobRefused(f"job {job} was stopped: it took longer than {deadline_s:.0f} s")
+            time.sleep(_POLL_S)
+        if status != "SUCCEEDED":
+            raise follower.error(f"job {job} ended {status}: {client.get_job_info(job).message}")
+
+
+class _Follower:
+    """Turns a growing job log into log records: progress, what workers print, and at the end the error."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._error: dict[str, Any] | None = None
+        self._last: list[str] = []
+
+    def read(self, log: str, *, ended: bool) -> None:
+        """Handle the lines that are new in `log`; the last one only when it is whole."""
+        end = len(log) if ended else log.rfind("\n") + 1
+        new, self._seen = log[self._seen : end], max(end, self._seen)
+        for line in new.splitlines():
+            self._line(_ANSI.sub("", line))
+
+    def error(self, otherwise: str) -> JobFailed:
+        """The error that ended the job, with its last lines logged."""
+        if self._error is None:
+            for line in self._last:
+                logger().error(line)
+            return JobFailed(otherwise)
+        kind = JobRefused if self._error["permanent"] else JobFailed
+        return kind(f"{self._error['type']}: {self._error['message']}")
+
+    def _line(self, line: str) -> None:
+        if _PROGRESS in line:
+            content = _json_after(_PROGRESS, line)
+            if content:
+                text = f"{content['what']}: {content['done']:,}/{content['total']:,} {content['note']}".rstrip()
+                logger().info("%s", text, extra={"progress": content})
+        elif _ERROR in line:
+            self._error = _json_after(_ERROR, line) or self._error
+        elif _CHATTER.search(line):
+            logger().debug("%s", line)
+        else:
+            self._last = [*self._last[-29:], line]
+            logger().info("%s", line, extra={"job": True})
+
+
+@contextlib.contextmanager
+def session(*, wanted: bool) -> Iterator[Cluster]:
+    """The Ray of one run; started at once when `wanted`, else only if a job is submitted after all."""
+    cluster = Cluster(wanted=wanted)
+    try:
+        yield cluster
+    finally:
+        cluster.end()
+
+
+def _storage_env() -> dict[str, str]:
+    """What the job needs to reach S3, as this process has it."""
+    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _json_after(marker: str, line: str) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(line.partition(marker)[2])
+    except ValueError:
+        return None
+    return content
+
+
+def _quoted(uri: URI) -> str:
+    import shlex
+
+    return shlex.quote(uri)

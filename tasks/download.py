@@ -1,0 +1,97 @@
+"""Download: from a data set's mirrors to a raw dataset in Parquet."""
+
+import functools
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from storage import manifest, tables
+from storage.manifest import File
+from storage.uri import DatasetURI
+from tasks.learning import images
+from tasks.learning.datasets import DataSet, Split
+from tasks.learning.sources import fetch
+from tasks.plan import Plan
+from tasks.stage import logger, stage
+
+
+@task(name="download", cache_policy=NO_CACHE, task_run_name="download {plan.recipe.data}")
+def download(plan: Plan, sources: Sequence[str] = ()) -> DatasetURI:
+    """Every image of the data set as Parquet, checked against the published checksums, or an error and nothing.
+
+    Each of `sources` is the address of a mirror, tried before the data set's own. Raises `DownloadFailed`.
+    """
+    with stage("download", plan.raw) as current:
+        if not current.reused:
+            ingest(plan.data_set, plan.raw, sources=sources, log=logger().info)
+    return plan.raw
+
+
+def ingest(
+    data_set: DataSet, uri: DatasetURI, *, sources: Sequence[str] = (), log: Callable[..., None]
+) -> manifest.Manifest:
+    """Fetch `data_set`, write it to `uri` and commit; the files fetched are removed again."""
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=".tmp-download-", dir=_scratch(uri)) as folder:
+        origins = fetch(data_set, Path(folder), mirrors=[*sources, *data_set.mirrors], log=log)
+        listed: list[File] = []
+        counts: dict[str, dict[str, int]] = {}
+        for split in data_set.read(Path(folder)):
+            _check(data_set, split)
+            listed += _write(data_set, uri, split)
+            counts[split.name] = _class_counts(data_set, split)
+            log("wrote %s rows of split %s", f"{len(split.labels):,}", split.name)
+    return manifest.commit(
+        uri,
+        kind="raw",
+        parents={},
+        parameters={"data": data_set.name},
+        listed=listed,
+        schema=tables.describe(images.schema(data_set.image_shape, data_set.classes)),
+        statistics={
+            "sources": origins,
+            "class_counts": counts,
+            "notice": data_set.notice,
+            "seconds": time.monotonic() - started,
+        },
+    )
+
+
+def _check(data_set: DataSet, split: Split) -> None:
+    if split.images.dtype != np.uint8 or split.images.shape[1:] != data_set.image_shape:
+        found = f"{split.images.dtype} {split.images.shape[1:]}"
+        raise ValueError(f"{data_set.name} {split.name}: images must be uint8 {data_set.image_shape}, got {found}")
+    if len(split.images) == 0:
+        raise ValueError(f"{data_set.name} {split.name}: there are no images in it")
+
+
+def _write(data_set: DataSet, uri: DatasetURI, split: Split) -> list[File]:
+    bounds = images.part_bounds(len(split.labels), images.num_parts(len(split.labels), data_set.image_shape))
+    make = functools.partial(images.to_table, classes=data_set.classes)
+    return [
+        tables.write_part(
+            uri,
+            make(np.arange(start, end), split.images[start:end], split.labels[start:end]),
+            split=split.name,
+            index=index,
+        )
+        for index, (start, end) in enumerate(bounds)
+    ]
+
+
+def _class_counts(data_set: DataSet, split: Split) -> dict[str, int]:
+    counts = np.bincount(split.labels, minlength=len(data_set.classes))
+    return dict(zip(data_set.classes, map(int, counts), strict=True))
+
+
+def _scratch(uri: DatasetURI) -> str | None:
+    """A folder for what is fetched: below the storage root where that is local, else the system's own."""
+    if uri.is_s3:
+        return None
+    Path(uri).mkdir(parents=True, exist_ok=True)
+    return str(uri)

@@ -1,0 +1,105 @@
+"""What every job's driver does around its work: read the spec, mind the deadline, say what goes on, end plainly."""
+
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+import ray
+import ray.data
+
+from storage import files
+from storage.uri import URI
+from tasks.jobs.spec import JobSpec
+
+PROGRESS = "::progress "
+"""Starts a line that holds progress as JSON: what, done, total, note."""
+ERROR = "::error "
+"""Starts a line that holds the error that ended the job as JSON: type, message, permanent."""
+
+PERMANENT = ("ValueError", "FileNotFoundError", "Damaged", "NonFiniteLoss", "DeadlineExceeded")
+"""Errors that the same call would meet again: nothing is gained by trying again."""
+
+_said_at = float("-inf")
+
+
+class DeadlineExceeded(Exception):
+    """The job took longer than it was given."""
+
+
+def main(stage: str, spec_type: type[JobSpec]) -> None:
+    """Run a stage on the spec whose path or URI stands on the command line, on the Ray that RAY_ADDRESS names.
+
+    Ends with exit code 0, or 1 after one line that says what went wrong.
+    """
+    # Imported by name, not taken from `__main__`: workers can then import what the driver sends them.
+    work = importlib.import_module(f"tasks.jobs.{stage}").run
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print(
+            f"usage: python -m tasks.jobs.{stage} SPEC\n\nSPEC is the path or s3:// URI of a job's spec.json, as a run "
+            "leaves it below <root>/runs/.",
+            file=sys.stderr,
+        )
+        raise SystemExit(0 if "--help" in sys.argv else 2)
+    place = sys.argv[1]
+    uri = URI(place if "://" in place else os.path.abspath(place))
+    spec = spec_type.model_validate_json(files.read(uri))
+    signal.signal(signal.SIGALRM, _on_deadline(spec.deadline_s))
+    signal.setitimer(signal.ITIMER_REAL, spec.deadline_s)
+    try:
+        ray.init(logging_level="WARNING")
+        _configure_ray_data()
+        work(spec)
+    except Exception as error:
+        cause = _root_cause(error)
+        name = type(cause).__name__
+        say(ERROR, type=name, message=str(cause).strip()[:2000], permanent=name in PERMANENT)
+        raise SystemExit(1) from error
+
+
+def progress(what: str, done: int, total: int, note: str = "") -> None:
+    """Tell whoever follows the log that `done` of `total` is done; at most twice a second, the last one always."""
+    global _said_at
+    if done < total and time.monotonic() - _said_at < 0.5:
+        return
+    _said_at = time.monotonic()
+    say(PROGRESS, what=what, done=done, total=total, note=note)
+
+
+def say(marker: str, **content: Any) -> None:
+    """Write one line for the follower; past `print`, which Ray Train repeats in its own log."""
+    sys.stdout.write(f"{marker}{json.dumps(content)}\n")
+    sys.stdout.flush()
+
+
+def _configure_ray_data() -> None:
+    """Deterministic order everywhere, and no progress bars or plans among the job's own lines."""
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """The error that somebody can act on: under what Ray, Ray Train and Ray Data wrapped around it."""
+    while True:
+        failures = getattr(error, "worker_failures", None) or {}
+        candidates = [*failures.values(), getattr(error, "cause", None), error.__cause__, error.__context__]
+        inner = next((one for one in candidates if isinstance(one, BaseException) and one is not error), None)
+        if inner is None or not type(error).__module__.startswith("ray"):
+            return error
+        error = inner
+
+
+def _on_deadline(seconds: float) -> Callable[[int, types.FrameType | None], None]:
+    def on_alarm(signum: int, frame: types.FrameType | None) -> None:
+        raise DeadlineExceeded(f"not done within {seconds:.0f} s; give it longer with --deadline MINUTES")
+
+    return on_alarm

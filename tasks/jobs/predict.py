@@ -1,0 +1,173 @@
+"""Ray job: a Ray Data actor pool over the parts of a dataset; each input part becomes one prediction part."""
+
+import functools
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import ray.data
+import torch
+from ray.data import ActorPoolStrategy
+
+from storage import files, manifest, tables
+from storage.manifest import File
+from storage.uri import CheckpointURI, DatasetURI, PredictionsURI
+from tasks.jobs import driver, scale
+from tasks.jobs.spec import PredictSpec
+from tasks.learning import checkpoint, images
+from tasks.learning.modeling import autocast, place
+
+_BATCH = 512
+_INPUT_KEY = b"input_sha256"
+_MODEL_KEY = b"checkpoint"
+
+
+def run(spec: PredictSpec) -> None:
+    """Commit predictions with exactly one row per input row; parts of an earlier attempt are checked and used.
+
+    Columns: id (int64), label (int64, where the dataset has labels), prediction (int64), probability (float32, of the
+    prediction) and probability_<class> (float32) for every class.
+    """
+    started = time.monotonic()
+    source = manifest.load(spec.source)
+    listed = [file for file in source.split(spec.split) if file.split != "quarantine"]
+    if not listed:
+        raise ValueError(f"split must be one of {sorted({str(f.split) for f in source.files})}, got {spec.split!r}")
+    given = scale.resolve(spec.workers, threads=spec.threads)
+    model, _ = checkpoint.load_model(spec.model)
+    _check_fits(model.spec.image_shape, images.shape_of(source.columns["metadata"]))
+    indices = _indices(listed)
+    work = [{"index": index, "file": file.model_dump_json()} for index, file in zip(indices, listed, strict=True)]
+    predicted = ray.data.from_items(work, override_num_blocks=len(work)).map_batches(
+        Predictor,
+        fn_constructor_kwargs={"spec": spec.model_dump_json(), "threads": given.threads},
+        compute=ActorPoolStrategy(size=min(given.workers, len(work))),
+        batch_size=1,
+        num_cpus=given.cpus,
+        num_gpus=1 if given.use_gpu else 0,
+    )
+    total = sum(file.rows or 0 for file in listed)
+    done: list[dict[str, Any]] = []
+    for row in predicted.iter_rows():
+        done.append(row)
+        driver.progress("rows predicted", sum(row["rows"] for row in done), total)
+    done.sort(key=lambda row: (row["split"], row["index"]))
+    written = [File.model_validate_json(row["file"]) for row in done]
+    assert sum(file.rows or 0 for file in written) == total and len(written) == len(listed), "a row was lost on the way"
+    manifest.commit(
+        spec.target,
+        kind="predictions",
+        parents={"checkpoint": spec.model, "dataset": spec.source},
+        parameters={"split": spec.split},
+        listed=written,
+        schema=tables.describe(_schema(model.spec.classes, labelled="label" in source.columns["columns"])),
+        statistics={
+            "notice": source.statistics.get("notice"),
+            "reused_parts": sum(bool(row["reused"]) for row in done),
+            "seconds": time.monotonic() - started,
+        },
+    )
+
+
+class Predictor:
+    """One actor of the pool: holds the model, turns references to parts into entries of prediction parts."""
+
+    def __init__(self, *, spec: str, threads: int) -> None:
+        self.spec = PredictSpec.model_validate_json(spec)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        torch.set_num_threads(threads)
+        model, meta = checkpoint.load_model(self.spec.model)
+        self.precision = str(meta.resolved["precision"])
+        self.model = place(model, precision=self.precision, device=self.device).eval()
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
+        rows = [self._part(int(index), str(file)) for index, file in zip(batch["index"], batch["file"], strict=True)]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    def _part(self, index: int, entry: str) -> dict[str, Any]:
+        source = File.model_validate_json(entry)
+        split = source.split or "all"
+        file = find_part(self.spec.target, split, index, source=source, model=self.spec.model)
+        reused = file is not None
+        if file is None:
+            file = tables.write_part(self.spec.target, self._predict(source), split=split, index=index)
+        return {"file": file.model_dump_json(), "split": split, "index": index, "rows": file.rows, "reused": reused}
+
+    def _predict(self, source: File) -> pa.Table:
+        table = tables.read_part(DatasetURI(self.spec.dataset), source)
+        pixels, labels = images.to_arrays(table, self.model.spec.image_shape)
+        probabilities = self._probabilities(pixels)
+        prediction = probabilities.argmax(1)
+        columns = {"id": table["id"].to_numpy()} | ({} if labels is None else {"label": labels})
+        columns |= {"prediction": prediction, "probability": probabilities.max(1)}
+        columns |= {f"probability_{name}": probabilities[:, i] for i, name in enumerate(self.model.spec.classes)}
+        schema = _schema(self.model.spec.classes, labelled=labels is not None)
+        origin = {_INPUT_KEY: source.sha256.encode(), _MODEL_KEY: self.spec.model.fingerprint.encode()}
+        return pa.table(columns, schema=schema.with_metadata(origin))
+
+    @torch.inference_mode()
+    def _probabilities(self, pixels: np.ndarray) -> np.ndarray:
+        """Softmax of the logits, float32, (N, classes); batches start at the part's first row, whoever predicts it."""
+        chunks = []
+        for start in range(0, len(pixels), _BATCH):
+            batch = torch.from_numpy(pixels[start : start + _BATCH].copy()).to(self.device)
+            with autocast(self.precision, self.device):
+                logits = self.model(batch)
+            chunks.append(logits.float().softmax(1).cpu())
+        return np.asarray(torch.cat(chunks).numpy())
+
+
+def find_part(target: PredictionsURI, split: str, index: int, *, source: File, model: CheckpointURI) -> File | None:
+    """The whole prediction part that an earlier attempt made of `source` with `model`, none when there is none.
+
+    The name holds a digest of the content, which is compared; the content says what it was made from.
+    """
+    prefix = f"part-{index:05d}-"
+    for name in _names(target, split):
+        if not name.startswith(prefix):
+            continue
+        file = tables.entry(target, f"{split}/{name}", split=split)
+        if file is None or file.rows != source.rows:
+            continue
+        made_from = pq.read_schema(pa.BufferReader(files.read(target.child(file.path)))).metadata or {}
+        if (made_from.get(_INPUT_KEY), made_from.get(_MODEL_KEY)) == (
+            source.sha256.encode(),
+            model.fingerprint.encode(),
+        ):
+            return file
+    return None
+
+
+@functools.lru_cache(maxsize=8)
+def _names(target: PredictionsURI, split: str) -> list[str]:
+    """What lay there when this actor first looked."""
+    return files.children(target.child(split))
+
+
+def _indices(listed: list[File]) -> list[int]:
+    """The number of each file within its split."""
+    seen: dict[str | None, int] = {}
+    indices = []
+    for file in listed:
+        indices.append(seen.get(file.split, 0))
+        seen[file.split] = indices[-1] + 1
+    return indices
+
+
+def _schema(classes: tuple[str, ...], *, labelled: bool) -> pa.Schema:
+    fields = [("id", pa.int64())] + [("label", pa.int64())] * labelled
+    fields += [("prediction", pa.int64()), ("probability", pa.float32())]
+    return pa.schema(fields + [(f"probability_{name}", pa.float32()) for name in classes])
+
+
+def _check_fits(model: tuple[int, ...], data: tuple[int, ...]) -> None:
+    if tuple(model) != tuple(data):
+        raise ValueError(
+            f"the dataset's images are {data} but the model takes {model}: choose another model or dataset"
+        )
+
+
+if __name__ == "__main__":
+    driver.main("predict", PredictSpec)

@@ -1,0 +1,99 @@
+"""Specs: all that a job needs to know, as one small JSON file in storage that any node can read."""
+
+import dataclasses
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, field_validator
+
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
+from tasks.learning.recipes import Recipe
+
+
+class JobSpec(BaseModel):
+    """What every job is told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    deadline_s: float
+    """Seconds after which the job ends itself."""
+    threads: int | None = None
+    """Threads of each process that computes; none: as many as Ray gives it CPUs."""
+
+
+class PreprocessSpec(JobSpec):
+    """Check, split and shuffle a raw dataset."""
+
+    raw: str
+    prepared: str
+    parameters: dict[str, Any]
+    """Seed, validation_fraction, max_quarantined."""
+
+    @property
+    def source(self) -> DatasetURI:
+        """The raw dataset."""
+        return DatasetURI(self.raw)
+
+    @property
+    def target(self) -> DatasetURI:
+        """The prepared dataset to commit."""
+        return DatasetURI(self.prepared)
+
+
+class TrainSpec(JobSpec):
+    """Train a recipe on a prepared dataset."""
+
+    prepared: str
+    checkpoint: str
+    runs: str
+    """Scratch: the folder of all attempts at this training."""
+    recipe: dict[str, Any]
+    parameters: dict[str, Any]
+    """What decides the weights, as hashed in the fingerprint."""
+    workers: int | None
+    """As asked; none: auto."""
+
+    @field_validator("recipe")
+    @classmethod
+    def _complete(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return dataclasses.asdict(Recipe(**value))
+
+    @property
+    def source(self) -> DatasetURI:
+        """The prepared dataset."""
+        return DatasetURI(self.prepared)
+
+    @property
+    def target(self) -> CheckpointURI:
+        """The checkpoint to commit."""
+        return CheckpointURI(self.checkpoint)
+
+    @property
+    def scratch(self) -> URI:
+        """The folder of all attempts."""
+        return URI(self.runs)
+
+
+class PredictSpec(JobSpec):
+    """Predict every row of a dataset, or of one split of it."""
+
+    checkpoint: str
+    dataset: str
+    predictions: str
+    split: str | None
+    """None: every split."""
+    workers: int | None
+
+    @property
+    def model(self) -> CheckpointURI:
+        """The model to predict with."""
+        return CheckpointURI(self.checkpoint)
+
+    @property
+    def source(self) -> DatasetURI:
+        """The rows to predict."""
+        return DatasetURI(self.dataset)
+
+    @property
+    def target(self) -> PredictionsURI:
+        """The predictions to commit."""
+        return PredictionsURI(self.predictions)

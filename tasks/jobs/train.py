@@ -1,0 +1,168 @@
+"""Ray job: Ray Train's DDP over Ray Data's shards; goes on from the newest whole checkpoint of any earlier attempt."""
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import ray.data
+import ray.train
+import torch
+import torch.distributed as dist
+from ray.train import Checkpoint, CheckpointConfig, DataConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchTrainer, get_device
+
+from storage import files, manifest
+from storage.manifest import File, Manifest
+from storage.uri import URI, DatasetURI
+from tasks.jobs import driver, parts, scale
+from tasks.jobs.loaders import make_loader
+from tasks.jobs.spec import TrainSpec
+from tasks.learning import checkpoint, images
+from tasks.learning.loop import EpochMetrics, Trainer, seed_everything
+from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
+from tasks.learning.recipes import Recipe
+
+_MAX_FAILURES = 3
+
+
+def run(spec: TrainSpec) -> None:
+    """Commit the best epoch's checkpoint; on CPUs in fp32 the same weights to the bit, cut off in between or not.
+
+    Raises `ValueError` for what the cluster can never give and for a checkpoint that belongs to another run,
+    `NonFiniteLoss` when training diverges.
+    """
+    started = time.monotonic()
+    given = scale.resolve(spec.workers, threads=spec.threads)
+    prepared = manifest.load(spec.source)
+    attempt = _new_attempt(spec.scratch)
+    trainer = TorchTrainer(
+        train_on_one_rank,
+        train_loop_config={"spec": spec.model_dump_json(), "threads": given.threads},
+        scaling_config=ScalingConfig(
+            num_workers=given.workers,
+            use_gpu=given.use_gpu,
+            resources_per_worker={"CPU": given.cpus} | ({"GPU": 1} if given.use_gpu else {}),
+        ),
+        datasets={split: parts.read(spec.source, parts.whole(prepared.split(split))) for split in Shards.splits},
+        dataset_config=Shards(spec.source, prepared),
+        run_config=RunConfig(
+            name=attempt,
+            storage_path=str(spec.scratch),
+            failure_config=FailureConfig(max_failures=_MAX_FAILURES, controller_failure_limit=1),
+            checkpoint_config=CheckpointConfig(
+                num_to_keep=2, checkpoint_score_attribute="validation_loss", checkpoint_score_order="min"
+            ),
+        ),
+    )
+    trainer.fit()
+    seconds = time.monotonic() - started
+    checkpoint.commit(spec.scratch, spec.target, prepared=spec.source, statistics={"seconds": seconds})
+
+
+class Shards(DataConfig):
+    """Gives every rank its own rows of each split, every row to exactly one rank; Ray's equal split would drop some."""
+
+    splits = ("train", "validation")
+
+    def __init__(self, uri: DatasetURI, prepared: Manifest) -> None:
+        super().__init__()
+        self._uri = uri
+        self._listed = {split: prepared.split(split) for split in self.splits}
+
+    def configure(self, datasets: dict[str, Any], world_size: int, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
+        """One iterator for each rank and each of `datasets`."""
+        return [
+            {name: self._shard(name, rank, world_size).iterator() for name in datasets} for rank in range(world_size)
+        ]
+
+    def _shard(self, split: str, rank: int, world_size: int) -> ray.data.Dataset:
+        listed: list[File] = self._listed[split]
+        return parts.read(self._uri, parts.shard(listed, rank=rank, world_size=world_size))
+
+
+def train_on_one_rank(config: dict[str, Any]) -> None:
+    """What each Ray Train worker runs: all epochs that are not done yet, a checkpoint after each."""
+    spec = TrainSpec.model_validate_json(config["spec"])
+    recipe = Recipe(**spec.recipe)
+    torch.set_num_threads(config["threads"])
+    device = get_device()
+    rank, world_size = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
+    prepared = manifest.load(spec.source)
+    seed_everything(recipe.seed)
+    precision = resolve_precision(recipe.precision, device)
+    resolved = {"workers": world_size, "device": device.type, "precision": precision, "threads": config["threads"]}
+    about = {"parameters": spec.parameters, "resolved": resolved}
+    loader = make_loader(recipe, prepared, rank=rank, world_size=world_size, device=device)
+    model = Classifier(_model_spec(recipe, prepared))
+    trainer = Trainer(recipe, model, loader, precision=precision, device=device)
+    history = _resume(spec, trainer, about)
+    while len(history) < recipe.epochs:
+        epoch = len(history) + 1
+        history.append(trainer.run_epoch(epoch, on_step=_reporter(epoch, recipe.epochs, rank)))
+        _report(history, trainer, rank=rank, prepared=spec.source.fingerprint, about=about)
+
+
+def _resume(spec: TrainSpec, trainer: Trainer, about: dict[str, Any]) -> list[EpochMetrics]:
+    """The history of the checkpoint that rank 0 chose for all ranks, its state restored; empty when there is none."""
+    chosen: list[str | None] = [None]
+    if trainer.rank == 0:
+        chosen[0] = checkpoint.newest(spec.scratch)
+    if trainer.world_size > 1:
+        dist.broadcast_object_list(chosen, src=0)
+    if chosen[0] is None:
+        return []
+    history = checkpoint.restore(URI(chosen[0]), trainer, prepared=spec.source.fingerprint, about=about)
+    if trainer.rank == 0:
+        driver.progress("epochs done before", len(history), len(history), "going on from the newest checkpoint")
+    return history
+
+
+def _report(history: list[EpochMetrics], trainer: Trainer, *, rank: int, prepared: str, about: dict[str, Any]) -> None:
+    metrics = history[-1]
+    with tempfile.TemporaryDirectory() as folder:
+        if rank == 0:
+            checkpoint.save(Path(folder), trainer, history, prepared=prepared, about=about)
+        ray.train.report(
+            {"epoch": metrics.epoch, "validation_loss": metrics.validation_loss},
+            checkpoint=Checkpoint.from_directory(folder) if rank == 0 else None,
+            checkpoint_dir_name=f"epoch-{metrics.epoch:04d}",
+        )
+    if rank == 0:
+        note = f"validation loss {metrics.validation_loss:.4f}, accuracy {metrics.validation_accuracy:.4f}"
+        driver.progress("epochs", metrics.epoch, trainer.recipe.epochs, note)
+
+
+def _reporter(epoch: int, epochs: int, rank: int) -> Any:
+    def on_step(step: int, steps: int, loss: float) -> None:
+        if rank == 0:
+            driver.progress(f"epoch {epoch}/{epochs}, steps", step, steps, f"loss {loss:.3f}")
+
+    return on_step
+
+
+def _model_spec(recipe: Recipe, prepared: Manifest) -> ModelSpec:
+    metadata = prepared.columns["metadata"]
+    return ModelSpec(
+        model=recipe.model,
+        image_shape=images.shape_of(metadata),
+        classes=images.classes_of(metadata),
+        mean=tuple(prepared.statistics["mean"]),
+        std=tuple(prepared.statistics["std"]),
+    )
+
+
+def _new_attempt(scratch: URI) -> str:
+    """The name of a run folder that no attempt has: Ray Train's own state of an earlier one is never trusted."""
+    number = max(checkpoint.attempts(scratch), default=0) + 1
+    while True:
+        try:
+            files.create(scratch.child(f"attempt-{number}/_attempt.json"), b"{}\n")
+        except FileExistsError:
+            number += 1
+        else:
+            return f"attempt-{number}"
+
+
+if __name__ == "__main__":
+    driver.main("train", TrainSpec)

@@ -1,0 +1,1 @@
+"""Plain PyTorch: recipes, data sets, models, the training loop, metrics. No Prefect and no cluster."""

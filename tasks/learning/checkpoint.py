@@ -1,0 +1,194 @@
+"""Checkpoints: complete, checked before they are loaded, and never unpickled.
+
+One epoch's checkpoint is a folder of `weights.safetensors` (the whole model, normalisation included), `training.pt`
+(optimizer and schedule, plain tensors and numbers) and `checkpoint.json`, which says everything else and holds the
+SHA-256 of the other two. Generator states need no place in it: every epoch draws from generators seeded by
+(seed, epoch, rank).
+"""
+
+import dataclasses
+import hashlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from storage import files, manifest
+from storage.uri import URI, CheckpointURI
+from tasks.learning.loop import EpochMetrics, Trainer
+from tasks.learning.modeling import Classifier, ModelSpec
+
+META = "checkpoint.json"
+WEIGHTS = "weights.safetensors"
+TRAINING = "training.pt"
+
+
+class Meta(BaseModel):
+    """All of a checkpoint but tensors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: dict[str, Any]
+    """The `ModelSpec`: architecture, image shape, class names, normalisation."""
+    recipe: dict[str, Any]
+    """The recipe it was trained by."""
+    prepared: str
+    """Fingerprint of the dataset it was trained on."""
+    parameters: dict[str, Any]
+    """What decided the weights, as hashed in the fingerprint."""
+    resolved: dict[str, Any]
+    """What `auto` became: workers, device, precision, threads."""
+    epoch: int
+    step: int
+    history: list[dict[str, float]]
+    """One `EpochMetrics` an epoch so far."""
+    sha256: dict[str, str]
+    """Of the other files."""
+
+    @property
+    def best_epoch(self) -> int:
+        """The epoch with the lowest validation loss so far, the earliest of equals."""
+        return int(min(self.history, key=lambda metrics: (metrics["validation_loss"], metrics["epoch"]))["epoch"])
+
+
+class WrongResume(ValueError):
+    """A checkpoint belongs to another dataset, recipe or scale than the run that would go on from it."""
+
+
+def save(folder: Path, trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> None:
+    """Write the state after the latest epoch to `folder`; `about` gives `Meta`'s parameters and resolved."""
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in trainer.model.state_dict().items()}
+    buffer = io.BytesIO()
+    torch.save({"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}, buffer)
+    content = {WEIGHTS: safetensors.torch.save(state), TRAINING: buffer.getvalue()}
+    for name, data in content.items():
+        (folder / name).write_bytes(data)
+    meta = Meta(
+        model=dataclasses.asdict(trainer.model.spec),
+        recipe=trainer.recipe.to_dict(),
+        prepared=prepared,
+        epoch=history[-1].epoch,
+        step=history[-1].step,
+        history=[dataclasses.asdict(metrics) for metrics in history],
+        sha256={name: hashlib.sha256(data).hexdigest() for name, data in content.items()},
+        **about,
+    )
+    (folder / META).write_text(meta.model_dump_json(indent=1))
+
+
+def attempts(scratch: URI) -> list[int]:
+    """Numbers of the attempts that left something in `scratch`, ascending."""
+    names = [name.removeprefix("attempt-") for name in files.children(scratch) if name.startswith("attempt-")]
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def newest(scratch: URI) -> URI | None:
+    """The checkpoint of the latest epoch of any attempt that is whole and whose best epoch is there whole as well."""
+    found = [
+        (int(name.removeprefix("epoch-")), attempt)
+        for attempt in attempts(scratch)
+        for name in files.children(scratch.child(f"attempt-{attempt}"))
+        if name.startswith("epoch-")
+    ]
+    for epoch, attempt in sorted(found, reverse=True):
+        uri = scratch.child(f"attempt-{attempt}/epoch-{epoch:04d}")
+        meta = verified(uri)
+        if meta is not None and meta.epoch == epoch and of_epoch(scratch, meta.best_epoch) is not None:
+            return uri
+    return None
+
+
+def of_epoch(scratch: URI, epoch: int) -> URI | None:
+    """A whole checkpoint of `epoch`, of whichever attempt: attempts at one training are equal bit by bit."""
+    for attempt in reversed(attempts(scratch)):
+        uri = scratch.child(f"attempt-{attempt}/epoch-{epoch:04d}")
+        if verified(uri) is not None:
+            return uri
+    return None
+
+
+def verified(uri: URI) -> Meta | None:
+    """What the checkpoint in folder `uri` says of itself when every byte of it is right, else none."""
+    try:
+        meta = Meta.model_validate_json(files.read(uri.child(META)))
+        whole = all(
+            hashlib.sha256(files.read(uri.child(name))).hexdigest() == digest for name, digest in meta.sha256.items()
+        )
+    except (FileNotFoundError, ValidationError):
+        return None
+    return meta if whole and set(meta.sha256) == {WEIGHTS, TRAINING} else None
+
+
+def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:
+    """Put `trainer` in the state that `save` wrote to `uri`; returns the history so far.
+
+    Raises `WrongResume` naming the first thing in which the two runs differ.
+    """
+    meta = Meta.model_validate_json(files.read(uri.child(META)))
+    check_same(meta, prepared=prepared, about=about)
+    state = safetensors.torch.load(files.read(uri.child(WEIGHTS)))
+    trainer.model.load_state_dict(state)
+    training = torch.load(io.BytesIO(files.read(uri.child(TRAINING))), weights_only=True, map_location=trainer.device)
+    trainer.optimizer.load_state_dict(training["optimizer"])
+    trainer.scheduler.load_state_dict(training["scheduler"])
+    return [EpochMetrics(**metrics) for metrics in meta.history]  # type: ignore[arg-type]
+
+
+def check_same(meta: Meta, *, prepared: str, about: dict[str, Any]) -> None:
+    """Raise `WrongResume` unless a run on `prepared` with `about` may go on from a checkpoint with `meta`."""
+    pairs: list[tuple[str, Any, Any]] = [("prepared dataset", meta.prepared, prepared)]
+    for group, was in (("parameters", meta.parameters), ("resolved", meta.resolved)):
+        pairs += [(name, was.get(name), about[group].get(name)) for name in sorted(was.keys() | about[group].keys())]
+    for name, before, now in pairs:
+        if before != now:
+            raise WrongResume(
+                f"{name} was {before!r} in the interrupted run but is {now!r} now; give what it was, or train anew with"
+                " --refresh"
+            )
+
+
+def commit(scratch: URI, target: CheckpointURI, *, prepared: URI, statistics: dict[str, Any]) -> manifest.Manifest:
+    """Commit the best epoch as `target`, with the whole history; `scratch` holds a checkpoint of the last epoch."""
+    last = newest(scratch)
+    assert last is not None, "training ended without a checkpoint"
+    final = Meta.model_validate_json(files.read(last.child(META)))
+    best = of_epoch(scratch, final.best_epoch)
+    assert best is not None, "the best epoch was there a moment ago"
+    meta = Meta.model_validate_json(files.read(best.child(META))).model_copy(update={"history": final.history})
+    listed = [manifest.write_file(target, name, files.read(best.child(name))) for name in (WEIGHTS, TRAINING)]
+    listed.append(manifest.write_file(target, META, meta.model_dump_json(indent=1).encode()))
+    history = json.dumps(final.history, indent=1).encode()
+    listed.append(manifest.write_file(target, "history.json", history))
+    return manifest.commit(
+        target,
+        kind="checkpoint",
+        parents={"prepared": prepared},
+        parameters=final.parameters,
+        listed=listed,
+        statistics={
+            "best_epoch": final.best_epoch,
+            "history": final.history,
+            "resolved": final.resolved,
+            "recipe": final.recipe,
+            **statistics,
+        },
+    )
+
+
+def load_model(uri: CheckpointURI) -> tuple[Classifier, Meta]:
+    """The model of a committed checkpoint, on the CPU, ready to predict; every byte is checked first.
+
+    Raises `FileNotFoundError` when nothing is committed at `uri`, `manifest.Damaged` when it is not what was committed.
+    """
+    committed = manifest.load(uri)
+    by_stem = {file.path.partition("-")[0]: file for file in committed.files}
+    if committed.kind != "checkpoint":
+        raise ValueError(f"{uri} is no checkpoint: it is of kind {committed.kind!r}")
+    meta = Meta.model_validate_json(manifest.read_file(uri, by_stem["checkpoint"]))
+    model = Classifier(ModelSpec.from_dict(meta.model))
+    model.load_state_dict(safetensors.torch.load(manifest.read_file(uri, by_stem["weights"])))
+    return model.eval(), meta

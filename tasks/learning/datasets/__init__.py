@@ -1,0 +1,82 @@
+"""Data sets by name: one module each, with a `DATA_SET` that says where its bytes come from and what they must be."""
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceFile:
+    """One file to download, known by its checksums before anything is fetched."""
+
+    name: str
+    """File name, appended to a mirror's address."""
+    md5: str
+    """Checksum that torchvision checks."""
+    sha256: str
+    """Checksum that the fingerprint and the lineage rest on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """One split as it came from the source, in the source's order."""
+
+    name: str
+    """`train` or `test`."""
+    images: "np.ndarray"
+    """uint8, (N, H, W, C)."""
+    labels: "np.ndarray"
+    """int64, (N,)."""
+
+
+class Reader(Protocol):
+    """Reads downloaded files into splits."""
+
+    def __call__(self, folder: Path) -> Iterator[Split]:
+        """Each split once; raises `ValueError` when the files do not hold what they should."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSet:
+    """What is known about a data set before a byte of it is fetched."""
+
+    name: str
+    """What folders and the championship are called."""
+    files: tuple[SourceFile, ...]
+    """What to download."""
+    mirrors: tuple[str, ...]
+    """Addresses tried in this order, each ending in `/`."""
+    classes: tuple[str, ...]
+    """Name of each label, from 0."""
+    image_shape: tuple[int, int, int]
+    """Height, width, channels; uint8."""
+    read: Reader
+    """From the downloaded files to splits."""
+    notice: str | None = None
+    """What a person must be told wherever results on it are shown, if anything."""
+
+
+def known() -> list[str]:
+    """Names of the data sets there are, sorted."""
+    modules = (module.name for module in pkgutil.iter_modules(__path__))
+    return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
+
+
+def check_known(name: str) -> None:
+    """Raise `ValueError` with the known names unless `name` is one of them."""
+    if name not in known():
+        raise ValueError(f"data must be one of {', '.join(known())}, got {name!r}")
+
+
+def load(name: str) -> DataSet:
+    """The data set called `name`; raises `ValueError` with the known names when there is none."""
+    check_known(name)
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    data_set: DataSet = module.DATA_SET
+    return data_set

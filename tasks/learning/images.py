@@ -1,0 +1,62 @@
+"""Images as rows of Arrow tables: raw bytes of a fixed size, viewed as arrays without a copy."""
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+_PART_BYTES = 64 * 2**20
+_MIN_PARTS = 8
+
+
+def schema(image_shape: Sequence[int], classes: Sequence[str], *, labelled: bool = True) -> pa.Schema:
+    """Columns id, image (raw uint8, HWC order) and, where `labelled`, label; shape and class names as metadata."""
+    fields = [("id", pa.int64()), ("image", pa.binary(int(np.prod(image_shape))))]
+    metadata = {"shape": json.dumps(list(image_shape)), "dtype": "uint8", "classes": json.dumps(list(classes))}
+    return pa.schema(fields + [("label", pa.int64())] * labelled, metadata=metadata)
+
+
+def to_table(ids: np.ndarray, images: np.ndarray, labels: np.ndarray, *, classes: Sequence[str]) -> pa.Table:
+    """A table of images (uint8, (N, H, W, C)), whose memory it shares, with their ids and labels (int64, (N,))."""
+    assert images.dtype == np.uint8 and images.ndim == 4 and len(ids) == len(images) == len(labels)
+    columns = schema(images.shape[1:], classes)
+    content = pa.py_buffer(np.ascontiguousarray(images))
+    stored = pa.FixedSizeBinaryArray.from_buffers(columns.field("image").type, len(images), [None, content])
+    return pa.table([pa.array(ids, pa.int64()), stored, pa.array(labels, pa.int64())], schema=columns)
+
+
+def shape_of(metadata: Mapping[str, str]) -> tuple[int, int, int]:
+    """Height, width and channels from a schema's metadata; raises `ValueError` when it is not one of images."""
+    if metadata.get("dtype") != "uint8" or "shape" not in metadata:
+        raise ValueError("the schema's metadata names no image shape: write tables with tasks.learning.images.to_table")
+    height, width, channels = json.loads(metadata["shape"])
+    return height, width, channels
+
+
+def classes_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """Name of each label, from 0."""
+    return tuple(json.loads(metadata["classes"]))
+
+
+def to_arrays(table: pa.Table, shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:
+    """Images (uint8, (N, H, W, C), a read-only view where they are one chunk) and labels, none without the column."""
+    column = table["image"].combine_chunks()
+    chunk = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    row_bytes = int(np.prod(shape))
+    flat = np.frombuffer(chunk.buffers()[1], dtype=np.uint8) if len(chunk) else np.empty(0, np.uint8)
+    flat = flat[chunk.offset * row_bytes : (chunk.offset + len(chunk)) * row_bytes]
+    labels = table["label"].to_numpy() if "label" in table.column_names else None
+    return flat.reshape(len(chunk), *shape), labels
+
+
+def num_parts(num_rows: int, image_shape: Sequence[int]) -> int:
+    """Into how many files a split goes: enough for several workers, none above 64 MiB of pixels."""
+    needed = -(-num_rows * int(np.prod(image_shape)) // _PART_BYTES)
+    return max(1, min(num_rows, max(_MIN_PARTS, needed)))
+
+
+def part_bounds(num_rows: int, parts: int) -> list[tuple[int, int]]:
+    """First and one-past-last row of each of `parts` parts whose sizes differ by at most one."""
+    edges = [num_rows * part // parts for part in range(parts + 1)]
+    return list(zip(edges[:-1], edges[1:], strict=True))

@@ -1,0 +1,184 @@
+"""The training loop: plain PyTorch that knows ranks only through `torch.distributed`."""
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from tasks.learning.modeling import Classifier, autocast, place, shifted
+from tasks.learning.recipes import Recipe
+
+Batch = tuple[Tensor, Tensor]
+"""Images (uint8, BHWC) and labels (int64, (B,))."""
+
+
+class Loader(Protocol):
+    """Feeds one rank; the same rows in the same order for the same (seed, epoch)."""
+
+    def num_train_rows(self) -> int:
+        """Training rows of this rank in every epoch."""
+
+    def train_batches(self, *, epoch: int, batch_size: int) -> Iterator[Batch]:
+        """Shuffled batches of exactly `batch_size` rows; what remains at the end is left out."""
+
+    def validation_batches(self, *, batch_size: int) -> Iterator[Batch]:
+        """This rank's validation rows, each exactly once over all ranks."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpochMetrics:
+    """What one epoch gave, over all ranks."""
+
+    epoch: int
+    """From 1."""
+    step: int
+    """Optimizer steps since the start."""
+    train_loss: float
+    """Mean over the epoch's rows, label smoothing included."""
+    train_accuracy: float
+    """Share of augmented training rows predicted right while learning."""
+    validation_loss: float
+    """Mean cross-entropy over all validation rows."""
+    validation_accuracy: float
+    """Share of validation rows predicted right."""
+    learning_rate: float
+    """At the end of the epoch."""
+
+
+class NonFiniteLoss(RuntimeError):
+    """The loss became NaN or infinite: trying again would give the same."""
+
+
+class Trainer:
+    """Model, optimizer and schedule of one rank; `run_epoch` is deterministic in (recipe, rank, world size, epoch)."""
+
+    def __init__(
+        self, recipe: Recipe, model: Classifier, loader: Loader, *, precision: str, device: torch.device
+    ) -> None:
+        self.recipe, self.loader, self.precision, self.device = recipe, loader, precision, device
+        self.rank, self.world_size = _rank_and_world_size()
+        self.model = place(model, precision=precision, device=device)
+        self.parallel: nn.Module = self.model
+        if self.world_size > 1:
+            self.parallel = DistributedDataParallel(self.model, gradient_as_bucket_view=True, static_graph=True)
+        extra = self.rank < recipe.batch_size % self.world_size
+        self.local_batch_size = recipe.batch_size // self.world_size + int(extra)
+        self.steps_per_epoch = _all_reduced_min(loader.num_train_rows() // max(1, self.local_batch_size), device)
+        if self.steps_per_epoch == 0 or self.local_batch_size == 0:
+            raise ValueError(
+                f"batch_size must lie between the workers and the training rows: got {recipe.batch_size}"
+                f" with {self.world_size} workers and {loader.num_train_rows()} rows on one of them; choose another"
+            )
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
+        )
+        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
+            self.optimizer,
+            max_lr=recipe.learning_rate,
+            total_steps=self.steps_per_epoch * recipe.epochs,
+            pct_start=recipe.warmup_fraction,
+        )
+
+    def run_epoch(self, epoch: int, *, on_step: Callable[[int, int, float], None] | None = None) -> EpochMetrics:
+        """Train epoch `epoch` (from 1) and validate; every figure is over all ranks.
+
+        `on_step(step, steps, loss)` is called now and then with the latest local loss. Raises `NonFiniteLoss`.
+        """
+        totals = self._train(epoch, on_step)
+        self._share_buffers()
+        validated = self._validate()
+        train_loss, train_right, train_rows = totals
+        loss, right, rows = validated
+        return EpochMetrics(
+            epoch=epoch,
+            step=epoch * self.steps_per_epoch,
+            train_loss=train_loss / train_rows,
+            train_accuracy=train_right / train_rows,
+            validation_loss=loss / rows,
+            validation_accuracy=right / rows,
+            learning_rate=float(self.scheduler.get_last_lr()[0]),
+        )
+
+    def _train(self, epoch: int, on_step: Callable[[int, int, float], None] | None) -> list[float]:
+        self.parallel.train()
+        augmentation = torch.Generator().manual_seed(mixed_seed(self.recipe.seed, epoch, self.rank))
+        totals = torch.zeros(3, dtype=torch.float64, device=self.device)
+        batches = self.loader.train_batches(epoch=epoch, batch_size=self.local_batch_size)
+        every = max(1, self.steps_per_epoch // 10)
+        for step, (images, labels) in zip(range(1, self.steps_per_epoch + 1), batches, strict=False):
+            images = shifted(images, max_shift=self.recipe.max_shift, generator=augmentation)
+            with autocast(self.precision, self.device):
+                logits = self.parallel(images)
+            summed = cross_entropy(logits.float(), labels, label_smoothing=self.recipe.label_smoothing, reduction="sum")
+            self.optimizer.zero_grad(set_to_none=True)
+            # DDP averages over ranks: this makes every row of the global batch weigh the same.
+            (summed * (self.world_size / self.recipe.batch_size)).backward()
+            self.optimizer.step()
+            self.scheduler.step()
+            totals[0] += summed.detach()
+            totals[1] += (logits.detach().argmax(1) == labels).sum()
+            totals[2] += len(labels)
+            if on_step and (step % every == 0 or step == self.steps_per_epoch):
+                on_step(step, self.steps_per_epoch, summed.item() / len(labels))
+        return self._all_reduced_sum(totals, what=f"training loss in epoch {epoch}")
+
+    @torch.inference_mode()
+    def _validate(self) -> list[float]:
+        self.model.eval()
+        totals = torch.zeros(3, dtype=torch.float64, device=self.device)
+        for images, labels in self.loader.validation_batches(batch_size=512):
+            with autocast(self.precision, self.device):
+                logits = self.model(images)
+            totals[0] += cross_entropy(logits.float(), labels, reduction="sum")
+            totals[1] += (logits.argmax(1) == labels).sum()
+            totals[2] += len(labels)
+        return self._all_reduced_sum(totals, what="validation loss")
+
+    def _share_buffers(self) -> None:
+        """Give every rank the running statistics of rank 0: the ones that the checkpoint will hold."""
+        if self.world_size > 1:
+            for buffer in self.model.buffers():
+                dist.broadcast(buffer, src=0)
+
+    def _all_reduced_sum(self, totals: Tensor, *, what: str) -> list[float]:
+        if self.world_size > 1:
+            dist.all_reduce(totals)
+        values: list[float] = totals.tolist()
+        if not math.isfinite(values[0]):
+            raise NonFiniteLoss(
+                f"{what} is {values[0]}; lower learning_rate ({self.recipe.learning_rate}) or use precision=fp32"
+            )
+        return values
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's, NumPy's and torch's global generators."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def mixed_seed(*parts: int) -> int:
+    """One 63-bit seed from several numbers; different parts give unrelated streams."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _rank_and_world_size() -> tuple[int, int]:
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    return 0, 1
+
+
+def _all_reduced_min(value: int, device: torch.device) -> int:
+    smallest = torch.tensor(value, device=device)
+    if _rank_and_world_size()[1] > 1:
+        dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
+    return int(smallest.item())

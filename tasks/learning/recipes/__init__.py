@@ -1,0 +1,169 @@
+"""Recipes: everything that decides what a training run does, in one frozen, checked dataclass."""
+
+import dataclasses
+import importlib
+import math
+import pkgutil
+import re
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+from tasks.learning import datasets, models
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A complete, checked description of one training run; equal recipes give equal URIs.
+
+    Raises `ValueError` naming the field, the value and what is allowed.
+    """
+
+    name: str
+    """What the run's folders are called: `[a-z0-9-]`, at most 64 characters."""
+    data: str
+    """Name of the data set: a module of `tasks.learning.datasets`."""
+    model: str
+    """Name of the model: a module of `tasks.learning.models`."""
+    epochs: int
+    """Passes over the training rows."""
+    batch_size: int = 128
+    """Rows per optimizer step over all workers together, however many there are."""
+    learning_rate: float = 2e-3
+    """Peak of the one-cycle schedule."""
+    weight_decay: float = 1e-2
+    """AdamW's decoupled weight decay."""
+    warmup_fraction: float = 0.25
+    """Share of all steps in which the learning rate rises to its peak."""
+    label_smoothing: float = 0.05
+    """Share of each target spread evenly over all classes, in training only."""
+    max_shift: int = 2
+    """Augmentation: each image moves by up to this many pixels, in training only."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto is bf16 where the hardware has it."""
+    loader: Literal["auto", "resident", "streaming"] = "auto"
+    """Rows held in memory, or read again each epoch; auto chooses by the size of the data."""
+    seed: int = 0
+    """Decides the split, the order of rows, the first weights and the augmentation."""
+    validation_fraction: float = 0.1
+    """Share of the training rows, per class, kept aside to choose the best epoch."""
+    max_quarantined: float = 0.01
+    """Largest share of raw rows that may be left out as unusable before preprocessing gives up."""
+    accuracy_floor: float = 0.9
+    """Gate: a model whose test accuracy is lower is never promoted."""
+    margin: float = 0.0
+    """Gate: how far below the champion's test accuracy a challenger may lie and still be promoted."""
+
+    fallback: str | None = None
+    """Recipe that the command line goes on with when no mirror of `data` can be reached, if there is one."""
+
+    def __post_init__(self) -> None:
+        for name, kind in typing.get_type_hints(Recipe).items():
+            _check_type(name, getattr(self, name), kind)
+            if kind is float:  # 1 and 1.0 are equal, and so must be the URIs they give
+                object.__setattr__(self, name, float(getattr(self, name)))
+        if not _NAME.fullmatch(self.name):
+            raise ValueError(f"name must be 1 to 64 of a-z, 0-9 and '-', got {self.name!r}")
+        datasets.check_known(self.data)
+        models.check_known(self.model)
+        for name in ("epochs", "batch_size"):
+            _check(name, getattr(self, name), at_least=1)
+        for name in ("weight_decay", "max_shift", "seed", "margin", "label_smoothing"):
+            _check(name, getattr(self, name), at_least=0)
+        _check("learning_rate", self.learning_rate, above=0)
+        for name in ("validation_fraction", "warmup_fraction"):
+            _check(name, getattr(self, name), above=0, below=1)
+        _check("label_smoothing", self.label_smoothing, below=1)
+        for name in ("accuracy_floor", "max_quarantined", "margin"):
+            _check(name, getattr(self, name), at_least=0, at_most=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recipe as JSON-ready values; `Recipe(**recipe.to_dict())` is equal to it."""
+        return dataclasses.asdict(self)
+
+
+def known() -> list[str]:
+    """Names that `load` accepts, sorted."""
+    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+
+
+def load(name: str) -> Recipe:
+    """The recipe called `name`: the result of `recipe()` in the module of that name.
+
+    Raises `ValueError` with the known names when there is none.
+    """
+    if name not in known():
+        raise ValueError(f"recipe must be one of {', '.join(known())}, got {name!r}")
+    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+    recipe: Recipe = module.recipe()
+    return recipe
+
+
+def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Recipe:
+    """`recipe` with `field=value` settings applied, each converted to its field's type and checked.
+
+    Raises `ValueError` naming the field, the value and what is allowed.
+    """
+    if not isinstance(settings, Mapping):
+        pairs = [setting.partition("=") for setting in settings]
+        for field, separator, value in pairs:
+            if not separator or not field:
+                raise ValueError(f"--set must be field=value, got {field + separator + value!r}")
+        settings = {field: value for field, _, value in pairs}
+    hints = typing.get_type_hints(Recipe)
+    choices = ", ".join(name for name in hints if name not in ("name", "fallback"))
+    changed = {}
+    for field, value in settings.items():
+        if field not in choices.split(", "):
+            raise ValueError(f"--set: no recipe field is called {field!r}; the fields are {choices}")
+        changed[field] = _convert(field, value, hints[field]) if isinstance(value, str) else value
+    return dataclasses.replace(recipe, **changed)
+
+
+def _convert(field: str, value: str, kind: Any) -> Any:
+    if kind not in (int, float):
+        return value
+    try:
+        return kind(value)
+    except ValueError:
+        raise ValueError(f"{field} must be {_described(kind)}, got {value!r}") from None
+
+
+def _described(kind: Any) -> str:
+    if typing.get_origin(kind) is Literal:
+        return "one of " + ", ".join(typing.get_args(kind))
+    if isinstance(kind, types.UnionType):
+        return " or ".join(_described(part) for part in typing.get_args(kind))
+    return {int: "a whole number", float: "a finite number", str: "text", types.NoneType: "none"}[kind]
+
+
+def _check_type(field: str, value: Any, kind: Any) -> None:
+    if typing.get_origin(kind) is Literal:
+        fits = value in typing.get_args(kind)
+    else:
+        fits = isinstance(value, float | int if kind is float else kind) and not isinstance(value, bool)
+    if not fits or (kind is float and not math.isfinite(value)):
+        raise ValueError(f"{field} must be {_described(kind)}, got {value!r}")
+
+
+def _check(
+    field: str,
+    value: float,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> None:
+    bounds = [
+        (at_least, ">=", at_least is None or value >= at_least),
+        (at_most, "<=", at_most is None or value <= at_most),
+        (above, ">", above is None or value > above),
+        (below, "<", below is None or value < below),
+    ]
+    for bound, sign, holds in bounds:
+        if not holds:
+            raise ValueError(f"{field} must be {sign} {bound}, got {value}")

@@ -1,0 +1,139 @@
+"""Fetching a data set's files from its mirrors, with torchvision's download code and checksums."""
+
+import contextlib
+import hashlib
+import io
+import shutil
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+
+from tasks.learning.datasets import DataSet, SourceFile
+
+_TRIES = 4
+_STALL_S = 60
+"""A connection that gives nothing for so long is given up."""
+
+
+class DownloadFailed(RuntimeError):
+    """No mirror gave a file with the right checksum; the message says what each one did."""
+
+
+class WrongChecksum(Exception):
+    """A mirror gave other bytes than the published ones; they are deleted."""
+
+
+def fetch(data_set: DataSet, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None]) -> list[dict[str, str]]:
+    """Every file of `data_set` in `folder` with the right checksums, and where each came from.
+
+    Faults of the network are tried again with growing pauses, then the next mirror is taken. Raises `DownloadFailed`.
+    """
+    origins = []
+    for file in data_set.files:
+        problems = []
+        for mirror in mirrors:
+            try:
+                _fetch_file(mirror + file.name, file, folder)
+            except (WrongChecksum, OSError, HTTPException) as error:
+                problems.append(f"{mirror}: {_reason(error)}")
+                log("%s: %s", file.name, problems[-1])
+                continue
+            size = (folder / file.name).stat().st_size
+            log("fetched %s, %.1f MB, from %s", file.name, size / 1e6, mirror)
+            origins.append({"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": mirror + file.name})
+            break
+        else:
+            raise DownloadFailed(f"{file.name} could not be fetched; " + "; ".join(problems))
+    return origins
+
+
+def unreachable(data_set: DataSet) -> bool:
+    """Whether no mirror of `data_set` accepts a connection; any answer at all, an error page too, is a connection."""
+    return not any(_answers(mirror + data_set.files[0].name) for mirror in data_set.mirrors)
+
+
+def mirror_address(source: str) -> str:
+    """The address of a mirror from what a person typed, an http(s) address or a folder; it ends in `/`.
+
+    Raises `ValueError` naming `--source`.
+    """
+    if source.startswith(("http://", "https://", "file:///")):
+        return source.rstrip("/") + "/"
+    if "://" in source:
+        raise ValueError(f"--source must be an http(s) address or a folder, got {source!r}")
+    folder = Path(source).expanduser().resolve()
+    if not folder.is_dir():
+        raise ValueError(f"--source: there is no folder {source!r}; give one that holds the data set's files")
+    return folder.as_uri() + "/"
+
+
+def _fetch_file(url: str, file: SourceFile, folder: Path) -> None:
+    retrying = Retrying(
+        stop=stop_after_attempt(_TRIES),
+        wait=wait_exponential_jitter(initial=0.5, max=20),
+        retry=retry_if_exception(_is_transient),
+        reraise=True,
+    )
+    for attempt in retrying:
+        with attempt:
+            _fetch_once(url, file, folder)
+
+
+def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
+    """One try; what has not both checksums is deleted."""
+    from torchvision.datasets.utils import download_url
+
+    path = folder / file.name
+    with contextlib.redirect_stderr(io.StringIO()), _socket_timeout(_STALL_S):
+        if url.startswith("file:"):
+            shutil.copyfile(urllib.request.url2pathname(urlsplit(url).path), path)
+        else:
+            # torchvision raises RuntimeError without saying what it found: the check is repeated below, with both sums.
+            with contextlib.suppress(RuntimeError):
+                download_url(url, str(folder), filename=file.name, md5=file.md5)
+    content = path.read_bytes() if path.exists() else b""
+    for algorithm, expected in (("md5", file.md5), ("sha256", file.sha256)):
+        found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+        if found != expected:
+            path.unlink(missing_ok=True)
+            raise WrongChecksum(f"{url} has the wrong {algorithm}: expected {expected}, found {found}")
+
+
+def _is_transient(error: BaseException) -> bool:
+    """Whether trying again may help: a fault of the network or of a server, not a missing file or a wrong checksum."""
+    if isinstance(error, urllib.error.HTTPError):
+        return error.code in (408, 429) or error.code >= 500
+    reason = getattr(error, "reason", error)
+    permanent = (FileNotFoundError, PermissionError, IsADirectoryError)
+    return isinstance(error, OSError | HTTPException) and not isinstance(reason, permanent)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if str(error) else type(error).__name__
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _socket_timeout(seconds: float) -> Iterator[None]:
+    """torchvision opens its connections without a limit: set the default one meanwhile."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(before)

@@ -1,0 +1,164 @@
+"""The plan of a run: every URI it will produce, computed from fingerprints before anything is done."""
+
+import dataclasses
+from functools import cached_property
+from typing import Any
+
+from storage import files, manifest, registry
+from storage.fingerprint import fingerprint
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, Root, parse_root
+from tasks.learning import datasets
+from tasks.learning.recipes import Recipe
+
+VERSIONS = {"download": 1, "preprocess": 1, "train": 1, "predict": 1, "evaluate": 1, "report": 1}
+"""Raised by one when a change of a stage changes its bytes: old results stay, new ones get other URIs."""
+
+_PREPROCESS_FIELDS = ("seed", "validation_fraction", "max_quarantined")
+_NOT_TRAINING_FIELDS = ("name", "data", "fallback", "accuracy_floor", "margin", *_PREPROCESS_FIELDS[1:])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run is asked for, and where each of its results lies; the same request gives the same URIs."""
+
+    root: Root
+    """Storage root."""
+    recipe: Recipe
+    """Complete and checked."""
+    workers: int | None = None
+    """Training workers as asked; none: as many as the cluster has GPUs, else one."""
+    refresh: int = 0
+    """Which repetition of the same work this is; 0 the first."""
+    deadline_s: float = 24 * 3600.0
+    """Seconds after which a Ray job is ended."""
+
+    @cached_property
+    def data_set(self) -> datasets.DataSet:
+        """Where the recipe's data comes from."""
+        return datasets.load(self.recipe.data)
+
+    @cached_property
+    def raw(self) -> DatasetURI:
+        """The downloaded images as Parquet."""
+        sums = {file.name: file.sha256 for file in self.data_set.files}
+        digest = self._fingerprint("download", [], {"data": self.recipe.data, "sha256": sums, "refresh": self.refresh})
+        return DatasetURI(self.root.child(f"datasets/raw/{self.recipe.data}-{digest}"))
+
+    @cached_property
+    def prepared(self) -> DatasetURI:
+        """The images checked, split and shuffled."""
+        digest = self._fingerprint("preprocess", [self.raw], self.preprocess_parameters)
+        return DatasetURI(self.root.child(f"datasets/prepared/{self.recipe.name}-{digest}"))
+
+    @cached_property
+    def checkpoint(self) -> CheckpointURI:
+        """The best epoch's model."""
+        digest = self._fingerprint("train", [self.prepared], self.train_parameters)
+        return CheckpointURI(self.root.child(f"checkpoints/{self.recipe.name}-{digest}"))
+
+    @cached_property
+    def predictions(self) -> PredictionsURI:
+        """The model's predictions on the test rows."""
+        return self.predictions_of(self.checkpoint)
+
+    @cached_property
+    def evaluation(self) -> EvaluationURI:
+        """The model's metrics on the test rows."""
+        return evaluation_of(self.root, self.predictions)
+
+    @property
+    def preprocess_parameters(self) -> dict[str, Any]:
+        """What decides the prepared dataset beside the raw one."""
+        return {name: getattr(self.recipe, name) for name in _PREPROCESS_FIELDS}
+
+    @property
+    def train_parameters(self) -> dict[str, Any]:
+        """What decides the weights beside the prepared dataset."""
+        fields = {name: value for name, value in self.recipe.to_dict().items() if name not in _NOT_TRAINING_FIELDS}
+        return fields | {"workers": self.workers or "auto"}
+
+    @property
+    def gate(self) -> dict[str, float]:
+        """What the decision to promote depends on beside the metrics."""
+        return {"accuracy_floor": self.recipe.accuracy_floor, "margin": self.recipe.margin}
+
+    def scratch(self, target: URI) -> URI:
+        """Where attempts at `target` keep what they need; removed once it is committed."""
+        return scratch_of(self.root, target)
+
+    def predictions_of(self, checkpoint: CheckpointURI) -> PredictionsURI:
+        """Where the predictions of any `checkpoint` on this plan's test rows lie."""
+        return predictions_of(self.root, checkpoint, self.prepared, split="test")
+
+    def needs_ray(self) -> bool:
+        """Whether a stage that runs on Ray has no committed result yet, the champion's predictions included."""
+        uris: list[URI] = [self.prepared, self.checkpoint, self.predictions]
+        champion = registry.champion(self.root, self.data_set.name)
+        if champion is not None:
+            uris.append(self.predictions_of(champion))
+        return not all(is_committed(uri) for uri in uris)
+
+    def _fingerprint(self, stage: str, parents: list[URI], parameters: dict[str, Any]) -> str:
+        return fingerprint(
+            stage, version=VERSIONS[stage], parents=[uri.fingerprint for uri in parents], parameters=parameters
+        )
+
+
+def make(
+    *,
+    storage: str,
+    recipe: Recipe,
+    workers: int | None = None,
+    refresh: bool = False,
+    deadline_minutes: float = 24 * 60,
+) -> Plan:
+    """The checked plan of one run.
+
+    Raises `ValueError` naming what is wrong: a storage that cannot be written, a number that is out of range.
+    """
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers must be >= 1, got {workers}")
+    if not deadline_minutes > 0:
+        raise ValueError(f"--deadline must be > 0 minutes, got {deadline_minutes}")
+    root = parse_root(storage)
+    files.check_writable(root)
+    plan = Plan(root=root, recipe=recipe, workers=workers, deadline_s=deadline_minutes * 60)
+    return refreshed(plan) if refresh else plan
+
+
+def scratch_of(root: Root, target: URI) -> URI:
+    """Where attempts at `target` keep what they need."""
+    return root.child(f"runs/{target.name}")
+
+
+def predictions_of(root: Root, checkpoint: CheckpointURI, dataset: DatasetURI, *, split: str | None) -> PredictionsURI:
+    """Where the predictions of `checkpoint` on one split (none: on all rows) of `dataset` lie."""
+    digest = fingerprint(
+        "predict",
+        version=VERSIONS["predict"],
+        parents=[checkpoint.fingerprint, dataset.fingerprint],
+        parameters={"split": split},
+    )
+    return PredictionsURI(root.child(f"predictions/{checkpoint.name.rpartition('-')[0]}-{digest}"))
+
+
+def evaluation_of(root: Root, predictions: PredictionsURI) -> EvaluationURI:
+    """Where the evaluation of `predictions` lies."""
+    digest = fingerprint("evaluate", version=VERSIONS["evaluate"], parents=[predictions.fingerprint], parameters={})
+    return EvaluationURI(root.child(f"evaluations/{predictions.name.rpartition('-')[0]}-{digest}"))
+
+
+def is_committed(uri: URI) -> bool:
+    """Whether `uri` has a manifest."""
+    return files.exists(uri.child(manifest.NAME))
+
+
+def refreshed(plan: Plan) -> Plan:
+    """`plan` as the next repetition: the first one whose evaluation is not committed yet.
+
+    A repetition that was cut off is thereby gone on with, and a finished one is followed by a new one.
+    """
+    refresh = 1
+    while is_committed(dataclasses.replace(plan, refresh=refresh).evaluation):
+        refresh += 1
+    return dataclasses.replace(plan, refresh=refresh)

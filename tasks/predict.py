@@ -1,0 +1,52 @@
+"""Predict: from a checkpoint and a dataset to one prediction for every row, as a Ray job."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
+from tasks.cluster import Cluster, retry_on_fault
+from tasks.jobs.spec import PredictSpec
+from tasks.plan import Plan, predictions_of, scratch_of
+from tasks.stage import stage
+
+
+@task(name="predict", cache_policy=NO_CACHE, **retry_on_fault)
+def predict(checkpoint: CheckpointURI, prepared: DatasetURI, plan: Plan, cluster: Cluster) -> PredictionsURI:
+    """Exactly one row per row of the test split of `prepared`; parts of an earlier attempt are checked and used."""
+    return predict_split(
+        checkpoint,
+        prepared,
+        cluster,
+        root=plan.root,
+        split="test",
+        workers=plan.workers,
+        deadline_s=plan.deadline_s,
+        name="predict" if checkpoint == plan.checkpoint else "predict with champion",
+    )
+
+
+def predict_split(
+    checkpoint: CheckpointURI,
+    dataset: DatasetURI,
+    cluster: Cluster,
+    *,
+    root: Root,
+    split: str | None,
+    workers: int | None,
+    deadline_s: float,
+    name: str = "predict",
+) -> PredictionsURI:
+    """As `predict`, for one split (none: all) of any dataset of images, with labels or without."""
+    target = predictions_of(root, checkpoint, dataset, split=split)
+    with stage(name, target) as current:
+        if not current.reused:
+            spec = PredictSpec(
+                deadline_s=deadline_s,
+                checkpoint=checkpoint,
+                dataset=dataset,
+                predictions=target,
+                split=split,
+                workers=workers,
+            )
+            cluster.run("predict", spec, target=target, scratch=scratch_of(root, target))
+    return target

@@ -1,0 +1,110 @@
+"""Promote: champion against challenger on the same test rows, decided by a gate and recorded for ever."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from storage import manifest, registry
+from storage.registry import Decision, Superseded
+from storage.uri import CheckpointURI, EvaluationURI
+from tasks.cluster import Cluster
+from tasks.evaluate import evaluate
+from tasks.plan import Plan
+from tasks.predict import predict
+from tasks.stage import logger, stage
+
+_TRIES = 5
+
+
+@task(name="promote", cache_policy=NO_CACHE)
+def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cluster: Cluster) -> Decision:
+    """Put `checkpoint` in charge if it passes the gate; either way the decision, its numbers and reason are recorded.
+
+    The champion changes in one atomic step. When another run decided meanwhile, judges again against the new champion.
+    """
+    for _ in range(_TRIES):
+        latest = registry.latest(plan.root, plan.data_set.name)
+        rival = None
+        if latest is not None and latest.champion not in (None, checkpoint):
+            rival = score_champion(CheckpointURI(str(latest.champion)), plan, cluster)
+        with stage("promote") as current:
+            decision = standing(checkpoint, evaluation, plan)
+            current.reused = decision is not None
+            if decision is None:
+                decision = judge(checkpoint, evaluation, latest, rival, plan.gate)
+                try:
+                    registry.append(plan.root, plan.data_set.name, decision)
+                except Superseded:
+                    logger().info("another run decided on %s meanwhile: judging again", plan.data_set.name)
+                    continue
+            logger().info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.reason)
+            return decision
+    raise Superseded(f"other runs kept deciding on {plan.data_set.name}; run again")
+
+
+def score_champion(champion: CheckpointURI, plan: Plan, cluster: Cluster) -> EvaluationURI | str:
+    """The champion's evaluation on this plan's test rows, made if need be, or why there can be none."""
+    try:
+        return evaluate(predict(champion, plan.prepared, plan, cluster), plan)
+    except Exception as error:  # whatever it is, it must not put the challenger in charge
+        logger().warning("the champion %s cannot be scored: %s", champion, error)
+        return f"{type(error).__name__}: {error}"
+
+
+def standing(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan) -> Decision | None:
+    """The decision already made on `checkpoint` by the same gate, if it still holds: no other champion since."""
+    decisions = registry.history(plan.root, plan.data_set.name)
+    for decision in reversed(decisions):
+        if (decision.challenger, decision.evaluation, decision.gate) == (checkpoint, evaluation, plan.gate):
+            return decision if decision.champion == decisions[-1].champion else None
+    return None
+
+
+def judge(
+    checkpoint: CheckpointURI,
+    evaluation: EvaluationURI,
+    latest: Decision | None,
+    rival: EvaluationURI | str | None,
+    gate: dict[str, float],
+) -> Decision:
+    """The gate: an absolute floor, and not below the champion on the same rows by more than the margin."""
+    champion = latest.champion if latest else None
+    accuracy = _metrics(evaluation)["test_accuracy"]
+    numbers = {"challenger": _metrics(evaluation)}
+    floor, margin = gate["accuracy_floor"], gate["margin"]
+    promoted = False
+    if accuracy < floor:
+        reason = f"test accuracy {accuracy:.4f} is below the floor {floor:.4f}"
+    elif champion is None:
+        promoted, reason = True, f"test accuracy {accuracy:.4f} reaches the floor {floor:.4f}; there was no champion"
+    elif champion == checkpoint:
+        promoted, reason = True, f"it is the champion already, with test accuracy {accuracy:.4f}"
+    elif not isinstance(rival, EvaluationURI):
+        reason = (
+            f"the champion {champion} cannot be scored on the same rows ({rival}); promote by hand with: "
+            f"python -m storage promote {checkpoint}"
+        )
+    else:
+        numbers["champion"] = _metrics(rival)
+        best = numbers["champion"]["test_accuracy"]
+        promoted = accuracy >= best - margin
+        relation = "is not more than" if promoted else "is more than"
+        against = f"the champion's {best:.4f} on the same rows"
+        if accuracy >= best:
+            reason = f"test accuracy {accuracy:.4f} is at least {against}"
+        else:
+            reason = f"test accuracy {accuracy:.4f} {relation} the margin {margin:.4f} below {against}"
+    return Decision(
+        number=latest.number + 1 if latest else 1,
+        champion=checkpoint if promoted else champion,
+        challenger=checkpoint,
+        evaluation=evaluation,
+        promoted=promoted,
+        reason=reason,
+        gate=gate,
+        metrics=numbers,
+    )
+
+
+def _metrics(evaluation: EvaluationURI) -> dict[str, float]:
+    statistics = manifest.load(evaluation).statistics
+    return {name: statistics[name] for name in ("test_accuracy", "test_loss", "expected_calibration_error", "num_rows")}

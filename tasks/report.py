@@ -1,0 +1,200 @@
+"""Report: one self-contained page about a run, and its essentials as Prefect artifacts."""
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from prefect import task
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.cache_policies import NO_CACHE
+
+from storage import manifest, tables
+from storage.fingerprint import fingerprint
+from storage.manifest import Manifest
+from storage.registry import Decision
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI
+from tasks import pages
+from tasks.evaluate import read_evaluation
+from tasks.learning import images, recipes
+from tasks.pages import LineageStep, Picture
+from tasks.plan import VERSIONS, Plan
+from tasks.stage import stage
+
+_NUM_SAMPLES = 24
+_NUM_MISTAKES = 16
+
+
+@task(name="report", cache_policy=NO_CACHE)
+def report(
+    checkpoint: CheckpointURI,
+    predictions: PredictionsURI,
+    evaluation: EvaluationURI,
+    decision: Decision,
+    plan: Plan,
+) -> ReportURI:
+    """One HTML page that says what was trained on what, how good it is and what was decided; loads nothing."""
+    target = report_of(evaluation, decision, plan)
+    with stage("report", target) as current:
+        data = gather(checkpoint, predictions, evaluation, decision, plan)
+        if not current.reused:
+            page = manifest.write_file(target, "index.html", pages.render(data).encode(), fixed_name=True)
+            manifest.commit(
+                target,
+                kind="report",
+                parents={"checkpoint": checkpoint, "predictions": predictions, "evaluation": evaluation},
+                parameters={"decision": decision.model_dump(mode="json")},
+                listed=[page],
+            )
+        publish(data, target)
+    return target
+
+
+def report_of(evaluation: EvaluationURI, decision: Decision, plan: Plan) -> ReportURI:
+    """Where the report on `evaluation` and `decision` lies."""
+    digest = fingerprint(
+        "report",
+        version=VERSIONS["report"],
+        parents=[evaluation.fingerprint],
+        parameters={"decision": decision.model_dump(mode="json")},
+    )
+    return ReportURI(plan.root.child(f"reports/{plan.recipe.name}-{digest}"))
+
+
+def publish(data: pages.ReportData, target: ReportURI) -> None:
+    """The report's essentials as artifacts of the running Prefect flow."""
+    verdict = "promoted" if data.promoted else "not promoted"
+    notice = f"\n\n> **Note:** trained on {data.sample_notice}.\n" if data.sample_notice else ""
+    create_markdown_artifact(
+        key="summary",
+        description=f"{data.recipe_name}: {verdict}",
+        markdown=f"# {data.recipe_name}: {verdict}\n\n{data.reason}.{notice}\n\n| | |\n|---|---|\n"
+        + "".join(f"| {name} | {value} |\n" for name, value in data.metrics.items()),
+    )
+    create_table_artifact(key="history", table=data.history, description="Every epoch of the training")
+    create_table_artifact(key="per-class", table=data.per_class, description="Per class, on the test rows")
+    confusion = [
+        {"true": name} | dict(zip(data.classes, row, strict=True))
+        for name, row in zip(data.classes, data.confusion, strict=True)
+    ]
+    create_table_artifact(key="confusion", table=confusion, description="Test rows by true and predicted class")
+    page = target.child("index.html")
+    create_link_artifact(
+        key="report", link=page if page.is_s3 else f"file://{page}", link_text="Report page", description="The report"
+    )
+
+
+def gather(
+    checkpoint: CheckpointURI,
+    predictions: PredictionsURI,
+    evaluation: EvaluationURI,
+    decision: Decision,
+    plan: Plan,
+) -> pages.ReportData:
+    """Everything the page shows, read from committed results alone: the same results give the same page."""
+    raw, prepared, trained, predicted = (
+        manifest.load(uri) for uri in (plan.raw, plan.prepared, checkpoint, predictions)
+    )
+    evaluated = read_evaluation(evaluation)
+    classes = images.classes_of(prepared.columns["metadata"])
+    mistakes = evaluated["worst"][:_NUM_MISTAKES]
+    seconds = {"download": raw, "preprocess": prepared, "train": trained, "predict": predicted}
+    return pages.ReportData(
+        recipe_name=plan.recipe.name,
+        data_set=plan.recipe.data,
+        sample_notice=raw.statistics["notice"],
+        promoted=decision.promoted,
+        reason=decision.reason,
+        metrics=evaluated["metrics"],
+        history=trained.statistics["history"],
+        best_epoch=trained.statistics["best_epoch"],
+        training_seconds=trained.statistics["seconds"],
+        classes=classes,
+        per_class=evaluated["per_class"],
+        confusion=evaluated["confusion"],
+        calibration=evaluated["calibration"],
+        samples=tuple(_pictures(plan.prepared, prepared, predictions, classes, _spread(prepared))),
+        mistakes=tuple(_pictures(plan.prepared, prepared, predictions, classes, [row["id"] for row in mistakes])),
+        gate=dict(decision.gate),
+        champion_metrics=decision.metrics.get("champion"),
+        lineage=tuple(_lineage(plan, checkpoint, predictions, evaluation)),
+        timings=[(name, made.statistics["seconds"]) for name, made in seconds.items()],
+        parameters=plan.recipe.to_dict() | {"workers": plan.workers or "auto", **_resolved(trained)},
+        command=command(plan),
+        producer=trained.producer,
+    )
+
+
+def command(plan: Plan) -> str:
+    """The command line that gives the same URIs."""
+    words = ["python", "flows/pipeline.py", "--recipe", plan.recipe.name]
+    usual = recipes.load(plan.recipe.name).to_dict()
+    changed = {name: value for name, value in plan.recipe.to_dict().items() if value != usual[name]}
+    for name, value in changed.items():
+        words += ["--set", f"{name}={value}"]
+    words += ["--workers", str(plan.workers)] if plan.workers else []
+    return shlex.join(words)
+
+
+def _resolved(trained: Manifest) -> dict[str, object]:
+    return {f"{name} (resolved)": value for name, value in trained.statistics["resolved"].items()}
+
+
+def _spread(prepared: Manifest) -> list[int]:
+    """Row numbers spread evenly over the test split."""
+    total = sum(file.rows or 0 for file in prepared.split("test"))
+    return [int(number) for number in np.linspace(0, total - 1, min(total, _NUM_SAMPLES)).round()]
+
+
+def _pictures(
+    dataset: DatasetURI, prepared: Manifest, predictions: PredictionsURI, classes: Sequence[str], ids: Sequence[int]
+) -> Iterator[Picture]:
+    """The test rows with these ids, in their order; ids that were left out as unusable are passed over."""
+    shape = images.shape_of(prepared.columns["metadata"])
+    found: dict[int, Picture] = {}
+    made = manifest.load(predictions)
+    for source, output in zip(prepared.split("test"), made.split("test"), strict=True):
+        answers = tables.read_part(predictions, output)
+        wanted = np.flatnonzero(np.isin(answers["id"].to_numpy(), ids))
+        if not len(wanted):
+            continue
+        pixels, labels = images.to_arrays(tables.read_part(dataset, source).take(wanted), shape)
+        assert labels is not None
+        for image, label, row in zip(pixels, labels, answers.take(wanted).to_pylist(), strict=True):
+            found[row["id"]] = Picture(
+                image=image,
+                label=classes[label],
+                prediction=classes[row["prediction"]],
+                probability=row["probability"],
+                id=row["id"],
+            )
+    return (found[number] for number in ids if number in found)
+
+
+def _lineage(
+    plan: Plan, checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI
+) -> Iterator[LineageStep]:
+    raw = manifest.load(plan.raw)
+    yield LineageStep(
+        title="Raw files",
+        facts=tuple(
+            (file["name"], f"sha256 {file['sha256']}\nfrom {file['url']}") for file in raw.statistics["sources"]
+        ),
+    )
+    steps: list[tuple[str, URI]] = [
+        ("Raw dataset", plan.raw),
+        ("Prepared dataset", plan.prepared),
+        ("Checkpoint", checkpoint),
+        ("Predictions", predictions),
+        ("Evaluation", evaluation),
+    ]
+    for title, uri in steps:
+        yield LineageStep(title=title, uri=uri, fingerprint=uri.fingerprint, facts=tuple(_facts(manifest.load(uri))))
+
+
+def _facts(made: Manifest) -> Iterator[tuple[str, str]]:
+    if made.rows:
+        splits = {file.split for file in made.files if file.split}
+        rows = {split: sum(file.rows or 0 for file in made.split(split)) for split in sorted(splits)}
+        yield "rows", ", ".join(f"{count:,} {split}" for split, count in rows.items())
+    if made.statistics.get("quarantined"):
+        yield "quarantined", "\n".join(f"{count:,}: {why}" for why, count in made.statistics["quarantined"].items())

@@ -1,0 +1,29 @@
+"""Train: from a prepared dataset to the checkpoint of the best epoch, as a Ray job."""
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+
+from storage.uri import CheckpointURI, DatasetURI
+from tasks.cluster import Cluster, retry_on_fault
+from tasks.jobs.spec import TrainSpec
+from tasks.plan import Plan
+from tasks.stage import stage
+
+
+@task(name="train", cache_policy=NO_CACHE, **retry_on_fault)
+def train(prepared: DatasetURI, plan: Plan, cluster: Cluster) -> CheckpointURI:
+    """The epoch with the lowest validation loss; goes on from the newest whole checkpoint of an earlier attempt."""
+    with stage("train", plan.checkpoint) as current:
+        if not current.reused:
+            scratch = plan.scratch(plan.checkpoint)
+            spec = TrainSpec(
+                deadline_s=plan.deadline_s,
+                prepared=prepared,
+                checkpoint=plan.checkpoint,
+                runs=scratch,
+                recipe=plan.recipe.to_dict(),
+                parameters=plan.train_parameters,
+                workers=plan.workers,
+            )
+            cluster.run("train", spec, target=plan.checkpoint, scratch=scratch)
+    return plan.checkpoint

@@ -1,0 +1,32 @@
+"""Fixtures for every test: a real S3 server, and a storage root on a disk and on S3."""
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage.uri import Root
+from tests.s3 import Server, serve
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A running S3 server with one bucket; the `AWS_*` variables point to it until the session ends."""
+    import s3fs
+
+    with serve(tmp_path_factory.mktemp("s3")) as server, pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environment().items():
+            patch.setenv(name, value)
+        s3fs.S3FileSystem.clear_instance_cache()
+        yield server
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture(params=["local", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
+    """An empty storage root of the test's own, once on a disk and once on S3."""
+    if request.param == "local":
+        return Root(str(tmp_path / "root"))
+    server: Server = request.getfixturevalue("s3")
+    return Root(f"s3://{server.bucket}/{uuid.uuid4().hex}")

@@ -1,0 +1,93 @@
+"""Recipes are checked when they are made: a wrong setting is refused by field, value and what is allowed."""
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from tasks.learning import datasets, models, recipes
+from tasks.learning.recipes import Recipe
+
+
+@pytest.fixture
+def recipe() -> Recipe:
+    """The default recipe."""
+    return recipes.load("mnist-resnet18")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("epochs=0", "epochs must be >= 1, got 0"),
+        ("epochs=1.5", "epochs must be a whole number, got '1.5'"),
+        ("epochs=abc", "epochs must be a whole number, got 'abc'"),
+        ("epochs=", "epochs must be a whole number, got ''"),
+        ("batch_size=-1", "batch_size must be >= 1, got -1"),
+        ("seed=-1", "seed must be >= 0, got -1"),
+        ("validation_fraction=1", "validation_fraction must be < 1, got 1.0"),
+        ("validation_fraction=0", "validation_fraction must be > 0, got 0.0"),
+        ("learning_rate=0", "learning_rate must be > 0, got 0.0"),
+        ("learning_rate=nan", "learning_rate must be a finite number, got nan"),
+        ("learning_rate=inf", "learning_rate must be a finite number, got inf"),
+        ("weight_decay=inf", "weight_decay must be a finite number, got inf"),
+        ("accuracy_floor=1.01", "accuracy_floor must be <= 1, got 1.01"),
+        ("precision=fp64", "precision must be one of auto, fp32, bf16, got 'fp64'"),
+        ("loader=", "loader must be one of auto, resident, streaming, got ''"),
+        ("model=nosuch", f"model must be one of {', '.join(models.known())}, got 'nosuch'"),
+        ("data=nosuch", f"data must be one of {', '.join(datasets.known())}, got 'nosuch'"),
+        ("nosuch=1", "--set: no recipe field is called 'nosuch'; the fields are data, model, epochs, "),
+        ("name=mine", "--set: no recipe field is called 'name'; the fields are data, model, epochs, "),
+        ("epochs", "--set must be field=value, got 'epochs'"),
+        ("=1", "--set must be field=value, got '=1'"),
+    ],
+)
+def test_bad_setting_is_refused_by_field_value_and_what_is_allowed(recipe: Recipe, setting: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        recipes.override(recipe, [setting])
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("epochs", 1.0), ("epochs", True), ("epochs", None), ("learning_rate", "0.1"), ("name", 5), ("fallback", 5)],
+)
+def test_value_of_another_type_is_refused(recipe: Recipe, field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{field} must be .*, got {value!r}"):
+        dataclasses.replace(recipe, **{field: value})
+
+
+@pytest.mark.parametrize("name", ["", "UPPER", "a/b", "..", "-a", "a" * 65, "with space"])
+def test_name_that_is_no_folder_name_is_refused(recipe: Recipe, name: str) -> None:
+    with pytest.raises(ValueError, match="name must be 1 to 64 of"):
+        dataclasses.replace(recipe, name=name)
+
+
+def test_settings_are_converted_to_the_types_of_their_fields(recipe: Recipe) -> None:
+    changed = recipes.override(recipe, ["epochs=5", "learning_rate=1e-3", "precision=fp32"])
+    assert (changed.epochs, changed.learning_rate, changed.precision) == (5, 0.001, "fp32")
+
+
+def test_settings_leave_the_other_fields_alone(recipe: Recipe) -> None:
+    assert recipes.override(recipe, {"epochs": 5}) == dataclasses.replace(recipe, epochs=5)
+
+
+def test_equal_recipes_have_equal_json(recipe: Recipe) -> None:
+    whole, real = (dataclasses.replace(recipe, learning_rate=rate) for rate in (1, 1.0))
+    assert json.dumps(whole.to_dict()) == json.dumps(real.to_dict())
+
+
+@pytest.mark.parametrize("name", recipes.known())
+def test_every_recipe_survives_json(name: str) -> None:
+    recipe = recipes.load(name)
+    assert Recipe(**json.loads(json.dumps(recipe.to_dict()))) == recipe
+
+
+@pytest.mark.parametrize("name", recipes.known())
+def test_every_recipe_is_named_as_it_is_called(name: str) -> None:
+    assert recipes.load(name).name == name
+
+
+def test_unknown_recipe_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="recipe must be one of .*mnist-resnet18.*, got 'nosuch'"):
+        recipes.load("nosuch")

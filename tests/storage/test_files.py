@@ -1,0 +1,261 @@
+"""The contract of `storage.files`, the same on a disk and on S3."""
+
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from storage import files
+from storage.uri import URI, Root
+from tests.s3 import Server
+
+ODD_NAMES = ["with space", "per%20cent", "st*r[a]", "é", "a+b&c", "{name}"]
+
+
+class TestContract:
+    def test_created_file_is_read_back(self, root: Root) -> None:
+        files.create(root.child("a/b/file.bin"), b"content")
+        assert files.read(root.child("a/b/file.bin")) == b"content"
+
+    def test_second_create_is_refused_and_changes_nothing(self, root: Root) -> None:
+        files.create(root.child("file"), b"first")
+        with pytest.raises(FileExistsError):
+            files.create(root.child("file"), b"second")
+        assert files.read(root.child("file")) == b"first"
+
+    def test_one_of_eight_creators_wins_and_the_file_is_its_own(self, root: Root) -> None:
+        barrier = threading.Barrier(8)
+
+        def create(index: int) -> int | None:
+            barrier.wait(timeout=30)
+            try:
+                files.create(root.child("file"), b"%d" % index * 100_000)
+            except FileExistsError:
+                return None
+            return index
+
+        with ThreadPoolExecutor(8) as pool:
+            winners = [index for index in pool.map(create, range(8)) if index is not None]
+        assert [b"%d" % index * 100_000 for index in winners] == [files.read(root.child("file"))]
+
+    def test_replace_writes_over_what_is_there(self, root: Root) -> None:
+        files.replace(root.child("file"), b"old and longer")
+        files.replace(root.child("file"), b"new")
+        assert files.read(root.child("file")) == b"new"
+
+    def test_reader_sees_the_old_or_the_new_bytes_while_a_file_is_replaced(self, root: Root) -> None:
+        versions = [b"a" * 300_000, b"b" * 200_000]
+        files.replace(root.child("file"), versions[0])
+        done = threading.Event()
+
+        def replace() -> None:
+            for _, version in zip(range(20), itertools.cycle(versions), strict=False):
+                files.replace(root.child("file"), version)
+            done.set()
+
+        with ThreadPoolExecutor(1) as pool:
+            writer = pool.submit(replace)
+            seen = [files.read(root.child("file"))]
+            while not (done.is_set() or writer.done()):
+                seen.append(files.read(root.child("file")))
+            writer.result(timeout=30)
+        assert set(seen) <= set(versions)
+
+    def test_size_is_in_bytes(self, root: Root) -> None:
+        files.create(root.child("file"), b"12345")
+        assert files.size(root.child("file")) == 5
+
+    @pytest.mark.parametrize("verb", [files.read, files.size])
+    @pytest.mark.parametrize("place", ["missing", "folder", "folder/file/below-a-file"])
+    def test_absent_file_is_told_by_its_name(self, root: Root, verb: Callable[[URI], object], place: str) -> None:
+        files.create(root.child("folder/file"), b"")
+        with pytest.raises(FileNotFoundError) as caught:
+            verb(root.child(place))
+        assert str(root.child(place)) in str(caught.value)
+
+    def test_only_a_file_exists(self, root: Root) -> None:
+        files.create(root.child("folder/file"), b"")
+        places = ["folder/file", "folder", "folder/fil", "folder/file/below", "missing"]
+        assert [place for place in places if files.exists(root.child(place))] == ["folder/file"]
+
+    def test_root_itself_is_not_a_file(self, root: Root) -> None:
+        files.create(root.child("file"), b"")
+        assert not files.exists(root)
+
+    def test_children_are_the_names_directly_below(self, root: Root) -> None:
+        for name in ("b", "a/x", "a/y/z", "abc/x"):
+            files.create(root.child(name), b"")
+        assert files.children(root) == ["a", "abc", "b"]
+        assert files.children(root.child("a")) == ["x", "y"]
+
+    @pytest.mark.parametrize("place", ["missing", "folder/file"])
+    def test_there_are_no_children_below_nothing_or_a_file(self, root: Root, place: str) -> None:
+        files.create(root.child("folder/file"), b"")
+        assert files.children(root.child(place)) == []
+
+    def test_remove_takes_everything_below_and_nothing_beside(self, root: Root) -> None:
+        kept, removed = ["ab/file", "a-file"], ["a/x", "a/y/z"]
+        for name in kept + removed:
+            files.create(root.child(name), b"")
+        files.remove(root.child("a"))
+        assert [name for name in kept + removed if files.exists(root.child(name))] == kept
+
+    def test_remove_takes_a_single_file(self, root: Root) -> None:
+        files.create(root.child("a/x"), b"")
+        files.create(root.child("a/y"), b"")
+        files.remove(root.child("a/x"))
+        assert files.children(root.child("a")) == ["y"]
+
+    def test_remove_of_nothing_does_nothing(self, root: Root) -> None:
+        files.remove(root.child("missing"))
+
+    @pytest.mark.parametrize("name", ODD_NAMES)
+    def test_odd_names_stand_for_themselves(self, root: Root, name: str) -> None:
+        files.create(root.child(f"{name}/file"), b"content")
+        assert files.children(root) == [name]
+        assert files.children(root.child(name)) == ["file"]
+        assert files.read(root.child(f"{name}/file")) == b"content"
+        files.remove(root.child(name))
+        assert not files.exists(root.child(f"{name}/file"))
+
+    def test_remove_takes_a_star_for_a_letter(self, root: Root) -> None:
+        files.create(root.child("abc/file"), b"")
+        files.remove(root.child("a*"))
+        assert files.exists(root.child("abc/file"))
+
+    def test_killed_writer_leaves_only_whole_files(self, root: Root) -> None:
+        program = (
+            "import sys; from storage import files; from storage.uri import URI; root = URI(sys.argv[1])\n"
+            "for n in range(10**6):\n"
+            "    files.replace(root.child('replaced'), b'%d' % (n % 10) * 500_000)\n"
+            "    files.create(root.child(f'created/{n}'), b'%d' % (n % 10) * 500_000)\n"
+            "    print(n, flush=True)\n"
+        )
+        command = [sys.executable, "-c", program, root]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(files.__file__).parents[1]) as writer:
+            assert writer.stdout
+            seen = [writer.stdout.readline() for _ in range(10)]
+            writer.send_signal(signal.SIGKILL)
+        assert seen[-1] == b"9\n"
+        contents = [files.read(root.child(f"created/{name}")) for name in files.children(root.child("created"))]
+        assert len(contents) >= 10
+        assert all(content == content[:1] * 500_000 for content in [*contents, files.read(root.child("replaced"))])
+
+
+class TestDisk:
+    def test_question_marks_and_hashes_in_a_path_stand_for_themselves(self, tmp_path: Path) -> None:
+        files.create(URI(f"{tmp_path}/what?#1/file"), b"content")
+        assert (tmp_path / "what?#1" / "file").read_bytes() == b"content"
+
+    def test_file_in_the_way_of_a_folder_is_not_taken_for_an_earlier_create(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(NotADirectoryError):
+            files.create(URI(f"{tmp_path}/file/below"), b"")
+
+    @pytest.mark.parametrize(("verb", "name"), [("replace", "old"), ("create", "new")])
+    def test_writer_killed_within_a_file_leaves_what_was_there(self, tmp_path: Path, verb: str, name: str) -> None:
+        folder = URI(str(tmp_path))
+        files.create(folder.child("old"), b"old")
+        program = (
+            "import resource, signal, sys; from storage import files; from storage.uri import URI\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_DFL); resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))  # the kernel kills us at the 1000th byte\n"
+            "getattr(files, sys.argv[1])(URI(sys.argv[2]), b'x' * 2000)\n"
+        )
+        command = [sys.executable, "-B", "-c", program, verb, f"{tmp_path}/{name}"]
+        writer = subprocess.run(command, cwd=Path(files.__file__).parents[1])
+        assert writer.returncode == -signal.SIGXFSZ
+        assert {name: files.read(folder.child(name)) for name in files.children(folder)} == {"old": b"old"}
+
+
+class TestS3:
+    @pytest.mark.parametrize("write", [files.create, files.replace])
+    def test_write_to_a_missing_bucket_is_refused(self, s3: Server, write: Callable[[URI, bytes], None]) -> None:
+        with pytest.raises(FileNotFoundError):
+            write(URI("s3://no-such-bucket/file"), b"")
+
+    def test_more_files_than_one_request_removes_are_removed(self, s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(files, "_KEYS_PER_REQUEST", 2)
+        folder = URI(f"s3://{s3.bucket}/many")
+        for n in range(5):
+            files.create(folder.child(str(n)), b"")
+        files.remove(folder)
+        assert [n for n in range(5) if files.exists(folder.child(str(n)))] == []
+
+
+class TestCheckWritable:
+    def test_writable_root_is_accepted_and_stays_empty(self, root: Root) -> None:
+        files.check_writable(root)
+        assert files.children(root) == []
+
+    def test_storage_that_overwrites_is_refused(self, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(files, "create", files.replace)
+        with pytest.raises(ValueError, match="--storage: .*created twice"):
+            files.check_writable(root)
+
+    def test_file_in_place_of_the_folder_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(ValueError, match="--storage: cannot write to .*/file: File exists; choose another folder"):
+            files.check_writable(Root(f"{tmp_path}/file"))
+
+    def test_read_only_folder_is_refused(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o555)
+            with (
+                _without_privileges(),
+                pytest.raises(ValueError, match="--storage: cannot write .*: Permission denied"),
+            ):
+                files.check_writable(Root(folder))
+
+    def test_folder_that_cannot_be_made_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="--storage: cannot write to /proc/no-such-folder: No such file"):
+            files.check_writable(Root("/proc/no-such-folder"))
+
+    def test_missing_bucket_is_refused(self, s3: Server) -> None:
+        with pytest.raises(ValueError, match="--storage: .*no-such-bucket/x: its bucket does not exist"):
+            files.check_writable(Root("s3://no-such-bucket/x"))
+        assert "no-such-bucket" not in str(s3.client().list_buckets())
+
+    @pytest.mark.parametrize("variable", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+    def test_wrong_keys_are_refused_and_not_shown(
+        self, s3: Server, monkeypatch: pytest.MonkeyPatch, variable: str
+    ) -> None:
+        monkeypatch.setenv(variable, "wrong-key")
+        with pytest.raises(ValueError, match=r"--storage: .*access is refused; .*AWS_\*") as caught:
+            files.check_writable(Root(f"s3://{s3.bucket}/x"))
+        assert "wrong-key" not in str(caught.value)
+
+    @pytest.mark.parametrize("endpoint", ["http://user:hidden@127.0.0.1:{port}", "nonsense"])
+    @pytest.mark.timeout(10)
+    def test_endpoint_that_does_not_answer_is_refused_in_one_line(
+        self, s3: Server, monkeypatch: pytest.MonkeyPatch, endpoint: str
+    ) -> None:
+        with socket.socket() as held:  # bound, not listening: connections are refused
+            held.bind(("127.0.0.1", 0))
+            monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint.format(port=held.getsockname()[1]))
+            with pytest.raises(ValueError, match=r"--storage: [^\n]*AWS_ENDPOINT_URL[^\n]*$") as caught:
+                files.check_writable(Root(f"s3://{s3.bucket}/x"))
+        assert "hidden" not in str(caught.value)
+
+
+@contextlib.contextmanager
+def _without_privileges() -> Iterator[None]:
+    """As somebody whom permission bits bind, also when the tests run as root."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)

@@ -1,0 +1,114 @@
+"""What a manifest guarantees: a dataset is there as a whole or not at all, and stays the same for ever."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from storage import files, manifest
+from storage.manifest import Damaged, File, Manifest
+from storage.uri import URI, DatasetURI, Root
+
+
+@pytest.fixture
+def uri(root: Root) -> DatasetURI:
+    """A place where nothing is committed yet."""
+    return DatasetURI(root.child("datasets/raw/mnist-0123456789ab"))
+
+
+def write(uri: URI, content: bytes = b"content") -> File:
+    """One file, not yet listed anywhere."""
+    return manifest.write_file(uri, "train/part-00000.bin", content, split="train", rows=1)
+
+
+def commit(uri: URI, *listed: File, note: object = None) -> Manifest:
+    """Commit `listed`; `note` tells committers apart."""
+    return manifest.commit(uri, kind="raw", parents={}, parameters={"note": note}, listed=listed)
+
+
+def spoil(uri: URI, file: File, content: bytes) -> None:
+    """Put other bytes in the place of a committed file, as no code of ours does."""
+    files.replace(uri.child(file.path), content)
+
+
+class TestCommit:
+    def test_committed_manifest_is_loaded_as_it_was(self, uri: DatasetURI) -> None:
+        committed = commit(uri, write(uri), note={"tuple": (1, 2), "keys": {3: "three"}})
+        assert manifest.load(uri) == committed
+
+    def test_manifest_says_what_made_it(self, uri: DatasetURI) -> None:
+        committed = commit(uri, write(uri))
+        assert (committed.fingerprint, committed.rows, committed.kind) == ("0123456789ab", 1, "raw")
+
+    def test_uncommitted_uri_is_refused_by_name(self, uri: DatasetURI) -> None:
+        write(uri)
+        with pytest.raises(FileNotFoundError, match=f"{uri} is not committed"):
+            manifest.load(uri)
+
+    def test_uncommitted_uri_is_not_found(self, uri: DatasetURI) -> None:
+        write(uri)
+        assert manifest.find(uri) is None
+
+    def test_stray_part_is_never_listed(self, uri: DatasetURI) -> None:
+        file = write(uri)
+        write(uri, b"of a dead attempt")
+        commit(uri, file)
+        assert manifest.load(uri).split("train") == [file]
+
+    def test_second_committer_gets_the_manifest_of_the_first(self, uri: DatasetURI) -> None:
+        first = commit(uri, write(uri), note="first")
+        assert commit(uri, write(uri, b"other"), note="second") == first
+
+    def test_all_of_eight_committers_get_the_same_manifest(self, uri: DatasetURI) -> None:
+        file = write(uri)
+        with ThreadPoolExecutor(8) as pool:
+            results = list(pool.map(lambda note: commit(uri, file, note=note), range(8)))
+        assert results == [manifest.load(uri)] * 8
+
+    def test_frozen_writer_that_wakes_up_after_the_commit_changes_nothing(self, uri: DatasetURI) -> None:
+        file = write(uri)
+        committed = commit(uri, file)
+        write(uri, b"of a frozen writer")
+        assert manifest.verify(uri) == committed
+        assert manifest.read_file(uri, file) == b"content"
+
+    def test_file_without_a_suffix_gets_its_digest_too(self, uri: DatasetURI) -> None:
+        file = manifest.write_file(uri, "folder.d/weights", b"content")
+        assert file.path == f"folder.d/weights-{file.sha256[: manifest.DIGEST_LENGTH]}"
+
+
+class TestDamage:
+    def test_missing_file_is_noticed_by_name(self, uri: DatasetURI) -> None:
+        file = write(uri)
+        commit(uri, file)
+        files.remove(uri.child(file.path))
+        with pytest.raises(Damaged, match=f"{file.path} is damaged: it is missing"):
+            manifest.find(uri)
+
+    def test_truncated_file_is_noticed_by_name(self, uri: DatasetURI) -> None:
+        file = write(uri)
+        commit(uri, file)
+        spoil(uri, file, b"cont")
+        with pytest.raises(Damaged, match=f"{file.path} is damaged: it has 4 bytes instead of 7"):
+            manifest.find(uri)
+
+    @pytest.mark.parametrize("content", [b"cOntent", b"cont", None], ids=["flipped", "truncated", "missing"])
+    def test_verify_notices_every_damage(self, uri: DatasetURI, content: bytes | None) -> None:
+        file = write(uri)
+        commit(uri, file)
+        files.remove(uri.child(file.path)) if content is None else spoil(uri, file, content)
+        with pytest.raises(Damaged, match=file.path):
+            manifest.verify(uri)
+
+    @pytest.mark.parametrize(
+        ("content", "place"),
+        [(b"", "JSON"), (b'{"format": 1, "ki', "JSON"), (b'{"format": 2}', "format"), (b'{"format": 1}', "kind")],
+    )
+    def test_garbled_manifest_is_damage_not_absence(self, uri: DatasetURI, content: bytes, place: str) -> None:
+        files.create(uri.child(manifest.NAME), content)
+        with pytest.raises(Damaged, match=rf"_manifest.json cannot be read \({place}: .*; restore it"):
+            manifest.find(uri)
+
+    @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "a/../../b", ".hidden", "a//b", ""])
+    def test_manifest_cannot_point_out_of_its_uri(self, path: str) -> None:
+        with pytest.raises(ValueError, match="path"):
+            File(path=path, size=0, sha256="")

@@ -1,0 +1,114 @@
+"""URIs have one canonical form, and what is no URI is refused in words that help and give nothing away."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from storage.uri import URI, CheckpointURI, Root, parse_root
+
+
+@pytest.mark.parametrize(
+    ("value", "canonical"),
+    [
+        ("/", "/"),
+        ("/data", "/data"),
+        ("//data//runs/", "/data/runs"),
+        ("/data/./runs/.", "/data/runs"),
+        ("/with space/per%20cent/what?/#1", "/with space/per%20cent/what?/#1"),
+        ("/mail/a@b/c://d", "/mail/a@b/c:/d"),
+        ("file:///data/", "/data"),
+        ("file:///with%20space/%3F", "/with space/?"),
+        ("FILE:///data", "/data"),
+        ("s3://bucket", "s3://bucket"),
+        ("s3://bucket/", "s3://bucket"),
+        ("s3://bucket//a/./b/", "s3://bucket/a/b"),
+        ("S3://bucket/Key", "s3://bucket/Key"),
+        ("s3://bucket/with space/per%20cent/a@b:c", "s3://bucket/with space/per%20cent/a@b:c"),
+    ],
+)
+def test_each_place_has_one_form(value: str, canonical: str) -> None:
+    assert str(URI(value)) == canonical
+    assert URI(URI(value)) == canonical
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("", "must be an absolute path"),
+        ("data", "must be an absolute path.*got 'data'"),
+        ("http://host/data", "must be an absolute path, file:///... or s3://.*got 'http://host/data'"),
+        ("file:data", "must be an absolute path"),
+        ("s3:bucket/key", "must be an absolute path"),
+        ("file://host/data", "without a host"),
+        ("/data/../etc", r"must not contain '\.\.'"),
+        ("file:///data/%2e%2e/etc", r"must not contain '\.\.'"),
+        ("s3://bucket/../other", r"must not contain '\.\.'"),
+        ("s3://", "needs a bucket name"),
+        ("s3:///key", "needs a bucket name"),
+        ("s3://Bucket/key", "needs a bucket name.*'s3://Bucket/key'"),
+        ("s3://bucket/key?versionId=1", "no query or fragment"),
+        ("s3://bucket/key#part", "no query or fragment"),
+        ("file:///data?x=1", "no query or fragment"),
+    ],
+)
+def test_what_is_no_uri_is_refused(value: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        URI(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "s3://AKIA:hidden@bucket/key",
+        "s3://AKIA:hidden/hidden+hidden@bucket/key",
+        "s3://hidden@bucket/key",
+        "http://user:hidden@host/key",
+        "http://host/key?X-Amz-Signature=hidden",
+        "s3://bucket/key?token=hidden",
+    ],
+)
+def test_refusal_shows_no_credentials(value: str) -> None:
+    with pytest.raises(ValueError, match="a URI must") as caught:
+        URI(value)
+    assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("parent", ["/", "/data", "s3://bucket", "s3://bucket/prefix"])
+def test_child_lies_below_its_parent(parent: str) -> None:
+    assert URI(parent).child("a/b.txt") == parent.rstrip("/") + "/a/b.txt"
+
+
+@pytest.mark.parametrize("path", ["..", "../other", "a/../../other"])
+def test_child_cannot_leave_its_parent(path: str) -> None:
+    with pytest.raises(ValueError, match="must not contain"):
+        URI("s3://bucket/prefix").child(path)
+
+
+def test_name_and_fingerprint_are_the_end_of_the_path() -> None:
+    uri = URI("s3://bucket/checkpoints/mnist-resnet18-0123456789ab")
+    assert (uri.name, uri.fingerprint) == ("mnist-resnet18-0123456789ab", "0123456789ab")
+
+
+def test_pickle_keeps_the_type() -> None:
+    uri = CheckpointURI("s3://bucket/a")
+    assert type(pickle.loads(pickle.dumps(uri))) is CheckpointURI
+
+
+def test_typed_root_is_taken_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    typed = {
+        "data": f"{tmp_path}/data",
+        "./a/../b": f"{tmp_path}/b",
+        "~/data": "/home/somebody/data",
+        "s3://b-1/x": "s3://b-1/x",
+    }
+    assert {value: str(parse_root(value)) for value in typed} == typed
+    assert type(parse_root("data")) is Root
+
+
+@pytest.mark.parametrize("value", ["", "http://host/x", "s3:bucket/x", "s3:/bucket/x", "s3://bucket/../x"])
+def test_refused_root_names_the_option(value: str) -> None:
+    with pytest.raises(ValueError, match="--storage"):
+        parse_root(value)

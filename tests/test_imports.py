@@ -1,0 +1,89 @@
+"""Imports run one way, `flows -> tasks -> tasks.jobs -> tasks.learning -> storage`, and heavy ones come late."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LAYERS = ["flows", "tasks", "tasks.jobs", "tasks.learning", "storage"]
+"""Each may import itself and what comes after it."""
+FORBIDDEN = {
+    "flows": {"ray", "torch"},
+    "tasks": set[str](),
+    "tasks.jobs": {"prefect"},
+    "tasks.learning": {"prefect", "ray"},
+}
+"""Packages of others that a layer does without."""
+STORAGE_ALLOWED = {"boto3", "fsspec", "pandas", "pyarrow", "pydantic", "s3fs", *sys.stdlib_module_names}
+"""All that `storage` imports."""
+MODULES = sorted(path for top in ("flows", "tasks", "storage") for path in (ROOT / top).rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_module_imports_only_what_its_layer_may(path: Path) -> None:
+    layer = _layer(_dotted(path))
+    assert layer
+    wrong = [name for name in _imported(path.read_text(), _package(path)) if not _may_import(layer, name)]
+    assert not wrong, f"{layer} must not import {wrong}"
+
+
+@pytest.mark.parametrize(
+    ("layer", "statement"),
+    [
+        ("storage", "import torch"),
+        ("storage", "from tasks.learning import recipes"),
+        ("tasks.learning", "def f():\n    from ray import data"),
+        ("tasks.learning", "from tasks import jobs"),
+        ("tasks.learning", "from .. import stage"),
+        ("tasks.jobs", "import prefect.flow_runs"),
+        ("tasks", "from flows.pipeline import main"),
+    ],
+)
+def test_wrong_import_is_noticed(layer: str, statement: str) -> None:
+    assert [name for name in _imported(statement, layer) if not _may_import(layer, name)]
+
+
+@pytest.mark.parametrize(
+    "module", ["storage.files", "storage.tables", "tasks.learning.recipes", "tasks.learning.datasets"]
+)
+def test_cheap_module_takes_in_nothing_heavy(module: str) -> None:
+    program = f"import sys, {module}; print(*{{'ray', 'torch', 'torchvision', 'prefect', 's3fs'}} & set(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == []
+
+
+def _may_import(layer: str, name: str) -> bool:
+    target = _layer(name)
+    if target:
+        return LAYERS.index(target) >= LAYERS.index(layer)
+    top = name.partition(".")[0]
+    return top in STORAGE_ALLOWED if layer == "storage" else top not in FORBIDDEN[layer]
+
+
+def _layer(name: str) -> str | None:
+    """The layer that a dotted name belongs to, none when it is not ours."""
+    holders = [layer for layer in LAYERS if name == layer or name.startswith(f"{layer}.")]
+    return max(holders, key=len, default=None)
+
+
+def _imported(source: str, package: str) -> Iterator[str]:
+    """Dotted names of all that `source`, a module of `package`, imports at any depth."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            origin = ".".join([*parents, *([node.module] if node.module else [])])
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def _dotted(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def _package(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).parent.parts)
