@@ -162,7 +162,7 @@ def run(request: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         print(json.dumps(summary, indent=1))
     else:
-        console.show(summary, Console(soft_wrap=True) if not sys.stdout.isatty() else Console())
+        console.show(summary, Console() if sys.stdout.isatty() else Console(width=200))
     return 0
 
 

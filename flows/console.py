@@ -83,7 +83,7 @@ def show(summary: dict[str, Any], console: Console) -> None:
         reused = "reused" if stage["reused"] else ""
         table.add_row(stage["name"], f"{stage['seconds']:.1f}", reused, stage["uri"] or summary["reason"])
     console.print()
-    console.print(table, soft_wrap=not console.is_terminal)
+    console.print(table)
     metrics = summary["metrics"]
     verdict = "promoted" if summary["promoted"] else "not promoted"
     lines = [

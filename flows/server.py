@@ -39,9 +39,21 @@ def own_server() -> Iterator[None]:
     try:
         _await(child, f"http://127.0.0.1:{port}/api/health")
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}):
-            yield
+            try:
+                yield
+            finally:
+                _flush()
     finally:
         child.end()
+
+
+def _flush() -> None:
+    """Send what Prefect still holds for its API, before there is none: else it tries for a minute at exit."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    APILogWorker.drain_all(timeout=10)
+    EventsWorker.drain_all(timeout=10)
 
 
 def _await(child: Child, url: str) -> None:

@@ -58,7 +58,7 @@ def stage(name: str, uri: URI | None = None) -> Iterator[Stage]:
     yield current
     current.seconds = time.monotonic() - started
     took = "reused" if current.reused else f"done in {current.seconds:.1f} s"
-    log.info("%s %s: %s", name, took, current.uri, extra={"stage": name, "event": "end"})
+    log.info("%s %s%s", name, took, f": {uri}" if uri else "", extra={"stage": name, "event": "end"})
     stages = _stages.get()
     if stages is not None:
         stages.append(current)

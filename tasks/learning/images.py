@@ -40,19 +40,22 @@ def classes_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def to_arrays(table: pa.Table, shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Images (uint8, (N, H, W, C), a read-only view where they are one chunk) and labels, none without the column."""
-    column = table["image"].combine_chunks()
-    chunk = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    """Images (uint8, (N, H, W, C), read-only, a view where they are one chunk) and labels, none without the column."""
+    column = table["image"]
+    # combine_chunks copies even a single chunk.
+    chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     row_bytes = int(np.prod(shape))
     flat = np.frombuffer(chunk.buffers()[1], dtype=np.uint8) if len(chunk) else np.empty(0, np.uint8)
     flat = flat[chunk.offset * row_bytes : (chunk.offset + len(chunk)) * row_bytes]
+    flat.flags.writeable = False
     labels = table["label"].to_numpy() if "label" in table.column_names else None
     return flat.reshape(len(chunk), *shape), labels
 
 
 def num_parts(num_rows: int, image_shape: Sequence[int]) -> int:
-    """Into how many files a split goes: enough for several workers, none above 64 MiB of pixels."""
-    needed = -(-num_rows * int(np.prod(image_shape)) // _PART_BYTES)
+    """Into how many files a split goes: enough for several workers, none above 64 MiB of pixels or one image."""
+    rows_per_part = max(1, _PART_BYTES // int(np.prod(image_shape)))
+    needed = -(-num_rows // rows_per_part)
     return max(1, min(num_rows, max(_MIN_PARTS, needed)))
 
 

@@ -71,8 +71,9 @@ class Trainer:
             self.parallel = DistributedDataParallel(self.model, gradient_as_bucket_view=True, static_graph=True)
         extra = self.rank < recipe.batch_size % self.world_size
         self.local_batch_size = recipe.batch_size // self.world_size + int(extra)
-        self.steps_per_epoch = _all_reduced_min(loader.num_train_rows() // max(1, self.local_batch_size), device)
-        if self.steps_per_epoch == 0 or self.local_batch_size == 0:
+        steps = loader.num_train_rows() // self.local_batch_size if self.local_batch_size else 0
+        self.steps_per_epoch = _all_reduced_min(steps, device)
+        if self.steps_per_epoch == 0:
             raise ValueError(
                 f"batch_size must lie between the workers and the training rows: got {recipe.batch_size}"
                 f" with {self.world_size} workers and {loader.num_train_rows()} rows on one of them; choose another"
@@ -80,11 +81,11 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
         )
+        total_steps = self.steps_per_epoch * recipe.epochs
+        # OneCycleLR divides by zero when the warm-up is exactly one step: that one is left out.
+        warmup = recipe.warmup_fraction if recipe.warmup_fraction * total_steps != 1 else 0.0
         self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer,
-            max_lr=recipe.learning_rate,
-            total_steps=self.steps_per_epoch * recipe.epochs,
-            pct_start=recipe.warmup_fraction,
+            self.optimizer, max_lr=recipe.learning_rate, total_steps=total_steps, pct_start=warmup
         )
 
     def run_epoch(self, epoch: int, *, on_step: Callable[[int, int, float], None] | None = None) -> EpochMetrics:
