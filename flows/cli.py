@@ -39,12 +39,6 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--recipe", metavar="NAME", default="mnist-resnet18", help="what to train on what (default: %(default)s)")
     add(
-        "--storage",
-        metavar="URI",
-        default=os.environ.get("PIPELINE_STORAGE", "./data"),
-        help="where all results lie: a folder or s3://bucket/prefix (default: $PIPELINE_STORAGE or ./data)",
-    )
-    add(
         "--source",
         metavar="URL_OR_DIR",
         action="append",
@@ -53,12 +47,6 @@ def parser() -> argparse.ArgumentParser:
         "with the project (default: the data set's mirrors, and the sample when none can be reached)",
     )
     add("--no-sample", action="store_true", help="fail rather than go on with the sample (default: go on)")
-    add(
-        "--workers",
-        metavar="N",
-        type=int,
-        help="training workers (default: as many as there are GPUs, else one per machine)",
-    )
     add(
         "--set",
         metavar="field=value",
@@ -69,6 +57,24 @@ def parser() -> argparse.ArgumentParser:
         "(default: as the recipe says)",
     )
     add("--refresh", action="store_true", help="do everything once more, even if its result is there (default: no)")
+    _add_shared(parser)
+    return parser
+
+
+def _add_shared(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--storage",
+        metavar="URI",
+        default=os.environ.get("PIPELINE_STORAGE", "./data"),
+        help="where all results lie: a folder or s3://bucket/prefix (default: $PIPELINE_STORAGE or ./data)",
+    )
+    add(
+        "--workers",
+        metavar="N",
+        type=int,
+        help="training workers (default: as many as there are GPUs, else one per machine)",
+    )
     add(
         "--deadline",
         metavar="MINUTES",
@@ -77,7 +83,6 @@ def parser() -> argparse.ArgumentParser:
         help="give up a stage that takes longer (default: %(default)s)",
     )
     add("--json", action="store_true", help="print one JSON document on stdout and logs on stderr (default: a table)")
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -87,7 +92,48 @@ def main(argv: Sequence[str] | None = None) -> int:
         request = checked(arguments)
     except ValueError as error:
         fail(str(error), code=2)
-    return guarded(lambda: run(request, as_json=arguments.json))
+    return guarded(lambda: run("pipeline", request, as_json=arguments.json))
+
+
+def predict_parser() -> argparse.ArgumentParser:
+    """The options of batch prediction and what they mean."""
+    parser = _Parser(
+        prog="python flows/predict.py",
+        description="Predict every row of a dataset exactly once, labels or not, and write Parquet.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "--model",
+        metavar="URI",
+        default="champion",
+        help="a checkpoint, or 'champion': the one in charge of the dataset's data set, or 'champion:NAME' of another "
+        "(default: %(default)s)",
+    )
+    add("--dataset", metavar="URI", required=True, help="a dataset, raw or prepared")
+    add("--split", metavar="NAME", help="only this split, such as test (default: all)")
+    _add_shared(parser)
+    return parser
+
+
+def main_predict(argv: Sequence[str] | None = None) -> int:
+    """Run batch prediction as the command line says; the exit code is 0, 1 (failed), 2 (wrong request) or 130."""
+    arguments = predict_parser().parse_args(argv)
+    from tasks import batch
+
+    request = {
+        "dataset": arguments.dataset,
+        "model": arguments.model,
+        "storage": arguments.storage,
+        "split": arguments.split,
+        "workers": arguments.workers,
+        "deadline_minutes": arguments.deadline,
+    }
+    try:
+        batch.resolve(**request)
+    except ValueError as error:
+        fail(str(error), code=2)
+    return guarded(lambda: run("predict", request, as_json=arguments.json))
 
 
 def checked(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -143,8 +189,8 @@ def changes(recipe: Any) -> dict[str, Any]:
     return {name: value for name, value in recipe.to_dict().items() if value != usual[name]}
 
 
-def run(request: dict[str, Any], *, as_json: bool) -> int:
-    """Run the flow with a person watching, and show the outcome."""
+def run(name: str, request: dict[str, Any], *, as_json: bool) -> int:
+    """Run a flow with a person watching, and show the outcome."""
     from rich.console import Console
 
     from flows import console
@@ -152,11 +198,10 @@ def run(request: dict[str, Any], *, as_json: bool) -> int:
 
     narrator = console.Narrator(Console(stderr=True))
     with own_server():
-        from flows.pipeline import mnist
-
+        flow = _flow(name)
         console.attach(narrator)
         try:
-            summary = mnist(**request)
+            summary = flow(**request)
         finally:
             narrator.stop()
     if as_json:
@@ -164,6 +209,16 @@ def run(request: dict[str, Any], *, as_json: bool) -> int:
     else:
         console.show(summary, Console() if sys.stdout.isatty() else Console(width=200))
     return 0
+
+
+def _flow(name: str) -> Any:
+    if name == "predict":
+        from flows.predict import predict
+
+        return predict
+    from flows.pipeline import mnist
+
+    return mnist
 
 
 def guarded(work: Any) -> int:

@@ -84,6 +84,13 @@ def show(summary: dict[str, Any], console: Console) -> None:
         table.add_row(stage["name"], f"{stage['seconds']:.1f}", reused, stage["uri"] or summary["reason"])
     console.print()
     console.print(table)
+    if "metrics" in summary:
+        _show_verdict(summary, console)
+    else:
+        console.print(f"\n{summary['rows']:,} rows predicted with {summary['uris']['checkpoint']}", highlight=False)
+
+
+def _show_verdict(summary: dict[str, Any], console: Console) -> None:
     metrics = summary["metrics"]
     verdict = "promoted" if summary["promoted"] else "not promoted"
     lines = [

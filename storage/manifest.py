@@ -141,8 +141,8 @@ def write_file(
     the same name and other bytes another one, so that no writer, not even one that was frozen and wakes up after a
     commit, can change what somebody else wrote.
 
-    `fixed_name` keeps `path` as it is, for files that people open by name and whose bytes follow from the parents alone:
-    what a dead attempt left there is replaced, what is committed never is.
+    `fixed_name` keeps `path` as it is, for files that people open by name and whose bytes follow from the parents
+    alone: what a dead attempt left there is replaced, what is committed is left as it is.
     """
     digest = hashlib.sha256(content).hexdigest()
     place = PurePosixPath(path)

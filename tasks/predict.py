@@ -4,6 +4,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
+from tasks.batch import BatchRequest
 from tasks.cluster import Cluster, retry_on_fault
 from tasks.jobs.spec import PredictSpec
 from tasks.plan import Plan, predictions_of, scratch_of
@@ -25,6 +26,20 @@ def predict(checkpoint: CheckpointURI, prepared: DatasetURI, plan: Plan, cluster
     )
 
 
+@task(name="predict", cache_policy=NO_CACHE, **retry_on_fault)
+def predict_batch(request: BatchRequest, cluster: Cluster) -> PredictionsURI:
+    """Exactly one row per row of any dataset of images, with labels or without."""
+    return predict_split(
+        request.checkpoint,
+        request.dataset,
+        cluster,
+        root=request.root,
+        split=request.split,
+        workers=request.workers,
+        deadline_s=request.deadline_s,
+    )
+
+
 def predict_split(
     checkpoint: CheckpointURI,
     dataset: DatasetURI,
@@ -36,7 +51,7 @@ def predict_split(
     deadline_s: float,
     name: str = "predict",
 ) -> PredictionsURI:
-    """As `predict`, for one split (none: all) of any dataset of images, with labels or without."""
+    """Where the predictions of one split (none: all) of `dataset` lie, once they are committed."""
     target = predictions_of(root, checkpoint, dataset, split=split)
     with stage(name, target) as current:
         if not current.reused:

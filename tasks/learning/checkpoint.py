@@ -2,7 +2,7 @@
 
 One epoch's checkpoint is a folder of `weights.safetensors` (the whole model, normalisation included), `training.pt`
 (optimizer and schedule, plain tensors and numbers) and `checkpoint.json`, which says everything else and holds the
-SHA-256 of the other two. Generator states need no place in it: every epoch draws from generators seeded by
+SHA-256 of all three. Generator states need no place in it: every epoch draws from generators seeded by
 (seed, epoch, rank).
 """
 
@@ -47,12 +47,17 @@ class Meta(BaseModel):
     history: list[dict[str, float]]
     """One `EpochMetrics` an epoch so far."""
     sha256: dict[str, str]
-    """Of the other files."""
+    """Of the other files, and under this one's name that of everything above."""
 
     @property
     def best_epoch(self) -> int:
         """The epoch with the lowest validation loss so far, the earliest of equals."""
         return int(min(self.history, key=lambda metrics: (metrics["validation_loss"], metrics["epoch"]))["epoch"])
+
+    def signed(self) -> "Meta":
+        """The same with its own digest."""
+        digest = hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
+        return self.model_copy(update={"sha256": self.sha256 | {META: digest}})
 
 
 class WrongResume(ValueError):
@@ -77,7 +82,7 @@ def save(folder: Path, trainer: Trainer, history: list[EpochMetrics], *, prepare
         sha256={name: hashlib.sha256(data).hexdigest() for name, data in content.items()},
         **about,
     )
-    (folder / META).write_text(meta.model_dump_json(indent=1))
+    (folder / META).write_text(meta.signed().model_dump_json(indent=1))
 
 
 def attempts(scratch: URI) -> list[int]:
@@ -115,12 +120,10 @@ def verified(uri: URI) -> Meta | None:
     """What the checkpoint in folder `uri` says of itself when every byte of it is right, else none."""
     try:
         meta = Meta.model_validate_json(files.read(uri.child(META)))
-        whole = all(
-            hashlib.sha256(files.read(uri.child(name))).hexdigest() == digest for name, digest in meta.sha256.items()
-        )
+        found = {name: hashlib.sha256(files.read(uri.child(name))).hexdigest() for name in (WEIGHTS, TRAINING)}
     except (FileNotFoundError, ValidationError):
         return None
-    return meta if whole and set(meta.sha256) == {WEIGHTS, TRAINING} else None
+    return meta if meta == meta.model_copy(update={"sha256": found}).signed() else None
 
 
 def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:
@@ -158,7 +161,7 @@ def commit(scratch: URI, target: CheckpointURI, *, prepared: URI, statistics: di
     final = Meta.model_validate_json(files.read(last.child(META)))
     best = of_epoch(scratch, final.best_epoch)
     assert best is not None, "the best epoch was there a moment ago"
-    meta = Meta.model_validate_json(files.read(best.child(META))).model_copy(update={"history": final.history})
+    meta = Meta.model_validate_json(files.read(best.child(META))).model_copy(update={"history": final.history}).signed()
     listed = [manifest.write_file(target, name, files.read(best.child(name))) for name in (WEIGHTS, TRAINING)]
     listed.append(manifest.write_file(target, META, meta.model_dump_json(indent=1).encode()))
     history = json.dumps(final.history, indent=1).encode()

@@ -1,5 +1,6 @@
 """Images as rows of Arrow tables: raw bytes of a fixed size, viewed as arrays without a copy."""
 
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 
@@ -62,4 +63,4 @@ def num_parts(num_rows: int, image_shape: Sequence[int]) -> int:
 def part_bounds(num_rows: int, parts: int) -> list[tuple[int, int]]:
     """First and one-past-last row of each of `parts` parts whose sizes differ by at most one."""
     edges = [num_rows * part // parts for part in range(parts + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(itertools.pairwise(edges))

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import io
+import os
 import shutil
 import socket
 import urllib.error
@@ -10,13 +11,16 @@ import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
+from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential, wait_random
 
+from storage.uri import masked
 from tasks.learning.datasets import DataSet, SourceFile
 
 _TRIES = 4
+_PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
+"""Between two tries."""
 _STALL_S = 60
 """A connection that gives nothing for so long is given up."""
 
@@ -32,7 +36,8 @@ class WrongChecksum(Exception):
 def fetch(data_set: DataSet, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None]) -> list[dict[str, str]]:
     """Every file of `data_set` in `folder` with the right checksums, and where each came from.
 
-    Faults of the network are tried again with growing pauses, then the next mirror is taken. Raises `DownloadFailed`.
+    Faults of the network are tried again with growing pauses, a wrong checksum once, then the next mirror is taken.
+    Raises `DownloadFailed`.
     """
     origins = []
     for file in data_set.files:
@@ -63,21 +68,33 @@ def mirror_address(source: str) -> str:
 
     Raises `ValueError` naming `--source`.
     """
-    if source.startswith(("http://", "https://", "file:///")):
-        return source.rstrip("/") + "/"
-    if "://" in source:
-        raise ValueError(f"--source must be an http(s) address or a folder, got {source!r}")
-    folder = Path(source).expanduser().resolve()
+    if source.startswith(("http://", "https://")):
+        return _web_address(source)
+    path = urllib.request.url2pathname(urlsplit(source).path) if source.startswith("file:///") else source
+    if not path or "://" in path:
+        raise ValueError(f"--source must be an http(s) address or a folder, got {masked(source)!r}")
+    folder = Path(os.path.expanduser(path)).resolve()
     if not folder.is_dir():
         raise ValueError(f"--source: there is no folder {source!r}; give one that holds the data set's files")
     return folder.as_uri() + "/"
 
 
+def _web_address(source: str) -> str:
+    try:
+        parts = urlsplit(source)
+        usable = parts.hostname and parts.port != 0 and "@" not in parts.netloc and not parts.query + parts.fragment
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError(f"--source must be http(s)://host/path/, no credentials or query, got {masked(source)!r}")
+    return f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%:@!$&()*+,;=~')}/"
+
+
 def _fetch_file(url: str, file: SourceFile, folder: Path) -> None:
     retrying = Retrying(
         stop=stop_after_attempt(_TRIES),
-        wait=wait_exponential_jitter(initial=0.5, max=20),
-        retry=retry_if_exception(_is_transient),
+        wait=_PAUSES,
+        retry=_may_help,
         reraise=True,
     )
     for attempt in retrying:
@@ -105,6 +122,14 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
             raise WrongChecksum(f"{url} has the wrong {algorithm}: expected {expected}, found {found}")
 
 
+def _may_help(state: RetryCallState) -> bool:
+    """Whether to try again after what `state` holds; a file that was cut off on the way has a wrong checksum once."""
+    error = state.outcome.exception() if state.outcome else None
+    if isinstance(error, WrongChecksum):
+        return state.attempt_number == 1
+    return error is not None and _is_transient(error)
+
+
 def _is_transient(error: BaseException) -> bool:
     """Whether trying again may help: a fault of the network or of a server, not a missing file or a wrong checksum."""
     if isinstance(error, urllib.error.HTTPError):
@@ -126,6 +151,8 @@ def _answers(url: str) -> bool:
         return True
     except OSError:
         return False
+    except HTTPException:  # an answer, though not in HTTP
+        return True
 
 
 @contextlib.contextmanager

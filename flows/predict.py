@@ -1,0 +1,52 @@
+"""Batch prediction on its own: a model (or the champion) and a dataset in, predictions out."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
+
+if __name__ == "__main__":
+    from flows.cli import main_predict  # checks the command line before anything slow is imported
+
+    raise SystemExit(main_predict())
+
+from typing import Any
+
+from prefect import flow
+
+from tasks import batch
+from tasks.cluster import session
+from tasks.predict import predict_batch
+from tasks.stage import collected
+
+
+@flow(name="predict")
+def predict(
+    dataset: str,
+    model: str = "champion",
+    storage: str = "./data",
+    split: str | None = None,
+    workers: int | None = None,
+    deadline_minutes: float = 24 * 60,
+) -> dict[str, Any]:
+    """Predict every row of a dataset, labels or not, exactly once; predictions that are there already are found.
+
+    Args:
+        dataset: URI of a dataset, raw or prepared.
+        model: URI of a checkpoint, or champion: the one in charge of the dataset's data set (champion:NAME of another).
+        storage: Where the registry and the results lie: a folder or s3://bucket/prefix.
+        split: Only this split; empty: all.
+        workers: Processes that predict; empty: as many as there are GPUs, else one.
+        deadline_minutes: After how long it is given up.
+    """
+    request = batch.resolve(
+        storage=storage,
+        model=model,
+        dataset=dataset,
+        split=split,
+        workers=workers,
+        deadline_minutes=deadline_minutes,
+    )
+    with collected() as stages, session(wanted=not request.is_done()) as cluster:
+        predictions = predict_batch(request, cluster)
+    return batch.summarize(request, predictions, stages)

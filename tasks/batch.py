@@ -1,0 +1,101 @@
+"""What batch prediction is asked for, resolved and checked before anything slow starts."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from storage import files, manifest, registry
+from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root, parse_root
+from tasks.plan import is_committed, predictions_of
+
+if TYPE_CHECKING:
+    from tasks.stage import Stage
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchRequest:
+    """One checkpoint and one dataset; the same request gives the same URI."""
+
+    root: Root
+    """Storage root of the results."""
+    checkpoint: CheckpointURI
+    """The model, `champion` resolved."""
+    dataset: DatasetURI
+    """The rows."""
+    split: str | None
+    """One split, or none for all."""
+    workers: int | None
+    """As asked."""
+    deadline_s: float
+    """Seconds after which the job is ended."""
+
+    def is_done(self) -> bool:
+        """Whether the predictions are committed already."""
+        return is_committed(predictions_of(self.root, self.checkpoint, self.dataset, split=self.split))
+
+
+def resolve(
+    *, storage: str, model: str, dataset: str, split: str | None, workers: int | None, deadline_minutes: float
+) -> BatchRequest:
+    """The checked request; raises `ValueError` naming the option, the value and the next step."""
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers must be >= 1, got {workers}")
+    if not deadline_minutes > 0:
+        raise ValueError(f"--deadline must be > 0 minutes, got {deadline_minutes}")
+    root = parse_root(storage)
+    files.check_writable(root)
+    data = DatasetURI(parse_root(dataset))
+    made = _committed("--dataset", data, kinds=("raw", "prepared"))
+    splits = sorted({file.split for file in made.files if file.split and file.split != "quarantine"})
+    if split is not None and split not in splits:
+        raise ValueError(f"--split must be one of {', '.join(splits)}, got {split!r}")
+    checkpoint = (
+        _champion(root, model, data) if model.partition(":")[0] == "champion" else CheckpointURI(parse_root(model))
+    )
+    _committed("--model", checkpoint, kinds=("checkpoint",))
+    return BatchRequest(
+        root=root,
+        checkpoint=checkpoint,
+        dataset=data,
+        split=split,
+        workers=workers,
+        deadline_s=deadline_minutes * 60,
+    )
+
+
+def summarize(request: BatchRequest, predictions: PredictionsURI, stages: Sequence["Stage"]) -> dict[str, Any]:
+    """One JSON document that names the URIs and the number of rows."""
+    return {
+        "uris": {"checkpoint": request.checkpoint, "dataset": request.dataset, "predictions": predictions},
+        "rows": manifest.load(predictions).rows,
+        "stages": [
+            {"name": stage.name, "seconds": round(stage.seconds, 3), "reused": stage.reused, "uri": stage.uri}
+            for stage in stages
+        ],
+    }
+
+
+def _committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tuple[str, ...]) -> manifest.Manifest:
+    try:
+        made = manifest.load(uri)
+    except FileNotFoundError:
+        raise ValueError(f"{option}: nothing is committed at {uri}; give the URI that a run printed") from None
+    if made.kind not in kinds:
+        raise ValueError(f"{option} must be of kind {' or '.join(kinds)}, got {uri} of kind {made.kind}")
+    return made
+
+
+def _champion(root: Root, model: str, dataset: DatasetURI) -> CheckpointURI:
+    name = model.partition(":")[2] or _data_set(dataset)
+    champion = registry.champion(root, name)
+    if champion is None:
+        raise ValueError(f"--model: {root} has no champion of {name!r}; run the pipeline first, or name a checkpoint")
+    return champion
+
+
+def _data_set(dataset: DatasetURI) -> str:
+    """The name of the data set that `dataset` was made from."""
+    made = manifest.load(dataset)
+    while made.kind != "raw":
+        made = manifest.load(DatasetURI(made.parents["raw"]))
+    return str(made.parameters.get("data", ""))

@@ -1,0 +1,44 @@
+"""Fixtures for what is learned from: the digits that come with the project, and a model of some kilobytes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tasks.learning import models
+from tasks.learning.datasets import Split
+from tasks.learning.datasets.mnist_sample import DATA_SET
+from tasks.learning.sources import fetch
+from tests.learning.training import MORE_MODELS
+
+
+@pytest.fixture(scope="session")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Split]:
+    """The splits `train` (6,000 digits) and `test` (1,000) of the data set `mnist-sample`."""
+    folder = tmp_path_factory.mktemp("digits")
+    fetch(DATA_SET, folder, mirrors=DATA_SET.mirrors, log=lambda *_: None)
+    return {split.name: split for split in DATA_SET.read(folder)}
+
+
+@pytest.fixture(scope="module")
+def small_model() -> Iterator[str]:
+    """The name of a model that is there as long as the fixture is: one new file, no edit elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
+        yield "small"
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Arithmetic in one thread: sums are taken in the same order on every machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def module_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for the tests of one module."""
+    return tmp_path_factory.mktemp("module")

@@ -1,0 +1,216 @@
+"""Downloads: what can be mended by trying again is, and no byte is used whose checksum is wrong."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tenacity
+import torchvision
+
+from tasks.learning import sources
+from tasks.learning.datasets import Split, mnist
+from tasks.learning.datasets.mnist_sample import DATA_SET, FOLDER
+from tasks.learning.sources import DownloadFailed
+from tests import mirrors
+from tests.mirrors import Fault, Mirror
+
+NAME = DATA_SET.files[0].name
+REQUESTS_PER_TRY = 2
+"""torchvision asks for every file twice: once to follow redirects, once to have it."""
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_PAUSES", tenacity.wait_none())
+    monkeypatch.setenv("no_proxy", "*")
+
+
+@pytest.fixture
+def mirror() -> Iterator[Mirror]:
+    """A mirror with the files of `mnist-sample`."""
+    with mirrors.serve(FOLDER) as running:
+        yield running
+
+
+@pytest.fixture
+def other() -> Iterator[Mirror]:
+    """Another one."""
+    with mirrors.serve(FOLDER) as running:
+        yield running
+
+
+def fetch(folder: Path, *addresses: str, data_set: Any = DATA_SET) -> dict[str, str]:
+    """Where each file came from."""
+    origins = sources.fetch(data_set, folder, mirrors=addresses, log=lambda *_: None)
+    return {origin["name"]: origin["url"] for origin in origins}
+
+
+def shipped(folder: Path) -> bool:
+    """Whether `folder` has exactly the files that come with the project."""
+    names = {file.name for file in DATA_SET.files}
+    return {path.name for path in folder.iterdir()} == names and all(
+        (folder / name).read_bytes() == (FOLDER / name).read_bytes() for name in names
+    )
+
+
+class TestFetch:
+    def test_every_file_comes_from_the_first_mirror(self, tmp_path: Path, mirror: Mirror, other: Mirror) -> None:
+        assert fetch(tmp_path, mirror.address, other.address) == {
+            file.name: mirror.address + file.name for file in DATA_SET.files
+        }
+        assert shipped(tmp_path)
+
+    @pytest.mark.parametrize("fault", [503, 500, 429, "reset", "garbage", "truncated"])
+    def test_fault_of_the_network_is_tried_again(self, tmp_path: Path, mirror: Mirror, fault: Fault) -> None:
+        before = [None] if fault == "truncated" else []
+        mirror.misbehave(NAME, *before, fault)
+        assert fetch(tmp_path, mirror.address)[NAME] == mirror.address + NAME
+        assert mirror.requests.count(NAME) == len(before) + 1 + REQUESTS_PER_TRY
+        assert shipped(tmp_path)
+
+    @pytest.mark.parametrize("fault", [503, "reset"])
+    def test_mirror_that_stays_faulty_is_left_for_the_next(
+        self, tmp_path: Path, mirror: Mirror, other: Mirror, fault: Fault
+    ) -> None:
+        mirror.misbehave(NAME, always=fault)
+        assert fetch(tmp_path, mirror.address, other.address)[NAME] == other.address + NAME
+        assert mirror.requests.count(NAME) == 4
+        assert shipped(tmp_path)
+
+    def test_missing_file_is_not_asked_for_again(self, tmp_path: Path, mirror: Mirror, other: Mirror) -> None:
+        mirror.misbehave(NAME, always=404)
+        assert fetch(tmp_path, mirror.address, other.address)[NAME] == other.address + NAME
+        assert mirror.requests.count(NAME) == 1
+
+    @pytest.mark.parametrize("fault", ["wrong", "truncated"])
+    def test_wrong_checksum_twice_goes_to_the_next_mirror(
+        self, tmp_path: Path, mirror: Mirror, other: Mirror, fault: Fault
+    ) -> None:
+        mirror.misbehave(NAME, always=fault)
+        assert fetch(tmp_path, mirror.address, other.address)[NAME] == other.address + NAME
+        assert mirror.requests.count(NAME) == 2 * REQUESTS_PER_TRY
+        assert shipped(tmp_path)
+
+    def test_wrong_checksum_is_told_by_file_mirror_expected_and_found(self, tmp_path: Path, mirror: Mirror) -> None:
+        mirror.misbehave(NAME, always="wrong")
+        with pytest.raises(DownloadFailed) as caught:
+            fetch(tmp_path, mirror.address)
+        found = hashlib.md5((FOLDER / NAME).read_bytes()[::-1]).hexdigest()
+        for part in (NAME, mirror.address, f"expected {DATA_SET.files[0].md5}", f"found {found}"):
+            assert part in str(caught.value)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_right_md5_alone_is_not_enough(self, tmp_path: Path, mirror: Mirror) -> None:
+        files = (dataclasses.replace(DATA_SET.files[0], sha256="0" * 64), *DATA_SET.files[1:])
+        with pytest.raises(DownloadFailed, match=f"wrong sha256: expected 0{{64}}, found {DATA_SET.files[0].sha256}"):
+            fetch(tmp_path, mirror.address, data_set=dataclasses.replace(DATA_SET, files=files))
+        assert list(tmp_path.iterdir()) == []
+
+    def test_what_lies_there_already_is_used_only_with_the_right_checksum(self, tmp_path: Path, mirror: Mirror) -> None:
+        (tmp_path / NAME).write_bytes(b"left by somebody")
+        fetch(tmp_path, mirror.address)
+        assert shipped(tmp_path)
+
+    def test_failure_of_all_mirrors_names_each_of_them_and_why(self, tmp_path: Path, mirror: Mirror) -> None:
+        mirror.misbehave(NAME, always=404)
+        with mirrors.refusing() as closed, pytest.raises(DownloadFailed) as caught:
+            fetch(tmp_path, mirror.address, closed)
+        assert str(caught.value).startswith(f"{NAME} could not be fetched; {mirror.address}: HTTP Error 404")
+        assert f"{closed}: <urlopen error [Errno" in str(caught.value)
+
+
+class TestUnreachable:
+    def test_data_set_is_unreachable_when_every_mirror_refuses_connections(self) -> None:
+        with mirrors.refusing() as one, mirrors.refusing() as two:
+            assert sources.unreachable(dataclasses.replace(DATA_SET, mirrors=(one, two)))
+
+    @pytest.mark.parametrize("fault", [None, 503, 404, "garbage"])
+    def test_mirror_that_gives_any_answer_is_reachable(self, mirror: Mirror, fault: Fault) -> None:
+        mirror.misbehave(NAME, always=fault)
+        with mirrors.refusing() as closed:
+            assert not sources.unreachable(dataclasses.replace(DATA_SET, mirrors=(closed, mirror.address)))
+
+
+class TestSource:
+    @pytest.mark.parametrize("name", ["plain", "with space", "Größe 数字", "100%41#x?y"])
+    def test_folder_of_any_name_is_a_mirror(self, tmp_path: Path, name: str) -> None:
+        folder = copy_of_the_files(tmp_path / name)
+        (tmp_path / "fetched").mkdir()
+        fetch(tmp_path / "fetched", sources.mirror_address(str(folder)))
+        assert shipped(tmp_path / "fetched")
+
+    def test_relative_folder_is_taken_from_here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        copy_of_the_files(tmp_path / "files")
+        assert sources.mirror_address("files") == (tmp_path / "files").as_uri() + "/"
+
+    def test_address_may_have_spaces_and_any_letters(self, tmp_path: Path) -> None:
+        copy_of_the_files(tmp_path / "served" / "Größe 数字")
+        (tmp_path / "fetched").mkdir()
+        with mirrors.serve(tmp_path / "served") as running:
+            fetch(tmp_path / "fetched", sources.mirror_address(f"{running.address}Größe 数字"))
+        assert shipped(tmp_path / "fetched")
+
+    @pytest.mark.parametrize("source", ["http://host:8080/a%20b/c", "https://host", str(FOLDER)])
+    def test_address_of_an_address_is_the_same(self, source: str) -> None:
+        address = sources.mirror_address(source)
+        assert address.endswith("/")
+        assert sources.mirror_address(address) == address
+
+    @pytest.mark.parametrize(
+        ("source", "message"),
+        [
+            ("ftp://host/files", "--source must be an http(s) address or a folder, got 'ftp://host/files'"),
+            ("", "--source must be an http(s) address or a folder, got ''"),
+            ("/no/such/folder", "--source: there is no folder '/no/such/folder'; give one"),
+            ("file:///no/such/folder", "--source: there is no folder 'file:///no/such/folder'; give one"),
+            (str(FOLDER / NAME), "--source: there is no folder"),
+            ("http://", "--source must be http(s)://host/path/, no credentials or query, got 'http://'"),
+            ("http://host:port/", "--source must be http(s)://host/path/"),
+            ("http://[/", "--source must be http(s)://host/path/"),
+            ("https://host/files?key=secret", "--source must be http(s)://host/path/"),
+            ("https://user:secret@host/", "--source must be http(s)://host/path/"),
+            ("ftp://user:secret@host/", "--source must be an http(s) address or a folder"),
+        ],
+    )
+    def test_bad_source_is_refused_by_name_without_its_secrets(self, source: str, message: str) -> None:
+        with pytest.raises(ValueError) as caught:
+            sources.mirror_address(source)
+        assert str(caught.value).startswith(message)
+        assert "secret" not in str(caught.value)
+
+
+class TestDataSets:
+    def test_mnist_has_the_checksums_and_mirrors_of_torchvision(self) -> None:
+        assert {(file.name, file.md5) for file in mnist.DATA_SET.files} == set(torchvision.datasets.MNIST.resources)
+        assert list(mnist.DATA_SET.mirrors) == torchvision.datasets.MNIST.mirrors
+
+    @pytest.mark.parametrize("file", DATA_SET.files, ids=lambda file: file.name)
+    def test_shipped_file_has_the_checksums_stated(self, file: Any) -> None:
+        content = (FOLDER / file.name).read_bytes()
+        assert (hashlib.md5(content).hexdigest(), hashlib.sha256(content).hexdigest()) == (file.md5, file.sha256)
+
+    @pytest.mark.parametrize(("name", "count"), [("train", 6000), ("test", 1000)])
+    def test_digits_are_read_with_their_labels(self, digits: dict[str, Split], name: str, count: int) -> None:
+        split = digits[name]
+        assert (split.images.shape, split.images.dtype) == ((count, 28, 28, 1), np.uint8)
+        assert (split.labels.shape, split.labels.dtype) == ((count,), np.int64)
+        assert np.unique(split.labels).tolist() == list(range(10))
+        assert split.labels[:5].tolist() == {"train": [5, 0, 4, 1, 9], "test": [7, 2, 1, 0, 4]}[name]
+
+    def test_images_without_as_many_labels_are_refused(self, tmp_path: Path) -> None:
+        copy_of_the_files(tmp_path / "files")
+        (tmp_path / "files" / "t10k-labels-idx1-ubyte.gz").replace(tmp_path / "files" / "train-labels-idx1-ubyte.gz")
+        with pytest.raises(ValueError, match="has 6000 images but train-labels-idx1-ubyte 1000 labels"):
+            next(DATA_SET.read(tmp_path / "files"))
+
+
+def copy_of_the_files(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    for file in DATA_SET.files:
+        (folder / file.name).write_bytes((FOLDER / file.name).read_bytes())
+    return folder

@@ -1,0 +1,48 @@
+"""Small training runs on real digits, set up as a Ray Train worker sets them up."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tasks.learning import recipes
+from tasks.learning.datasets import Split
+from tasks.learning.datasets.mnist import CLASSES
+from tasks.learning.loaders import ResidentLoader
+from tasks.learning.loop import Batch, Trainer, seed_everything
+from tasks.learning.modeling import Classifier, ModelSpec
+from tasks.learning.recipes import Recipe
+
+CPU = torch.device("cpu")
+MORE_MODELS = Path(__file__).parent / "more_models"
+"""Modules as in `tasks.learning.models`."""
+
+
+def recipe(**changes: Any) -> Recipe:
+    """The sample's recipe in fp32 with two epochs, and with `changes`."""
+    usual = recipes.load("mnist-sample-resnet18")
+    return dataclasses.replace(usual, **{"precision": "fp32", "epochs": 2} | changes)
+
+
+def rows(split: Split, start: int, stop: int) -> Batch:
+    """Rows `start` to `stop` of `split` as a loader takes them."""
+    return torch.from_numpy(split.images[start:stop].copy()), torch.from_numpy(split.labels[start:stop].copy())
+
+
+def trainer(recipe: Recipe, train: Batch, validation: Batch, *, rank: int = 0) -> Trainer:
+    """A run that is about to begin its first epoch, the same for the same arguments; MNIST's mean and deviation."""
+    seed_everything(recipe.seed)
+    spec = ModelSpec(model=recipe.model, image_shape=(28, 28, 1), classes=CLASSES, mean=(33.3,), std=(78.6,))
+    loader = ResidentLoader(train, validation, seed=recipe.seed, rank=rank, device=CPU)
+    return Trainer(recipe, Classifier(spec), loader, precision="fp32", device=CPU)
+
+
+def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
+    """A copy of everything that the model has learned, running statistics included."""
+    return {name: tensor.clone() for name, tensor in trainer.model.state_dict().items()}
+
+
+def same(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
+    """Whether two models are equal bit by bit."""
+    return some.keys() == others.keys() and all(torch.equal(some[name], others[name]) for name in some)

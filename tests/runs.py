@@ -1,0 +1,82 @@
+"""Whole runs of the command line as a person starts them: a process of its own, watched from outside."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+_MARK = "PIPELINE_TEST_RUN"
+LIMIT_S = 500
+
+
+class Run:
+    """One `python flows/<script>.py` in another working directory; every process that it starts carries a mark."""
+
+    def __init__(self, *arguments: str, folder: Path, script: str = "pipeline.py", env: Mapping[str, str] | None = None):
+        folder.mkdir(parents=True, exist_ok=True)
+        self.mark = uuid.uuid4().hex
+        self.output, self.log = folder / f"{self.mark}.out", folder / f"{self.mark}.log"
+        self.process = subprocess.Popen(
+            [sys.executable, str(CHECKOUT / "flows" / script), *arguments],
+            cwd=folder,
+            env={**os.environ, "PREFECT_HOME": str(folder / "prefect"), _MARK: self.mark, **(env or {})},
+            stdout=self.output.open("wb"),
+            stderr=self.log.open("wb"),
+        )
+
+    def wait(self) -> int:
+        """Its exit code; the log is shown when it was not 0."""
+        code = self.process.wait(LIMIT_S)
+        if code:
+            print(self.log.read_text())
+        return code
+
+    def result(self) -> dict[str, Any]:
+        """The document that `--json` printed, once the run succeeded."""
+        assert self.wait() == 0
+        document: dict[str, Any] = json.loads(self.output.read_text())
+        return document
+
+    def kill_when(self, condition: Callable[[], object]) -> None:
+        """SIGKILL the process, and only it, as soon as `condition` holds."""
+        await_that(lambda: condition() or self.process.poll() is not None, interval_s=0.005)
+        assert self.process.poll() is None, f"it ended before the moment came:\n{self.log.read_text()}"
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def says(self, text: str) -> bool:
+        """Whether `text` stands in its log."""
+        return text in self.log.read_text()
+
+    def processes(self) -> dict[int, str]:
+        """Every live process that carries the mark of this run, with its command line."""
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if f"{_MARK}={self.mark}".encode() in (entry / "environ").read_bytes():
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
+
+
+def await_that(condition: Callable[[], object], *, limit_s: float = LIMIT_S, interval_s: float = 0.1) -> None:
+    """Wait until `condition` holds, at most `limit_s`."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"it did not come to hold within {limit_s} s"
+        time.sleep(interval_s)
+
+
+def lineage(uri: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every manifest from `uri` back to the raw dataset, by its parents."""
+    manifest = json.loads((Path(uri) / "_manifest.json").read_text())
+    yield uri, manifest
+    for parent in manifest["parents"].values():
+        yield from lineage(parent)

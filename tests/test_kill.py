@@ -1,0 +1,54 @@
+"""SIGKILL of a run at three moments, one after the other, and the same command again: as if nothing had happened."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import manifest
+from storage.uri import URI
+from tests.runs import Run, await_that
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_killed_three_times_ends_as_one_that_was_never_killed(workers: int, tmp_path: Path) -> None:
+    arguments = ["--source", "sample", "--set", "precision=fp32", "--set", "epochs=2", "--json"]
+    arguments += ["--workers", str(workers), "--storage"]
+    undisturbed = Run(*arguments, str(tmp_path / "whole"), folder=tmp_path / "a").result()
+    root = tmp_path / "root"
+    moments = {
+        "writing Parquet": lambda run: any(root.glob("datasets/prepared/*/train/part-*")),
+        "training": lambda run: run.says("epoch 2/2"),
+        "predicting": lambda run: any(root.glob("predictions/*/test/part-*")),
+    }
+    for moment, reached in moments.items():
+        run = Run(*arguments, str(root), folder=tmp_path / "b")
+        run.kill_when(lambda run=run, reached=reached: reached(run))
+        await_that(lambda run=run: not run.processes(), limit_s=20)
+        assert not list(root.glob("reports/*")), f"the kill while {moment} came too late"
+    resumed = Run(*arguments, str(root), folder=tmp_path / "b")
+    result = resumed.result()
+    assert resumed.says("train reused"), "the model was trained again although its training had ended"
+    assert _content(result["uris"]["checkpoint"], "weights") == _content(undisturbed["uris"]["checkpoint"], "weights")
+    assert _content(result["uris"]["predictions"]) == _content(undisturbed["uris"]["predictions"])
+    assert result["metrics"] == undisturbed["metrics"]
+    for uri in result["uris"].values():
+        manifest.verify(URI(uri))
+
+
+def test_training_goes_on_after_its_last_whole_epoch(tmp_path: Path) -> None:
+    arguments = ["--source", "sample", "--set", "epochs=3", "--json", "--storage", str(tmp_path / "root")]
+    run = Run(*arguments, folder=tmp_path)
+    run.kill_when(lambda: run.says("epoch 2/3"))
+    again = Run(*arguments, folder=tmp_path)
+    again.result()
+    assert not again.says("epoch 1/3")
+
+
+def _content(uri: str, prefix: str = "") -> list[Any]:
+    """Paths and digests of the committed files whose names begin with `prefix`."""
+    listed = json.loads((Path(uri) / "_manifest.json").read_text())["files"]
+    return [(file["path"], file["sha256"], file["rows"]) for file in listed if file["path"].startswith(prefix)]
