@@ -138,9 +138,10 @@ def main_predict(argv: Sequence[str] | None = None) -> int:
 
 def checked(arguments: argparse.Namespace) -> dict[str, Any]:
     """The flow's parameters, once everything that can be wrong with them was looked at; raises `ValueError`."""
-    from tasks import plan
+    from tasks import cluster, plan
     from tasks.learning import recipes, sources
 
+    cluster.check_workers(arguments.workers)
     base = recipes.load(arguments.recipe)
     recipe = recipes.override(base, arguments.settings)
     mirrors = [source for source in arguments.source if source != "sample"]

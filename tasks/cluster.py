@@ -248,6 +248,13 @@ class _Follower:
             logger().info("%s", line, extra={"job": True})
 
 
+def check_workers(workers: int | None) -> None:
+    """Raise `ValueError` naming `--workers` when a local Ray would never give that many; a cluster is asked later."""
+    most = (os.cpu_count() or 1) + _SPARE_CPUS - 1
+    if workers and workers > most and not os.environ.get("RAY_ADDRESS"):
+        raise ValueError(f"--workers must be at most {most} on this machine, got {workers}; RAY_ADDRESS names a cluster")
+
+
 @contextlib.contextmanager
 def session(*, wanted: bool) -> Iterator[Cluster]:
     """The Ray of one run; started at once when `wanted`, else only if a job is submitted after all."""

@@ -8,9 +8,6 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from prefect.exceptions import MissingContextError
-from prefect.logging import get_run_logger
-
 from storage import manifest
 from storage.uri import URI
 
@@ -66,6 +63,9 @@ def stage(name: str, uri: URI | None = None) -> Iterator[Stage]:
 
 def logger() -> Any:
     """The logger of the running Prefect task or flow, and outside of one an ordinary logger."""
+    from prefect.exceptions import MissingContextError
+    from prefect.logging import get_run_logger
+
     try:
         return get_run_logger()
     except MissingContextError:

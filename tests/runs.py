@@ -20,7 +20,9 @@ LIMIT_S = 500
 class Run:
     """One `python flows/<script>.py` in another working directory; every process that it starts carries a mark."""
 
-    def __init__(self, *arguments: str, folder: Path, script: str = "pipeline.py", env: Mapping[str, str] | None = None):
+    def __init__(
+        self, *arguments: str, folder: Path, script: str = "pipeline.py", env: Mapping[str, str] | None = None
+    ):
         folder.mkdir(parents=True, exist_ok=True)
         self.mark = uuid.uuid4().hex
         self.output, self.log = folder / f"{self.mark}.out", folder / f"{self.mark}.log"

@@ -92,7 +92,8 @@ class TestParts:
         self, num_rows: int, shape: tuple[int, int, int]
     ) -> None:
         bounds = images.part_bounds(num_rows, images.num_parts(num_rows, shape))
-        assert [row for start, stop in bounds for row in range(start, stop)] == list(range(num_rows))
+        starts, stops = zip(*bounds, strict=True)
+        assert starts == (0, *stops[:-1]) and stops[-1] == num_rows
         sizes = [stop - start for start, stop in bounds]
         assert max(sizes) - min(sizes) <= 1
 

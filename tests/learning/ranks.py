@@ -1,0 +1,80 @@
+"""What two real ranks (gloo, over the loopback interface) do for `test_loop.py`: each leaves what it found in a file."""
+
+import datetime
+import os
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from tasks.learning import models
+from tasks.learning.loop import Batch
+from tests.learning import training
+
+WORLD_SIZE = 2
+BATCH_SIZE = 9
+"""Odd: rank 0 takes five rows a step, rank 1 four."""
+SHARDS = ((0, 41), (41, 115))
+"""First and one-past-last training row of each rank."""
+VALIDATION = ((0, 13), (13, 600))
+"""Likewise of the validation rows; the second rank needs two batches for its own."""
+
+
+def run(rank: int, folder: str) -> None:
+    """Everything that is done by two ranks, in one go: their start takes longer than all the rest."""
+    torch.set_num_threads(1)
+    if sys.platform == "linux":
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    meeting = (Path(folder) / "meeting").as_uri()
+    limit = datetime.timedelta(seconds=120)
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=WORLD_SIZE, timeout=limit)
+    digits = torch.load(Path(folder) / "digits.pt", weights_only=True)
+    found = {
+        "epoch": one_epoch(rank, digits),
+        "step": one_step(rank, digits),
+        "too_small_a_batch": refusal(rank, digits, batch_size=1),
+        "too_large_a_batch": refusal(rank, digits, batch_size=2 * 41 + 2),
+    }
+    torch.save(found, Path(folder) / f"rank-{rank}.pt")
+    dist.destroy_process_group()
+
+
+def one_epoch(rank: int, digits: dict[str, Batch]) -> dict[str, object]:
+    """ResNet-18 on uneven shards: the weights that this rank ends with, and what it reports."""
+    train, validation = part(digits["train"], SHARDS[rank]), part(digits["test"], VALIDATION[rank])
+    trainer = training.trainer(
+        training.recipe(batch_size=BATCH_SIZE, epochs=1, max_shift=0), train, validation, rank=rank
+    )
+    metrics = trainer.run_epoch(1)
+    return {"weights": training.weights(trainer), "metrics": vars(metrics)}
+
+
+def one_step(rank: int, digits: dict[str, Batch]) -> dict[str, object]:
+    """One step of a model without batch norm on nine rows, five here and four there: gradients and what it reports."""
+    models.__path__.append(str(training.MORE_MODELS))
+    bounds = ((0, 5), (5, BATCH_SIZE))[rank]
+    recipe = training.recipe(model="small", batch_size=BATCH_SIZE, epochs=1, max_shift=0)
+    trainer = training.trainer(recipe, part(digits["train"], bounds), part(digits["test"], VALIDATION[rank]), rank=rank)
+    metrics = trainer.run_epoch(1)
+    gradients = {name: weight.grad for name, weight in trainer.model.named_parameters()}
+    return {"gradients": gradients, "metrics": vars(metrics)}
+
+
+def refusal(rank: int, digits: dict[str, Batch], *, batch_size: int) -> str:
+    """What this rank says to a batch size that does not fit."""
+    try:
+        training.trainer(
+            training.recipe(batch_size=batch_size, model="small"),
+            part(digits["train"], SHARDS[rank]),
+            part(digits["test"], VALIDATION[rank]),
+            rank=rank,
+        )
+    except ValueError as error:
+        return str(error)
+    return "nothing"
+
+
+def part(rows: Batch, bounds: tuple[int, int]) -> Batch:
+    """Rows from the first to the one before the last of `bounds`."""
+    return rows[0][slice(*bounds)], rows[1][slice(*bounds)]

@@ -1,0 +1,157 @@
+"""Whole runs on real parts: the command line, Prefect's server, Ray jobs, Parquet on a disk and on S3."""
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage import manifest, registry, tables
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, Root
+from tasks.learning import datasets, images
+from tests.runs import CHECKOUT, Run, lineage
+from tests.s3 import Server
+
+_QUICK = ["--source", "sample", "--set", "epochs=1", "--set", "precision=fp32", "--json"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """A run that ended well, on a local root."""
+
+    folder: Path
+    root: Root
+    result: dict[str, Any]
+
+    def again(self, *arguments: str) -> Run:
+        """Another run on the same root."""
+        return Run(*_QUICK, "--storage", str(self.root), *arguments, folder=self.folder)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """One run of one epoch on the sample with one worker, from a working directory that is not the checkout."""
+    folder = tmp_path_factory.mktemp("finished")
+    root = Root(str(folder / "root"))
+    return Finished(folder, root, Run(*_QUICK, "--storage", str(root), folder=folder).result())
+
+
+def test_a_run_promotes_its_model_and_names_what_it_made(finished: Finished) -> None:
+    result = finished.result
+    assert [stage["name"] for stage in result["stages"]] == [
+        "download",
+        "preprocess",
+        "train",
+        "predict",
+        "evaluate",
+        "promote",
+        "report",
+    ]
+    assert not any(stage["reused"] for stage in result["stages"])
+    assert result["promoted"] is True
+    assert registry.champion(finished.root, "mnist-sample") == result["uris"]["checkpoint"]
+    for uri in result["uris"].values():
+        manifest.verify(URI(uri))
+
+
+def test_every_test_row_is_predicted_exactly_once(finished: Finished) -> None:
+    rows = tables.read_split(URI(finished.result["uris"]["predictions"]), "test").to_pandas()
+    assert sorted(rows["id"]) == list(range(1000))
+    probabilities = rows[[f"probability_{digit}" for digit in range(10)]].to_numpy()
+    assert np.allclose(probabilities.sum(1), 1, atol=1e-5)
+    assert (probabilities.argmax(1) == rows["prediction"]).all()
+    assert np.allclose(probabilities.max(1), rows["probability"])
+
+
+def test_every_usable_row_is_in_exactly_one_split(finished: Finished) -> None:
+    prepared = URI(finished.result["uris"]["prepared"])
+    raw = tables.read_split(URI(finished.result["uris"]["raw"]), "train").to_pandas().set_index("id")
+    splits = {split: tables.read_split(prepared, split).to_pandas() for split in ("train", "validation")}
+    assert sorted([*splits["train"]["id"], *splits["validation"]["id"]]) == list(range(6000))
+    for split in splits.values():
+        assert (raw.loc[split["id"], "image"].to_numpy() == split["image"].to_numpy()).all()
+        assert (raw.loc[split["id"], "label"].to_numpy() == split["label"].to_numpy()).all()
+
+
+def test_a_prediction_leads_back_to_the_checksums_of_the_raw_files(finished: Finished) -> None:
+    made = dict(lineage(finished.result["uris"]["predictions"]))
+    raw = next(one for one in made.values() if one["kind"] == "raw")
+    expected = {file.name: file.sha256 for file in datasets.load("mnist-sample").files}
+    assert {source["name"]: source["sha256"] for source in raw["statistics"]["sources"]} == expected
+
+
+def test_the_report_shows_the_figures_of_the_evaluation_and_loads_nothing(finished: Finished) -> None:
+    page = (Path(finished.result["uris"]["report"]) / "index.html").read_text()
+    assert f"{finished.result['metrics']['test_accuracy'] * 100:.2f}" in page
+    assert finished.result["reason"] in page
+    assert 'src="http' not in page
+    assert "<script" not in page
+
+
+def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finished) -> None:
+    again = finished.again()
+    started: set[str] = set()
+    while again.process.poll() is None:
+        started |= {line for line in again.processes().values() if "raylet" in line or "gcs_server" in line}
+    result = again.result()
+    assert all(stage["reused"] for stage in result["stages"])
+    assert (result["uris"], result["metrics"]) == (finished.result["uris"], finished.result["metrics"])
+    assert not started
+
+
+def test_a_worse_model_leaves_the_champion_in_place_and_says_so(finished: Finished) -> None:
+    result = finished.again("--set", "learning_rate=1e-6", "--set", "accuracy_floor=0").result()
+    assert result["promoted"] is False
+    assert "below the champion's" in result["reason"]
+    assert registry.champion(finished.root, "mnist-sample") == finished.result["uris"]["checkpoint"]
+
+
+def test_the_champion_predicts_a_dataset_without_labels(finished: Finished) -> None:
+    unlabelled = _without_labels(DatasetURI(finished.result["uris"]["raw"]), finished.folder)
+    arguments = ["--model", "champion:mnist-sample", "--dataset", unlabelled, "--json", "--storage", finished.root]
+    result = Run(*arguments, folder=finished.folder, script="predict.py").result()
+    rows = tables.read_split(URI(result["uris"]["predictions"])).to_pandas()
+    assert sorted(rows["id"]) == list(range(1000))
+    assert "label" not in rows
+    known = tables.read_split(URI(finished.result["uris"]["predictions"]), "test").to_pandas()
+    agreeing = rows.sort_values("id")["prediction"].to_numpy() == known.sort_values("id")["prediction"].to_numpy()
+    assert agreeing.mean() > 0.99
+
+
+def test_a_champion_that_cannot_be_scored_blocks_promotion(finished: Finished, tmp_path: Path) -> None:
+    root = Root(str(tmp_path / "root"))
+    shutil.copytree(finished.root, root)
+    lost = CheckpointURI(str(root.child("checkpoints/lost-0123456789ab")))
+    decision = registry.latest(finished.root, "mnist-sample")
+    assert decision is not None
+    registry.append(root, "mnist-sample", decision.model_copy(update={"number": 2, "champion": lost}))
+    result = Run(*_QUICK, "--storage", str(root), folder=tmp_path).result()
+    assert result["promoted"] is False
+    assert "cannot be scored" in result["reason"]
+    assert registry.champion(root, "mnist-sample") == lost
+    own = result["uris"]["checkpoint"]
+    subprocess.run([sys.executable, "-m", "storage", "--storage", root, "promote", own], check=True, cwd=CHECKOUT)
+    assert registry.champion(root, "mnist-sample") == own
+
+
+def test_two_workers_on_s3_predict_every_row(s3: Server, tmp_path: Path) -> None:
+    root = Root(f"s3://{s3.bucket}/two-workers")
+    result = Run(*_QUICK, "--workers", "2", "--storage", root, folder=tmp_path).result()
+    rows = tables.read_split(URI(result["uris"]["predictions"]), "test").to_pandas()
+    assert sorted(rows["id"]) == list(range(1000))
+    assert manifest.load(EvaluationURI(result["uris"]["evaluation"])).statistics["num_rows"] == 1000
+    assert manifest.load(URI(result["uris"]["checkpoint"])).statistics["resolved"]["workers"] == 2
+
+
+def _without_labels(raw: DatasetURI, folder: Path) -> DatasetURI:
+    """A dataset of the test images alone, as somebody would write new images to predict."""
+    uri = DatasetURI(str(folder / "new-images-0123456789ab"))
+    schema = images.schema((28, 28, 1), tuple("0123456789"), labelled=False)
+    table = tables.read_split(raw, "test", columns=["id", "image"]).cast(schema.remove_metadata())
+    part = tables.write_part(uri, table.replace_schema_metadata(schema.metadata), split="new", index=0)
+    manifest.commit(uri, kind="raw", parents={}, parameters={}, listed=[part], schema=tables.describe(schema))
+    return uri
