@@ -44,6 +44,7 @@ _JOB_ENV = {
     "PYTHONUNBUFFERED": "1",
 }
 _CHATTER = re.compile(
+    r"core_worker\.cc:|Progress bars disabled|Dataset dataset_\S+ execution finished|Setting up process group|"
     r"^\s*$|Runtime env is setting up|Running entrypoint for job|\tINFO |\tWARNING .*(Token auth|Progress bars)"
     r"|Tip: |FutureWarning|UserWarning|DeprecationWarning|warnings\.warn|\[State Transition\]"
     r"|Attempting to start training worker"
@@ -133,6 +134,8 @@ class Cluster:
                 "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
                 "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
                 "RAY_USAGE_STATS_ENABLED": "0",
+            # Else helpers of Ray Train look for "the" Ray of this machine, and fail when there are two.
+            "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}",
                 "PYTHONPATH": os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")])),
                 "TMPDIR": folder,
             }

@@ -128,7 +128,8 @@ def test_a_champion_that_cannot_be_scored_blocks_promotion(finished: Finished, t
     lost = CheckpointURI(str(root.child("checkpoints/lost-0123456789ab")))
     decision = registry.latest(finished.root, "mnist-sample")
     assert decision is not None
-    registry.append(root, "mnist-sample", decision.model_copy(update={"number": 2, "champion": lost}))
+    usurped = decision.model_copy(update={"number": decision.number + 1, "champion": lost})
+    registry.append(root, "mnist-sample", usurped)
     result = Run(*_QUICK, "--storage", str(root), folder=tmp_path).result()
     assert result["promoted"] is False
     assert "cannot be scored" in result["reason"]

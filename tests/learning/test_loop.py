@@ -22,8 +22,12 @@ from tests.learning.training import CPU, same, weights
 pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
 
 GOLDEN = Path(__file__).parent / "golden_curve.txt"
-TOLERANCE = 2e-3
-"""Relative. With other vector instructions or other kernels the losses were seen to differ by up to TODO."""
+"""A refactoring must follow it; a change of the numbers must argue for the new ones, which the failing test prints."""
+LEARNING_RATE = 3e-5
+"""Low: with the recipe's own 2e-3 Adam makes 10 % of validation loss out of the last bits within these 16 steps."""
+TOLERANCE = 1e-3
+"""Relative. Seen with 1 and 2 threads, with and without oneDNN, from SSE4.1 to AVX-512: up to 2e-4. Seen with another
+warm-up (0.3 for 0.25), label smoothing (0.04 for 0.05), shift (1 for 2) or learning rate (by 3 %): 2e-3 and more."""
 ABOUT = {"parameters": {"epochs": 2}, "resolved": {"workers": 1}}
 
 
@@ -63,7 +67,9 @@ def two_ranks(digits: dict[str, Split], module_path: Path) -> Iterator[list[dict
 def resnet18(digits: dict[str, Split]) -> Trainer:
     """The run that the golden curve is of, before its first step."""
     return training.trainer(
-        training.recipe(), training.rows(digits["train"], 0, 512), training.rows(digits["test"], 0, 256)
+        training.recipe(learning_rate=LEARNING_RATE),
+        training.rows(digits["train"], 0, 512),
+        training.rows(digits["test"], 0, 256),
     )
 
 
@@ -110,11 +116,12 @@ class TestRun:
     def test_batch_of_all_rows_trains(self, digits: dict[str, Split]) -> None:
         assert small(digits, batch_size=64).run_epoch(1).step == 1
 
-    @pytest.mark.parametrize("epochs", [1, 2, 3, 4, 5])
-    def test_schedule_of_few_steps_ends_low(self, digits: dict[str, Split], epochs: int) -> None:
-        trainer = small(digits, batch_size=64, epochs=epochs, warmup_fraction=0.25)
-        rates = [trainer.run_epoch(epoch).learning_rate for epoch in range(1, epochs + 1)]
-        assert rates[-1] < 1e-5 < 2e-3
+    @pytest.mark.parametrize("epochs", [1, 2, 4])
+    def test_run_of_very_few_steps_has_a_schedule(self, digits: dict[str, Split], epochs: int) -> None:
+        trainer = small(digits, batch_size=64, epochs=epochs, warmup_fraction=0.25)  # a warm-up of at most one step
+        history = [trainer.run_epoch(epoch) for epoch in range(1, epochs + 1)]
+        assert history[-1].step == epochs
+        assert all(0 < metrics.learning_rate <= 2e-3 for metrics in history)
 
     def test_reports_of_steps_end_with_the_last(self, digits: dict[str, Split]) -> None:
         told: list[tuple[int, int]] = []

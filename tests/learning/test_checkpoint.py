@@ -1,0 +1,231 @@
+"""Checkpoints: only whole ones are used, only for the run they belong to, and nothing in them is executed."""
+
+import dataclasses
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from storage import manifest
+from storage.manifest import Damaged
+from storage.uri import URI, CheckpointURI, DatasetURI
+from tasks.learning import checkpoint
+from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, WrongResume
+from tasks.learning.datasets import Split
+from tasks.learning.loop import EpochMetrics, Trainer
+from tests.learning import training
+from tests.learning.training import same, weights
+
+pytestmark = pytest.mark.usefixtures("small_model")
+
+PREPARED = "0123456789ab"
+ABOUT: dict[str, Any] = {"parameters": {"epochs": 3, "seed": 0}, "resolved": {"workers": 1, "precision": "fp32"}}
+EPOCHS = {1: "attempt-1/epoch-0001", 2: "attempt-1/epoch-0002", 3: "attempt-2/epoch-0003"}
+"""Where each epoch lies: the first attempt was cut off after two, the second made the last."""
+VALIDATION_LOSSES = [0.5, 0.4, 0.6]
+"""As if the second epoch had been the best one."""
+
+
+class Run:
+    """A training of the small model: its scratch folder, and the weights after each epoch."""
+
+    def __init__(self, digits: dict[str, Split], scratch: Path) -> None:
+        self.scratch = scratch
+        self.history: list[EpochMetrics] = []
+        self.weights: list[dict[str, torch.Tensor]] = []
+        trainer = new_trainer(digits)
+        for epoch, loss in enumerate(VALIDATION_LOSSES, start=1):
+            self.history.append(dataclasses.replace(trainer.run_epoch(epoch), validation_loss=loss))
+            self.weights.append(weights(trainer))
+            (scratch / EPOCHS[epoch]).mkdir(parents=True)
+            checkpoint.save(scratch / EPOCHS[epoch], trainer, self.history, prepared=PREPARED, about=ABOUT)
+
+
+def new_trainer(digits: dict[str, Split], **changes: Any) -> Trainer:
+    """The run before its first step."""
+    recipe = training.recipe(model="small", epochs=3, batch_size=32, **changes)
+    return training.trainer(recipe, training.rows(digits["train"], 0, 128), training.rows(digits["test"], 0, 32))
+
+
+@pytest.fixture(scope="module")
+def run(digits: dict[str, Split], module_path: Path, small_model: str) -> Run:
+    return Run(digits, module_path / "scratch")
+
+
+@pytest.fixture
+def scratch(run: Run, tmp_path: Path) -> URI:
+    """A copy of the scratch folder for one test to damage."""
+    return URI(str(shutil.copytree(run.scratch, tmp_path / "scratch")))
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> CheckpointURI:
+    """A place where nothing is committed yet."""
+    return CheckpointURI(str(tmp_path / "checkpoints/small-0123456789ab"))
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def raise_a_digit(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"validation_loss": 0.6', b'"validation_loss": 0.7'))
+
+
+DAMAGES: list[Callable[[Path], None]] = [flip, truncate, Path.unlink]
+
+
+class TestNewest:
+    def test_latest_epoch_of_any_attempt_is_the_newest(self, scratch: URI) -> None:
+        assert checkpoint.newest(scratch) == scratch.child(EPOCHS[3])
+
+    @pytest.mark.parametrize("name", [WEIGHTS, TRAINING, META])
+    @pytest.mark.parametrize("damage", DAMAGES, ids=["flipped", "truncated", "missing"])
+    def test_damaged_checkpoint_is_passed_over_for_the_one_before(
+        self, scratch: URI, name: str, damage: Callable[[Path], None]
+    ) -> None:
+        damage(Path(scratch, EPOCHS[3], name))
+        assert checkpoint.newest(scratch) == scratch.child(EPOCHS[2])
+
+    def test_changed_digit_in_the_description_is_noticed(self, scratch: URI) -> None:
+        raise_a_digit(Path(scratch, EPOCHS[3], META))
+        assert checkpoint.newest(scratch) == scratch.child(EPOCHS[2])
+
+    def test_checkpoint_whose_best_epoch_is_damaged_is_passed_over(self, scratch: URI) -> None:
+        flip(Path(scratch, EPOCHS[2], WEIGHTS))
+        assert checkpoint.newest(scratch) == scratch.child(EPOCHS[1])
+
+    def test_best_epoch_may_be_whole_in_another_attempt(self, scratch: URI) -> None:
+        shutil.copytree(Path(scratch, EPOCHS[2]), Path(scratch, "attempt-3/epoch-0002"))
+        flip(Path(scratch, EPOCHS[2], WEIGHTS))
+        assert checkpoint.newest(scratch) == scratch.child(EPOCHS[3])
+
+    def test_tenth_attempt_is_later_than_the_ninth(self, scratch: URI) -> None:
+        for number in (9, 10):
+            shutil.copytree(Path(scratch, EPOCHS[3]), Path(scratch, f"attempt-{number}/epoch-0003"))
+        assert checkpoint.newest(scratch) == scratch.child("attempt-10/epoch-0003")
+
+    def test_nothing_whole_is_nothing(self, scratch: URI) -> None:
+        for epoch in EPOCHS.values():
+            truncate(Path(scratch, epoch, WEIGHTS))
+        assert checkpoint.newest(scratch) is None
+
+    def test_no_attempt_is_nothing(self, tmp_path: Path) -> None:
+        assert checkpoint.newest(URI(str(tmp_path / "never"))) is None
+
+
+class TestRestore:
+    def test_everything_comes_back(self, run: Run, scratch: URI, digits: dict[str, Split]) -> None:
+        trainer = new_trainer(digits)
+        history = checkpoint.restore(scratch.child(EPOCHS[2]), trainer, prepared=PREPARED, about=ABOUT)
+        assert history == run.history[:2]
+        assert same(weights(trainer), run.weights[1])
+        trainer.run_epoch(3)
+        assert same(weights(trainer), run.weights[2])
+
+    @pytest.mark.parametrize(
+        ("prepared", "changed", "message"),
+        [
+            (
+                "ba9876543210",
+                {},
+                "prepared dataset was '0123456789ab' in the interrupted run but is 'ba9876543210' now",
+            ),
+            (PREPARED, {"parameters": {"epochs": 4, "seed": 0}}, "epochs was 3 in the interrupted run but is 4 now"),
+            (PREPARED, {"parameters": {"epochs": 3}}, "seed was 0 in the interrupted run but is None now"),
+            (
+                PREPARED,
+                {"resolved": {"workers": 2, "precision": "fp32"}},
+                "workers was 1 in the interrupted run but is 2",
+            ),
+            (PREPARED, {"resolved": {"workers": 1, "precision": "bf16"}}, "precision was 'fp32' .* but is 'bf16' now"),
+        ],
+    )
+    def test_checkpoint_of_another_run_is_refused_by_name(
+        self, scratch: URI, digits: dict[str, Split], prepared: str, changed: dict[str, Any], message: str
+    ) -> None:
+        trainer = new_trainer(digits)
+        before = weights(trainer)
+        with pytest.raises(WrongResume, match=f"^{message}.*--refresh"):
+            checkpoint.restore(scratch.child(EPOCHS[2]), trainer, prepared=prepared, about=ABOUT | changed)
+        assert same(weights(trainer), before)
+
+    def test_pickled_program_is_not_executed(self, scratch: URI, digits: dict[str, Split], tmp_path: Path) -> None:
+        path, marker = Path(scratch, EPOCHS[2], TRAINING), tmp_path / "executed"
+        torch.save({"optimizer": _Program(marker), "scheduler": {}}, path)
+        with pytest.raises(pickle.UnpicklingError):
+            checkpoint.restore(scratch.child(EPOCHS[2]), new_trainer(digits), prepared=PREPARED, about=ABOUT)
+        assert not marker.exists()
+        torch.load(path, weights_only=False)
+        assert marker.exists(), "the program does nothing even when it is executed: this test cannot fail"
+
+
+class TestCommit:
+    def test_committed_model_gives_what_the_best_epoch_gave(
+        self, run: Run, scratch: URI, target: CheckpointURI, digits: dict[str, Split]
+    ) -> None:
+        commit(scratch, target)
+        model, meta = checkpoint.load_model(target)
+        trained = new_trainer(digits).model.eval()
+        trained.load_state_dict(run.weights[1])
+        images, _ = training.rows(digits["test"], 0, 64)
+        with torch.inference_mode():
+            assert torch.equal(model(images), trained(images))
+        assert (meta.epoch, meta.model["classes"]) == (2, list("0123456789"))
+
+    def test_committed_checkpoint_tells_of_all_epochs_and_where_it_comes_from(
+        self, run: Run, scratch: URI, target: CheckpointURI
+    ) -> None:
+        committed = commit(scratch, target)
+        history = [vars(metrics) for metrics in run.history]
+        assert checkpoint.load_model(target)[1].history == history
+        assert (committed.statistics["history"], committed.statistics["best_epoch"]) == (history, 2)
+        assert committed.parents == {"prepared": f"/root/datasets/prepared/small-{PREPARED}"}
+        assert (committed.parameters, committed.statistics["resolved"]) == (ABOUT["parameters"], ABOUT["resolved"])
+
+    def test_damaged_epoch_is_never_committed(self, run: Run, scratch: URI, target: CheckpointURI) -> None:
+        flip(Path(scratch, EPOCHS[2], WEIGHTS))
+        commit(scratch, target)
+        assert same(checkpoint.load_model(target)[0].state_dict(), run.weights[0])
+
+    def test_damage_after_the_commit_is_noticed_before_the_weights_are_used(
+        self, scratch: URI, target: CheckpointURI
+    ) -> None:
+        committed = commit(scratch, target)
+        flip(next(Path(target, file.path) for file in committed.files if file.path.startswith("weights")))
+        with pytest.raises(Damaged, match="SHA-256"):
+            checkpoint.load_model(target)
+
+    def test_uncommitted_checkpoint_is_refused(self, target: CheckpointURI) -> None:
+        with pytest.raises(FileNotFoundError, match=f"{target} is not committed"):
+            checkpoint.load_model(target)
+
+    def test_something_else_than_a_checkpoint_is_refused_by_kind(self, target: CheckpointURI) -> None:
+        manifest.commit(target, kind="raw", parents={}, parameters={}, listed=[])
+        with pytest.raises(ValueError, match=f"{target} is no checkpoint: it is of kind 'raw'"):
+            checkpoint.load_model(target)
+
+
+def commit(scratch: URI, target: CheckpointURI) -> manifest.Manifest:
+    prepared = DatasetURI(f"/root/datasets/prepared/small-{PREPARED}")
+    return checkpoint.commit(scratch, target, prepared=prepared, statistics={})
+
+
+class _Program:
+    """What an attacker would leave: unpickling it makes the file `marker`."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.marker,)

@@ -1,0 +1,27 @@
+"""A training worker that dies in the middle of an epoch."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.runs import Run, await_that
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def test_a_killed_training_worker_is_replaced_and_the_weights_are_as_if_it_had_lived(tmp_path: Path) -> None:
+    arguments = ["--source", "sample", "--set", "precision=fp32", "--set", "epochs=2", "--workers", "2", "--json"]
+    undisturbed = Run(*arguments, "--storage", str(tmp_path / "whole"), folder=tmp_path / "a").result()
+    run = Run(*arguments, "--storage", str(tmp_path / "root"), folder=tmp_path / "b")
+    await_that(lambda: run.says("epoch 2/2"))
+    workers = [pid for pid, command in run.processes().items() if command.startswith("ray::RayTrainWorker")]
+    os.kill(workers[0], signal.SIGKILL)
+    result = run.result()
+    assert _weights(result) == _weights(undisturbed)
+    assert len(workers) == 2
+
+
+def _weights(result: dict[str, dict[str, str]]) -> str:
+    return next(Path(result["uris"]["checkpoint"]).glob("weights-*")).name
