@@ -233,7 +233,8 @@ def guarded(work: Any) -> int:
         if os.environ.get("PIPELINE_TRACEBACK"):
             raise
         lines = str(error).strip().splitlines() or [""]
-        note(f"error: {type(error).__name__}: {lines[0]}")
+        ours = type(error).__module__.partition(".")[0] in ("flows", "storage", "tasks")
+        note(f"error: {lines[0]}" if ours else f"error: {type(error).__name__}: {lines[0]}")
         for line in lines[1:]:
             note(line)
         note("the same command goes on where this one stopped; PIPELINE_TRACEBACK=1 shows where it failed")

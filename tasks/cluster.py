@@ -134,8 +134,8 @@ class Cluster:
                 "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
                 "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
                 "RAY_USAGE_STATS_ENABLED": "0",
-            # Else helpers of Ray Train look for "the" Ray of this machine, and fail when there are two.
-            "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}",
+                # Else helpers of Ray Train look for "the" Ray of this machine, and fail when there are two.
+                "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}",
                 "PYTHONPATH": os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")])),
                 "TMPDIR": folder,
             }
@@ -255,7 +255,9 @@ def check_workers(workers: int | None) -> None:
     """Raise `ValueError` naming `--workers` when a local Ray would never give that many; a cluster is asked later."""
     most = (os.cpu_count() or 1) + _SPARE_CPUS - 1
     if workers and workers > most and not os.environ.get("RAY_ADDRESS"):
-        raise ValueError(f"--workers must be at most {most} on this machine, got {workers}; RAY_ADDRESS names a cluster")
+        raise ValueError(
+            f"--workers must be at most {most} on this machine, got {workers}; RAY_ADDRESS names a cluster"
+        )
 
 
 @contextlib.contextmanager

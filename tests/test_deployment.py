@@ -31,7 +31,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
         "PREFECT_API_URL": url,
         "PREFECT_SERVER_ANALYTICS_ENABLED": "0",
     }
-    env = os.environ | variables
+    env = os.environ | variables | {"COLUMNS": "200"}
     server = Child([*_PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(port)], env=env)
     worker = None
     try:
@@ -53,8 +53,6 @@ def test_a_deployment_run_does_the_whole_pipeline(environment: dict[str, str], t
     answer = _prefect(environment, "deployment", "run", "mnist/train", *words, "--watch")
     assert "Completed" in answer.stdout
     assert registry.champion(root, "mnist-sample") is not None
-    logs = _prefect(environment, "flow-run", "ls").stdout
-    assert "Completed" in logs or "COMPLETED" in logs
     artifacts = _prefect(environment, "artifact", "ls", "--limit", "20").stdout
     assert "summary" in artifacts
 

@@ -155,10 +155,15 @@ def check_same(meta: Meta, *, prepared: str, about: dict[str, Any]) -> None:
 
 
 def commit(scratch: URI, target: CheckpointURI, *, prepared: URI, statistics: dict[str, Any]) -> manifest.Manifest:
-    """Commit the best epoch as `target`, with the whole history; `scratch` holds a checkpoint of the last epoch."""
+    """Commit the best epoch as `target`, with the whole history; `scratch` holds a checkpoint of the last epoch.
+
+    Raises `RuntimeError` when that one is not whole: the same call of the job trains what is missing again.
+    """
     last = newest(scratch)
     assert last is not None, "training ended without a checkpoint"
     final = Meta.model_validate_json(files.read(last.child(META)))
+    if final.epoch != final.recipe["epochs"]:
+        raise RuntimeError(f"the checkpoints after epoch {final.epoch} are damaged; run again to go on from there")
     best = of_epoch(scratch, final.best_epoch)
     assert best is not None, "the best epoch was there a moment ago"
     meta = Meta.model_validate_json(files.read(best.child(META))).model_copy(update={"history": final.history}).signed()

@@ -1,4 +1,4 @@
-"""What two real ranks (gloo, over the loopback interface) do for `test_loop.py`: each leaves what it found in a file."""
+"""What two real ranks (gloo, on the loopback interface) do for `test_loop.py`: each leaves what it found in a file."""
 
 import datetime
 import os

@@ -193,10 +193,14 @@ class TestCommit:
         assert committed.parents == {"prepared": f"/root/datasets/prepared/small-{PREPARED}"}
         assert (committed.parameters, committed.statistics["resolved"]) == (ABOUT["parameters"], ABOUT["resolved"])
 
-    def test_damaged_epoch_is_never_committed(self, run: Run, scratch: URI, target: CheckpointURI) -> None:
-        flip(Path(scratch, EPOCHS[2], WEIGHTS))
-        commit(scratch, target)
-        assert same(checkpoint.load_model(target)[0].state_dict(), run.weights[0])
+    @pytest.mark.parametrize("epoch", [2, 3])
+    def test_training_with_a_damaged_epoch_is_not_committed(
+        self, scratch: URI, target: CheckpointURI, epoch: int
+    ) -> None:
+        flip(Path(scratch, EPOCHS[epoch], WEIGHTS))
+        with pytest.raises(RuntimeError, match=f"after epoch {epoch - 1} are damaged; run again"):
+            commit(scratch, target)
+        assert manifest.find(target) is None
 
     def test_damage_after_the_commit_is_noticed_before_the_weights_are_used(
         self, scratch: URI, target: CheckpointURI

@@ -21,8 +21,8 @@ MORE_MODELS = Path(__file__).parent / "more_models"
 
 def recipe(**changes: Any) -> Recipe:
     """The sample's recipe in fp32 with two epochs, and with `changes`."""
-    usual = recipes.load("mnist-sample-resnet18")
-    return dataclasses.replace(usual, **{"precision": "fp32", "epochs": 2} | changes)
+    usual = dataclasses.replace(recipes.load("mnist-sample-resnet18"), precision="fp32", epochs=2)
+    return dataclasses.replace(usual, **changes)
 
 
 def rows(split: Split, start: int, stop: int) -> Batch:

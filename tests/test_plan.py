@@ -1,0 +1,166 @@
+"""The plan: the same request gives the same URIs, and each URI depends on what decides its bytes and nothing else."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import manifest, registry
+from storage.registry import Decision
+from storage.uri import URI, CheckpointURI
+from tasks import plan
+from tasks.learning import recipes
+from tasks.plan import Plan
+
+STAGES = ["raw", "prepared", "checkpoint", "predictions", "evaluation"]
+
+# Literally what existing results are found by. A change here makes every user do everything once more: it must come
+# from a higher number in `tasks.plan.VERSIONS`, or argue why what was made before is not to be found any more.
+GOLDEN = {
+    "raw": "datasets/raw/mnist-0164ad4b8b70",
+    "prepared": "datasets/prepared/mnist-resnet18-da51354288ff",
+    "checkpoint": "checkpoints/mnist-resnet18-628447ae9aa4",
+    "predictions": "predictions/mnist-resnet18-c8b532a58ef7",
+    "evaluation": "evaluations/mnist-resnet18-ab62e833ab7a",
+}
+
+SETTINGS = {
+    "accuracy_floor=0.5": None,
+    "margin=0.5": None,
+    "data=mnist-sample": "raw",
+    "seed=1": "prepared",
+    "validation_fraction=0.2": "prepared",
+    "max_quarantined=0.2": "prepared",
+    "epochs=5": "checkpoint",
+    "batch_size=32": "checkpoint",
+    "learning_rate=0.5": "checkpoint",
+    "weight_decay=0.5": "checkpoint",
+    "warmup_fraction=0.5": "checkpoint",
+    "label_smoothing=0.5": "checkpoint",
+    "max_shift=1": "checkpoint",
+    "precision=fp32": "checkpoint",
+    "loader=streaming": "checkpoint",
+}
+"""The first stage whose bytes each setting decides, none when it decides none."""
+
+
+def make(storage: Path, *settings: str, **changes: Any) -> Plan:
+    """The plan of a run of the default recipe with `settings`."""
+    recipe = recipes.override(recipes.load("mnist-resnet18"), settings)
+    return plan.make(storage=str(storage), recipe=recipe, **changes)
+
+
+def uris(made: Plan) -> dict[str, URI]:
+    """The URI of each stage."""
+    return {stage: getattr(made, stage) for stage in STAGES}
+
+
+def changed(made: Plan, other: Plan) -> list[str]:
+    """Stages whose URIs differ."""
+    return [stage for stage in STAGES if uris(made)[stage] != uris(other)[stage]]
+
+
+def commit(uri: URI) -> None:
+    """As if the work were done."""
+    manifest.commit(uri, kind="raw", parents={}, parameters={}, listed=[])
+
+
+class TestURIs:
+    def test_uris_of_the_default_recipe_stay_what_they_are(self, tmp_path: Path) -> None:
+        assert {stage: uri.removeprefix(f"{tmp_path}/") for stage, uri in uris(make(tmp_path)).items()} == GOLDEN
+
+    def test_same_request_gives_the_same_uris(self, tmp_path: Path) -> None:
+        assert uris(make(tmp_path, "epochs=5")) == uris(make(tmp_path, "epochs=5"))
+
+    @pytest.mark.parametrize(("setting", "first"), SETTINGS.items(), ids=SETTINGS)
+    def test_setting_changes_the_stages_from_the_first_that_it_decides(
+        self, tmp_path: Path, setting: str, first: str | None
+    ) -> None:
+        expected = STAGES[STAGES.index(first) :] if first else []
+        assert changed(make(tmp_path), make(tmp_path, setting)) == expected
+
+    def test_every_field_of_a_recipe_is_tried(self) -> None:
+        tried = {setting.partition("=")[0] for setting in SETTINGS}
+        fields = {field.name for field in dataclasses.fields(recipes.Recipe)}
+        assert fields - tried == {"name", "fallback", "model"}  # there is only one model yet
+
+    def test_number_of_workers_changes_everything_from_the_checkpoint_on(self, tmp_path: Path) -> None:
+        assert changed(make(tmp_path), make(tmp_path, workers=2)) == STAGES[2:]
+        assert changed(make(tmp_path, workers=1), make(tmp_path, workers=2)) == STAGES[2:]
+
+    def test_deadline_changes_nothing(self, tmp_path: Path) -> None:
+        assert changed(make(tmp_path), make(tmp_path, deadline_minutes=1)) == []
+
+    @pytest.mark.parametrize("stage", plan.VERSIONS)
+    def test_new_version_of_a_stage_changes_it_and_all_after_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+    ) -> None:
+        before = uris(make(tmp_path))
+        monkeypatch.setitem(plan.VERSIONS, stage, 99)
+        after = uris(make(tmp_path))
+        expected = {"download": 0, "preprocess": 1, "train": 2, "predict": 3, "evaluate": 4, "report": 5}[stage]
+        assert [name for name in STAGES if before[name] != after[name]] == STAGES[expected:]
+
+
+class TestRefresh:
+    def test_refresh_changes_every_uri(self, tmp_path: Path) -> None:
+        assert changed(make(tmp_path), make(tmp_path, refresh=True)) == STAGES
+
+    def test_refresh_that_was_cut_off_is_gone_on_with(self, tmp_path: Path) -> None:
+        first = make(tmp_path, refresh=True)
+        commit(first.checkpoint)
+        assert changed(first, make(tmp_path, refresh=True)) == []
+
+    def test_refresh_after_a_finished_one_is_another(self, tmp_path: Path) -> None:
+        first = make(tmp_path, refresh=True)
+        commit(first.evaluation)
+        assert changed(first, make(tmp_path, refresh=True)) == STAGES
+
+
+class TestNeedsRay:
+    RAY_STAGES = ["prepared", "checkpoint", "predictions"]
+
+    def test_ray_is_not_needed_when_all_its_stages_are_committed(self, tmp_path: Path) -> None:
+        made = make(tmp_path)
+        for stage in self.RAY_STAGES:
+            assert made.needs_ray()
+            commit(uris(made)[stage])
+        assert not made.needs_ray()
+
+    def test_ray_is_needed_for_predictions_of_the_champion_that_are_missing(self, tmp_path: Path) -> None:
+        made, champion = make(tmp_path), make(tmp_path, "epochs=5").checkpoint
+        for stage in self.RAY_STAGES:
+            commit(uris(made)[stage])
+        promote(made, champion)
+        assert made.needs_ray()
+        commit(made.predictions_of(champion))
+        assert not made.needs_ray()
+
+
+def promote(made: Plan, champion: CheckpointURI) -> None:
+    decision = Decision(
+        number=1,
+        champion=champion,
+        challenger=champion,
+        evaluation=made.evaluation,
+        promoted=True,
+        reason="the first",
+        gate={},
+        metrics={},
+    )
+    registry.append(made.root, made.data_set.name, decision)
+
+
+class TestRequest:
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"workers": 0}, "--workers must be >= 1, got 0"),
+            ({"deadline_minutes": 0}, "--deadline must be > 0 minutes, got 0"),
+            ({"deadline_minutes": float("nan")}, "--deadline must be > 0 minutes, got nan"),
+        ],
+    )
+    def test_bad_number_is_refused_by_name(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            make(tmp_path, **changes)
