@@ -1,6 +1,8 @@
 """SIGKILL of a run at three moments, one after the other, and the same command again: as if nothing had happened."""
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,15 @@ def test_a_run_killed_three_times_ends_as_one_that_was_never_killed(workers: int
     arguments += ["--workers", str(workers), "--storage"]
     undisturbed = Run(*arguments, str(tmp_path / "whole"), folder=tmp_path / "a").result()
     root = tmp_path / "root"
-    moments = {
+    moments: dict[str, Callable[[Run], object]] = {
         "writing Parquet": lambda run: any(root.glob("datasets/prepared/*/train/part-*")),
         "training": lambda run: run.says("epoch 2/2"),
         "predicting": lambda run: any(root.glob("predictions/*/test/part-*")),
     }
     for moment, reached in moments.items():
         run = Run(*arguments, str(root), folder=tmp_path / "b")
-        run.kill_when(lambda run=run, reached=reached: reached(run))
-        await_that(lambda run=run: not run.processes(), limit_s=20)
+        run.kill_when(partial(reached, run))
+        await_that(partial(_is_gone, run), limit_s=20)
         assert not list(root.glob("reports/*")), f"the kill while {moment} came too late"
     resumed = Run(*arguments, str(root), folder=tmp_path / "b")
     result = resumed.result()
@@ -46,6 +48,10 @@ def test_training_goes_on_after_its_last_whole_epoch(tmp_path: Path) -> None:
     again = Run(*arguments, folder=tmp_path)
     again.result()
     assert not again.says("epoch 1/3")
+
+
+def _is_gone(run: Run) -> bool:
+    return not run.processes()
 
 
 def _content(uri: str, prefix: str = "") -> list[Any]:

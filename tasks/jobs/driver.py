@@ -54,7 +54,7 @@ def main(stage: str, spec_type: type[JobSpec]) -> None:
     signal.setitimer(signal.ITIMER_REAL, spec.deadline_s)
     try:
         ray.init(logging_level="WARNING")
-        _configure_ray_data()
+        _configure_ray_data(max_cpus=spec.threads)
         work(spec)
     except Exception as error:
         cause = _root_cause(error)
@@ -78,10 +78,15 @@ def say(marker: str, **content: Any) -> None:
     sys.stdout.flush()
 
 
-def _configure_ray_data() -> None:
-    """Deterministic order everywhere, and no progress bars or plans among the job's own lines."""
+def _configure_ray_data(*, max_cpus: int | None) -> None:
+    """Deterministic order everywhere, no progress bars or plans among the job's own lines.
+
+    On a small machine no more tasks at once than it has cores: each starts a process, which takes a core for seconds.
+    """
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
+    if max_cpus:
+        context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=max_cpus)
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)

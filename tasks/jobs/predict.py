@@ -2,13 +2,13 @@
 
 import functools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import ray.data
-import torch
 from ray.data import ActorPoolStrategy
 
 from storage import files, manifest, tables
@@ -16,10 +16,8 @@ from storage.manifest import File
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI
 from tasks.jobs import driver, scale
 from tasks.jobs.spec import PredictSpec
-from tasks.learning import checkpoint, images
-from tasks.learning.modeling import autocast, place
+from tasks.learning import images
 
-_BATCH = 512
 _INPUT_KEY = b"input_sha256"
 _MODEL_KEY = b"checkpoint"
 
@@ -36,8 +34,8 @@ def run(spec: PredictSpec) -> None:
     if not listed:
         raise ValueError(f"split must be one of {sorted({str(f.split) for f in source.files})}, got {spec.split!r}")
     given = scale.resolve(spec.workers, threads=spec.threads)
-    model, _ = checkpoint.load_model(spec.model)
-    _check_fits(model.spec.image_shape, images.shape_of(source.columns["metadata"]))
+    model = manifest.load(spec.model).statistics["model"]
+    _check_fits(model["image_shape"], images.shape_of(source.columns["metadata"]))
     indices = _indices(listed)
     work = [{"index": index, "file": file.model_dump_json()} for index, file in zip(indices, listed, strict=True)]
     predicted = ray.data.from_items(work, override_num_blocks=len(work)).map_batches(
@@ -62,7 +60,7 @@ def run(spec: PredictSpec) -> None:
         parents={"checkpoint": spec.model, "dataset": spec.source},
         parameters={"split": spec.split},
         listed=written,
-        schema=tables.describe(_schema(model.spec.classes, labelled="label" in source.columns["columns"])),
+        schema=tables.describe(_schema(model["classes"], labelled="label" in source.columns["columns"])),
         statistics={
             "notice": source.statistics.get("notice"),
             "reused_parts": sum(bool(row["reused"]) for row in done),
@@ -75,12 +73,10 @@ class Predictor:
     """One actor of the pool: holds the model, turns references to parts into entries of prediction parts."""
 
     def __init__(self, *, spec: str, threads: int) -> None:
+        from tasks.learning.inference import Inference  # torch: the driver does without
+
         self.spec = PredictSpec.model_validate_json(spec)
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        torch.set_num_threads(threads)
-        model, meta = checkpoint.load_model(self.spec.model)
-        self.precision = str(meta.resolved["precision"])
-        self.model = place(model, precision=self.precision, device=self.device).eval()
+        self.inference = Inference(self.spec.model, threads=threads)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
         rows = [self._part(int(index), str(file)) for index, file in zip(batch["index"], batch["file"], strict=True)]
@@ -97,26 +93,15 @@ class Predictor:
 
     def _predict(self, source: File) -> pa.Table:
         table = tables.read_part(DatasetURI(self.spec.dataset), source)
-        pixels, labels = images.to_arrays(table, self.model.spec.image_shape)
-        probabilities = self._probabilities(pixels)
-        prediction = probabilities.argmax(1)
+        model = self.inference.model.spec
+        pixels, labels = images.to_arrays(table, model.image_shape)
+        probabilities = self.inference.probabilities(pixels)
         columns = {"id": table["id"].to_numpy()} | ({} if labels is None else {"label": labels})
-        columns |= {"prediction": prediction, "probability": probabilities.max(1)}
-        columns |= {f"probability_{name}": probabilities[:, i] for i, name in enumerate(self.model.spec.classes)}
-        schema = _schema(self.model.spec.classes, labelled=labels is not None)
+        columns |= {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}
+        columns |= {f"probability_{name}": probabilities[:, i] for i, name in enumerate(model.classes)}
+        schema = _schema(model.classes, labelled=labels is not None)
         origin = {_INPUT_KEY: source.sha256.encode(), _MODEL_KEY: self.spec.model.fingerprint.encode()}
         return pa.table(columns, schema=schema.with_metadata(origin))
-
-    @torch.inference_mode()
-    def _probabilities(self, pixels: np.ndarray) -> np.ndarray:
-        """Softmax of the logits, float32, (N, classes); batches start at the part's first row, whoever predicts it."""
-        chunks = []
-        for start in range(0, len(pixels), _BATCH):
-            batch = torch.from_numpy(pixels[start : start + _BATCH].copy()).to(self.device)
-            with autocast(self.precision, self.device):
-                logits = self.model(batch)
-            chunks.append(logits.float().softmax(1).cpu())
-        return np.asarray(torch.cat(chunks).numpy())
 
 
 def find_part(target: PredictionsURI, split: str, index: int, *, source: File, model: CheckpointURI) -> File | None:
@@ -156,13 +141,13 @@ def _indices(listed: list[File]) -> list[int]:
     return indices
 
 
-def _schema(classes: tuple[str, ...], *, labelled: bool) -> pa.Schema:
+def _schema(classes: Sequence[str], *, labelled: bool) -> pa.Schema:
     fields = [("id", pa.int64())] + [("label", pa.int64())] * labelled
     fields += [("prediction", pa.int64()), ("probability", pa.float32())]
     return pa.schema(fields + [(f"probability_{name}", pa.float32()) for name in classes])
 
 
-def _check_fits(model: tuple[int, ...], data: tuple[int, ...]) -> None:
+def _check_fits(model: Sequence[int], data: Sequence[int]) -> None:
     if tuple(model) != tuple(data):
         raise ValueError(
             f"the dataset's images are {data} but the model takes {model}: choose another model or dataset"

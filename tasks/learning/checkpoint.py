@@ -180,6 +180,7 @@ def commit(scratch: URI, target: CheckpointURI, *, prepared: URI, statistics: di
         statistics={
             "best_epoch": final.best_epoch,
             "history": final.history,
+            "model": final.model,
             "resolved": final.resolved,
             "recipe": final.recipe,
             **statistics,

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 _PART_BYTES = 64 * 2**20
-_MIN_PARTS = 8
+_MIN_PARTS = 4
 
 
 def schema(image_shape: Sequence[int], classes: Sequence[str], *, labelled: bool = True) -> pa.Schema:
