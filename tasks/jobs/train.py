@@ -112,6 +112,9 @@ def _resume(spec: TrainSpec, trainer: Trainer, about: dict[str, Any]) -> list[Ep
         dist.broadcast_object_list(chosen, src=0)
     if chosen[0] is None:
         return []
+    # A sum over two threads is not that over four: the rest of the run computes as its beginning did.
+    about["resolved"]["threads"] = checkpoint.threads_of(URI(chosen[0]))
+    torch.set_num_threads(about["resolved"]["threads"])
     history = checkpoint.restore(URI(chosen[0]), trainer, prepared=spec.source.fingerprint, about=about)
     if trainer.rank == 0:
         driver.progress("epochs done before", len(history), len(history), "going on from the newest checkpoint")

@@ -126,6 +126,11 @@ def verified(uri: URI) -> Meta | None:
     return meta if meta == meta.model_copy(update={"sha256": found}).signed() else None
 
 
+def threads_of(uri: URI) -> int:
+    """With how many threads per worker the run that wrote this checkpoint computed."""
+    return int(Meta.model_validate_json(files.read(uri.child(META))).resolved["threads"])
+
+
 def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:
     """Put `trainer` in the state that `save` wrote to `uri`; returns the history so far.
 

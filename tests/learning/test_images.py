@@ -103,5 +103,5 @@ class TestParts:
         assert min(sizes) >= min(1, num_rows)
         assert max(sizes) <= max(1, 64 * 2**20 // int(np.prod(shape)))
 
-    def test_there_are_parts_for_eight_workers(self, num_rows: int, shape: tuple[int, int, int]) -> None:
-        assert images.num_parts(num_rows, shape) >= max(1, min(8, num_rows))
+    def test_there_are_parts_for_four_workers(self, num_rows: int, shape: tuple[int, int, int]) -> None:
+        assert images.num_parts(num_rows, shape) >= max(1, min(4, num_rows))
