@@ -5,11 +5,11 @@ import json
 import os
 import re
 import secrets
+import shlex
 import socket
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,6 +29,8 @@ CODE = Path(__file__).resolve().parent.parent
 
 _START_LIMIT_S = 120
 _POLL_S = 0.25
+_SILENCE_S = 60
+"""After how long without an answer from Ray a job is taken for lost."""
 _PROGRESS, _ERROR = "::progress ", "::error "
 _SPARE_CPUS = 3
 """CPUs that a local Ray counts beyond the machine's: a driver, a controller and data tasks run beside the workers."""
@@ -98,17 +100,20 @@ class Cluster:
         """Run a job to its end, its log and progress going to the logger of the running task.
 
         A live job for the same `target` is followed instead of starting another. Raises `JobRefused` for an error that
-        would come again and `JobFailed` for any other; when this is interrupted, the job is stopped.
+        would come again and `JobFailed` for any other; when this is interrupted, a job of its own is stopped.
         """
         client = self._connect()
         threads = os.cpu_count() if self._local else None
         place = scratch.child(f"{stage}.json")
         files.replace(place, spec.model_copy(update={"threads": threads}).model_dump_json(indent=1).encode())
-        job = self._live_job(client, f"{stage}-{target.fingerprint}-") or self._submit(client, stage, target, place)
+        found = self._live_job(client, f"{stage}-{target.fingerprint}-")
+        job = found or self._submit(client, stage, target, place)
         try:
             self._follow(client, job, deadline_s=spec.deadline_s)
-        except BaseException as interruption:
-            if not isinstance(interruption, JobFailed):
+        except JobFailed:
+            raise
+        except BaseException:
+            if not found:
                 with contextlib.suppress(Exception):
                     client.stop_job(job)
             raise
@@ -118,7 +123,7 @@ class Cluster:
         """End a local Ray and everything that runs on it; a cluster is left as it is."""
         if self._child is not None:
             self._child.end()
-            self._child = None
+            self._child = self._client = None
 
     def _start(self) -> None:
         """Start a local Ray without waiting for it."""
@@ -126,7 +131,8 @@ class Cluster:
         folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
         port = _free_port()
         # Read when ray is imported, here for the client as in the child.
-        os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"] = "token", secrets.token_hex(32)
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         env = (
             os.environ
             | _JOB_ENV
@@ -149,6 +155,9 @@ class Cluster:
 
     def _connect(self) -> "JobSubmissionClient":
         """A client of the Jobs API, once it answers."""
+        if self._child is not None and not self._child.running:
+            logger().warning("the local Ray has ended: starting another")
+            self.end()
         if self._client is not None:
             return self._client
         if self._local and self._child is None:
@@ -176,19 +185,23 @@ class Cluster:
 
     def _submit(self, client: "JobSubmissionClient", stage: str, target: URI, place: URI) -> str:
         python = sys.executable if self._local else "python"
-        runtime_env: dict[str, Any] = {"env_vars": _JOB_ENV | _storage_env()}
+        runtime_env: dict[str, Any] = {}  # a local Ray has this process's environment and code
         if not self._local:
+            runtime_env["env_vars"] = _JOB_ENV | _storage_env()
             runtime_env["py_modules"] = [str(CODE / "tasks"), str(CODE / "storage")]
         number = 1 + sum(
             (job.submission_id or "").startswith(f"{stage}-{target.fingerprint}-") for job in client.list_jobs()
         )
-        return str(
-            client.submit_job(
-                entrypoint=f"exec {python} -m tasks.jobs.{stage} {_quoted(place)}",
-                submission_id=f"{stage}-{target.fingerprint}-{number}",
-                runtime_env=runtime_env,
+        try:
+            return str(
+                client.submit_job(
+                    entrypoint=f"exec {python} -m tasks.jobs.{stage} {shlex.quote(place)}",
+                    submission_id=f"{stage}-{target.fingerprint}-{number}",
+                    runtime_env=runtime_env,
+                )
             )
-        )
+        except (OSError, RuntimeError) as error:
+            raise JobFailed(f"Ray did not take the job: {error}") from error
 
     def _live_job(self, client: "JobSubmissionClient", prefix: str) -> str | None:
         if self._local:
@@ -199,9 +212,17 @@ class Cluster:
     def _follow(self, client: "JobSubmissionClient", job: str, *, deadline_s: float) -> None:
         deadline = time.monotonic() + deadline_s + 30  # the job minds its own deadline: this is for one that is stuck
         follower = _Follower()
+        answered = time.monotonic()
         while True:
-            status = client.get_job_status(job)
-            follower.read(client.get_job_logs(job), ended=status.is_terminal())
+            try:
+                status = client.get_job_status(job)
+                follower.read(client.get_job_logs(job), ended=status.is_terminal())
+            except (OSError, RuntimeError) as error:
+                if (self._child and not self._child.running) or time.monotonic() - answered > _SILENCE_S:
+                    raise JobFailed(f"Ray does not answer any more while job {job} runs: {error}") from error
+                time.sleep(_POLL_S)
+                continue
+            answered = time.monotonic()
             if status.is_terminal():
                 break
             if time.monotonic() > deadline:
@@ -271,8 +292,9 @@ def session(*, wanted: bool) -> Iterator[Cluster]:
 
 
 def _storage_env() -> dict[str, str]:
-    """What the job needs to reach S3, as this process has it."""
-    return {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    """Where S3 is, as this process has it; not the keys, since Ray's dashboard shows a job's environment."""
+    names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_CA_BUNDLE")
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def _free_port() -> int:
@@ -287,9 +309,3 @@ def _json_after(marker: str, line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return content
-
-
-def _quoted(uri: URI) -> str:
-    import shlex
-
-    return shlex.quote(uri)

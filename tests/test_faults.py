@@ -1,4 +1,4 @@
-"""A training worker that dies in the middle of an epoch."""
+"""Parts of a run that die in the middle of it while the run itself lives."""
 
 import os
 import signal
@@ -21,6 +21,16 @@ def test_a_killed_training_worker_is_replaced_and_the_weights_are_as_if_it_had_l
     result = run.result()
     assert _weights(result) == _weights(undisturbed)
     assert len(workers) == 2
+
+
+def test_a_run_whose_local_ray_dies_starts_another_and_goes_on(tmp_path: Path) -> None:
+    arguments = ["--source", "sample", "--set", "epochs=2", "--json", "--storage", str(tmp_path / "root")]
+    run = Run(*arguments, folder=tmp_path)
+    await_that(lambda: run.says("epoch 2/2"))
+    head = next(pid for pid, command in run.processes().items() if "gcs_server" in command)
+    os.kill(head, signal.SIGKILL)
+    assert run.result()["promoted"]
+    assert run.says("starting another")
 
 
 def _weights(result: dict[str, dict[str, str]]) -> str:
