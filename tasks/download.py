@@ -27,6 +27,8 @@ def download(plan: Plan, sources: Sequence[str] = ()) -> DatasetURI:
     Each of `sources` is the address of a mirror, tried before the data set's own. Raises `DownloadFailed`.
     """
     with stage("download", plan.raw) as current:
+        if plan.data_set.notice:
+            logger().warning("this is %s", plan.data_set.notice)
         if not current.reused:
             ingest(plan.data_set, plan.raw, sources=sources, log=logger().info)
     return plan.raw

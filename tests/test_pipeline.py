@@ -13,10 +13,12 @@ import pytest
 from storage import manifest, registry, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, Root
 from tasks.learning import datasets, images
+from tasks.learning.datasets import mnist_sample
+from tests import mirrors
 from tests.runs import CHECKOUT, Run, lineage
 from tests.s3 import Server
 
-_QUICK = ["--source", "sample", "--set", "epochs=1", "--set", "precision=fp32", "--json"]
+_QUICK = ["--recipe", "mnist-sample-resnet18", "--set", "epochs=1", "--set", "precision=fp32", "--json"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,10 +36,14 @@ class Finished:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """One run of one epoch on the sample with one worker, from a working directory that is not the checkout."""
+    """One run of one epoch, downloading over HTTP, from a working directory that is not the checkout."""
     folder = tmp_path_factory.mktemp("finished")
     root = Root(str(folder / "root"))
-    return Finished(folder, root, Run(*_QUICK, "--storage", str(root), folder=folder).result())
+    with mirrors.serve(mnist_sample.FOLDER) as mirror:
+        run = Run(*_QUICK, "--source", mirror.address, "--storage", str(root), folder=folder)
+        result = run.result()
+    assert all(file["url"].startswith(mirror.address) for file in result["source"]["files"])
+    return Finished(folder, root, result)
 
 
 def test_a_run_promotes_its_model_and_names_what_it_made(finished: Finished) -> None:
