@@ -29,7 +29,7 @@ def test_a_run_killed_three_times_ends_as_one_that_was_never_killed(workers: int
     for moment, reached in moments.items():
         run = Run(*arguments, str(root), folder=tmp_path / "b")
         run.kill_when(partial(reached, run))
-        await_that(partial(_is_gone, run), limit_s=20)
+        await_that(partial(_is_gone, run), limit_s=60)
         assert not list(root.glob("reports/*")), f"the kill while {moment} came too late"
         assert moment != "predicting" or not run.says("epoch 1/2"), "training began again instead of going on"
     resumed = Run(*arguments, str(root), folder=tmp_path / "b")

@@ -15,7 +15,7 @@ from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, Root
 from tasks.learning import datasets, images
 from tasks.learning.datasets import mnist_sample
 from tests import mirrors
-from tests.runs import CHECKOUT, Run, lineage
+from tests.runs import CHECKOUT, Run, await_that, lineage
 from tests.s3 import Server
 
 _QUICK = ["--recipe", "mnist-sample-resnet18", "--set", "epochs=1", "--set", "precision=fp32", "--json"]
@@ -101,8 +101,12 @@ def test_the_report_shows_the_figures_of_the_evaluation_and_loads_nothing(finish
 def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finished) -> None:
     again = finished.again()
     started: set[str] = set()
-    while again.process.poll() is None:
-        started |= {line for line in again.processes().values() if "raylet" in line or "gcs_server" in line}
+
+    def has_ended() -> bool:
+        started.update(line for line in again.processes().values() if "raylet" in line or "gcs_server" in line)
+        return again.process.poll() is not None
+
+    await_that(has_ended)
     result = again.result()
     assert all(stage["reused"] for stage in result["stages"])
     assert (result["uris"], result["metrics"]) == (finished.result["uris"], finished.result["metrics"])
