@@ -73,7 +73,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
         "--workers",
         metavar="N",
         type=int,
-        help="training workers (default: as many as there are GPUs, else one per machine)",
+        help="processes that train and predict (default: as many as there are GPUs, else one per machine)",
     )
     add(
         "--deadline",
@@ -88,11 +88,7 @@ def _add_shared(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the pipeline as the command line says; the exit code is 0, 1 (failed), 2 (wrong request) or 130."""
     arguments = parser().parse_args(argv)
-    try:
-        request = checked(arguments)
-    except ValueError as error:
-        fail(str(error), code=2)
-    return guarded(lambda: run("pipeline", request, as_json=arguments.json))
+    return guarded(lambda: run("pipeline", _requested(checked, arguments), as_json=arguments.json))
 
 
 def predict_parser() -> argparse.ArgumentParser:
@@ -129,11 +125,7 @@ def main_predict(argv: Sequence[str] | None = None) -> int:
         "workers": arguments.workers,
         "deadline_minutes": arguments.deadline,
     }
-    try:
-        batch.resolve(**request)
-    except ValueError as error:
-        fail(str(error), code=2)
-    return guarded(lambda: run("predict", request, as_json=arguments.json))
+    return guarded(lambda: _requested(batch.resolve, **request) and run("predict", request, as_json=arguments.json))
 
 
 def checked(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -155,7 +147,7 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
         workers=arguments.workers,
         deadline_minutes=arguments.deadline,
     )
-    if asked_for_sample and base.fallback is None and base.name != "mnist-sample-resnet18":
+    if asked_for_sample and base.fallback is None and made.data_set.notice is None:
         raise ValueError(f"--source: recipe {base.name!r} has no sample; leave out --source sample")
     use_sample = base.fallback is not None and (
         asked_for_sample
@@ -182,6 +174,14 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def _requested(check: Any, *arguments: Any, **keywords: Any) -> Any:
+    """What `check` returns; a wrong request ends in one line and exit code 2."""
+    try:
+        return check(*arguments, **keywords)
+    except ValueError as error:
+        fail(str(error), code=2)
+
+
 def changes(recipe: Any) -> dict[str, Any]:
     """The fields in which `recipe` differs from the one of its name."""
     from tasks.learning import recipes
@@ -197,6 +197,8 @@ def run(name: str, request: dict[str, Any], *, as_json: bool) -> int:
     from flows import console
     from flows.server import own_server
 
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     narrator = console.Narrator(Console(stderr=True))
     with own_server():
         flow = _flow(name)
@@ -237,7 +239,8 @@ def guarded(work: Any) -> int:
         note(f"error: {lines[0]}" if ours else f"error: {type(error).__name__}: {lines[0]}")
         for line in lines[1:]:
             note(line)
-        note("the same command goes on where this one stopped; PIPELINE_TRACEBACK=1 shows where it failed")
+        if not getattr(error, "permanent", False):
+            note("the same command goes on where this one stopped; PIPELINE_TRACEBACK=1 shows where it failed")
         return 1
 
 

@@ -1,15 +1,19 @@
 """What a person sees while a run goes on and when it ends."""
 
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
-_OURS = str(Path(__file__).resolve().parent.parent)
+_CHECKOUT = Path(__file__).resolve().parent.parent
+_OURS = tuple(f"{_CHECKOUT / package}{os.sep}" for package in ("flows", "tasks", "storage"))
 _EVERY_S = 5.0
 """How often progress is told where there is no terminal."""
 
@@ -51,7 +55,7 @@ class Narrator(logging.Handler):
                 self._bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
                 self._task = self._bar.add_task(what, total=total)
                 self._bar.start()
-            self._bar.update(self._task, description=f"{what} {note}", completed=done, total=total)
+            self._bar.update(self._task, description=escape(f"{what} {note}"), completed=done, total=total)
         elif (done == total and what == "epochs") or time.monotonic() - self._told > _EVERY_S:
             self._told = time.monotonic()
             self._line(f"  {what} {done:,}/{total:,} {note}".rstrip())
@@ -81,13 +85,15 @@ def show(summary: dict[str, Any], console: Console) -> None:
     table.add_column("result", overflow="fold")
     for stage in summary["stages"]:
         reused = "reused" if stage["reused"] else ""
-        table.add_row(stage["name"], f"{stage['seconds']:.1f}", reused, stage["uri"] or summary["reason"])
+        result = stage["uri"] or summary["reason"]
+        table.add_row(stage["name"], f"{stage['seconds']:.1f}", reused, Text(result))  # a path may look like markup
     console.print()
     console.print(table)
     if "metrics" in summary:
         _show_verdict(summary, console)
     else:
-        console.print(f"\n{summary['rows']:,} rows predicted with {summary['uris']['checkpoint']}", highlight=False)
+        text = f"\n{summary['rows']:,} rows predicted with {summary['uris']['checkpoint']}"
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _show_verdict(summary: dict[str, Any], console: Console) -> None:

@@ -6,7 +6,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
 
 if __name__ == "__main__":
-    from flows.cli import main  # checks the command line before anything slow is imported
+    try:
+        from flows.cli import main  # checks the command line before anything slow is imported
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"error: {error.name} is not installed: `make install`, then `. .venv/bin/activate`") from None
 
     raise SystemExit(main())
 
@@ -32,7 +35,7 @@ from tasks.train import train
 @flow(name="mnist")
 def mnist(
     recipe: str = "mnist-resnet18",
-    storage: str = "./data",
+    storage: str = planning.DEFAULT_STORAGE,
     source: list[str] | None = None,
     workers: int | None = None,
     settings: dict[str, Any] | None = None,

@@ -6,7 +6,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
 
 if __name__ == "__main__":
-    from flows.cli import main_predict  # checks the command line before anything slow is imported
+    try:
+        from flows.cli import main_predict  # checks the command line before anything slow is imported
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"error: {error.name} is not installed: `make install`, then `. .venv/bin/activate`") from None
 
     raise SystemExit(main_predict())
 
@@ -16,6 +19,7 @@ from prefect import flow
 
 from tasks import batch
 from tasks.cluster import session
+from tasks.plan import DEFAULT_STORAGE
 from tasks.predict import predict_batch
 from tasks.stage import collected
 
@@ -24,7 +28,7 @@ from tasks.stage import collected
 def predict(
     dataset: str,
     model: str = "champion",
-    storage: str = "./data",
+    storage: str = DEFAULT_STORAGE,
     split: str | None = None,
     workers: int | None = None,
     deadline_minutes: float = 24 * 60,

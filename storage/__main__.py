@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 
-from storage import manifest, registry
+from storage import files, manifest, registry
 from storage.manifest import Damaged, Manifest
 from storage.registry import Decision
 from storage.uri import URI, CheckpointURI, Root, parse_root
@@ -15,26 +15,30 @@ def main() -> int:
     arguments = _parser().parse_args()
     try:
         root = parse_root(arguments.storage)
+        files.check_writable(root)
         if arguments.command == "champion":
             return _champion(root, arguments.data)
-        return _promote(root, CheckpointURI(parse_root(arguments.uri)))
-    except (ValueError, FileNotFoundError, Damaged, registry.Superseded) as error:
+        return _promote(root, CheckpointURI(parse_root(arguments.uri, option="uri")))
+    except (ValueError, OSError, Damaged, registry.Superseded) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m storage", description="Look at and change who is in charge.")
-    parser.add_argument(
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument(
         "--storage",
         metavar="URI",
         default=os.environ.get("PIPELINE_STORAGE", "./data"),
         help="storage root (default: $PIPELINE_STORAGE or ./data)",
     )
+    parser = argparse.ArgumentParser(prog="python -m storage", description="Look at and change who is in charge.")
     commands = parser.add_subparsers(dest="command", required=True)
-    show = commands.add_parser("champion", help="every decision on a data set, the latest last")
+    show = commands.add_parser("champion", parents=[shared], help="every decision on a data set, the latest last")
     show.add_argument("data", help="name of the data set, such as mnist")
-    promote = commands.add_parser("promote", help="put a checkpoint in charge by hand, whatever the gate says")
+    promote = commands.add_parser(
+        "promote", parents=[shared], help="put a checkpoint in charge by hand, whatever the gate says"
+    )
     promote.add_argument("uri", help="the checkpoint")
     return parser
 

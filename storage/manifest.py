@@ -28,6 +28,8 @@ Kind = Literal["raw", "prepared", "checkpoint", "predictions", "evaluation", "re
 class Damaged(RuntimeError):
     """Committed files are not what their manifest says."""
 
+    permanent = True
+
 
 class File(BaseModel):
     """One file of a committed dataset."""

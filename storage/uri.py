@@ -64,19 +64,19 @@ class ReportURI(URI):
     """A committed report; the page is `index.html` in it."""
 
 
-def parse_root(value: str) -> Root:
+def parse_root(value: str, *, option: str = "--storage") -> Root:
     """The storage root that a person typed: relative paths and `~` are taken from here.
 
-    Raises `ValueError` naming `--storage`.
+    Raises `ValueError` naming `option`.
     """
     if not value:
-        raise ValueError("--storage must be a folder or s3://bucket/prefix, got nothing")
+        raise ValueError(f"{option} must be a folder or s3://bucket/prefix, got nothing")
     if not re.match("[A-Za-z0-9+.-]*://|s3:|file:", value):
         value = os.path.abspath(os.path.expanduser(value))
     try:
         return Root(value)
     except ValueError as error:
-        raise ValueError(f"--storage: {error}") from None
+        raise ValueError(f"{option}: {error}") from None
 
 
 def masked(text: str) -> str:

@@ -1,6 +1,8 @@
 """What batch prediction is asked for, resolved and checked before anything slow starts."""
 
 import dataclasses
+import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,10 @@ from tasks.plan import is_committed, predictions_of
 
 if TYPE_CHECKING:
     from tasks.stage import Stage
+
+
+_FINGERPRINTED = re.compile(r"-[0-9a-f]{12}$")
+"""Predictions are found again by the fingerprints of model and dataset: a name without one could be anything's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,17 +46,19 @@ def resolve(
     """The checked request; raises `ValueError` naming the option, the value and the next step."""
     if workers is not None and workers < 1:
         raise ValueError(f"--workers must be >= 1, got {workers}")
-    if not deadline_minutes > 0:
-        raise ValueError(f"--deadline must be > 0 minutes, got {deadline_minutes}")
+    if not 0 < deadline_minutes < math.inf:
+        raise ValueError(f"--deadline must be > 0 minutes and finite, got {deadline_minutes}")
     root = parse_root(storage)
     files.check_writable(root)
-    data = DatasetURI(parse_root(dataset))
+    data = DatasetURI(parse_root(dataset, option="--dataset"))
     made = _committed("--dataset", data, kinds=("raw", "prepared"))
     splits = sorted({file.split for file in made.files if file.split and file.split != "quarantine"})
     if split is not None and split not in splits:
         raise ValueError(f"--split must be one of {', '.join(splits)}, got {split!r}")
     checkpoint = (
-        _champion(root, model, data) if model.partition(":")[0] == "champion" else CheckpointURI(parse_root(model))
+        _champion(root, model, data)
+        if model.partition(":")[0] == "champion"
+        else CheckpointURI(parse_root(model, option="--model"))
     )
     _committed("--model", checkpoint, kinds=("checkpoint",))
     return BatchRequest(
@@ -80,6 +88,8 @@ def _committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tuple[str
         made = manifest.load(uri)
     except FileNotFoundError:
         raise ValueError(f"{option}: nothing is committed at {uri}; give the URI that a run printed") from None
+    if not _FINGERPRINTED.search(uri.name):
+        raise ValueError(f"{option}: the name must end in '-' and a fingerprint of 12 digits of 0-9a-f, got {uri}")
     if made.kind not in kinds:
         raise ValueError(f"{option} must be of kind {' or '.join(kinds)}, got {uri} of kind {made.kind}")
     return made

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage import files
+from storage import files, manifest
 from storage.uri import URI
 from tasks.child import Child
 from tasks.jobs.spec import JobSpec
@@ -61,6 +61,8 @@ class JobFailed(RuntimeError):
 
 class JobRefused(JobFailed):
     """A Ray job ended with an error that it would meet again."""
+
+    permanent = True
 
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:
@@ -111,7 +113,9 @@ class Cluster:
         try:
             self._follow(client, job, deadline_s=spec.deadline_s)
         except JobFailed:
-            raise
+            # Of two runs at once on one URI the first to commit wins, and the other may trip over that: it has won too.
+            if not files.exists(target.child(manifest.NAME)):
+                raise
         except BaseException:
             if not found:
                 with contextlib.suppress(Exception):

@@ -10,9 +10,9 @@ import numpy as np
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 
-from storage import manifest, tables
+from storage import files, manifest, tables
 from storage.manifest import File
-from storage.uri import DatasetURI
+from storage.uri import URI, DatasetURI
 from tasks.learning import images
 from tasks.learning.datasets import DataSet, Split
 from tasks.learning.sources import fetch
@@ -30,16 +30,16 @@ def download(plan: Plan, sources: Sequence[str] = ()) -> DatasetURI:
         if plan.data_set.notice:
             logger().warning("this is %s", plan.data_set.notice)
         if not current.reused:
-            ingest(plan.data_set, plan.raw, sources=sources, log=logger().info)
+            ingest(plan.data_set, plan.raw, sources=sources, scratch=plan.scratch(plan.raw), log=logger().info)
     return plan.raw
 
 
 def ingest(
-    data_set: DataSet, uri: DatasetURI, *, sources: Sequence[str] = (), log: Callable[..., None]
+    data_set: DataSet, uri: DatasetURI, *, sources: Sequence[str] = (), scratch: URI, log: Callable[..., None]
 ) -> manifest.Manifest:
     """Fetch `data_set`, write it to `uri` and commit; the files fetched are removed again."""
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix=".tmp-download-", dir=_scratch(uri)) as folder:
+    with tempfile.TemporaryDirectory(prefix=".tmp-download-", dir=_local(scratch)) as folder:
         origins = fetch(data_set, Path(folder), mirrors=[*sources, *data_set.mirrors], log=log)
         listed: list[File] = []
         counts: dict[str, dict[str, int]] = {}
@@ -48,7 +48,7 @@ def ingest(
             listed += _write(data_set, uri, split)
             counts[split.name] = _class_counts(data_set, split)
             log("wrote %s rows of split %s", f"{len(split.labels):,}", split.name)
-    return manifest.commit(
+    committed = manifest.commit(
         uri,
         kind="raw",
         parents={},
@@ -62,6 +62,8 @@ def ingest(
             "seconds": time.monotonic() - started,
         },
     )
+    files.remove(scratch)
+    return committed
 
 
 def _check(data_set: DataSet, split: Split) -> None:
@@ -91,9 +93,9 @@ def _class_counts(data_set: DataSet, split: Split) -> dict[str, int]:
     return dict(zip(data_set.classes, map(int, counts), strict=True))
 
 
-def _scratch(uri: DatasetURI) -> str | None:
+def _local(scratch: URI) -> str | None:
     """A folder for what is fetched: below the storage root where that is local, else the system's own."""
-    if uri.is_s3:
+    if scratch.is_s3:
         return None
-    Path(uri).mkdir(parents=True, exist_ok=True)
-    return str(uri)
+    Path(scratch).mkdir(parents=True, exist_ok=True)
+    return str(scratch)

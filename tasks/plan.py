@@ -1,6 +1,8 @@
 """The plan of a run: every URI it will produce, computed from fingerprints before anything is done."""
 
 import dataclasses
+import math
+import os
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +14,9 @@ from tasks.learning.recipes import Recipe
 
 VERSIONS = {"download": 1, "preprocess": 1, "train": 1, "predict": 1, "evaluate": 1, "report": 1}
 """Raised by one when a change of a stage changes its bytes: old results stay, new ones get other URIs."""
+
+DEFAULT_STORAGE = os.environ.get("PIPELINE_STORAGE", "./data")
+"""Where results lie unless a run is told otherwise."""
 
 _PREPROCESS_FIELDS = ("seed", "validation_fraction", "max_quarantined")
 _NOT_TRAINING_FIELDS = ("name", "data", "fallback", "accuracy_floor", "margin", *_PREPROCESS_FIELDS[1:])
@@ -118,8 +123,8 @@ def make(
     """
     if workers is not None and workers < 1:
         raise ValueError(f"--workers must be >= 1, got {workers}")
-    if not deadline_minutes > 0:
-        raise ValueError(f"--deadline must be > 0 minutes, got {deadline_minutes}")
+    if not 0 < deadline_minutes < math.inf:
+        raise ValueError(f"--deadline must be > 0 minutes and finite, got {deadline_minutes}")
     root = parse_root(storage)
     files.check_writable(root)
     plan = Plan(root=root, recipe=recipe, workers=workers, deadline_s=deadline_minutes * 60)

@@ -13,6 +13,7 @@ from tasks.predict import predict
 from tasks.stage import logger, stage
 
 _TRIES = 5
+_UNSCORED = "the champion cannot be scored"
 
 
 @task(name="promote", cache_policy=NO_CACHE)
@@ -26,9 +27,8 @@ def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cl
         rival = None
         if latest is not None and latest.champion not in (None, checkpoint):
             rival = score_champion(CheckpointURI(str(latest.champion)), plan, cluster)
-        with stage("promote") as current:
-            decision = standing(checkpoint, evaluation, plan)
-            current.reused = decision is not None
+        decision = standing(checkpoint, evaluation, plan)
+        with stage("promote", reused=decision is not None):
             if decision is None:
                 decision = judge(checkpoint, evaluation, latest, rival, plan.gate)
                 try:
@@ -51,11 +51,15 @@ def score_champion(champion: CheckpointURI, plan: Plan, cluster: Cluster) -> Eva
 
 
 def standing(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan) -> Decision | None:
-    """The decision already made on `checkpoint` by the same gate, if it still holds: no other champion since."""
+    """The decision already made on `checkpoint` by the same gate, if it still holds.
+
+    It does not when another champion took charge since, nor when the champion could not be scored then.
+    """
     decisions = registry.history(plan.root, plan.data_set.name)
     for decision in reversed(decisions):
         if (decision.challenger, decision.evaluation, decision.gate) == (checkpoint, evaluation, plan.gate):
-            return decision if decision.champion == decisions[-1].champion else None
+            holds = decision.champion == decisions[-1].champion and not decision.reason.startswith(_UNSCORED)
+            return decision if holds else None
     return None
 
 
@@ -80,7 +84,7 @@ def judge(
         promoted, reason = True, f"it is the champion already, with test accuracy {accuracy:.4f}"
     elif not isinstance(rival, EvaluationURI):
         reason = (
-            f"the champion {champion} cannot be scored on the same rows ({rival}); promote by hand with: "
+            f"{_UNSCORED} on the same rows: {champion}: {rival}; run again, or promote by hand with: "
             f"python -m storage promote {checkpoint}"
         )
     else:

@@ -41,7 +41,7 @@ def collected() -> Iterator[list[Stage]]:
 
 
 @contextlib.contextmanager
-def stage(name: str, uri: URI | None = None) -> Iterator[Stage]:
+def stage(name: str, uri: URI | None = None, *, reused: bool = False) -> Iterator[Stage]:
     """A stage with its start, end and time logged; `reused` is set when `uri` is committed and every file is there.
 
     Raises `manifest.Damaged` when it is committed but not whole.
@@ -49,7 +49,7 @@ def stage(name: str, uri: URI | None = None) -> Iterator[Stage]:
     log = logger()
     started = time.monotonic()
     current = Stage(name=name, uri=uri)
-    current.reused = uri is not None and manifest.find(uri) is not None
+    current.reused = reused or (uri is not None and manifest.find(uri) is not None)
     if not current.reused:
         log.info("%s started", name, extra={"stage": name, "event": "start"})
     yield current

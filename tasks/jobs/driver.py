@@ -58,8 +58,9 @@ def main(stage: str, spec_type: type[JobSpec]) -> None:
         work(spec)
     except Exception as error:
         cause = _root_cause(error)
-        name = type(cause).__name__
-        say(ERROR, type=name, message=str(cause).strip()[:2000], permanent=name in PERMANENT)
+        kinds = {kind.__name__ for kind in type(cause).__mro__}
+        message = str(cause).strip()[:2000]
+        say(ERROR, type=type(cause).__name__, message=message, permanent=not kinds.isdisjoint(PERMANENT))
         raise SystemExit(1) from error
 
 

@@ -25,18 +25,19 @@ def resolve(workers: int | None, *, threads: int | None) -> Scale:
     `threads` is all that this machine has, shared among the workers; none: each has as many as CPUs. Raises
     `ValueError` naming what was asked and what there is when the cluster can never give it.
     """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
     gpus, cpus = (int(sum(node.get(kind, 0) for node in nodes)) for kind in ("GPU", "CPU"))
     number = workers or gpus or (1 if threads else len(nodes))
     if threads:
         cpus_each, threads_each = 1, max(1, threads // number)
     else:
-        smallest = int(min(node.get("CPU", 0) for node in nodes))
-        cpus_each = threads_each = max(1, min(smallest, cpus // number) - 1)
-    use_gpu = gpus > 0
-    if use_gpu and number > gpus:
+        # One CPU of each node stays free: data tasks that get none would wait for ever.
+        free = int(min(node["CPU"] for node in nodes)) - 1 if nodes else 0
+        cpus_each = threads_each = max(1, free // -(-number // max(1, len(nodes))))
+    if gpus and number > gpus:
         raise ValueError(f"--workers must be at most the number of GPUs, {gpus}, got {number}")
     if number * cpus_each >= cpus:
-        most = max(1, (cpus - 1) // cpus_each)
-        raise ValueError(f"--workers must be at most {most} on a cluster with {cpus} CPUs, got {number}")
-    return Scale(workers=number, use_gpu=use_gpu, cpus=cpus_each, threads=threads_each)
+        raise ValueError(
+            f"--workers must be at most {max(0, cpus - 1)} on a cluster with {cpus} CPUs, got {number}; one stays free"
+        )
+    return Scale(workers=number, use_gpu=gpus > 0, cpus=cpus_each, threads=threads_each)

@@ -1,5 +1,6 @@
 """Ray job: Ray Train's DDP over Ray Data's shards; goes on from the newest whole checkpoint of any earlier attempt."""
 
+import json
 import tempfile
 import time
 from pathlib import Path
@@ -19,11 +20,14 @@ from tasks.jobs import driver, parts, scale
 from tasks.jobs.loaders import make_loader
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import checkpoint, images
-from tasks.learning.loop import EpochMetrics, Trainer, seed_everything
+from tasks.learning.checkpoint import WrongResume
+from tasks.learning.loop import EpochMetrics, NonFiniteLoss, Trainer, WrongBatchSize, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
 
 _MAX_FAILURES = 3
+_ERROR = "error.json"
+_COMMON_ERRORS: tuple[type[Exception], ...] = (NonFiniteLoss, WrongBatchSize, WrongResume)
 
 
 def run(spec: TrainSpec) -> None:
@@ -38,7 +42,7 @@ def run(spec: TrainSpec) -> None:
     attempt = _new_attempt(spec.scratch)
     trainer = TorchTrainer(
         train_on_one_rank,
-        train_loop_config={"spec": spec.model_dump_json(), "threads": given.threads},
+        train_loop_config={"spec": spec.model_dump_json(), "threads": given.threads, "attempt": attempt},
         scaling_config=ScalingConfig(
             num_workers=given.workers,
             use_gpu=given.use_gpu,
@@ -55,7 +59,12 @@ def run(spec: TrainSpec) -> None:
             ),
         ),
     )
-    trainer.fit()
+    try:
+        trainer.fit()
+    finally:
+        _raise_common_error(spec.scratch.child(attempt))
+    if files.exists(spec.target.child(manifest.NAME)):
+        return  # another run was first
     seconds = time.monotonic() - started
     checkpoint.commit(spec.scratch, spec.target, prepared=spec.source, statistics={"seconds": seconds})
 
@@ -82,25 +91,53 @@ class Shards(DataConfig):
 
 
 def train_on_one_rank(config: dict[str, Any]) -> None:
-    """What each Ray Train worker runs: all epochs that are not done yet, a checkpoint after each."""
+    """What each Ray Train worker runs: all epochs that are not done yet, a checkpoint after each.
+
+    Errors that every rank meets alike, and would meet again, are left for the driver: Ray Train would try them again.
+    """
     spec = TrainSpec.model_validate_json(config["spec"])
+    try:
+        _train(spec, threads=config["threads"])
+    except _COMMON_ERRORS as error:
+        if ray.train.get_context().get_world_rank() == 0:
+            content = json.dumps({"type": type(error).__name__, "message": str(error)})
+            files.replace(spec.scratch.child(f"{config['attempt']}/{_ERROR}"), content.encode())
+
+
+def _train(spec: TrainSpec, *, threads: int) -> None:
     recipe = Recipe(**spec.recipe)
-    torch.set_num_threads(config["threads"])
+    torch.set_num_threads(threads)
     device = get_device()
     rank, world_size = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
     prepared = manifest.load(spec.source)
     seed_everything(recipe.seed)
     precision = resolve_precision(recipe.precision, device)
-    resolved = {"workers": world_size, "device": device.type, "precision": precision, "threads": config["threads"]}
+    resolved = {"workers": world_size, "device": device.type, "precision": precision, "threads": threads}
     about = {"parameters": spec.parameters, "resolved": resolved}
     loader = make_loader(recipe, prepared, rank=rank, world_size=world_size, device=device)
     model = Classifier(_model_spec(recipe, prepared))
     trainer = Trainer(recipe, model, loader, precision=precision, device=device)
     history = _resume(spec, trainer, about)
-    while len(history) < recipe.epochs:
+    while len(history) < recipe.epochs and not _committed(spec, trainer):
         epoch = len(history) + 1
         history.append(trainer.run_epoch(epoch, on_step=_reporter(epoch, recipe.epochs, rank)))
         _report(history, trainer, rank=rank, prepared=spec.source.fingerprint, about=about)
+
+
+def _committed(spec: TrainSpec, trainer: Trainer) -> bool:
+    """Whether another run was first meanwhile, as rank 0 sees it."""
+    seen = [trainer.rank == 0 and files.exists(spec.target.child(manifest.NAME))]
+    if trainer.world_size > 1:
+        dist.broadcast_object_list(seen, src=0)
+    return seen[0]
+
+
+def _raise_common_error(attempt: URI) -> None:
+    """Raise the error that every rank of this attempt met, if there was one."""
+    if files.exists(attempt.child(_ERROR)):
+        error = json.loads(files.read(attempt.child(_ERROR)))
+        kinds = {kind.__name__: kind for kind in _COMMON_ERRORS}
+        raise kinds[error["type"]](error["message"])
 
 
 def _resume(spec: TrainSpec, trainer: Trainer, about: dict[str, Any]) -> list[EpochMetrics]:

@@ -53,6 +53,10 @@ class EpochMetrics:
     """At the end of the epoch."""
 
 
+class WrongBatchSize(ValueError):
+    """The batch is larger than the rows or smaller than the workers."""
+
+
 class NonFiniteLoss(RuntimeError):
     """The loss became NaN or infinite: trying again would give the same."""
 
@@ -74,7 +78,7 @@ class Trainer:
         steps = loader.num_train_rows() // self.local_batch_size if self.local_batch_size else 0
         self.steps_per_epoch = _all_reduced_min(steps, device)
         if self.steps_per_epoch == 0:
-            raise ValueError(
+            raise WrongBatchSize(
                 f"batch_size must lie between the workers and the training rows: got {recipe.batch_size}"
                 f" with {self.world_size} workers and {loader.num_train_rows()} rows on one of them; choose another"
             )

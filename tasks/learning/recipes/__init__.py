@@ -73,6 +73,7 @@ class Recipe:
             _check(name, getattr(self, name), at_least=1)
         for name in ("weight_decay", "max_shift", "seed", "margin", "label_smoothing"):
             _check(name, getattr(self, name), at_least=0)
+        _check("seed", self.seed, at_most=2**63 - 1)
         _check("learning_rate", self.learning_rate, above=0)
         for name in ("validation_fraction", "warmup_fraction"):
             _check(name, getattr(self, name), above=0, below=1)
