@@ -145,7 +145,7 @@ def test_a_champion_that_cannot_be_scored_blocks_promotion(finished: Finished, t
     assert "cannot be scored" in result["reason"]
     assert registry.champion(root, "mnist-sample") == lost
     own = result["uris"]["checkpoint"]
-    subprocess.run([sys.executable, "-m", "storage", "--storage", root, "promote", own], check=True, cwd=CHECKOUT)
+    subprocess.run([sys.executable, "-m", "storage", "promote", own, "--storage", root], check=True, cwd=CHECKOUT)
     assert registry.champion(root, "mnist-sample") == own
 
 
