@@ -33,5 +33,14 @@ def test_a_run_whose_local_ray_dies_starts_another_and_goes_on(tmp_path: Path) -
     assert run.says("starting another")
 
 
+def test_a_training_that_diverges_ends_at_once_and_is_not_tried_again(tmp_path: Path) -> None:
+    settings = ["--set", "learning_rate=1e30", "--set", "epochs=1"]
+    run = Run("--source", "sample", *settings, "--storage", str(tmp_path / "root"), folder=tmp_path)
+    assert run.wait() == 1
+    assert "lower learning_rate" in run.log.read_text().splitlines()[-1]
+    assert run.log.read_text().count("train started") == 1
+    assert not list((tmp_path / "root" / "checkpoints").glob("*"))
+
+
 def _weights(result: dict[str, dict[str, str]]) -> str:
     return next(Path(result["uris"]["checkpoint"]).glob("weights-*")).name
