@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.session import get_session
 
 _PORTS = (
     "master.port",
@@ -57,8 +57,8 @@ class Server:
         }
 
     def client(self) -> Any:
-        """A boto3 client that tries everything once."""
-        return boto3.client(
+        """A botocore client that tries everything once."""
+        return get_session().create_client(
             "s3",
             endpoint_url=self.endpoint,
             aws_access_key_id=self.access_key,
