@@ -149,9 +149,10 @@ def test_a_champion_that_cannot_be_scored_blocks_promotion(finished: Finished, t
     assert registry.champion(root, "mnist-sample") == own
 
 
-def test_two_workers_on_s3_predict_every_row(s3: Server, tmp_path: Path) -> None:
+def test_two_workers_that_stream_from_s3_predict_every_row(s3: Server, tmp_path: Path) -> None:
     root = Root(f"s3://{s3.bucket}/two-workers")
-    result = Run(*_QUICK, "--workers", "2", "--storage", root, folder=tmp_path).result()
+    arguments = ["--workers", "2", "--set", "loader=streaming"]
+    result = Run(*_QUICK, *arguments, "--storage", root, folder=tmp_path).result()
     rows = tables.read_split(URI(result["uris"]["predictions"]), "test").to_pandas()
     assert sorted(rows["id"]) == list(range(1000))
     assert manifest.load(EvaluationURI(result["uris"]["evaluation"])).statistics["num_rows"] == 1000
