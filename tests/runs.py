@@ -14,7 +14,7 @@ from typing import Any
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 _MARK = "PIPELINE_TEST_RUN"
-LIMIT_S = 500
+LIMIT_S = 900
 
 
 class Run:

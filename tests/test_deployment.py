@@ -15,7 +15,7 @@ from storage.uri import Root
 from tasks.child import Child
 from tests.runs import CHECKOUT, await_that
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 _PREFECT = [sys.executable, "-m", "prefect"]
 
 
@@ -58,6 +58,6 @@ def test_a_deployment_run_does_the_whole_pipeline(environment: dict[str, str], t
 
 
 def _prefect(env: dict[str, str], *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-    answer = subprocess.run([*_PREFECT, *words], env=env, cwd=CHECKOUT, capture_output=True, text=True, timeout=600)
+    answer = subprocess.run([*_PREFECT, *words], env=env, cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
     assert not check or answer.returncode == 0, answer.stdout + answer.stderr
     return answer

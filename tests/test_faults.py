@@ -8,7 +8,7 @@ import pytest
 
 from tests.runs import Run, await_that
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def test_a_killed_training_worker_is_replaced_and_the_weights_are_as_if_it_had_lived(tmp_path: Path) -> None:

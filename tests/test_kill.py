@@ -12,7 +12,7 @@ from storage import manifest
 from storage.uri import URI
 from tests.runs import Run, await_that
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
