@@ -168,7 +168,7 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
         "storage": str(made.root),
         "source": addresses,
         "workers": arguments.workers,
-        "settings": changes(recipe),
+        "settings": recipes.changes(recipe),
         "refresh": arguments.refresh,
         "deadline_minutes": arguments.deadline,
     }
@@ -180,14 +180,6 @@ def _requested(check: Any, *arguments: Any, **keywords: Any) -> Any:
         return check(*arguments, **keywords)
     except ValueError as error:
         fail(str(error), code=2)
-
-
-def changes(recipe: Any) -> dict[str, Any]:
-    """The fields in which `recipe` differs from the one of its name."""
-    from tasks.learning import recipes
-
-    usual = recipes.load(recipe.name).to_dict()
-    return {name: value for name, value in recipe.to_dict().items() if value != usual[name]}
 
 
 def run(name: str, request: dict[str, Any], *, as_json: bool) -> int:

@@ -1,14 +1,13 @@
 """What batch prediction is asked for, resolved and checked before anything slow starts."""
 
 import dataclasses
-import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from storage import files, manifest, registry
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root, parse_root
-from tasks.plan import is_committed, predictions_of
+from tasks.plan import check_numbers, is_committed, predictions_of
 
 if TYPE_CHECKING:
     from tasks.stage import Stage
@@ -44,10 +43,7 @@ def resolve(
     *, storage: str, model: str, dataset: str, split: str | None, workers: int | None, deadline_minutes: float
 ) -> BatchRequest:
     """The checked request; raises `ValueError` naming the option, the value and the next step."""
-    if workers is not None and workers < 1:
-        raise ValueError(f"--workers must be >= 1, got {workers}")
-    if not 0 < deadline_minutes < math.inf:
-        raise ValueError(f"--deadline must be > 0 minutes and finite, got {deadline_minutes}")
+    check_numbers(workers=workers, deadline_minutes=deadline_minutes)
     root = parse_root(storage)
     files.check_writable(root)
     data = DatasetURI(parse_root(dataset, option="--dataset"))

@@ -1,9 +1,7 @@
 """The one place that starts or joins Ray, submits a Ray job and follows it."""
 
 import contextlib
-import json
 import os
-import re
 import secrets
 import shlex
 import socket
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from storage import files, manifest
 from storage.uri import URI
 from tasks.child import Child
+from tasks.follow import Follower, JobFailed, JobRefused
 from tasks.jobs.spec import JobSpec
 from tasks.stage import logger
 
@@ -31,13 +30,11 @@ _START_LIMIT_S = 120
 _POLL_S = 0.25
 _SILENCE_S = 60
 """After how long without an answer from Ray a job is taken for lost."""
-_PROGRESS, _ERROR = "::progress ", "::error "
 _SPARE_CPUS = 3
 """CPUs that a local Ray counts beyond the machine's: a driver, a controller and data tasks run beside the workers."""
 _OBJECT_STORE_BYTES = 2**30
 _JOB_ENV = {
-    # The new Parquet reader and the two-second health check cost a small run more than its own work takes.
-    "RAY_DATA_USE_DATASOURCE_V2": "0",
+    # The default of two seconds costs a small run more than its own work takes.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_DEDUP_LOGS": "0",
     "RAY_COLOR_PREFIX": "0",
@@ -45,24 +42,6 @@ _JOB_ENV = {
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
     "PYTHONUNBUFFERED": "1",
 }
-_CHATTER = re.compile(
-    r"core_worker\.cc:|Progress bars disabled|Dataset dataset_\S+ execution finished|Setting up process group|"
-    r"^\s*$|Runtime env is setting up|Running entrypoint for job|\tINFO |\tWARNING .*(Token auth|Progress bars)"
-    r"|Tip: |FutureWarning|UserWarning|DeprecationWarning|warnings\.warn|\[State Transition\]"
-    r"|Attempting to start training worker"
-    r"|Started training worker|Checkpoint successfully created|Reporting training result|- \(node_id=|world_rank="
-)
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
-
-
-class JobFailed(RuntimeError):
-    """A Ray job ended without its result; the message says why. Trying again may help."""
-
-
-class JobRefused(JobFailed):
-    """A Ray job ended with an error that it would meet again."""
-
-    permanent = True
 
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:
@@ -215,7 +194,7 @@ class Cluster:
 
     def _follow(self, client: "JobSubmissionClient", job: str, *, deadline_s: float) -> None:
         deadline = time.monotonic() + deadline_s + 30  # the job minds its own deadline: this is for one that is stuck
-        follower = _Follower()
+        follower = Follower()
         answered = time.monotonic()
         while True:
             try:
@@ -235,45 +214,6 @@ class Cluster:
             time.sleep(_POLL_S)
         if status != "SUCCEEDED":
             raise follower.error(f"job {job} ended {status}: {client.get_job_info(job).message}")
-
-
-class _Follower:
-    """Turns a growing job log into log records: progress, what workers print, and at the end the error."""
-
-    def __init__(self) -> None:
-        self._seen = 0
-        self._error: dict[str, Any] | None = None
-        self._last: list[str] = []
-
-    def read(self, log: str, *, ended: bool) -> None:
-        """Handle the lines that are new in `log`; the last one only when it is whole."""
-        end = len(log) if ended else log.rfind("\n") + 1
-        new, self._seen = log[self._seen : end], max(end, self._seen)
-        for line in new.splitlines():
-            self._line(_ANSI.sub("", line))
-
-    def error(self, otherwise: str) -> JobFailed:
-        """The error that ended the job, with its last lines logged."""
-        if self._error is None:
-            for line in self._last:
-                logger().error(line)
-            return JobFailed(otherwise)
-        kind = JobRefused if self._error["permanent"] else JobFailed
-        return kind(f"{self._error['type']}: {self._error['message']}")
-
-    def _line(self, line: str) -> None:
-        if _PROGRESS in line:
-            content = _json_after(_PROGRESS, line)
-            if content:
-                text = f"{content['what']}: {content['done']:,}/{content['total']:,} {content['note']}".rstrip()
-                logger().info("%s", text, extra={"progress": content})
-        elif _ERROR in line:
-            self._error = _json_after(_ERROR, line) or self._error
-        elif _CHATTER.search(line):
-            logger().debug("%s", line)
-        else:
-            self._last = [*self._last[-29:], line]
-            logger().info("%s", line, extra={"job": True})
 
 
 def check_workers(workers: int | None) -> None:
@@ -305,11 +245,3 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def _json_after(marker: str, line: str) -> dict[str, Any] | None:
-    try:
-        content: dict[str, Any] = json.loads(line.partition(marker)[2])
-    except ValueError:
-        return None
-    return content

@@ -121,14 +121,19 @@ def make(
 
     Raises `ValueError` naming what is wrong: a storage that cannot be written, a number that is out of range.
     """
-    if workers is not None and workers < 1:
-        raise ValueError(f"--workers must be >= 1, got {workers}")
-    if not 0 < deadline_minutes < math.inf:
-        raise ValueError(f"--deadline must be > 0 minutes and finite, got {deadline_minutes}")
+    check_numbers(workers=workers, deadline_minutes=deadline_minutes)
     root = parse_root(storage)
     files.check_writable(root)
     plan = Plan(root=root, recipe=recipe, workers=workers, deadline_s=deadline_minutes * 60)
     return refreshed(plan) if refresh else plan
+
+
+def check_numbers(*, workers: int | None, deadline_minutes: float) -> None:
+    """Raise `ValueError` naming the option and the value that is out of range."""
+    if workers is not None and workers < 1:
+        raise ValueError(f"--workers must be >= 1, got {workers}")
+    if not 0 < deadline_minutes < math.inf:
+        raise ValueError(f"--deadline must be > 0 minutes and finite, got {deadline_minutes}")
 
 
 def scratch_of(root: Root, target: URI) -> URI:

@@ -127,9 +127,7 @@ def gather(
 def command(plan: Plan) -> str:
     """The command line that gives the same URIs below another storage root; `--refresh` would make new ones."""
     words = ["python", "flows/pipeline.py", "--recipe", plan.recipe.name]
-    usual = recipes.load(plan.recipe.name).to_dict()
-    changed = {name: value for name, value in plan.recipe.to_dict().items() if value != usual[name]}
-    for name, value in changed.items():
+    for name, value in recipes.changes(plan.recipe).items():
         words += ["--set", f"{name}={value}"]
     words += ["--workers", str(plan.workers)] if plan.workers else []
     return shlex.join(words)

@@ -16,12 +16,7 @@ import ray.data
 
 from storage import files
 from storage.uri import URI
-from tasks.jobs.spec import JobSpec
-
-PROGRESS = "::progress "
-"""Starts a line that holds progress as JSON: what, done, total, note."""
-ERROR = "::error "
-"""Starts a line that holds the error that ended the job as JSON: type, message, permanent."""
+from tasks.jobs.spec import ERROR, PROGRESS, JobSpec
 
 PERMANENT = ("ValueError", "FileNotFoundError", "Damaged", "NonFiniteLoss", "DeadlineExceeded")
 """Errors that the same call would meet again: nothing is gained by trying again."""

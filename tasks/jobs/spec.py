@@ -1,4 +1,4 @@
-"""Specs: all that a job needs to know, as one small JSON file in storage that any node can read."""
+"""What passes between a job and whoever submits it: its spec, a JSON file in storage, and marked lines in its log."""
 
 import dataclasses
 from typing import Any
@@ -7,6 +7,11 @@ from pydantic import BaseModel, ConfigDict, field_validator
 
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
 from tasks.learning.recipes import Recipe
+
+PROGRESS = "::progress "
+"""Starts a line of a job's log that holds progress as JSON: what, done, total, note."""
+ERROR = "::error "
+"""Starts a line of a job's log that holds the error that ended it as JSON: type, message, permanent."""
 
 
 class JobSpec(BaseModel):

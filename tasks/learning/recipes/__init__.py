@@ -124,6 +124,12 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Rec
     return dataclasses.replace(recipe, **changed)
 
 
+def changes(recipe: Recipe) -> dict[str, Any]:
+    """The fields in which `recipe` differs from the one of its name: what `override` needs to make it again."""
+    usual = load(recipe.name).to_dict()
+    return {name: value for name, value in recipe.to_dict().items() if value != usual[name]}
+
+
 def _convert(field: str, value: str, kind: Any) -> Any:
     if kind not in (int, float):
         return value
