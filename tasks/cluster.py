@@ -1,6 +1,7 @@
 """The one place that starts or joins Ray, submits a Ray job and follows it."""
 
 import contextlib
+import logging
 import os
 import secrets
 import shlex
@@ -9,7 +10,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ class Cluster:
     def __init__(self, *, wanted: bool) -> None:
         self._child: Child | None = None
         self._client: JobSubmissionClient | None = None
-        self._address: str | None = os.environ.get("RAY_ADDRESS")
+        self._address = os.environ.get("RAY_ADDRESS", "")
         self._local = not self._address
         if wanted and self._local:
             self._start()
@@ -110,31 +111,11 @@ class Cluster:
 
     def _start(self) -> None:
         """Start a local Ray without waiting for it."""
-        # Ray puts sockets below this folder, whose names must stay below 107 bytes: hence not below the storage root.
-        folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
-        port = _free_port()
         # Read when ray is imported, here for the client as in the child.
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        env = (
-            os.environ
-            | _JOB_ENV
-            | {
-                "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-                "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
-                "RAY_USAGE_STATS_ENABLED": "0",
-                # Else helpers of Ray Train look for "the" Ray of this machine, and fail when there are two.
-                "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{port}",
-                "PYTHONPATH": os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")])),
-                "TMPDIR": folder,
-            }
-        )
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0"]
-        command += [f"--temp-dir={folder}", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
-        command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + _SPARE_CPUS}"]
-        command += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats"]
-        self._child = Child(command, env=env, remove=folder)
-        self._address = f"http://127.0.0.1:{port}"
+        code = {"PYTHONPATH": os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")]))}
+        self._child, self._address = start_ray(os.environ | _JOB_ENV | code)
 
     def _connect(self) -> "JobSubmissionClient":
         """A client of the Jobs API, once it answers."""
@@ -146,25 +127,15 @@ class Cluster:
         if self._local and self._child is None:
             self._start()
         if self._child is not None:
-            self._await(self._child)
+            await_ray(self._child, self._address)
         from ray.job_submission import JobSubmissionClient
 
+        logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of every package that goes with a job
         try:
             self._client = JobSubmissionClient(self._address)
         except Exception as error:
             raise JobRefused(f"RAY_ADDRESS={self._address}: no Ray Jobs API answers there: {error}") from error
         return self._client
-
-    def _await(self, child: Child) -> None:
-        deadline = time.monotonic() + _START_LIMIT_S
-        request = urllib.request.Request(
-            f"{self._address}/api/version", headers={"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
-        )
-        while child.running and time.monotonic() < deadline:
-            with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):
-                return
-            time.sleep(_POLL_S)
-        raise JobFailed(f"the local Ray did not start; it wrote:\n{child.output()[-2000:]}")
 
     def _submit(self, client: "JobSubmissionClient", stage: str, target: URI, place: URI) -> str:
         python = sys.executable if self._local else "python"
@@ -214,6 +185,40 @@ class Cluster:
             time.sleep(_POLL_S)
         if status != "SUCCEEDED":
             raise follower.error(f"job {job} ended {status}: {client.get_job_info(job).message}")
+
+
+def start_ray(env: Mapping[str, str]) -> tuple[Child, str]:
+    """A head node on this machine that ends with this process, and the address of its Jobs API; it is not awaited."""
+    # Ray puts sockets below this folder, whose names must stay below 107 bytes: hence not below the storage root.
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    port = _free_port()
+    address = f"http://127.0.0.1:{port}"
+    more = {
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Else helpers of Ray Train look for "the" Ray of this machine, and fail when there are two.
+        "RAY_API_SERVER_ADDRESS": address,
+        "TMPDIR": folder,
+    }
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0"]
+    command += [f"--temp-dir={folder}", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
+    command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + _SPARE_CPUS}"]
+    command += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats"]
+    return Child(command, env={**env, **more}, remove=folder), address
+
+
+def await_ray(child: Child, address: str) -> None:
+    """Return once the Jobs API of `start_ray` answers; raises `JobFailed` with what Ray wrote when it does not."""
+    deadline = time.monotonic() + _START_LIMIT_S
+    request = urllib.request.Request(
+        f"{address}/api/version", headers={"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
+    )
+    while child.running and time.monotonic() < deadline:
+        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):
+            return
+        time.sleep(_POLL_S)
+    raise JobFailed(f"the local Ray did not start; it wrote:\n{child.output()[-2000:]}")
 
 
 def check_workers(workers: int | None) -> None:

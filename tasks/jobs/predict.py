@@ -33,14 +33,14 @@ def run(spec: PredictSpec) -> None:
     listed = [file for file in source.split(spec.split) if file.split != "quarantine"]
     if not listed:
         raise ValueError(f"split must be one of {sorted({str(f.split) for f in source.files})}, got {spec.split!r}")
-    given = scale.resolve(spec.workers, threads=spec.threads)
+    given = scale.resolve(spec.workers, threads=spec.threads, nodes=scale.nodes())
     model = manifest.load(spec.model).statistics["model"]
     _check_fits(model["image_shape"], images.shape_of(source.columns["metadata"]))
     indices = _indices(listed)
     work = [{"index": index, "file": file.model_dump_json()} for index, file in zip(indices, listed, strict=True)]
     predicted = ray.data.from_items(work, override_num_blocks=len(work)).map_batches(
         Predictor,
-        fn_constructor_kwargs={"spec": spec.model_dump_json(), "threads": given.threads},
+        fn_constructor_kwargs={"spec": spec.model_dump_json(), "threads": given.threads, "sharing": given.per_node},
         compute=ActorPoolStrategy(size=min(given.workers, len(work))),
         batch_size=1,
         num_cpus=given.cpus,
@@ -72,11 +72,11 @@ def run(spec: PredictSpec) -> None:
 class Predictor:
     """One actor of the pool: holds the model, turns references to parts into entries of prediction parts."""
 
-    def __init__(self, *, spec: str, threads: int) -> None:
+    def __init__(self, *, spec: str, threads: int, sharing: int) -> None:
         from tasks.learning.inference import Inference  # torch: the driver does without
 
         self.spec = PredictSpec.model_validate_json(spec)
-        self.inference = Inference(self.spec.model, threads=threads)
+        self.inference = Inference(self.spec.model, threads=scale.threads_here(threads, sharing=sharing))
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
         rows = [self._part(int(index), str(file)) for index, file in zip(batch["index"], batch["file"], strict=True)]

@@ -1,8 +1,13 @@
 """How many workers a job gets, and of what kind: as asked, or what the cluster has."""
 
 import dataclasses
+import os
+from collections.abc import Mapping, Sequence
 
 import ray
+
+Resources = Mapping[str, float]
+"""What Ray counts on one node: CPU, GPU and more."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,28 +21,46 @@ class Scale:
     cpus: int
     """CPUs, as Ray counts them, that each takes."""
     threads: int
-    """Threads each computes with."""
+    """Threads each computes with at most."""
+    per_node: int
+    """Workers that share a machine, at most, when they are spread evenly."""
 
 
-def resolve(workers: int | None, *, threads: int | None) -> Scale:
-    """What `workers` (none: as many as there are GPUs, else one per node) means on the cluster that Ray runs on.
+def nodes() -> list[Resources]:
+    """The nodes of the cluster that work can be put on."""
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    return [node for node in alive if node.get("CPU", 0) >= 1]
+
+
+def resolve(workers: int | None, *, threads: int | None, nodes: Sequence[Resources]) -> Scale:
+    """What `workers` (none: as many as there are GPUs, else one per node) means on the cluster of `nodes`.
 
     `threads` is all that this machine has, shared among the workers; none: each has as many as CPUs. Raises
     `ValueError` naming what was asked and what there is when the cluster can never give it.
     """
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) >= 1]
     gpus, cpus = (int(sum(node.get(kind, 0) for node in nodes)) for kind in ("GPU", "CPU"))
     number = workers or gpus or (1 if threads else len(nodes))
-    if threads:
-        cpus_each, threads_each = 1, max(1, threads // number)
-    else:
-        # One CPU of each node stays free: data tasks that get none would wait for ever.
-        free = int(min(node["CPU"] for node in nodes)) - 1 if nodes else 0
-        cpus_each = threads_each = max(1, free // -(-number // max(1, len(nodes))))
     if gpus and number > gpus:
         raise ValueError(f"--workers must be at most the number of GPUs, {gpus}, got {number}")
-    if number * cpus_each >= cpus:
+    if number >= cpus:
         raise ValueError(
             f"--workers must be at most {max(0, cpus - 1)} on a cluster with {cpus} CPUs, got {number}; one stays free"
         )
-    return Scale(workers=number, use_gpu=gpus > 0, cpus=cpus_each, threads=threads_each)
+    per_node = -(-number // len(nodes))
+    cpus_each = 1
+    if threads is None:
+        # One CPU of each node stays free: data tasks that get none would wait for ever.
+        cpus_each = max(1, (int(min(node["CPU"] for node in nodes)) - 1) // per_node)
+        threads_each = cpus_each
+    else:
+        threads_each = max(1, threads // number)
+    return Scale(workers=number, use_gpu=gpus > 0, cpus=cpus_each, threads=threads_each, per_node=per_node)
+
+
+def threads_here(most: int, *, sharing: int) -> int:
+    """Threads for one of `sharing` workers on this machine: `most`, or its share of the cores if that is less.
+
+    A node may count more CPUs than it has cores, and more threads than cores make a step many times slower (seen on
+    two cores with four threads: 5 s instead of 0.1 s, since OpenMP's threads wait for each other busily).
+    """
+    return max(1, min(most, len(os.sched_getaffinity(0)) // sharing))

@@ -37,7 +37,7 @@ def run(spec: TrainSpec) -> None:
     `NonFiniteLoss` when training diverges.
     """
     started = time.monotonic()
-    given = scale.resolve(spec.workers, threads=spec.threads)
+    given = scale.resolve(spec.workers, threads=spec.threads, nodes=scale.nodes())
     prepared = manifest.load(spec.source)
     attempt = _new_attempt(spec.scratch)
     trainer = TorchTrainer(
@@ -106,9 +106,13 @@ def train_on_one_rank(config: dict[str, Any]) -> None:
 
 def _train(spec: TrainSpec, *, threads: int) -> None:
     recipe = Recipe(**spec.recipe)
-    torch.set_num_threads(threads)
+    context = ray.train.get_context()
+    rank, world_size = context.get_world_rank(), context.get_world_size()
     device = get_device()
-    rank, world_size = ray.train.get_context().get_world_rank(), ray.train.get_context().get_world_size()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # NCCL sends objects through the current one, which is else the first for all
+    threads = _least(scale.threads_here(threads, sharing=context.get_local_world_size()), world_size)
+    torch.set_num_threads(threads)
     prepared = manifest.load(spec.source)
     seed_everything(recipe.seed)
     precision = resolve_precision(recipe.precision, device)
@@ -122,6 +126,14 @@ def _train(spec: TrainSpec, *, threads: int) -> None:
         epoch = len(history) + 1
         history.append(trainer.run_epoch(epoch, on_step=_reporter(epoch, recipe.epochs, rank)))
         _report(history, trainer, rank=rank, prepared=spec.source.fingerprint, about=about)
+
+
+def _least(threads: int, world_size: int) -> int:
+    """The smallest `threads` of all ranks: each adds up its sums in the same way, wherever it runs."""
+    every: list[int] = [threads] * world_size
+    if world_size > 1:
+        dist.all_gather_object(every, threads)
+    return min(every)
 
 
 def _committed(spec: TrainSpec, trainer: Trainer) -> bool:

@@ -1,0 +1,57 @@
+"""How many workers a job gets on clusters of several shapes."""
+
+import os
+
+import pytest
+
+from tasks.jobs.scale import Resources, resolve, threads_here
+
+_LAPTOP: list[Resources] = [{"CPU": 5}]
+
+
+def test_a_local_run_is_one_worker_with_all_the_threads() -> None:
+    given = resolve(None, threads=2, nodes=_LAPTOP)
+    assert (given.workers, given.cpus, given.threads, given.use_gpu) == (1, 1, 2, False)
+
+
+def test_local_workers_share_the_threads() -> None:
+    assert [resolve(n, threads=4, nodes=_LAPTOP).threads for n in (1, 2, 3, 4)] == [4, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "workers", "expected"),
+    [((2,), None, (1, 1)), ((8,), None, (1, 7)), ((8,), 3, (3, 2)), ((8, 8), None, (2, 7)), ((4, 8), 4, (4, 1))],
+)
+def test_on_a_cluster_there_is_a_worker_per_node_and_a_cpu_of_each_stays_free(
+    cpus: tuple[int, ...], workers: int | None, expected: tuple[int, int]
+) -> None:
+    given = resolve(workers, threads=None, nodes=[{"CPU": number} for number in cpus])
+    assert (given.workers, given.cpus) == expected
+
+
+def test_where_there_are_gpus_every_one_has_a_worker() -> None:
+    given = resolve(None, threads=None, nodes=[{"CPU": 16, "GPU": 4}, {"CPU": 16, "GPU": 4}])
+    assert (given.workers, given.use_gpu, given.cpus) == (8, True, 3)
+
+
+@pytest.mark.parametrize(
+    ("workers", "nodes", "named"),
+    [
+        (None, [{"CPU": 1}], "a cluster with 1 CPUs, got 1"),
+        (5, _LAPTOP, "at most 4 on a cluster with 5 CPUs, got 5"),
+        (3, [{"CPU": 16, "GPU": 2}], "number of GPUs, 2, got 3"),
+        (None, [], "a cluster with 0 CPUs"),
+    ],
+)
+def test_what_the_cluster_can_never_give_is_refused_with_what_it_has(
+    workers: int | None, nodes: list[Resources], named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        resolve(workers, threads=None, nodes=nodes)
+
+
+def test_threads_never_exceed_the_cores_even_where_a_node_counts_more_cpus_than_it_has() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert threads_here(4 * cores, sharing=1) == cores
+    assert threads_here(4 * cores, sharing=cores) == 1
+    assert threads_here(1, sharing=1) == 1
