@@ -56,6 +56,12 @@ def parser() -> argparse.ArgumentParser:
         help="change a field of the recipe, such as epochs=5, precision=fp32 or learning_rate=1e-3; may be repeated "
         "(default: as the recipe says)",
     )
+    add(
+        "--data",
+        metavar="URI",
+        help="a raw dataset that is there already, such as data/datasets/raw/mnist-0164ad4b8b70 (default: the recipe's "
+        "data set, downloaded)",
+    )
     add("--refresh", action="store_true", help="do everything once more, even if its result is there (default: no)")
     _add_shared(parser)
     return parser
@@ -141,10 +147,13 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
     asked_for_sample = len(mirrors) < len(arguments.source)
     if asked_for_sample and (arguments.no_sample or mirrors):
         raise ValueError("--source sample cannot be combined with another --source or with --no-sample")
+    if arguments.data and arguments.source:
+        raise ValueError("--data cannot be combined with --source: nothing is downloaded")
     made = plan.make(
         storage=arguments.storage,
         recipe=recipe,
         workers=arguments.workers,
+        data=arguments.data,
         deadline_minutes=arguments.deadline,
     )
     if asked_for_sample and base.fallback is None and made.data_set.notice is None:
@@ -153,6 +162,7 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
         asked_for_sample
         or (
             not arguments.source
+            and not arguments.data
             and not arguments.no_sample
             and not plan.is_committed(made.raw)
             and sources.unreachable(made.data_set)
@@ -167,6 +177,7 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
         "recipe": recipe.name,
         "storage": str(made.root),
         "source": addresses,
+        "data": made.data and str(made.data),
         "workers": arguments.workers,
         "settings": recipes.changes(recipe),
         "refresh": arguments.refresh,

@@ -13,9 +13,10 @@ if __name__ == "__main__":
 
     raise SystemExit(main())
 
-from typing import Any
+from typing import Annotated, Any
 
 from prefect import flow
+from pydantic import Field
 
 from tasks import plan as planning
 from tasks.cluster import session
@@ -28,26 +29,30 @@ from tasks.preprocess import preprocess
 from tasks.promote import promote
 from tasks.report import report
 from tasks.stage import collected
-from tasks.summary import summarize
+from tasks.summary import outcome, summarize
 from tasks.train import train
+
+_RecipeName = Annotated[str, Field(json_schema_extra={"enum": recipes.known()})]
 
 
 @flow(name="mnist")
 def mnist(
-    recipe: str = "mnist-resnet18",
+    recipe: _RecipeName = "mnist-resnet18",
     storage: str = planning.DEFAULT_STORAGE,
     source: list[str] | None = None,
+    data: str | None = None,
     workers: int | None = None,
     settings: dict[str, Any] | None = None,
     refresh: bool = False,
     deadline_minutes: float = 24 * 60,
-) -> dict[str, Any]:
+) -> Any:
     """Train a model on MNIST, evaluate it and promote it if it is better; what is done already is found, not redone.
 
     Args:
         recipe: What to train on what, such as mnist-resnet18 or mnist-sample-resnet18.
         storage: Where all results lie: a folder or s3://bucket/prefix.
         source: Mirrors to try before the data set's own: http(s) addresses or folders.
+        data: URI of a raw dataset that is there already; empty: download the recipe's.
         workers: Training workers; empty: as many as there are GPUs, else one.
         settings: Fields of the recipe to change, such as {"epochs": 5}.
         refresh: Do everything again, even if its result is there.
@@ -57,6 +62,7 @@ def mnist(
         storage=storage,
         recipe=recipes.override(recipes.load(recipe), settings or {}),
         workers=workers,
+        data=data,
         refresh=refresh,
         deadline_minutes=deadline_minutes,
     )
@@ -69,4 +75,4 @@ def mnist(
         evaluation = evaluate(predictions, plan)
         decision = promote(checkpoint, evaluation, plan, cluster)
         page = report(checkpoint, predictions, evaluation, decision, plan)
-    return summarize(plan, stages, decision, page)
+    return outcome(summarize(plan, stages, decision, page))

@@ -22,6 +22,7 @@ from tasks.cluster import session
 from tasks.plan import DEFAULT_STORAGE
 from tasks.predict import predict_batch
 from tasks.stage import collected
+from tasks.summary import outcome
 
 
 @flow(name="predict")
@@ -32,7 +33,7 @@ def predict(
     split: str | None = None,
     workers: int | None = None,
     deadline_minutes: float = 24 * 60,
-) -> dict[str, Any]:
+) -> Any:
     """Predict every row of a dataset, labels or not, exactly once; predictions that are there already are found.
 
     Args:
@@ -53,4 +54,4 @@ def predict(
     )
     with collected() as stages, session(wanted=not request.is_done()) as cluster:
         predictions = predict_batch(request, cluster)
-    return batch.summarize(request, predictions, stages)
+    return outcome(batch.summarize(request, predictions, stages))

@@ -1,20 +1,15 @@
 """What batch prediction is asked for, resolved and checked before anything slow starts."""
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from storage import files, manifest, registry
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root, parse_root
-from tasks.plan import check_numbers, is_committed, predictions_of
+from tasks.plan import check_committed, check_numbers, is_committed, predictions_of
 
 if TYPE_CHECKING:
     from tasks.stage import Stage
-
-
-_FINGERPRINTED = re.compile(r"-[0-9a-f]{12}$")
-"""Predictions are found again by the fingerprints of model and dataset: a name without one could be anything's."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +42,7 @@ def resolve(
     root = parse_root(storage)
     files.check_writable(root)
     data = DatasetURI(parse_root(dataset, option="--dataset"))
-    made = _committed("--dataset", data, kinds=("raw", "prepared"))
+    made = check_committed("--dataset", data, kinds=("raw", "prepared"))
     splits = sorted({file.split for file in made.files if file.split and file.split != "quarantine"})
     if split is not None and split not in splits:
         raise ValueError(f"--split must be one of {', '.join(splits)}, got {split!r}")
@@ -56,7 +51,7 @@ def resolve(
         if model.partition(":")[0] == "champion"
         else CheckpointURI(parse_root(model, option="--model"))
     )
-    _committed("--model", checkpoint, kinds=("checkpoint",))
+    check_committed("--model", checkpoint, kinds=("checkpoint",))
     return BatchRequest(
         root=root,
         checkpoint=checkpoint,
@@ -77,18 +72,6 @@ def summarize(request: BatchRequest, predictions: PredictionsURI, stages: Sequen
             for stage in stages
         ],
     }
-
-
-def _committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tuple[str, ...]) -> manifest.Manifest:
-    try:
-        made = manifest.load(uri)
-    except FileNotFoundError:
-        raise ValueError(f"{option}: nothing is committed at {uri}; give the URI that a run printed") from None
-    if not _FINGERPRINTED.search(uri.name):
-        raise ValueError(f"{option}: the name must end in '-' and a fingerprint of 12 digits of 0-9a-f, got {uri}")
-    if made.kind not in kinds:
-        raise ValueError(f"{option} must be of kind {' or '.join(kinds)}, got {uri} of kind {made.kind}")
-    return made
 
 
 def _champion(root: Root, model: str, dataset: DatasetURI) -> CheckpointURI:

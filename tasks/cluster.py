@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import files, manifest
-from storage.uri import URI
+from storage.uri import URI, masked
 from tasks.child import Child
 from tasks.follow import Follower, JobFailed, JobRefused
 from tasks.jobs.spec import JobSpec
@@ -75,6 +75,7 @@ class Cluster:
         self._client: JobSubmissionClient | None = None
         self._address = os.environ.get("RAY_ADDRESS", "")
         self._local = not self._address
+        self._how_to_log_in = ""
         if wanted and self._local:
             self._start()
 
@@ -90,8 +91,9 @@ class Cluster:
         files.replace(place, spec.model_copy(update={"threads": threads}).model_dump_json(indent=1).encode())
         found = self._live_job(client, f"{stage}-{target.fingerprint}-")
         job = found or self._submit(client, stage, target, place)
+        self._link(stage, job)
         try:
-            self._follow(client, job, deadline_s=spec.deadline_s)
+            self._follow(client, job, stage, deadline_s=spec.deadline_s)
         except JobFailed:
             # Of two runs at once on one URI the first to commit wins, and the other may trip over that: it has won too.
             if not files.exists(target.child(manifest.NAME)):
@@ -115,7 +117,11 @@ class Cluster:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         code = {"PYTHONPATH": os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")]))}
-        self._child, self._address = start_ray(os.environ | _JOB_ENV | code)
+        self._child, self._address, folder = start_ray(os.environ | _JOB_ENV | code)
+        token = Path(folder, "token")
+        token.touch(mode=0o600)
+        token.write_text(os.environ["RAY_AUTH_TOKEN"] + "\n")
+        self._how_to_log_in = f"; it asks for the token in {token}"
 
     def _connect(self) -> "JobSubmissionClient":
         """A client of the Jobs API, once it answers."""
@@ -135,6 +141,7 @@ class Cluster:
             self._client = JobSubmissionClient(self._address)
         except Exception as error:
             raise JobRefused(f"RAY_ADDRESS={self._address}: no Ray Jobs API answers there: {error}") from error
+        logger().info("Ray's dashboard, while this lasts: %s%s", masked(self._address), self._how_to_log_in)
         return self._client
 
     def _submit(self, client: "JobSubmissionClient", stage: str, target: URI, place: URI) -> str:
@@ -157,15 +164,23 @@ class Cluster:
         except (OSError, RuntimeError) as error:
             raise JobFailed(f"Ray did not take the job: {error}") from error
 
+    def _link(self, stage: str, job: str) -> None:
+        """A link to the job's page in Ray's dashboard, among the artifacts of the running flow."""
+        from prefect.artifacts import create_link_artifact
+
+        link = f"{masked(self._address)}/#/jobs/{job}"
+        about = f"Ray's dashboard for {stage}, while it lasts{self._how_to_log_in}"
+        create_link_artifact(link, key="ray-dashboard", link_text=f"{stage} in Ray's dashboard", description=about)
+
     def _live_job(self, client: "JobSubmissionClient", prefix: str) -> str | None:
         if self._local:
             return None
         live = [job.submission_id for job in client.list_jobs() if not job.status.is_terminal()]
         return next((name for name in live if name and name.startswith(prefix)), None)
 
-    def _follow(self, client: "JobSubmissionClient", job: str, *, deadline_s: float) -> None:
+    def _follow(self, client: "JobSubmissionClient", job: str, stage: str, *, deadline_s: float) -> None:
         deadline = time.monotonic() + deadline_s + 30  # the job minds its own deadline: this is for one that is stuck
-        follower = Follower()
+        follower = Follower(stage)
         answered = time.monotonic()
         while True:
             try:
@@ -187,8 +202,11 @@ class Cluster:
             raise follower.error(f"job {job} ended {status}: {client.get_job_info(job).message}")
 
 
-def start_ray(env: Mapping[str, str]) -> tuple[Child, str]:
-    """A head node on this machine that ends with this process, and the address of its Jobs API; it is not awaited."""
+def start_ray(env: Mapping[str, str]) -> tuple[Child, str, str]:
+    """A head node on this machine that ends with this process, the address of its Jobs API, and its private folder.
+
+    It is not awaited.
+    """
     # Ray puts sockets below this folder, whose names must stay below 107 bytes: hence not below the storage root.
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     port = _free_port()
@@ -205,7 +223,7 @@ def start_ray(env: Mapping[str, str]) -> tuple[Child, str]:
     command += [f"--temp-dir={folder}", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
     command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + _SPARE_CPUS}"]
     command += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats"]
-    return Child(command, env={**env, **more}, remove=folder), address
+    return Child(command, env={**env, **more}, remove=folder), address, folder
 
 
 def await_ray(child: Child, address: str) -> None:

@@ -1,20 +1,33 @@
 """Following a Ray job: from its growing log to log records, and to the error that ended it."""
 
 import json
+import logging
 import re
+import time
 from typing import Any
 
-from tasks.jobs.spec import ERROR, PROGRESS
+from tasks.jobs.spec import ERROR, PROGRESS, RANK
+from tasks.progress import ProgressArtifact
 from tasks.stage import logger
 
 _CHATTER = re.compile(
     r"core_worker\.cc:|Progress bars disabled|Dataset dataset_\S+ execution finished|Setting up process group|"
     r"^\s*$|Runtime env is setting up|Running entrypoint for job|\tINFO |\tWARNING .*(Token auth|Progress bars)"
-    r"|Tip: |FutureWarning|UserWarning|DeprecationWarning|warnings\.warn|\[State Transition\]"
+    r"|Tip: |site-packages/\S+ \w*Warning: |^\s*(\(\w+ pid=.*\) +)?warnings\.warn|\[State Transition\]"
     r"|Attempting to start training worker"
     r"|Started training worker|Checkpoint successfully created|Reporting training result|- \(node_id=|world_rank="
 )
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_FROM_WORKER = re.compile(r"^\((?P<actor>\S+) (?P<process>pid=\d+(?:, ip=[\d.]+)?)\) ?")
+"""What Ray writes before each line that a worker printed."""
+_WARNING = re.compile(r"\bWARNING\b|Warning: |\bERROR\b|\bTraceback\b")
+
+_LINES_PER_S = 10.0
+"""How many of a job's lines go on, averaged; beyond that they are counted: Prefect keeps each in its database."""
+_BURST = 200
+"""How many may come at once."""
+_TELL_EVERY_S = 10.0
+"""How often progress is told as a line of its own; in between it is told at level DEBUG."""
 
 
 class JobFailed(RuntimeError):
@@ -28,12 +41,17 @@ class JobRefused(JobFailed):
 
 
 class Follower:
-    """Turns a growing job log into log records: progress, what workers print, and at the end the error."""
+    """Turns a growing job log into log records, in order: progress, what workers print, and at the end the error."""
 
-    def __init__(self) -> None:
+    def __init__(self, stage: str) -> None:
+        self._artifact = ProgressArtifact(stage)
         self._seen = 0
         self._error: dict[str, Any] | None = None
         self._last: list[str] = []
+        self._ranks: dict[str, int] = {}
+        self._epoch: int | None = None
+        self._allowed, self._counted_at, self._left_out = float(_BURST), time.monotonic(), 0
+        self._told = float("-inf")
 
     def read(self, log: str, *, ended: bool) -> None:
         """Handle the lines that are new in `log`; the last one only when it is whole."""
@@ -41,6 +59,8 @@ class Follower:
         new, self._seen = log[self._seen : end], max(end, self._seen)
         for line in new.splitlines():
             self._line(_ANSI.sub("", line))
+        if ended:
+            self._tell_left_out()
 
     def error(self, otherwise: str) -> JobFailed:
         """The error that ended the job, with its last lines logged."""
@@ -55,15 +75,53 @@ class Follower:
         if PROGRESS in line:
             content = _json_after(PROGRESS, line)
             if content:
-                text = f"{content['what']}: {content['done']:,}/{content['total']:,} {content['note']}".rstrip()
-                logger().info("%s", text, extra={"progress": content})
+                self._progress(content)
+        elif RANK in line:
+            worker, content = _FROM_WORKER.match(line), _json_after(RANK, line)
+            if worker and content:
+                self._ranks[worker["process"]] = content["rank"]
         elif ERROR in line:
             self._error = _json_after(ERROR, line) or self._error
         elif _CHATTER.search(line):
             logger().debug("%s", line)
         else:
             self._last = [*self._last[-29:], line]
-            logger().info("%s", line, extra={"job": True})
+            self._pass_on(self._named(line))
+
+    def _progress(self, content: dict[str, Any]) -> None:
+        self._epoch = content["epoch"] or self._epoch
+        text = f"{content['what']}: {content['done']:,}/{content['total']:,} {content['note']}".rstrip()
+        due = content["done"] == content["total"] or time.monotonic() - self._told > _TELL_EVERY_S
+        if due:
+            self._told = time.monotonic()
+        logger().log(logging.INFO if due else logging.DEBUG, "%s", text, extra={"progress": content})
+        self._artifact.update(content["fraction"], text)
+
+    def _named(self, line: str) -> str:
+        """`line` with the rank that printed it, and the epoch it was in, in place of a process number."""
+        worker = _FROM_WORKER.match(line)
+        if worker is None or worker["process"] not in self._ranks:
+            return line
+        epoch = f", epoch {self._epoch}" if self._epoch else ""
+        return f"[rank {self._ranks[worker['process']]}{epoch}] {line[worker.end() :]}"
+
+    def _pass_on(self, line: str) -> None:
+        now = time.monotonic()
+        self._allowed = min(_BURST, self._allowed + (now - self._counted_at) * _LINES_PER_S)
+        self._counted_at = now
+        if self._allowed < 1:
+            self._left_out += 1
+            return
+        self._allowed -= 1
+        self._tell_left_out()
+        level = logging.WARNING if _WARNING.search(line) else logging.INFO
+        logger().log(level, "%s", line, extra={"job": True})
+
+    def _tell_left_out(self) -> None:
+        if self._left_out:
+            text = "%d lines were left out here; the job's log in Ray's dashboard has them"
+            logger().warning(text, self._left_out, extra={"job": True})
+            self._left_out = 0
 
 
 def _json_after(marker: str, line: str) -> dict[str, Any] | None:

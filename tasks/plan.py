@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import re
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +19,9 @@ VERSIONS = {"download": 1, "preprocess": 1, "train": 1, "predict": 1, "evaluate"
 DEFAULT_STORAGE = os.environ.get("PIPELINE_STORAGE", "./data")
 """Where results lie unless a run is told otherwise."""
 
+_FINGERPRINTED = re.compile(r"-[0-9a-f]{12}$")
+"""Results are found again by the fingerprints of what they were made from: a name without one could be anything's."""
+
 _PREPROCESS_FIELDS = ("seed", "validation_fraction", "max_quarantined")
 _NOT_TRAINING_FIELDS = ("name", "data", "fallback", "accuracy_floor", "margin", *_PREPROCESS_FIELDS[1:])
 
@@ -32,6 +36,8 @@ class Plan:
     """Complete and checked."""
     workers: int | None = None
     """Training workers as asked; none: as many as the cluster has GPUs, else one."""
+    data: DatasetURI | None = None
+    """A raw dataset that is there already, in place of the recipe's download."""
     refresh: int = 0
     """Which repetition of the same work this is; 0 the first."""
     deadline_s: float = 24 * 3600.0
@@ -44,7 +50,9 @@ class Plan:
 
     @cached_property
     def raw(self) -> DatasetURI:
-        """The downloaded images as Parquet."""
+        """The images as they came, in Parquet."""
+        if self.data is not None:
+            return self.data
         sums = {file.name: file.sha256 for file in self.data_set.files}
         digest = self._fingerprint("download", [], {"data": self.recipe.data, "sha256": sums, "refresh": self.refresh})
         return DatasetURI(self.root.child(f"datasets/raw/{self.recipe.data}-{digest}"))
@@ -114,17 +122,20 @@ def make(
     storage: str,
     recipe: Recipe,
     workers: int | None = None,
+    data: str | None = None,
     refresh: bool = False,
     deadline_minutes: float = 24 * 60,
 ) -> Plan:
     """The checked plan of one run.
 
-    Raises `ValueError` naming what is wrong: a storage that cannot be written, a number that is out of range.
+    Raises `ValueError` naming what is wrong: a storage that cannot be written, a number that is out of range, a
+    dataset that is not there or not the recipe's.
     """
     check_numbers(workers=workers, deadline_minutes=deadline_minutes)
     root = parse_root(storage)
     files.check_writable(root)
-    plan = Plan(root=root, recipe=recipe, workers=workers, deadline_s=deadline_minutes * 60)
+    raw = _raw(data, recipe) if data else None
+    plan = Plan(root=root, recipe=recipe, workers=workers, data=raw, deadline_s=deadline_minutes * 60)
     return refreshed(plan) if refresh else plan
 
 
@@ -134,6 +145,28 @@ def check_numbers(*, workers: int | None, deadline_minutes: float) -> None:
         raise ValueError(f"--workers must be >= 1, got {workers}")
     if not 0 < deadline_minutes < math.inf:
         raise ValueError(f"--deadline must be > 0 minutes and finite, got {deadline_minutes}")
+
+
+def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tuple[str, ...]) -> manifest.Manifest:
+    """The manifest of `uri`; raises `ValueError` naming `option` when nothing of these kinds is committed there."""
+    try:
+        made = manifest.load(uri)
+    except FileNotFoundError:
+        raise ValueError(f"{option}: nothing is committed at {uri}; give the URI that a run printed") from None
+    if not _FINGERPRINTED.search(uri.name):
+        raise ValueError(f"{option}: the name must end in '-' and a fingerprint of 12 digits of 0-9a-f, got {uri}")
+    if made.kind not in kinds:
+        raise ValueError(f"{option} must be of kind {' or '.join(kinds)}, got {uri} of kind {made.kind}")
+    return made
+
+
+def _raw(data: str, recipe: Recipe) -> DatasetURI:
+    """The raw dataset at `data`, once it is known to be one of the recipe's data set."""
+    uri = DatasetURI(parse_root(data, option="--data"))
+    found = check_committed("--data", uri, kinds=("raw",)).parameters.get("data")
+    if found != recipe.data:
+        raise ValueError(f"--data must be of data set {recipe.data!r}, got {uri} of {found!r}; choose another --recipe")
+    return uri
 
 
 def scratch_of(root: Root, target: URI) -> URI:

@@ -2,6 +2,7 @@
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
 
 from storage import manifest, registry
 from storage.registry import Decision, Superseded
@@ -11,6 +12,9 @@ from tasks.evaluate import evaluate
 from tasks.plan import Plan
 from tasks.predict import predict
 from tasks.stage import logger, stage
+
+PROMOTED = "pipeline.model.promoted"
+"""Name of the event that tells of a new champion."""
 
 _TRIES = 5
 _UNSCORED = "the champion cannot be scored"
@@ -36,9 +40,21 @@ def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cl
                 except Superseded:
                     logger().info("another run decided on %s meanwhile: judging again", plan.data_set.name)
                     continue
+                announce(decision, plan)
             logger().info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.reason)
             return decision
     raise Superseded(f"other runs kept deciding on {plan.data_set.name}; run again")
+
+
+def announce(decision: Decision, plan: Plan) -> None:
+    """Tell Prefect's server of a promotion, as an event that automations can wait for."""
+    if decision.promoted:
+        name = plan.data_set.name
+        emit_event(
+            PROMOTED,
+            resource={"prefect.resource.id": f"pipeline.champion.{name}", "prefect.resource.name": name},
+            payload={"checkpoint": decision.challenger, "reason": decision.reason, "metrics": decision.metrics},
+        )
 
 
 def score_champion(champion: CheckpointURI, plan: Plan, cluster: Cluster) -> EvaluationURI | str:

@@ -129,6 +129,7 @@ def command(plan: Plan) -> str:
     words = ["python", "flows/pipeline.py", "--recipe", plan.recipe.name]
     for name, value in recipes.changes(plan.recipe).items():
         words += ["--set", f"{name}={value}"]
+    words += ["--data", str(plan.data)] if plan.data else []
     words += ["--workers", str(plan.workers)] if plan.workers else []
     return shlex.join(words)
 

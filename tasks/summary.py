@@ -3,13 +3,24 @@
 from collections.abc import Sequence
 from typing import Any
 
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
+from prefect.states import Completed
 
 from storage import manifest
 from storage.registry import Decision
 from storage.uri import ReportURI
 from tasks.plan import Plan
 from tasks.stage import Stage
+
+NOTHING_NEW = "NothingNew"
+"""Name of the state in which a deployment's run ends that found every result there already."""
+
+
+def outcome(summary: dict[str, Any]) -> Any:
+    """What a flow returns: `summary`, for a deployment's run that had nothing to do within a state that says so."""
+    if deployment.id and all(stage["reused"] for stage in summary["stages"]):
+        return Completed(name=NOTHING_NEW, message="every result of this run is there already", data=summary)
+    return summary
 
 
 def summarize(plan: Plan, stages: Sequence[Stage], decision: Decision, page: ReportURI) -> dict[str, Any]:

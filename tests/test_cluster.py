@@ -22,7 +22,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    head, address = start_ray(os.environ)
+    head, address, _ = start_ray(os.environ)
     try:
         await_ray(head, address)
         yield address

@@ -59,13 +59,19 @@ def main(stage: str, spec_type: type[JobSpec]) -> None:
         raise SystemExit(1) from error
 
 
-def progress(what: str, done: int, total: int, note: str = "") -> None:
-    """Tell whoever follows the log that `done` of `total` is done; at most twice a second, the last one always."""
+def progress(
+    what: str, done: int, total: int, note: str = "", *, fraction: float | None = None, epoch: int | None = None
+) -> None:
+    """Tell whoever follows the log that `done` of `total` is done; at most twice a second, the last one always.
+
+    `fraction` is how much of the whole job is done, where that is something else.
+    """
     global _said_at
     if done < total and time.monotonic() - _said_at < 0.5:
         return
     _said_at = time.monotonic()
-    say(PROGRESS, what=what, done=done, total=total, note=note)
+    fraction = done / max(total, 1) if fraction is None else fraction
+    say(PROGRESS, what=what, done=done, total=total, note=note, fraction=fraction, epoch=epoch)
 
 
 def say(marker: str, **content: Any) -> None:

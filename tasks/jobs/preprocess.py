@@ -108,7 +108,8 @@ def _check_rows(uri: DatasetURI, raw: Manifest, *, num_classes: int) -> pd.DataF
         )
         for batch in dataset.iter_batches(batch_format="pandas", batch_size=None, prefetch_batches=0):
             frames.append(batch.assign(source=split))
-            driver.progress("rows checked", sum(map(len, frames)), sum(file.rows or 0 for file in listed))
+            done, total = sum(map(len, frames)), sum(file.rows or 0 for file in listed)
+            driver.progress("rows checked", done, total, fraction=done / total / 2)
     checked = pd.concat(frames, ignore_index=True).sort_values(["source", "row"], ignore_index=True)
     again = checked.duplicated(["source", "id"]) & (checked["reason"] == "")
     checked.loc[again, "reason"] = "id appears twice"
@@ -193,7 +194,7 @@ def _write(
     rows: list[dict[str, Any]] = []
     for row in written.iter_rows():
         rows.append(row)
-        driver.progress("parts written", len(rows), len(targets))
+        driver.progress("parts written", len(rows), len(targets), fraction=0.5 + len(rows) / len(targets) / 2)
     rows.sort(key=lambda row: row["part"])
     assert [row["part"] for row in rows] == sorted(targets), "a part was lost on the way"
     return rows

@@ -9,7 +9,9 @@ from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
 from tasks.learning.recipes import Recipe
 
 PROGRESS = "::progress "
-"""Starts a line of a job's log that holds progress as JSON: what, done, total, note."""
+"""Starts a line of a job's log that holds progress as JSON: what, done, total, note, fraction, epoch."""
+RANK = "::rank "
+"""Starts the line of a job's log in which a training worker tells its rank as JSON."""
 ERROR = "::error "
 """Starts a line of a job's log that holds the error that ended it as JSON: type, message, permanent."""
 

@@ -18,7 +18,7 @@ from storage.manifest import File, Manifest
 from storage.uri import URI, DatasetURI
 from tasks.jobs import driver, parts, scale
 from tasks.jobs.loaders import make_loader
-from tasks.jobs.spec import TrainSpec
+from tasks.jobs.spec import RANK, TrainSpec
 from tasks.learning import checkpoint, images
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.loop import EpochMetrics, NonFiniteLoss, Trainer, WrongBatchSize, seed_everything
@@ -108,6 +108,7 @@ def _train(spec: TrainSpec, *, threads: int) -> None:
     recipe = Recipe(**spec.recipe)
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
+    driver.say(RANK, rank=rank)
     device = get_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)  # NCCL sends objects through the current one, which is else the first for all
@@ -166,7 +167,9 @@ def _resume(spec: TrainSpec, trainer: Trainer, about: dict[str, Any]) -> list[Ep
     torch.set_num_threads(about["resolved"]["threads"])
     history = checkpoint.restore(URI(chosen[0]), trainer, prepared=spec.source.fingerprint, about=about)
     if trainer.rank == 0:
-        driver.progress("epochs done before", len(history), len(history), "going on from the newest checkpoint")
+        share = len(history) / trainer.recipe.epochs
+        note = "going on from the newest checkpoint"
+        driver.progress("epochs done before", len(history), len(history), note, fraction=share)
     return history
 
 
@@ -182,13 +185,15 @@ def _report(history: list[EpochMetrics], trainer: Trainer, *, rank: int, prepare
         )
     if rank == 0:
         note = f"validation loss {metrics.validation_loss:.4f}, accuracy {metrics.validation_accuracy:.4f}"
-        driver.progress("epochs", metrics.epoch, trainer.recipe.epochs, note)
+        driver.progress("epochs", metrics.epoch, trainer.recipe.epochs, note, epoch=metrics.epoch)
 
 
 def _reporter(epoch: int, epochs: int, rank: int) -> Any:
     def on_step(step: int, steps: int, loss: float) -> None:
         if rank == 0:
-            driver.progress(f"epoch {epoch}/{epochs}, steps", step, steps, f"loss {loss:.3f}")
+            share = (epoch - 1 + step / steps) / epochs
+            what, note = f"epoch {epoch}/{epochs}, steps", f"loss {loss:.3f}"
+            driver.progress(what, step, steps, note, fraction=share, epoch=epoch)
 
     return on_step
 

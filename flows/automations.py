@@ -1,0 +1,122 @@
+"""What the Prefect server does by itself for our runs: ends those that died unseen, and tells a webhook."""
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from tasks.promote import PROMOTED
+
+WEBHOOK = "PIPELINE_WEBHOOK_URL"
+"""Environment variable with the address that is told of failed and crashed runs and of promotions."""
+MISSED_S = 90.0
+"""How long after its last heartbeat (one every 30 s) a run is given up; Prefect's own advice is three of them."""
+
+_RUN = """{
+ "event": "run-{{ flow_run.state.type.value | lower }}",
+ "flow": {{ flow.name | tojson }},
+ "deployment": {{ deployment.name | tojson }},
+ "run": {{ flow_run.name | tojson }},
+ "run_id": "{{ flow_run.id }}",
+ "state": {{ flow_run.state.name | tojson }},
+ "at": "{{ event.occurred }}",
+ "link": {{ flow_run | ui_url | tojson }}
+}"""
+"""No message of the error: it may quote what a person or a library put into it."""
+_PROMOTION = """{
+ "event": "promoted",
+ "data": {{ event.resource["prefect.resource.name"] | tojson }},
+ "checkpoint": {{ event.payload.checkpoint | tojson }},
+ "reason": {{ event.payload.reason | tojson }},
+ "metrics": {{ event.payload.metrics | tojson }},
+ "at": "{{ event.occurred }}"
+}"""
+
+
+def apply(client: Any, project: str) -> Iterator[str]:
+    """Bring the server's automations and the webhook's block into line; a line for each thing changed."""
+    url = os.environ.get(WEBHOOK)
+    block = _save_block(f"{project}-webhook", url) if url else None
+    wanted = {f"{project}: {name}": parts for name, parts in automations(project, block).items()}
+    held = {one.name: one for one in client.read_automations() if one.name.startswith(f"{project}: ")}
+    for name in sorted(held.keys() - wanted.keys()):
+        client.delete_automation(held[name].id)
+        yield f"removed automation {name!r}"
+    for name, core in wanted.items():
+        core = core.model_copy(update={"name": name})
+        if name not in held:
+            client.create_automation(core)
+            yield f"created automation {name!r}"
+        elif _content(held[name]) != _content(core):
+            client.update_automation(held[name].id, core)
+            yield f"changed automation {name!r}"
+    if url is None and _delete_block(client, f"{project}-webhook"):
+        yield "removed the webhook's block"
+
+
+def automations(project: str, webhook: Any) -> dict[str, Any]:
+    """Every automation by name; those that call `webhook` (the id of a block) only when there is one."""
+    from prefect.automations import AutomationCore, CallWebhook, ChangeFlowRunState, EventTrigger, Posture
+    from prefect.client.schemas.objects import StateType
+
+    ours: dict[str, str | list[str]] = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{project}"}
+    runs: dict[str, str | list[str]] = {"prefect.resource.id": "prefect.flow-run.*"}
+    crash = ChangeFlowRunState(
+        name=None, state=StateType.CRASHED, message=f"no heartbeat for {MISSED_S:.0f} s", force=False
+    )
+    found = {
+        "end runs that died": AutomationCore(
+            name="",
+            description="A run whose heartbeats stop is marked as crashed, so that the next one can start.",
+            trigger=EventTrigger(
+                after={"prefect.flow-run.heartbeat"},
+                expect={"prefect.flow-run.*"},  # another heartbeat, or the end of the run in whatever state
+                match=runs,
+                match_related=ours,
+                for_each={"prefect.resource.id"},
+                posture=Posture.Proactive,
+                threshold=1,
+                within=timedelta(seconds=MISSED_S),
+            ),
+            actions=[crash],
+        )
+    }
+    if webhook is not None:
+        ends = {f"prefect.flow-run.{state}" for state in ("Failed", "TimedOut", "Crashed")}
+        found["tell of failed and crashed runs"] = AutomationCore(
+            name="",
+            trigger=EventTrigger(expect=ends, match=runs, match_related=ours, posture=Posture.Reactive, threshold=1),
+            actions=[CallWebhook(block_document_id=webhook, payload=_RUN)],
+        )
+        found["tell of promotions"] = AutomationCore(
+            name="",
+            trigger=EventTrigger(expect={PROMOTED}, posture=Posture.Reactive, threshold=1),
+            actions=[CallWebhook(block_document_id=webhook, payload=_PROMOTION)],
+        )
+    return found
+
+
+def _content(automation: Any) -> Any:
+    names = {"description", "enabled", "trigger", "actions"}
+    return automation.model_dump(mode="json", include=names)
+
+
+def _save_block(name: str, url: str) -> Any:
+    """The id of the block that holds the address: the server keeps it encrypted and shows it masked."""
+    from prefect.blocks.webhook import Webhook
+    from prefect.types import SecretDict
+    from pydantic import SecretStr
+
+    webhook = Webhook(url=SecretStr(url), headers=SecretDict({"Content-Type": "application/json"}))
+    return webhook.save(name, overwrite=True)
+
+
+def _delete_block(client: Any, name: str) -> bool:
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        block = client.read_block_document_by_name(name, "webhook", include_secrets=False)
+    except ObjectNotFound:
+        return False
+    client.delete_block_document(block.id)
+    return True

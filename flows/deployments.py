@@ -1,0 +1,203 @@
+"""`make deploy`: brings a Prefect server into line with prefect.yaml, and says what it changed.
+
+Deployments and their schedules, the work pool, and the automations of `flows.automations`. What the file does not
+have any more is removed from the server, as long as it carries the project's tag: nobody else's is touched.
+"""
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+
+_EPILOG = """\
+environment:
+  PREFECT_API_URL       the server to change, such as http://127.0.0.1:4200/api
+  PIPELINE_WEBHOOK_URL  told of failed and crashed runs and of promotions (default: nobody is told)"""
+
+
+def main() -> int:
+    """0 when the server is in line with the file, 1 when it could not be brought there, 2 for a wrong request."""
+    parser = argparse.ArgumentParser(
+        prog="python flows/deployments.py",
+        description="Bring a Prefect server into line with prefect.yaml: deployments, schedules, automations.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.parse_args()
+    from flows.cli import guarded
+
+    return guarded(lambda: _main())
+
+
+def _main() -> int:
+    from prefect.settings import get_current_settings
+
+    from flows.cli import fail
+
+    if not get_current_settings().api.url:
+        fail("PREFECT_API_URL is not set: name the server to deploy to, or start one with `make up`", code=2)
+    try:
+        for line in apply():
+            print(line)
+    except ValueError as error:
+        fail(str(error), code=2)
+    return 0
+
+
+def apply() -> list[str]:
+    """Bring the server at PREFECT_API_URL into line with prefect.yaml; a line for each thing changed, none for none.
+
+    Raises `ValueError` for what is wrong with the file, `RuntimeError` when the server refuses.
+    """
+    import httpx
+    from prefect.client.orchestration import get_client
+
+    from flows import automations
+
+    wanted = declared()
+    with get_client(sync_client=True) as client:
+        try:
+            client.hello().raise_for_status()
+        except httpx.HTTPError as error:
+            raise RuntimeError(f"no Prefect server answers at {client.api_url}: {error}; start it first") from None
+        project = project_name()
+        before = _held(client, project)
+        changes = [f"created work pool {name}" for name in _create_pools(client, wanted)]
+        _run_prefect_deploy()
+        _prune(client, project, wanted)
+        after = _held(client, project)
+        changes += list(_differences(before, after))
+        changes += list(automations.apply(client, project))
+    return changes or ["nothing to change: the server is in line with prefect.yaml"]
+
+
+def project_name() -> str:
+    """The name in prefect.yaml, which is also the tag of all that belongs to it."""
+    return str(_file()["name"])
+
+
+def declared() -> dict[tuple[str, str], dict[str, Any]]:
+    """The deployments in prefect.yaml by entrypoint and name; raises `ValueError` for one that could not be pruned."""
+    project, found = project_name(), {}
+    for one in _file()["deployments"]:
+        if project not in one.get("tags", []):
+            raise ValueError(
+                f"prefect.yaml: deployment {one['name']!r} needs the tag {project!r}: it marks what is ours"
+            )
+        if not all(schedule.get("slug") for schedule in one.get("schedules", [])):
+            raise ValueError(f"prefect.yaml: every schedule of deployment {one['name']!r} needs a slug, its name")
+        found[one["entrypoint"], one["name"]] = one
+    return found
+
+
+def _file() -> dict[str, Any]:
+    import yaml
+
+    content: dict[str, Any] = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())
+    return content
+
+
+def _create_pools(client: Any, wanted: dict[tuple[str, str], dict[str, Any]]) -> Iterator[str]:
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectNotFound
+
+    for name in sorted({one["work_pool"]["name"] for one in wanted.values()}):
+        try:
+            client.read_work_pool(name)
+        except ObjectNotFound:
+            client.create_work_pool(WorkPoolCreate(name=name, type="process"))
+            yield name
+
+
+def _run_prefect_deploy() -> None:
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+    answer = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+    if answer.returncode:
+        raise RuntimeError(f"`prefect deploy --all` failed:\n{(answer.stdout + answer.stderr)[-3000:]}")
+
+
+def _prune(client: Any, project: str, wanted: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Remove what `prefect deploy` leaves: deployments and schedules that are not in the file any more."""
+    for deployment in _deployments(client, project):
+        one = wanted.get((deployment.entrypoint, deployment.name))
+        if one is None:
+            client.delete_deployment(deployment.id)
+            continue
+        slugs = {schedule["slug"] for schedule in one.get("schedules", [])}
+        for schedule in deployment.schedules:
+            if schedule.slug not in slugs:
+                client.delete_deployment_schedule(deployment.id, schedule.id)
+
+
+def _deployments(client: Any, project: str) -> list[Any]:
+    """The deployments on the server that carry the project's tag."""
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+
+    found: list[Any] = []
+    page = 100
+    while True:
+        some = client.read_deployments(
+            deployment_filter=DeploymentFilter(tags=DeploymentFilterTags(all_=[project])), limit=page, offset=len(found)
+        )
+        found += some
+        if len(some) < page:
+            return found
+
+
+def _held(client: Any, project: str) -> dict[str, dict[str, Any]]:
+    """What the server holds for us, as far as prefect.yaml decides it."""
+    held = {}
+    for deployment in _deployments(client, project):
+        flow = client.read_flow(deployment.flow_id).name
+        schedules = {
+            one.slug: f"{_said(one.schedule)}{'' if one.active else ' (paused)'}" for one in deployment.schedules
+        }
+        held[f"{flow}/{deployment.name}"] = {
+            "description": deployment.description,
+            "entrypoint": deployment.entrypoint,
+            "parameters": deployment.parameters,
+            "work pool": deployment.work_pool_name,
+            "job variables": deployment.job_variables,
+            "concurrency limit": deployment.global_concurrency_limit and deployment.global_concurrency_limit.limit,
+            "form": deployment.parameter_openapi_schema,
+            "folder": deployment.pull_steps,
+        } | {f"schedule {slug}": said for slug, said in schedules.items()}
+    return held
+
+
+def _said(schedule: Any) -> str:
+    return f"{getattr(schedule, 'cron', None) or schedule} {getattr(schedule, 'timezone', '') or ''}".strip()
+
+
+def _differences(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for name in sorted(before.keys() | after.keys()):
+        if name not in after:
+            yield f"removed deployment {name}"
+        elif name not in before:
+            schedules = [f"{key} ({value})" for key, value in after[name].items() if key.startswith("schedule ")]
+            yield f"created deployment {name}" + (f" with {', '.join(schedules)}" if schedules else "")
+        else:
+            yield from (f"{name}: {change}" for change in _changes(before[name], after[name]))
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    for field in sorted(before.keys() | after.keys()):
+        old, new = before.get(field), after.get(field)
+        if old == new:
+            continue
+        if field in ("form", "folder", "job variables"):
+            yield f"changed {field}"
+        elif field.startswith("schedule "):
+            yield f"removed {field} ({old})" if new is None else f"set {field} to {new}"
+        else:
+            yield f"changed {field} from {old!r} to {new!r}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
