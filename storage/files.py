@@ -5,6 +5,7 @@ linked there; S3 does as much by itself.
 """
 
 import contextlib
+import dataclasses
 import errno
 import os
 import shutil
@@ -23,9 +24,21 @@ _TRIES = 8
 _CONNECT_S = 10
 """How long one try may take to connect."""
 _CHECK_CONNECT_S = 3
-"""The same in `check_writable`, which tries twice and so ends within 10 s when nobody answers."""
+"""The same in `check_readable` and `check_writable`, which try twice and so end within 10 s when nobody answers."""
 _KEYS_PER_REQUEST = 1000
 """How many files S3 removes at once."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One file as a listing shows it."""
+
+    path: str
+    """Relative to the folder that was listed."""
+    size: int
+    """Bytes."""
+    modified: float
+    """When it was last written: seconds since 1970 by the storage's clock."""
 
 
 def read(uri: URI) -> bytes:
@@ -104,6 +117,16 @@ def children(uri: URI) -> list[str]:
     return sorted(name for name in names if name and not name.startswith(".tmp-"))
 
 
+def walk(uri: URI) -> list[Entry]:
+    """Every file below `uri` at any depth, sorted by path, none when there is nothing.
+
+    Also those that `children` leaves out. A link is a file of its own and is not followed; S3 keys that no URI can
+    name, such as `a//b`, are left out. Raises `PermissionError` for a folder that cannot be looked into.
+    """
+    found = _walk_on_s3(uri) if uri.is_s3 else _walk_on_disk(uri)
+    return sorted(found, key=lambda entry: entry.path)
+
+
 def remove(uri: URI) -> None:
     """Remove everything at and below `uri`, if there is anything."""
     if uri.is_s3:
@@ -116,40 +139,68 @@ def remove(uri: URI) -> None:
             os.unlink(uri)
 
 
+def check_readable(uri: URI, *, option: str = "--storage") -> None:
+    """Return when there is a file below `uri`, or a folder on a disk; writes nothing.
+
+    Raises `FileNotFoundError` when there is nothing, and `ValueError` naming `option`, what is wrong and what to do
+    when that cannot be known, within 10 s when nobody answers.
+    """
+    with _told(uri, option=option, verb="read"):
+        if _has_content(uri):
+            return
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(uri))
+
+
 def check_writable(root: Root) -> None:
     """Return when files can be created below `root`, and only once; nothing but the folder itself stays.
 
     Raises `ValueError` naming `--storage`, what is wrong and what to do, within 10 s when nobody answers.
     """
-    advice = "check AWS_ENDPOINT_URL and the AWS_* variables" if root.is_s3 else "choose another folder"
-    try:
+    with _told(root, option="--storage", verb="write to"):
         if root.is_s3:
             _check_bucket(root)
         else:
             os.makedirs(root, exist_ok=True)
-        kept = _refuses_to_overwrite(root)
+        if _refuses_to_overwrite(root):
+            return
+    reason, advice = "it lets a file be created twice", "choose a storage with conditional writes (If-None-Match)"
+    raise ValueError(f"--storage: cannot write to {root}: {reason}; {advice}")
+
+
+@contextlib.contextmanager
+def _told(uri: URI, *, option: str, verb: str) -> Iterator[None]:
+    """Every way in which `uri` cannot be reached becomes one `ValueError` that names `option` and what to do."""
+    advice = "check AWS_ENDPOINT_URL and the AWS_* variables" if uri.is_s3 else "choose another folder"
+    try:
+        yield
+        return
     except OSError as error:
         reason = error.strerror or str(error)
-        if root.is_s3 and isinstance(error, FileNotFoundError):
+        if uri.is_s3 and isinstance(error, FileNotFoundError):
             reason, advice = "its bucket does not exist", "create it or name another"
-        elif root.is_s3 and isinstance(error, PermissionError):
+        elif uri.is_s3 and isinstance(error, PermissionError):
             reason = "access is refused"
     except Exception as error:  # botocore has many: no credentials, no endpoint, no region
-        if not root.is_s3 or not (isinstance(error, ValueError) or type(error).__module__.startswith("botocore")):
+        if not uri.is_s3 or not (isinstance(error, ValueError) or type(error).__module__.startswith("botocore")):
             raise
         reason = " ".join(str(error).split())
-    else:
-        if kept:
-            return
-        reason, advice = "it lets a file be created twice", "choose a storage with conditional writes (If-None-Match)"
-    raise ValueError(f"--storage: cannot write to {root}: {masked(reason)}; {advice}")
+    raise ValueError(f"{option}: cannot {verb} {uri}: {masked(reason)}; {advice}")
+
+
+def _has_content(uri: URI) -> bool:
+    if uri.is_s3:
+        bucket, key = _split(uri)
+        prefix = "" if key == "/" else f"{key}/"
+        return bool(_quick_s3().call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents"))
+    try:
+        return bool(os.listdir(uri))
+    except FileNotFoundError:
+        return False
 
 
 def _check_bucket(root: Root) -> None:
     """Return when the bucket answers; seen with SeaweedFS: a mere write would make a missing one."""
-    s3 = _connect(tries=2, connect_s=_CHECK_CONNECT_S, read_s=_CHECK_CONNECT_S, skip_instance_cache=True)
-    s3.retries = 1
-    s3.call_s3("head_bucket", Bucket=_split(root)[0])
+    _quick_s3().call_s3("head_bucket", Bucket=_split(root)[0])
 
 
 def _refuses_to_overwrite(root: Root) -> bool:
@@ -171,6 +222,13 @@ def _s3() -> Any:
     return s3
 
 
+def _quick_s3() -> Any:
+    """A client that does not wait long for an answer."""
+    s3 = _connect(tries=2, connect_s=_CHECK_CONNECT_S, read_s=_CHECK_CONNECT_S, skip_instance_cache=True)
+    s3.retries = 1
+    return s3
+
+
 def _connect(*, tries: int, connect_s: int, read_s: int, skip_instance_cache: bool = False) -> Any:
     import s3fs  # only where S3 is used: the import takes most of a second
 
@@ -189,6 +247,32 @@ def _split(uri: URI) -> tuple[str, str]:
     """Bucket and key of an S3 URI; the bucket itself has the key `/`, at which nothing ever is."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     return bucket, key or "/"
+
+
+def _walk_on_disk(folder: URI) -> Iterator[Entry]:
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise error
+
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        for name in [*names, *links]:
+            path = os.path.join(place, name)
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                found = os.lstat(path)
+                yield Entry(path=os.path.relpath(path, folder), size=found.st_size, modified=found.st_mtime)
+
+
+def _walk_on_s3(folder: URI) -> Iterator[Entry]:
+    prefix = folder.removeprefix("s3://") + "/"
+    try:
+        found = _s3().find(folder, detail=True)
+    except FileNotFoundError:
+        return
+    for key, about in found.items():
+        path = key.removeprefix(prefix)
+        if key.startswith(prefix) and {"", ".", ".."}.isdisjoint(path.split("/")):
+            yield Entry(path=path, size=int(about["size"]), modified=about["LastModified"].timestamp())
 
 
 def _remove_on_s3(uri: URI) -> None:

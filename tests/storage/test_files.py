@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -119,6 +120,30 @@ class TestContract:
     def test_remove_of_nothing_does_nothing(self, root: Root) -> None:
         files.remove(root.child("missing"))
 
+    def test_walk_finds_every_file_below_with_its_size(self, root: Root) -> None:
+        for name in ("a/file", "a/deep/er/file", "a/.tmp-left", "ab/file", "a-file"):
+            files.create(root.child(name), b"x" * len(name))
+        found = [(entry.path, entry.size) for entry in files.walk(root.child("a"))]
+        assert found == [(".tmp-left", 11), ("deep/er/file", 14), ("file", 6)]
+
+    def test_walk_tells_when_a_file_was_last_written(self, root: Root) -> None:
+        before = time.time()
+        files.create(root.child("file"), b"old")
+        files.replace(root.child("file"), b"new")
+        (entry,) = files.walk(root)
+        assert before - 2 <= entry.modified <= time.time() + 2  # S3 tells whole seconds
+
+    @pytest.mark.parametrize("place", ["missing", "folder/file", "fol"])
+    def test_walk_finds_nothing_below_nothing_or_a_file(self, root: Root, place: str) -> None:
+        files.create(root.child("folder/file"), b"")
+        assert files.walk(root.child(place)) == []
+
+    def test_walk_names_what_read_finds(self, root: Root) -> None:
+        for name in ODD_NAMES:
+            files.create(root.child(f"{name}/{name}"), name.encode())
+        found = {entry.path: files.read(root.child(entry.path)) for entry in files.walk(root)}
+        assert found == {f"{name}/{name}": name.encode() for name in ODD_NAMES}
+
     @pytest.mark.parametrize("name", ODD_NAMES)
     def test_odd_names_stand_for_themselves(self, root: Root, name: str) -> None:
         files.create(root.child(f"{name}/file"), b"content")
@@ -177,8 +202,37 @@ class TestDisk:
         assert writer.returncode == -signal.SIGXFSZ
         assert {name: files.read(folder.child(name)) for name in files.children(folder)} == {"old": b"old"}
 
+    def test_walk_lists_links_and_does_not_follow_them(self, tmp_path: Path) -> None:
+        files.create(URI(f"{tmp_path}/elsewhere/file"), b"content")
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "loop").symlink_to(tmp_path)
+        (tmp_path / "folder" / "dangling").symlink_to(tmp_path / "nowhere")
+        assert [entry.path for entry in files.walk(URI(f"{tmp_path}/folder"))] == ["dangling", "loop"]
+
+    def test_walk_starts_at_a_link_to_a_folder(self, tmp_path: Path) -> None:
+        files.create(URI(f"{tmp_path}/elsewhere/file"), b"content")
+        (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+        assert [entry.path for entry in files.walk(URI(f"{tmp_path}/link"))] == ["file"]
+
+    def test_walk_does_not_pass_over_a_folder_that_it_may_not_look_into(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            os.mkdir(f"{folder}/closed", mode=0o000)
+            with _without_privileges(), pytest.raises(PermissionError, match="closed"):
+                files.walk(URI(folder))
+
 
 class TestS3:
+    def test_walk_leaves_out_keys_that_no_uri_names(self, s3: Server) -> None:
+        folder = URI(f"s3://{s3.bucket}/keys")
+        files.create(folder.child("train/part"), b"")
+        for key in ("keys/train/", "keys/mark/"):
+            s3.client().put_object(Bucket=s3.bucket, Key=key, Body=b"")
+        assert [entry.path for entry in files.walk(folder)] == ["train/part"]
+
+    def test_walk_finds_nothing_in_a_missing_bucket(self, s3: Server) -> None:
+        assert files.walk(URI("s3://no-such-bucket/folder")) == []
+
     @pytest.mark.parametrize("write", [files.create, files.replace])
     def test_write_to_a_missing_bucket_is_refused(self, s3: Server, write: Callable[[URI, bytes], None]) -> None:
         with pytest.raises(FileNotFoundError):
@@ -191,6 +245,49 @@ class TestS3:
             files.create(folder.child(str(n)), b"")
         files.remove(folder)
         assert [n for n in range(5) if files.exists(folder.child(str(n)))] == []
+
+
+class TestCheckReadable:
+    def test_root_with_a_file_is_accepted_and_stays_as_it_was(self, root: Root) -> None:
+        files.create(root.child("folder/file"), b"")
+        files.check_readable(root)
+        assert [entry.path for entry in files.walk(root)] == ["folder/file"]
+
+    @pytest.mark.parametrize("place", ["missing", "fold"])
+    def test_absence_is_told_and_nothing_is_made(self, root: Root, place: str) -> None:
+        files.create(root.child("folder/file"), b"")
+        with pytest.raises(FileNotFoundError, match=place):
+            files.check_readable(root.child(place))
+        assert files.children(root) == ["folder"]
+
+    def test_file_in_place_of_the_folder_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(ValueError, match="uri: cannot read .*/file: Not a directory; choose another folder"):
+            files.check_readable(URI(f"{tmp_path}/file"), option="uri")
+
+    def test_folder_that_may_not_be_looked_into_is_refused(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o000)
+            with _without_privileges(), pytest.raises(ValueError, match="--storage: cannot read .*: Permission denied"):
+                files.check_readable(Root(folder))
+
+    def test_missing_bucket_is_refused(self, s3: Server) -> None:
+        with pytest.raises(ValueError, match="--storage: .*no-such-bucket/x: its bucket does not exist"):
+            files.check_readable(Root("s3://no-such-bucket/x"))
+
+    def test_wrong_keys_are_refused_and_not_shown(self, s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-key")
+        with pytest.raises(ValueError, match=r"--storage: .*access is refused; .*AWS_\*") as caught:
+            files.check_readable(Root(f"s3://{s3.bucket}/x"))
+        assert "wrong-key" not in str(caught.value)
+
+    @pytest.mark.timeout(10)
+    def test_endpoint_that_does_not_answer_is_refused(self, s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        with socket.socket() as held:  # bound, not listening: connections are refused
+            held.bind(("127.0.0.1", 0))
+            monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{held.getsockname()[1]}")
+            with pytest.raises(ValueError, match="--storage: .*AWS_ENDPOINT_URL"):
+                files.check_readable(Root(f"s3://{s3.bucket}/x"))
 
 
 class TestCheckWritable:
