@@ -4,13 +4,19 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run install check test test-slow lock clean
+.PHONY: help run up deploy install check test test-slow lock clean
 
 help: ## say what there is to type
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: $(VENV)/.installed ## data, model, predictions and report below ./data (ARGS="--help" for the options)
 	@$(BIN)/python flows/pipeline.py $(ARGS)
+
+up: $(VENV)/.installed ## a Prefect server, the deployments and a worker, here, until Ctrl-C
+	@$(BIN)/python flows/up.py $(ARGS)
+
+deploy: $(VENV)/.installed ## bring the Prefect server at PREFECT_API_URL into line with prefect.yaml
+	@$(BIN)/python flows/deployments.py $(ARGS)
 
 install: $(VENV)/.installed ## set up the virtual environment, pinned, the project in it editable
 

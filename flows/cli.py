@@ -20,15 +20,20 @@ After any accident the same command goes on where it stopped.
 exit codes: 0 done (promoted or not), 1 it failed, 2 the request was wrong, 130 interrupted"""
 
 
-class _Parser(argparse.ArgumentParser):
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Ends a wrong request with one line and exit code 2."""
+
     def error(self, message: str) -> NoReturn:
-        """One line, as for every other wrong request."""
         fail(message, code=2)
 
 
 def parser() -> argparse.ArgumentParser:
     """The options and what they mean."""
-    parser = _Parser(
+    parser = Parser(
         prog="python flows/pipeline.py",
         description="From images to a trained, evaluated and promoted model: download, preprocess, train, predict, "
         "evaluate, promote, report. Results are found and verified when they are there already.",
@@ -37,7 +42,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--recipe", metavar="NAME", default="mnist-resnet18", help="what to train on what (default: %(default)s)")
+    add_recipe(parser)
     add(
         "--source",
         metavar="URL_OR_DIR",
@@ -48,6 +53,21 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--no-sample", action="store_true", help="fail rather than go on with the sample (default: go on)")
     add(
+        "--data",
+        metavar="URI",
+        help="a raw dataset that is there already, such as data/datasets/raw/mnist-0164ad4b8b70 (default: the recipe's "
+        "data set, downloaded)",
+    )
+    add("--refresh", action="store_true", help="do everything once more, even if its result is there (default: no)")
+    add_shared(parser)
+    return parser
+
+
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """The options that say what to train."""
+    add = parser.add_argument
+    add("--recipe", metavar="NAME", default="mnist-resnet18", help="what to train on what (default: %(default)s)")
+    add(
         "--set",
         metavar="field=value",
         dest="settings",
@@ -56,18 +76,10 @@ def parser() -> argparse.ArgumentParser:
         help="change a field of the recipe, such as epochs=5, precision=fp32 or learning_rate=1e-3; may be repeated "
         "(default: as the recipe says)",
     )
-    add(
-        "--data",
-        metavar="URI",
-        help="a raw dataset that is there already, such as data/datasets/raw/mnist-0164ad4b8b70 (default: the recipe's "
-        "data set, downloaded)",
-    )
-    add("--refresh", action="store_true", help="do everything once more, even if its result is there (default: no)")
-    _add_shared(parser)
-    return parser
 
 
-def _add_shared(parser: argparse.ArgumentParser) -> None:
+def add_shared(parser: argparse.ArgumentParser) -> None:
+    """The options that every command has."""
     add = parser.add_argument
     add(
         "--storage",
@@ -99,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def predict_parser() -> argparse.ArgumentParser:
     """The options of batch prediction and what they mean."""
-    parser = _Parser(
+    parser = Parser(
         prog="python flows/predict.py",
         description="Predict every row of a dataset exactly once, labels or not, and write Parquet.",
         allow_abbrev=False,
@@ -114,7 +126,7 @@ def predict_parser() -> argparse.ArgumentParser:
     )
     add("--dataset", metavar="URI", required=True, help="a dataset, raw or prepared")
     add("--split", metavar="NAME", help="only this split, such as test (default: all)")
-    _add_shared(parser)
+    add_shared(parser)
     return parser
 
 
@@ -233,7 +245,7 @@ def guarded(work: Any) -> int:
         return int(work())
     except KeyboardInterrupt:
         note("interrupted; the same command goes on where this one stopped")
-        return 130
+        return INTERRUPTED
     except Exception as error:
         if os.environ.get("PIPELINE_TRACEBACK"):
             raise

@@ -72,7 +72,7 @@ def attach(narrator: Narrator) -> None:
     for name in ("prefect.flow_runs", "prefect.task_runs"):
         logger = logging.getLogger(name)
         logger.setLevel(logging.DEBUG)
-        logger.addHandler(narrator)
+        logger.handlers = [one for one in logger.handlers if not isinstance(one, Narrator)] + [narrator]
         logger.propagate = False
 
 

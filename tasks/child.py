@@ -11,13 +11,19 @@ from typing import IO
 
 
 class Child:
-    """A running command; it ends, with all that it started, at `end` or with this process, whichever comes first."""
+    """A running command; it ends, with all that it started, at `end` or with this process, whichever comes first.
 
-    def __init__(self, command: Sequence[str], *, env: Mapping[str, str], remove: str | None = None) -> None:
+    `remove` is a folder that goes with it; `grace_s` is how long it may take to end by itself when it is told to.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, env: Mapping[str, str], remove: str | None = None, grace_s: float = 3.0
+    ) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
-        cleanup = ["--remove", remove] if remove else []
+        self._read = 0
+        arguments = [str(grace_s), remove or "", "--", *command]
         self._process = subprocess.Popen(
-            [sys.executable, "-S", str(Path(__file__).with_name("supervise.py")), *cleanup, "--", *command],
+            [sys.executable, "-S", str(Path(__file__).with_name("supervise.py")), *arguments],
             env=env,
             stdin=subprocess.PIPE,
             stdout=self._log,
@@ -35,6 +41,14 @@ class Child:
         """What it wrote so far, to standard output and error together."""
         size = os.fstat(self._log.fileno()).st_size
         return os.pread(self._log.fileno(), size, 0).decode(errors="replace")
+
+    def new_output(self) -> str:
+        """What it wrote since this was last asked, whole lines only while it runs."""
+        ended = not self.running
+        text = os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size - self._read, self._read)
+        whole = text if ended else text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return whole.decode(errors="replace")
 
     def end(self) -> None:
         """End it and everything it started, and wait until that is done."""

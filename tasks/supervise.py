@@ -1,4 +1,4 @@
-"""Runs a command that cannot outlive whoever started it: `python supervise.py [--remove FOLDER] -- COMMAND ...`.
+"""Runs a command that cannot outlive whoever started it: `python supervise.py GRACE_S FOLDER_TO_REMOVE -- COMMAND ...`.
 
 The command ends when standard input is closed, that is when its owner lets go of the pipe or dies, by SIGKILL too.
 Every process that it started ends with it, also those that left its process group: orphans fall to this process (a
@@ -17,12 +17,11 @@ import time
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
-_GRACE_S = 3.0
 
 
 def main() -> int:
     """Run the command until it ends or standard input does; its exit code, or 0 when it was told to end."""
-    arguments, command = sys.argv[1 : sys.argv.index("--")], sys.argv[sys.argv.index("--") + 1 :]
+    (grace_s, folder), command = sys.argv[1:3], sys.argv[4:]
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     if sys.platform == "linux":
@@ -32,9 +31,9 @@ def main() -> int:
         readable, _, _ = select.select([sys.stdin], [], [], 0.2)
         if readable and not os.read(sys.stdin.fileno(), 1024):
             break
-    _end(child)
-    if arguments[:1] == ["--remove"]:
-        shutil.rmtree(arguments[1], ignore_errors=True)
+    _end(child, grace_s=float(grace_s))
+    if folder:
+        shutil.rmtree(folder, ignore_errors=True)
     return max(child.returncode or 0, 0)
 
 
@@ -43,12 +42,12 @@ def _default_signals() -> None:
         signal.signal(restored, signal.SIG_DFL)
 
 
-def _end(child: "subprocess.Popen[bytes]") -> None:
+def _end(child: "subprocess.Popen[bytes]", *, grace_s: float) -> None:
     """First kindly, then not; until nothing is left."""
     if child.poll() is None:
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(_GRACE_S)
+            child.wait(grace_s)
     deadline = time.monotonic() + 10
     while (pids := _children()) and time.monotonic() < deadline:
         for pid in pids:
