@@ -1,0 +1,481 @@
+"""One at a time holds a lease, nobody keeps it beyond its end, and a late holder harms nobody."""
+
+import contextlib
+import datetime
+import json
+import logging
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import files, lease
+from storage.lease import Held, Holder
+from storage.uri import URI, CheckpointURI, Root
+
+LONG_S = 600.0
+"""A lease that outlasts every test."""
+LIMIT_S = 60
+"""How long a condition may take to come true."""
+
+
+@pytest.fixture
+def target(root: Root) -> CheckpointURI:
+    """What is worked on."""
+    return CheckpointURI(root.child("checkpoints/mnist-0123456789ab"))
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits looks again soon."""
+    monkeypatch.setattr(lease, "_POLL_S", 0.02)
+
+
+class TestTaking:
+    def test_second_taker_is_refused_and_told_who_holds_it(self, root: Root, target: URI) -> None:
+        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        with pytest.raises(Held, match=rf"{target} is held by job-1 on \S+ until 20\S+ \S+ UTC") as caught:
+            lease.take(root, target, owner="job-2")
+        assert caught.value.holder == lease.holder(root, target)
+        left = caught.value.holder.expires - datetime.datetime.now(datetime.UTC)
+        assert LONG_S - LIMIT_S < left.total_seconds() <= LONG_S
+
+    def test_targets_are_taken_apart(self, root: Root, target: URI) -> None:
+        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        assert lease.take(root, URI(f"{target}-other"), owner="job-2").generation == 1
+
+    def test_released_lease_can_be_taken(self, root: Root, target: URI) -> None:
+        first = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        first.release()
+        assert lease.holder(root, target) is None
+        assert (lease.take(root, target, owner="job-2").generation, first.lost) == (2, False)
+
+    def test_expired_lease_can_be_taken(self, root: Root, target: URI) -> None:
+        lease.take(root, target, owner="job-1", ttl_s=0.2)
+        eventually(lambda: lease.holder(root, target) is None)
+        assert lease.take(root, target, owner="job-2").generation == 2
+
+    def test_only_the_newest_file_stays(self, root: Root, target: URI) -> None:
+        for _ in range(3):
+            lease.take(root, target, owner="job-1", ttl_s=LONG_S).release()
+        assert files.children(root.child(f"leases/{target.name}")) == ["000003.json"]
+
+    def test_one_of_many_takers_at_once_gets_it(self, root: Root, target: URI) -> None:
+        barrier = threading.Barrier(8)
+
+        def take(name: int) -> str | None:
+            barrier.wait(timeout=LIMIT_S)
+            try:
+                return lease.take(root, target, owner=f"job-{name}", ttl_s=LONG_S).owner
+            except Held as refused:
+                seen.append(refused.holder.owner)
+                return None
+
+        for generation in (1, 2):  # on nothing, and on a lease that is over
+            seen: list[str] = []
+            with ThreadPoolExecutor(8) as pool:
+                winners = [owner for owner in pool.map(take, range(8)) if owner]
+            assert seen == winners * 7
+            edit(root, target, generation, released=True)
+
+    @pytest.mark.parametrize("content", [b"", b'{"target": "/x"', b"[]", b"\xff", b'{"generation": 7}'])
+    def test_file_that_cannot_be_understood_holds_nothing(self, root: Root, target: URI, content: bytes) -> None:
+        files.create(place(root, target, 7), content)
+        assert lease.holder(root, target) is None
+        assert lease.take(root, target, owner="job-1").generation == 8
+
+    def test_other_files_in_the_folder_are_no_leases(self, root: Root, target: URI) -> None:
+        for name in ("README.md", "000009", "9.json", "000009.json.bak"):
+            files.create(root.child(f"leases/{target.name}/{name}"), b"")
+        assert lease.take(root, target, owner="job-1").generation == 1
+
+    def test_number_can_have_more_digits(self, root: Root, target: URI) -> None:
+        files.create(place(root, target, 999_999), b"")
+        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        with pytest.raises(Held, match="job-1"):
+            lease.take(root, target, owner="job-2")
+
+    def test_reading_writes_nothing(self, root: Root, target: URI) -> None:
+        assert lease.holder(root, target) is None
+        assert files.children(root) == []
+        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        before = files.read(place(root, target, 1))
+        assert lease.holder(root, target) is not None
+        edit(root, target, 1, released=True)
+        assert lease.holder(root, target) is None
+        assert json.loads(files.read(place(root, target, 1))) == json.loads(before) | {"released": True}
+        assert files.children(root.child(f"leases/{target.name}")) == ["000001.json"]
+
+
+class TestInterleavings:
+    """What two do at once, in the orders in which it could go wrong."""
+
+    def test_slow_taker_of_a_number_that_was_used_and_removed_is_refused(
+        self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def others() -> None:
+            lease.take(root, target, owner="job-2", ttl_s=LONG_S).release()
+            lease.take(root, target, owner="job-3", ttl_s=LONG_S)
+
+        before_the_next(monkeypatch, "create", others)
+        with pytest.raises(Held, match="job-3"):
+            lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        assert owner(root, target) == "job-3"
+
+    def test_taker_that_finds_a_released_winner_takes_the_next(
+        self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def other() -> None:
+            lease.take(root, target, owner="job-2", ttl_s=LONG_S).release()
+
+        before_the_next(monkeypatch, "create", other)
+        assert lease.take(root, target, owner="job-1").generation == 2
+
+    def test_taker_whose_reply_was_lost_holds_it(
+        self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        create = files.create
+
+        def create_twice(uri: URI, content: bytes) -> None:
+            create(uri, content)
+            create(uri, content)
+
+        monkeypatch.setattr(files, "create", create_twice)
+        assert lease.take(root, target, owner="job-1", ttl_s=LONG_S).generation == 1
+
+    def test_reader_follows_when_what_it_listed_is_removed(
+        self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+
+        def others() -> None:
+            first.release()
+            lease.take(root, target, owner="job-2", ttl_s=LONG_S)
+
+        before_the_next(monkeypatch, "read", others)
+        assert owner(root, target) == "job-2"
+
+    @pytest.mark.parametrize("write", ["renew", "release"])
+    def test_write_that_comes_after_the_takeover_changes_nothing(
+        self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch, write: str
+    ) -> None:
+        first = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+
+        def other() -> None:
+            edit(root, target, 1, expires="2020-01-01T00:00:00Z")
+            lease.take(root, target, owner="job-2", ttl_s=LONG_S)
+
+        before_the_next(monkeypatch, "replace", other)
+        getattr(first, write)()
+        assert owner(root, target) == "job-2"
+        if write == "renew":
+            assert (first.renew(), first.lost) == (False, True)
+        edit(root, target, 2, released=True)
+        assert lease.take(root, target, owner="job-3").generation == 3
+
+    def test_release_during_a_renewal_has_the_last_word(
+        self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mine = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        release = threading.Thread(target=mine.release)
+
+        def start_to_release() -> None:
+            release.start()
+            release.join(0.2)  # in vain: it waits for the renewal
+
+        before_the_next(monkeypatch, "replace", start_to_release)
+        mine.renew()
+        release.join(LIMIT_S)
+        assert lease.holder(root, target) is None
+
+
+class TestRenewal:
+    def test_renewal_moves_the_end(self, root: Root, target: URI) -> None:
+        mine = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        before = expires(root, target)
+        assert mine.renew()
+        assert before < expires(root, target)
+
+    def test_held_lease_is_renewed_again_and_again(self, root: Root, target: URI) -> None:
+        with lease.held(root, target, owner="job-1", ttl_s=1.0):
+            for _ in range(2):
+                before = expires(root, target)
+                eventually(lambda: before < expires(root, target))  # noqa: B023 - called at once
+
+    def test_holder_that_comes_too_late_finds_it_lost_and_writes_nothing(self, root: Root, target: URI) -> None:
+        late = lease.take(root, target, owner="job-1", ttl_s=0.2)
+        eventually(lambda: lease.holder(root, target) is None)
+        lease.take(root, target, owner="job-2", ttl_s=LONG_S)
+        before = files.read(place(root, target, 2))
+        assert not late.lost
+        assert not late.renew()
+        late.release()
+        assert late.lost
+        assert files.children(root.child(f"leases/{target.name}")) == ["000002.json"]
+        assert files.read(place(root, target, 2)) == before
+
+    def test_expired_lease_that_nobody_took_goes_on(self, root: Root, target: URI) -> None:
+        mine = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        edit(root, target, 1, expires="2020-01-01T00:00:00Z")
+        assert (mine.renew(), mine.lost, owner(root, target)) == (True, False, "job-1")
+
+    def test_holder_whose_file_is_gone_finds_it_lost(self, root: Root, target: URI) -> None:
+        mine = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        files.remove(root.child("leases"))
+        assert (mine.renew(), mine.lost) == (False, True)
+        assert lease.holder(root, target) is None
+
+    def test_released_lease_is_not_renewed(self, root: Root, target: URI) -> None:
+        mine = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        mine.release()
+        assert not mine.renew()
+        assert lease.holder(root, target) is None
+
+    def test_fault_of_the_storage_does_not_lose_it_and_is_told_once(
+        self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        from botocore.exceptions import EndpointConnectionError
+
+        faults: list[Exception] = [OSError(5, "broken"), EndpointConnectionError(endpoint_url="http://key@host")]
+        replace = files.replace
+
+        def fail_at_first(uri: URI, content: bytes) -> None:
+            if faults:
+                raise faults.pop(0)
+            replace(uri, content)
+
+        with lease.held(root, target, owner="job-1", ttl_s=1.0) as mine:
+            monkeypatch.setattr(files, "replace", fail_at_first)
+            eventually(lambda: not faults)
+            before = expires(root, target)
+            eventually(lambda: before < expires(root, target))
+            assert mine and not mine.lost
+        assert [record.levelno for record in caplog.records if record.name == lease.__name__] == [logging.WARNING]
+        assert "could not be renewed: tried again every 0.25 s ([Errno 5] broken)" in caplog.text
+
+    def test_holder_learns_from_its_renewals_that_it_was_replaced(self, root: Root, target: URI) -> None:
+        with lease.held(root, target, owner="job-1", ttl_s=1.0) as mine:
+            assert mine
+            files.create(place(root, target, 2), b"another's")
+            eventually(lambda: mine.lost)
+            eventually(lambda: not renewers(target))
+        assert files.read(place(root, target, 2)) == b"another's"
+
+    def test_frozen_holder_that_thaws_finds_it_lost(self, root: Root, target: URI) -> None:
+        program = (
+            "with lease.held(root, target, owner='frozen', ttl_s=0.5) as mine:\n"
+            "    print('held', flush=True)\n"
+            "    while not mine.lost:\n"
+            "        time.sleep(0.01)\n"
+            "print('lost', flush=True)\n"
+        )
+        with running(program, root, target) as frozen:
+            assert frozen.stdout and frozen.stdout.readline() == "held\n"
+            frozen.send_signal(signal.SIGSTOP)
+            eventually(lambda: lease.holder(root, target) is None)
+            mine = lease.take(root, target, owner="job-2", ttl_s=LONG_S)
+            before = files.read(place(root, target, mine.generation))
+            frozen.send_signal(signal.SIGCONT)
+            assert frozen.stdout.readline() == "lost\n"
+            assert frozen.wait(LIMIT_S) == 0
+        assert files.read(place(root, target, mine.generation)) == before
+        assert mine.renew()
+
+
+class TestDeadOwner:
+    def test_killed_holder_is_replaced_at_once(self, root: Root, target: URI) -> None:
+        program = (
+            f"lease.take(root, target, owner='killed', ttl_s={LONG_S}); print('held', flush=True); time.sleep(600)"
+        )
+        with running(program, root, target) as killed:
+            assert killed.stdout and killed.stdout.readline() == "held\n"
+            assert owner(root, target) == "killed"
+            killed.kill()
+            eventually(lambda: lease.holder(root, target) is None)  # not reaped yet
+            killed.wait(LIMIT_S)
+        assert lease.holder(root, target) is None
+        assert lease.take(root, target, owner="job-2").generation == 2
+
+    def test_process_that_got_the_number_of_the_holder_holds_nothing(self, root: Root, target: URI) -> None:
+        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        edit_process(root, target, started=1)
+        assert lease.holder(root, target) is None
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"host": "elsewhere"}, {"boot": "another"}, {"pid_namespace": "pid:[1]"}, {"boot": None}, {"started": None}],
+        ids=lambda changes: next(iter(changes)),
+    )
+    def test_holder_elsewhere_or_unknown_is_not_judged_by_its_number(
+        self, root: Root, target: URI, changes: dict[str, Any]
+    ) -> None:
+        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        with subprocess.Popen(["true"]) as ended:
+            ended.wait(LIMIT_S)
+        edit_process(root, target, pid=ended.pid)
+        assert lease.holder(root, target) is None
+        edit_process(root, target, **changes)
+        assert owner(root, target) == "job-1"
+
+    def test_holder_of_another_user_is_alive(self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(pid: int, number: int) -> None:
+            raise PermissionError
+
+        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        monkeypatch.setattr("os.kill", refuse)
+        assert owner(root, target) == "job-1"
+
+
+class TestHeld:
+    def test_lease_is_held_within_the_block_and_free_after_it(self, root: Root, target: URI) -> None:
+        with lease.held(root, target, owner="job-1", ttl_s=LONG_S) as mine:
+            assert mine and mine.owner == owner(root, target) == "job-1"
+            assert renewers(target)
+        assert lease.holder(root, target) is None
+        eventually(lambda: not renewers(target))
+
+    def test_failure_in_the_block_is_raised_and_frees_it(self, root: Root, target: URI) -> None:
+        with pytest.raises(ValueError, match="of the work"), lease.held(root, target, owner="job-1", ttl_s=LONG_S):
+            raise ValueError("of the work")
+        assert lease.holder(root, target) is None
+
+    def test_release_that_fails_does_not_fail_the_work(
+        self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def fail(uri: URI, content: bytes) -> None:
+            raise OSError(5, "broken")
+
+        with lease.held(root, target, owner="job-1", ttl_s=LONG_S):
+            monkeypatch.setattr(files, "replace", fail)
+        assert "could not be released: it expires by itself ([Errno 5] broken)" in caplog.text
+
+    def test_waiting_ends_when_the_other_releases(self, root: Root, target: URI) -> None:
+        first = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        told: list[Holder] = []
+
+        def release_later(holder: Holder) -> None:
+            told.append(holder)
+            threading.Timer(0.2, first.release).start()
+
+        with lease.held(root, target, owner="job-2", on_wait=release_later) as mine:
+            assert mine and mine.owner == owner(root, target) == "job-2"
+        assert [holder.owner for holder in told] == ["job-1"]
+
+    def test_waiting_ends_when_the_result_is_committed(self, root: Root, target: URI) -> None:
+        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        result = target.child("_manifest.json")
+
+        def commit(holder: Holder) -> None:
+            files.create(result, b"")
+
+        with lease.held(root, target, owner="job-2", is_done=lambda: files.exists(result), on_wait=commit) as mine:
+            assert mine is None
+        assert owner(root, target) == "job-1"
+
+    def test_result_committed_just_before_the_release_is_found(self, root: Root, target: URI) -> None:
+        first = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        result = target.child("_manifest.json")
+
+        def commit_and_release(holder: Holder) -> None:
+            files.create(result, b"")
+            first.release()
+
+        with lease.held(
+            root, target, owner="job-2", is_done=lambda: files.exists(result), on_wait=commit_and_release
+        ) as mine:
+            assert mine is None
+            assert lease.holder(root, target) is None
+
+    @pytest.mark.parametrize("wait_s", [0, 0.1])
+    def test_waiting_ends_when_its_time_is_up(self, root: Root, target: URI, wait_s: float) -> None:
+        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        told: list[Holder] = []
+        with (
+            pytest.raises(Held, match="job-1"),
+            lease.held(root, target, owner="job-2", wait_s=wait_s, on_wait=told.append),
+        ):
+            pass
+        assert len(told) == (wait_s > 0)
+
+    def test_holder_does_not_keep_its_process_alive(self, root: Root, target: URI) -> None:
+        program = f"mine = lease.held(root, target, owner='job-1', ttl_s={LONG_S}); mine.__enter__(); print('held')"
+        with running(program, root, target) as process:
+            assert process.communicate(timeout=LIMIT_S)[0] == "held\n"
+            assert process.returncode == 0
+
+    def test_refusal_can_be_sent_to_another_process(self, root: Root, target: URI) -> None:
+        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        with pytest.raises(Held) as caught:
+            lease.take(root, target, owner="job-2")
+        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+        assert caught.value.holder.host == socket.gethostname()
+
+
+def place(root: Root, target: URI, generation: int) -> URI:
+    return root.child(f"leases/{target.name}/{generation:06d}.json")
+
+
+def edit(root: Root, target: URI, generation: int, **changes: object) -> None:
+    """Change what the file of a lease says."""
+    uri = place(root, target, generation)
+    files.replace(uri, json.dumps(json.loads(files.read(uri)) | changes).encode())
+
+
+def edit_process(root: Root, target: URI, **changes: object) -> None:
+    """Change what the first lease says of its process."""
+    edit(root, target, 1, process=json.loads(files.read(place(root, target, 1)))["process"] | changes)
+
+
+def owner(root: Root, target: URI) -> str | None:
+    found = lease.holder(root, target)
+    return found.owner if found else None
+
+
+def expires(root: Root, target: URI) -> str:
+    return str(json.loads(files.read(place(root, target, 1)))["expires"])
+
+
+def renewers(target: URI) -> list[threading.Thread]:
+    """The threads that renew a lease on `target`."""
+    return [thread for thread in threading.enumerate() if thread.name == f"lease-{target.name}"]
+
+
+def before_the_next(monkeypatch: pytest.MonkeyPatch, verb: str, action: Callable[[], None]) -> None:
+    """Let `action` happen just before `files` does the next `verb`, as if its caller had been slow there."""
+    real = getattr(files, verb)
+
+    def slow(*arguments: Any) -> Any:
+        monkeypatch.setattr(files, verb, real)
+        action()
+        return real(*arguments)
+
+    monkeypatch.setattr(files, verb, slow)
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def running(program: str, root: Root, target: URI) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs `program`, killed at the end."""
+    head = "import sys, time; from storage import lease; from storage.uri import URI, Root\n"
+    names = "root, target = Root(sys.argv[1]), URI(sys.argv[2])\n"
+    command = [sys.executable, "-c", head + names + program, root, target]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(files.__file__).parents[1]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
