@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -60,6 +61,7 @@ def _main(arguments: argparse.Namespace) -> int:
     os.environ.setdefault(
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE", "prefect.server.concurrency.lease_storage.filesystem"
     )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a service manager ends it
     with _Processes() as processes:
         print(f"starting Prefect's server on {url}", flush=True)
         server = processes.start("server", "server", "start", "--host", host, "--port", str(port))
@@ -70,7 +72,9 @@ def _main(arguments: argparse.Namespace) -> int:
             print(f"  {line}", flush=True)
         worker = processes.start("worker", "worker", "start", "--pool", _POOL, grace_s=_WORKER_GRACE_S)
         print(_READY.format(ui=f"http://{host}:{port}", url=url), flush=True)
-        return _watch(server, worker)
+        with contextlib.suppress(KeyboardInterrupt):
+            _watch(server, worker)
+    return 0
 
 
 _READY = """
@@ -109,7 +113,7 @@ def _env() -> Mapping[str, str]:
     return os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
 
 
-def _watch(server: Child, worker: Child) -> int:
+def _watch(server: Child, worker: Child) -> None:
     """Show what the worker does until it or the server ends by itself; Ctrl-C ends it from outside."""
     while server.running and worker.running:
         sys.stdout.write(worker.new_output())

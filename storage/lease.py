@@ -18,20 +18,17 @@ import dataclasses
 import datetime
 import logging
 import math
-import os
 import re
-import socket
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Self
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from storage import files
+from storage.process import Process
 from storage.uri import URI, Root, masked
 
 _NAME = re.compile(r"([0-9]{6,})\.json")
@@ -68,49 +65,6 @@ class Held(RuntimeError):
     def __str__(self) -> str:
         until = f"{self.holder.expires:%Y-%m-%d %H:%M:%S} UTC"
         return f"{self.target} is held by {self.holder.owner} on {self.holder.host} until {until} or longer"
-
-
-class Process(BaseModel):
-    """One process among all that ever ran; where there is no /proc, too little is known to tell it from others."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    host: str
-    """Name of the machine or container."""
-    boot: str | None
-    """What the kernel calls the time since it was started."""
-    pid_namespace: str | None
-    """Where `pid` means this process: containers may share a kernel and a host name, not this."""
-    pid: int = Field(ge=1, lt=2**31)
-    """Its number, given again to others after its end."""
-    started: int | None
-    """Clock ticks from the kernel's start to its own."""
-
-    @classmethod
-    def current(cls) -> Self:
-        """This process."""
-        boot = namespace = None
-        with contextlib.suppress(OSError):
-            boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            namespace = os.readlink("/proc/self/ns/pid")
-        _, started = _state_and_start(os.getpid())
-        return cls(host=socket.gethostname(), boot=boot, pid_namespace=namespace, pid=os.getpid(), started=started)
-
-    def has_ended(self) -> bool:
-        """Whether it provably runs no more; of a process on another host nothing is proved."""
-        here = Process.current()
-        if None in (self.boot, self.pid_namespace, self.started):
-            return False
-        if (self.host, self.boot, self.pid_namespace) != (here.host, here.boot, here.pid_namespace):
-            return False
-        try:
-            os.kill(self.pid, 0)  # /proc may hide what other users run
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            pass
-        state, started = _state_and_start(self.pid)
-        return started is not None and (started != self.started or state in ("Z", "X"))
 
 
 class Record(BaseModel):
@@ -378,12 +332,3 @@ def _now() -> datetime.datetime:
 
 def _after(seconds: float) -> datetime.datetime:
     return _now() + datetime.timedelta(seconds=seconds)
-
-
-def _state_and_start(pid: int) -> tuple[str | None, int | None]:
-    """State and start time of a process of this machine, as /proc tells; the name before them may hold anything."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None, None
-    return fields[0], int(fields[19])  # the 3rd and the 22nd in proc(5)

@@ -18,7 +18,7 @@ from storage import files, manifest
 from storage.uri import URI, masked
 from tasks.child import Child
 from tasks.follow import Follower, JobFailed, JobRefused
-from tasks.jobs.spec import JobSpec
+from tasks.jobs.spec import JOB_NAME, JobSpec
 from tasks.stage import logger
 
 if TYPE_CHECKING:
@@ -153,14 +153,10 @@ class Cluster:
         number = 1 + sum(
             (job.submission_id or "").startswith(f"{stage}-{target.fingerprint}-") for job in client.list_jobs()
         )
+        name = f"{stage}-{target.fingerprint}-{number}"
+        entrypoint = f"exec env {JOB_NAME}={name} {python} -m tasks.jobs.{stage} {shlex.quote(place)}"
         try:
-            return str(
-                client.submit_job(
-                    entrypoint=f"exec {python} -m tasks.jobs.{stage} {shlex.quote(place)}",
-                    submission_id=f"{stage}-{target.fingerprint}-{number}",
-                    runtime_env=runtime_env,
-                )
-            )
+            return str(client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=runtime_env))
         except (OSError, RuntimeError) as error:
             raise JobFailed(f"Ray did not take the job: {error}") from error
 

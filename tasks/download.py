@@ -1,6 +1,7 @@
 """Download: from a data set's mirrors to a raw dataset in Parquet."""
 
 import functools
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -9,14 +10,15 @@ from pathlib import Path
 import numpy as np
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.runtime import flow_run
 
-from storage import files, manifest, tables
+from storage import files, lease, manifest, tables
 from storage.manifest import File
 from storage.uri import URI, DatasetURI
 from tasks.learning import images
 from tasks.learning.datasets import DataSet, Split
 from tasks.learning.sources import fetch
-from tasks.plan import Plan
+from tasks.plan import Plan, is_committed
 from tasks.stage import logger, stage
 
 
@@ -30,7 +32,15 @@ def download(plan: Plan, sources: Sequence[str] = ()) -> DatasetURI:
         if plan.data_set.notice:
             logger().warning("this is %s", plan.data_set.notice)
         if not current.reused:
-            ingest(plan.data_set, plan.raw, sources=sources, scratch=plan.scratch(plan.raw), log=logger().info)
+            with lease.held(
+                plan.root,
+                plan.raw,
+                owner=f"flow run {flow_run.name or os.getpid()}",
+                is_done=lambda: is_committed(plan.raw),
+                on_wait=lambda other: logger().warning("%s on %s is at it: waiting", other.owner, other.host),
+            ) as held:
+                if held:
+                    ingest(plan.data_set, plan.raw, sources=sources, scratch=plan.scratch(plan.raw), log=logger().info)
     return plan.raw
 
 

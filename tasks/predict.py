@@ -56,6 +56,7 @@ def predict_split(
     with stage(name, target) as current:
         if not current.reused:
             spec = PredictSpec(
+                storage=root,
                 deadline_s=deadline_s,
                 checkpoint=checkpoint,
                 dataset=dataset,

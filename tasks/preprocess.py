@@ -16,7 +16,11 @@ def preprocess(raw: DatasetURI, plan: Plan, cluster: Cluster) -> DatasetURI:
     with stage("preprocess", plan.prepared) as current:
         if not current.reused:
             spec = PreprocessSpec(
-                deadline_s=plan.deadline_s, raw=raw, prepared=plan.prepared, parameters=plan.preprocess_parameters
+                storage=plan.root,
+                deadline_s=plan.deadline_s,
+                raw=raw,
+                prepared=plan.prepared,
+                parameters=plan.preprocess_parameters,
             )
             cluster.run("preprocess", spec, target=plan.prepared, scratch=plan.scratch(plan.prepared))
     return plan.prepared

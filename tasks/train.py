@@ -17,6 +17,7 @@ def train(prepared: DatasetURI, plan: Plan, cluster: Cluster) -> CheckpointURI:
         if not current.reused:
             scratch = plan.scratch(plan.checkpoint)
             spec = TrainSpec(
+                storage=plan.root,
                 deadline_s=plan.deadline_s,
                 prepared=prepared,
                 checkpoint=plan.checkpoint,

@@ -1,5 +1,6 @@
 """What every job's driver does around its work: read the spec, mind the deadline, say what goes on, end plainly."""
 
+import contextlib
 import importlib
 import json
 import logging
@@ -14,9 +15,10 @@ from typing import Any
 import ray
 import ray.data
 
-from storage import files
-from storage.uri import URI
-from tasks.jobs.spec import ERROR, PROGRESS, JobSpec
+from storage import files, lease, manifest
+from storage.lease import Lease
+from storage.uri import URI, Root
+from tasks.jobs.spec import ERROR, JOB_NAME, PROGRESS, JobSpec
 
 PERMANENT = ("ValueError", "FileNotFoundError", "Damaged", "NonFiniteLoss", "DeadlineExceeded")
 """Errors that the same call would meet again: nothing is gained by trying again."""
@@ -48,15 +50,30 @@ def main(stage: str, spec_type: type[JobSpec]) -> None:
     signal.signal(signal.SIGALRM, _on_deadline(spec.deadline_s))
     signal.setitimer(signal.ITIMER_REAL, spec.deadline_s)
     try:
-        ray.init(logging_level="WARNING")
-        _configure_ray_data(max_cpus=spec.threads)
-        work(spec)
+        with _lease(spec) as held:
+            if held:
+                ray.init(logging_level="WARNING")
+                _configure_ray_data(max_cpus=spec.threads)
+                work(spec)
     except Exception as error:
         cause = _root_cause(error)
         kinds = {kind.__name__ for kind in type(cause).__mro__}
         message = str(cause).strip()[:2000]
         say(ERROR, type=type(cause).__name__, message=message, permanent=not kinds.isdisjoint(PERMANENT))
         raise SystemExit(1) from error
+
+
+def _lease(spec: JobSpec) -> contextlib.AbstractContextManager[Lease | None]:
+    """The right to work on the target, which others wait for; none when one of them has committed it meanwhile."""
+    return lease.held(
+        Root(spec.storage),
+        spec.target,
+        owner=os.environ.get(JOB_NAME, f"process {os.getpid()}"),
+        is_done=lambda: files.exists(spec.target.child(manifest.NAME)),
+        on_wait=lambda other: print(
+            f"WARNING: {other.owner} on {other.host} is at work on {spec.target}: waiting for its result", flush=True
+        ),
+    )
 
 
 def progress(

@@ -1,5 +1,6 @@
 """What passes between a job and whoever submits it: its spec, a JSON file in storage, and marked lines in its log."""
 
+import abc
 import dataclasses
 from typing import Any
 
@@ -8,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
 from tasks.learning.recipes import Recipe
 
+JOB_NAME = "PIPELINE_JOB"
+"""Environment variable in which a job finds its own name."""
 PROGRESS = "::progress "
 """Starts a line of a job's log that holds progress as JSON: what, done, total, note, fraction, epoch."""
 RANK = "::rank "
@@ -16,15 +19,22 @@ ERROR = "::error "
 """Starts a line of a job's log that holds the error that ended it as JSON: type, message, permanent."""
 
 
-class JobSpec(BaseModel):
+class JobSpec(BaseModel, abc.ABC):
     """What every job is told."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
+    storage: str
+    """Storage root, where the lease on the target lies."""
     deadline_s: float
     """Seconds after which the job ends itself."""
     threads: int | None = None
     """Threads of each process that computes; none: as many as Ray gives it CPUs."""
+
+    @property
+    @abc.abstractmethod
+    def target(self) -> URI:
+        """What the job commits."""
 
 
 class PreprocessSpec(JobSpec):
