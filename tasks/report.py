@@ -16,12 +16,14 @@ from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, Predictio
 from tasks import pages
 from tasks.evaluate import read_evaluation
 from tasks.learning import images, recipes
-from tasks.pages import LineageStep, Picture
+from tasks.pages import Picture
+from tasks.pages.lineage import LineageStep
 from tasks.plan import VERSIONS, Plan
 from tasks.stage import stage
 
 _NUM_SAMPLES = 24
 _NUM_MISTAKES = 16
+_RAW_FILES = "Raw files and SHA-256"
 
 
 @task(name="report", cache_policy=NO_CACHE)
@@ -116,7 +118,7 @@ def gather(
         mistakes=tuple(_pictures(plan.prepared, prepared, predictions, classes, [row["id"] for row in mistakes])),
         gate=dict(decision.gate),
         champion_metrics=decision.metrics.get("champion"),
-        lineage=tuple(_lineage(plan, checkpoint, predictions, evaluation)),
+        lineage=tuple(_lineage(plan, checkpoint, predictions, evaluation, decision)),
         timings=[(name, made.statistics["seconds"]) for name, made in seconds.items()],
         parameters=plan.recipe.to_dict() | {"workers": plan.workers or "auto", **_resolved(trained)},
         command=command(plan),
@@ -170,30 +172,44 @@ def _pictures(
 
 
 def _lineage(
-    plan: Plan, checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI
+    plan: Plan, checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI, decision: Decision
 ) -> Iterator[LineageStep]:
-    raw = manifest.load(plan.raw)
+    sources = manifest.load(plan.raw).statistics["sources"]
     yield LineageStep(
-        title="Raw files",
-        facts=tuple(
-            (file["name"], f"sha256 {file['sha256']}\nfrom {file['url']}") for file in raw.statistics["sources"]
-        ),
+        title=_RAW_FILES,
+        facts=tuple((file["name"], f"{file['sha256']}\nfrom {file['url']}") for file in sources),
     )
-    steps: list[tuple[str, URI]] = [
-        ("Raw dataset", plan.raw),
-        ("Prepared dataset", plan.prepared),
-        ("Checkpoint", checkpoint),
-        ("Predictions", predictions),
-        ("Evaluation", evaluation),
+    steps: list[tuple[str, str, URI]] = [
+        ("Raw dataset", "download", plan.raw),
+        ("Prepared dataset", "preprocess", plan.prepared),
+        ("Checkpoint", "train", checkpoint),
+        ("Predictions", "predict", predictions),
+        ("Evaluation", "evaluate", evaluation),
     ]
-    for title, uri in steps:
-        yield LineageStep(title=title, uri=uri, fingerprint=uri.fingerprint, facts=tuple(_facts(manifest.load(uri))))
+    titles = {uri.name: title for title, _, uri in steps}
+    for title, maker, uri in steps:
+        made = manifest.load(uri)
+        parents = tuple(titles[URI(parent).name] for parent in made.parents.values()) or (_RAW_FILES,)
+        facts = tuple(_facts(made))
+        yield LineageStep(title=title, stage=maker, uri=uri, fingerprint=uri.fingerprint, parents=parents, facts=facts)
+    target = report_of(evaluation, decision, plan)
+    yield LineageStep(
+        title="Report",
+        stage="promote, report",
+        uri=target,
+        fingerprint=target.fingerprint,
+        parents=("Checkpoint", "Predictions", "Evaluation"),
+        facts=(("decision", f"{'' if decision.promoted else 'not '}promoted"),),
+    )
 
 
 def _facts(made: Manifest) -> Iterator[tuple[str, str]]:
-    if made.rows:
-        splits = {file.split for file in made.files if file.split}
-        rows = {split: sum(file.rows or 0 for file in made.split(split)) for split in sorted(splits)}
-        yield "rows", ", ".join(f"{count:,} {split}" for split, count in rows.items())
-    if made.statistics.get("quarantined"):
-        yield "quarantined", "\n".join(f"{count:,}: {why}" for why, count in made.statistics["quarantined"].items())
+    for split in dict.fromkeys(file.split for file in made.files if file.split):
+        yield f"{split} rows", f"{sum(file.rows or 0 for file in made.split(split)):,}"
+    statistics = made.statistics
+    if statistics.get("quarantined"):
+        yield "quarantined", "\n".join(f"{count:,}: {why}" for why, count in statistics["quarantined"].items())
+    if made.kind == "checkpoint":
+        yield "best epoch", f"{statistics['best_epoch']} of {len(statistics['history'])}"
+    if made.kind == "evaluation":
+        yield "test accuracy", pages.share(statistics["test_accuracy"])

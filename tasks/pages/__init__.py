@@ -9,10 +9,11 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
-from tasks.pages import plots
+from tasks.pages import lineage, plots
+from tasks.pages.lineage import LineageStep
 
-_MAX_CELLS = 24
-"""Classes up to which the confusion matrix is a table of numbers; above it becomes a picture."""
+_MAX_CELLS = 20
+"""Classes up to which the confusion matrix is a table of numbers, as many as fit on paper; above it is a picture."""
 _NUM_PAIRS = 10
 """Most frequent confusions that are listed."""
 _LEVELS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
@@ -35,20 +36,6 @@ class Picture:
     """Of the predicted class, 0 to 1."""
     id: int
     """Of its row: the position in the source split."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class LineageStep:
-    """One link of the chain from the raw files to the evaluation."""
-
-    title: str
-    """What it is: `Prepared dataset`."""
-    uri: str = ""
-    """Where it lies; empty when it has no URI of its own."""
-    fingerprint: str = ""
-    """What made it; empty when it has none."""
-    facts: tuple[tuple[str, str], ...] = ()
-    """Names and values worth knowing: row counts, quarantined rows and why, a file's sha256; a value may have lines."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -90,7 +77,7 @@ class ReportData:
     champion_metrics: dict[str, float] | None
     """Of the champion that was challenged, named as in `metrics`; none when there was no champion."""
     lineage: tuple[LineageStep, ...]
-    """From the raw files to the evaluation, in that order."""
+    """From the raw files to the report, in that order."""
     timings: list[tuple[str, float]]
     """Stages in their order and the seconds each took."""
     parameters: dict[str, Any]
@@ -115,7 +102,8 @@ def render(data: ReportData) -> str:
     return template.render(
         data=data,
         curves=curves,
-        reliability=Markup(plots.reliability(data.calibration)),
+        reliability=Markup(plots.reliability(data.calibration, error=data.metrics["expected_calibration_error"])),
+        diagram=lineage.draw(data.lineage),
         confusion=_confusion_rows(data) if as_table else None,
         confusion_png=None if as_table else plots.heat_map(data.confusion),
         pairs=_confused_pairs(data)[:_NUM_PAIRS],
@@ -131,35 +119,27 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "number": number, "seconds": seconds, "png": plots.png}
+    environment.filters |= {"share": share, "number": number, "seconds": seconds, "png": plots.png}
     return environment
 
 
-def percent(share: float | None, digits: int = 2) -> str:
-    """`0.9931` as `99.31 %`; never rounded up to 100 % when it is less."""
-    if not plots.is_finite(share):
+def number(value: float | None, digits: int = 4) -> str:
+    """A number as the terminal shows it: whole ones with commas between thousands, others with four decimals."""
+    if value is None or not plots.is_finite(value):
         return "–"
-    assert share is not None
-    text = f"{100 * share:.{digits}f}"
-    if share < 1 and float(text) == 100:
-        text = f">\u202f{100 - 10**-digits:.{digits}f}"
-    return f"{text}\u00a0%"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
 
 
-def number(value: Any) -> str:
-    """A number for people: whole ones with thin spaces between thousands, others with four decimals."""
-    if value is None or isinstance(value, bool | str):
-        return "–" if value is None else str(value)
-    if float(value).is_integer() and not isinstance(value, float):
-        return f"{int(value):,}".replace(",", "\u202f")
-    if not plots.is_finite(value):
-        return "–"
-    return f"{value:.4f}" if value == 0 or abs(value) >= 0.001 else f"{value:.2e}"
+def share(value: float | None, whole: int = 1, digits: int = 4) -> str:
+    """A share of `whole`: 0.9931 of 1 as `0.9931`, of 100 as `99.31`; never rounded up to the whole when it is less."""
+    if value is not None and value < 1 and round(whole * value, digits) == whole:
+        return f">{whole - 10**-digits:.{digits}f}"
+    return number(whole * value if value is not None else None, digits)
 
 
 def seconds(value: float) -> str:
     """Seconds with one decimal."""
-    return f"{value:,.1f}".replace(",", "\u202f") + "\u00a0s"
+    return f"{value:,.1f}\u00a0s"
 
 
 def _confusion_rows(data: ReportData) -> list[tuple[str, list[tuple[int, str]]]]:
@@ -191,10 +171,7 @@ def _comparison(data: ReportData) -> Iterator[tuple[str, str, str, str]]:
     """Name, challenger's value, champion's value and difference of each metric."""
     for name, value in data.metrics.items():
         champion = (data.champion_metrics or {}).get(name)
-        show = percent if name.endswith("accuracy") else number
-        difference = ""
-        if champion is not None and name != "num_rows":
-            change = value - champion
-            shown = f"{100 * change:+.2f} points" if show is percent else f"{change:+.4f}"
-            difference = shown.replace("-", "\u2212").replace(" ", "\u00a0")
-        yield name.replace("_", " "), show(value), show(champion), difference
+        show = share if name.endswith("accuracy") else number
+        if name != "num_rows":
+            difference = f"{value - champion:+.4f}".replace("-", "\u2212") if champion is not None else ""
+            yield name.replace("_", " "), show(value), show(champion), difference

@@ -45,28 +45,41 @@ def learning_curve(history: Sequence[Mapping[str, float]], quantity: str, *, bes
     return _svg(figure, name=quantity, label=label)
 
 
-def reliability(calibration: Sequence[Mapping[str, Any]]) -> str:
-    """Accuracy against confidence by bin, above the number of rows in each bin, as SVG."""
+def reliability(calibration: Sequence[Mapping[str, Any]], *, error: float) -> str:
+    """Accuracy with its interval against mean confidence by bin, above the number of rows in each bin, as SVG."""
     bins = [entry for entry in calibration if entry["count"]]
-    middles = [(entry["lower"] + entry["upper"]) / 2 for entry in bins]
-    widths = [0.92 * (entry["upper"] - entry["lower"]) for entry in bins]
+    accuracies = [entry["accuracy"] for entry in bins]
+    intervals = [wilson(entry["accuracy"], entry["count"]) for entry in bins]
+    reach = [[max(0, p - low), max(0, high - p)] for p, (low, high) in zip(accuracies, intervals, strict=True)]
     with _style():
-        figure = _figure(height=3.7)
+        figure = _figure(height=4)
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         for axes in (top, bottom):
             _frame(axes)
         top.plot([0, 1], [0, 1], "--", color=_MUTED, linewidth=1, label="perfect")
-        top.bar(middles, [entry["accuracy"] for entry in bins], widths, color=_ACCENT, alpha=0.45, label="accuracy")
-        confidences = [entry["confidence"] for entry in bins]
-        top.plot(middles, confidences, "D", color=_WARM, markersize=4.5, label="mean confidence")
-        top.set(xlim=(0, 1), ylim=(0, 1.04), ylabel="share predicted right")
+        top.errorbar(
+            [entry["confidence"] for entry in bins], accuracies, np.transpose(reach) if reach else None, fmt="o",
+            color=_ACCENT, markersize=4.5, elinewidth=1.2, label="accuracy",
+        )  # fmt: skip
+        top.text(0.98, 0.04, f"ECE {error:.4f}", ha="right", color=_INK)
+        top.set(xlim=(0, 1.02), ylim=(0, 1.04), ylabel="share predicted right")
         _legend(top)
+        middles = [(entry["lower"] + entry["upper"]) / 2 for entry in bins]
+        widths = [0.92 * (entry["upper"] - entry["lower"]) for entry in bins]
         bottom.bar(middles, [entry["count"] for entry in bins], widths, color=_MUTED, alpha=0.6)
         bottom.set(yscale="log", xlabel="confidence", ylabel="rows")
         bottom.set_ylim(bottom=0.5)
-        bottom.yaxis.set_major_formatter("{x:.0f}")
-    label = f"Reliability: accuracy against confidence in the {len(bins)} of {len(calibration)} bins that hold rows"
-    return _svg(figure, name="reliability", label=label)
+        bottom.yaxis.set_major_formatter("{x:,.0f}")
+    told = f"in {len(bins)} of {len(calibration)} bins that hold rows; expected calibration error {error:.4f}"
+    return _svg(figure, name="reliability", label=f"Reliability: accuracy against confidence {told}")
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """The 95 % interval of a share of `count` rows (Wilson 1927): sensible for few rows and near 0 and 1 too."""
+    z = 1.96
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    return middle - half, middle + half
 
 
 def heat_map(confusion: Sequence[Sequence[int]]) -> str:
@@ -104,7 +117,7 @@ def _style() -> Iterator[None]:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rc("svg", fonttype="none")
-        matplotlib.rc("font", size=9)
+        matplotlib.rc("font", size=10)
         matplotlib.rc("text", color=_MUTED)
         matplotlib.rc("axes", edgecolor=_LINE, labelcolor=_MUTED)
         matplotlib.rc("xtick", color=_LINE, labelcolor=_MUTED)
@@ -116,7 +129,7 @@ def _style() -> Iterator[None]:
 def _figure(*, height: float) -> "Figure":
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(4.6, height), layout="constrained")
+    return Figure(figsize=(4.2, height), layout="constrained")
 
 
 def _frame(axes: "Axes") -> None:
@@ -141,12 +154,10 @@ def _mark(axes: "Axes", history: Sequence[Mapping[str, float]], quantity: str, b
 
 
 def _label_epochs(axes: "Axes", epochs: Sequence[float], quantity: str) -> None:
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
+    from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
     axes.set(xlabel="epoch", ylabel=quantity, xlim=(min(epochs, default=1) - 0.3, max(epochs, default=1) + 0.3))
-    if quantity == "accuracy":
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, symbol="\u00a0%"))
     _legend(axes)
 
 

@@ -7,7 +7,9 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from tasks.pages import LineageStep, Picture, ReportData, number, render
+from tasks.pages import Picture, ReportData, number, render, share
+from tasks.pages.lineage import LineageStep, draw
+from tasks.pages.plots import wilson
 
 HOSTILE = '"><script>alert(1)</script><img src="https://evil.example/x.png"> & \'$x^2$'
 DIGITS = tuple("0123456789")
@@ -50,7 +52,7 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
         data_set="mnist",
         sample_notice=None,
         promoted=True,
-        reason="Test accuracy is at least the floor, and 0.21 points above the champion's.",
+        reason="Test accuracy is at least the floor, and 0.0021 above the champion's.",
         metrics=metrics,
         history=fake_history(num_epochs),
         best_epoch=max(1, num_epochs - 1),
@@ -82,10 +84,11 @@ def fake_confusion(generator: np.random.Generator, num_classes: int) -> np.ndarr
 
 
 def fake_history(num_epochs: int) -> list[dict[str, float]]:
+    """As the training records it: every number is a float."""
     return [
         {
-            "epoch": epoch,
-            "step": 422 * epoch,
+            "epoch": float(epoch),
+            "step": 422.0 * epoch,
             "train_loss": 0.25 + 0.6 / epoch,
             "train_accuracy": 0.985 - 0.08 / epoch,
             "validation_loss": 0.02 + 0.1 / epoch + 0.002 * epoch,
@@ -132,16 +135,15 @@ def fake_lineage() -> tuple[LineageStep, ...]:
         "Predictions": "predictions/mnist-resnet18",
         "Evaluation": "evaluations/mnist-resnet18",
     }
-    facts = [
-        ("rows", "train 54 000, validation 6 000, test 10 000"),
-        ("quarantined", "2: label out of range\n1: empty"),
-    ]
+    facts = [("train rows", "54,000"), ("test rows", "10,000"), ("quarantined", "2: label out of range\n1: empty")]
     steps = [
         LineageStep(
             title=title,
+            stage="made",
+            parents=(("Raw files", *places)[index],),
             uri=f"s3://models/team/{place}-0123456789a{index}",
             fingerprint=f"0123456789a{index}",
-            facts=tuple(facts) if index == 1 else (("rows", "10 000"),),
+            facts=tuple(facts) if index == 1 else (("test rows", "10,000"),),
         )
         for index, (title, place) in enumerate(places.items())
     ]
@@ -172,25 +174,29 @@ def test_page_asks_nobody_for_anything(channels: int) -> None:
 
 def test_figures_on_the_page_are_those_given(data: ReportData) -> None:
     text = Page(render(data)).text
-    assert text.count(f"{100 * data.metrics['test_accuracy']:.2f} %") >= 3
-    for shown in ("Test loss 0.0231", "Calibration error 0.0147", "Test rows 10 000", "Training 83.4 s"):
+    accuracy = data.metrics["test_accuracy"]
+    for shown in (f"Test accuracy {accuracy:.4f}", f"{100 * accuracy:.2f} % of 10,000 rows", "Test loss 0.0231"):
+        assert shown in text
+    for shown in ("Calibration error 0.0147", "Test rows 10,000", "Best epoch 4 of 5", "Training 83.4 s"):
         assert shown in text
     for row in data.per_class:
-        shares = " ".join(f"{100 * row[name]:.2f} %" for name in ("precision", "recall", "f1"))
-        assert f"{row['class_name']} {shares} {number(row['support'])}".replace("\u202f", " ") in text
+        shares = " ".join(f"{row[name]:.4f}" for name in ("precision", "recall", "f1"))
+        assert f"{row['class_name']} {shares} {number(row['support'])}" in text
     for name, counts in zip(data.classes, data.confusion, strict=True):
         assert " ".join(map(str, [name, *counts])) in text
     for row in data.history:
         losses = row["train_loss"], row["train_accuracy"], row["validation_loss"], row["validation_accuracy"]
-        assert "{:.4f} {:.2%} {:.4f} {:.2%}".format(*losses).replace("%", " %") in text
-    assert "quarantined 2: label out of range 1: empty" in text
+        assert "{:.0f} {:,.0f} {:.4f} {:.4f} {:.4f} {:.4f}".format(row["epoch"], row["step"], *losses) in text.replace(
+            " ★", ""
+        )
+    assert "quarantined: 2: label out of range 1: empty" in text
     for value in ("0.002", "--set epochs=5", "2.50.0", data.reason, *(step.uri for step in data.lineage)):
         assert value in text
 
 
-def test_accuracy_below_one_is_never_shown_as_100_percent(data: ReportData) -> None:
-    html = render(dataclasses.replace(data, metrics=data.metrics | {"test_accuracy": 0.999999}))
-    assert "&gt;\u202f99.99\u00a0%" in html
+@pytest.mark.parametrize(("value", "shown"), [(1, "1.0000"), (0.999951, ">0.9999"), (0.99994, "0.9999"), (0, "0.0000")])
+def test_share_below_one_is_never_shown_as_all(value: float, shown: str) -> None:
+    assert share(float(value)) == shown
 
 
 @pytest.mark.parametrize("num_classes", [10, 100])
@@ -217,7 +223,7 @@ def test_every_picture_has_a_text_alternative(num_classes: int) -> None:
     assert len(page.all("img")) >= 40
     assert all(image["alt"] for image in page.all("img"))
     plots = page.all("svg")
-    assert len(plots) == 3
+    assert len(plots) == 4
     assert all(plot["role"] == "img" and plot["aria-label"] for plot in plots)
 
 
@@ -233,13 +239,12 @@ def test_page_has_one_title_a_language_and_no_id_twice(data: ReportData) -> None
 def test_champion_is_compared_with_the_challenger(data: ReportData) -> None:
     text = Page(render(data)).text
     assert "Challenger against champion" in render(data)
-    assert "+0.21 points" in text
+    assert "+0.0021" in text
     assert "\u22120.0081" in text
 
 
-def test_page_without_a_champion_says_so(data: ReportData) -> None:
+def test_page_without_a_champion_compares_nothing(data: ReportData) -> None:
     html = render(dataclasses.replace(data, champion_metrics=None))
-    assert "none yet" in Page(html).text
     assert "Challenger against champion" not in html
 
 
@@ -251,9 +256,9 @@ def test_verdict_follows_the_decision(data: ReportData) -> None:
 
 
 def test_sample_data_is_announced(data: ReportData) -> None:
-    notice = "These are 2000 bundled rows, not all of MNIST."
-    assert notice in Page(render(dataclasses.replace(data, sample_notice=notice))).text
-    assert "Sample data." not in Page(render(data)).text
+    notice = "a sample of 2,000 rows, not all of MNIST"
+    assert f"Sample data: trained on {notice}." in Page(render(dataclasses.replace(data, sample_notice=notice))).text
+    assert "Sample data" not in Page(render(data)).text
 
 
 def test_page_of_one_epoch_without_mistakes_is_whole(data: ReportData) -> None:
@@ -265,3 +270,24 @@ def test_large_images_are_made_smaller(data: ReportData) -> None:
     image = np.random.default_rng(0).integers(0, 256, (512, 512, 3), dtype=np.uint8)
     pictures = tuple(dataclasses.replace(picture, image=image) for picture in data.samples)
     assert len(render(dataclasses.replace(data, samples=pictures))) < 1_000_000
+
+
+def test_lineage_draws_an_arrow_from_every_parent_and_past_the_boxes_between() -> None:
+    names = ("files", "raw", "prepared", "checkpoint", "predictions")
+    parents = ((), ("files",), ("raw",), ("prepared",), ("checkpoint", "prepared"))
+    steps = [LineageStep(title=name, parents=above) for name, above in zip(names, parents, strict=True)]
+    diagram = draw(steps)
+    assert len(diagram.arrows) == 5
+    assert ["H" in arrow for arrow in diagram.arrows].count(True) == 1
+    assert diagram.label.endswith("predictions from checkpoint and prepared")
+
+
+def test_lineage_of_many_files_says_how_many_more_there_are() -> None:
+    step = LineageStep(title="Raw files", facts=tuple((f"{number}.gz", 64 * "a") for number in range(20)))
+    (box,) = draw([step]).boxes
+    assert [name for _, name, _ in box.lines] == ["0.gz", "1.gz", "2.gz", "3.gz", "4.gz", "and 15 more"]
+
+
+@pytest.mark.parametrize(("share", "interval"), [(0.5, (0.2366, 0.7634)), (1.0, (0.7225, 1.0)), (0.0, (0.0, 0.2775))])
+def test_interval_of_ten_rows_is_wilsons(share: float, interval: tuple[float, float]) -> None:
+    assert wilson(share, 10) == pytest.approx(interval, abs=5e-5)
