@@ -97,8 +97,10 @@ def automations(project: str, webhook: Any) -> dict[str, Any]:
 
 
 def _content(automation: Any) -> Any:
-    names = {"description", "enabled", "trigger", "actions"}
-    return automation.model_dump(mode="json", include=names)
+    content = automation.model_dump(mode="json", include={"description", "enabled", "trigger", "actions"})
+    for name in ("after", "expect"):  # sets: their order is another one in every process
+        content["trigger"][name] = sorted(content["trigger"][name])
+    return content
 
 
 def _save_block(name: str, url: str) -> Any:

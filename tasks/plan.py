@@ -13,7 +13,7 @@ from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, Predictio
 from tasks.learning import datasets
 from tasks.learning.recipes import Recipe
 
-VERSIONS = {"download": 1, "preprocess": 1, "train": 1, "predict": 1, "evaluate": 1, "report": 1}
+VERSIONS = {"download": 1, "preprocess": 1, "train": 1, "predict": 1, "evaluate": 1, "report": 2}
 """Raised by one when a change of a stage changes its bytes: old results stay, new ones get other URIs."""
 
 DEFAULT_STORAGE = os.environ.get("PIPELINE_STORAGE", "./data")

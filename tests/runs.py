@@ -60,12 +60,17 @@ class Run:
 
     def processes(self) -> dict[int, str]:
         """Every live process that carries the mark of this run, with its command line."""
-        found = {}
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if f"{_MARK}={self.mark}".encode() in (entry / "environ").read_bytes():
-                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-        return found
+        return processes_with(f"{_MARK}={self.mark}")
+
+
+def processes_with(variable: str) -> dict[int, str]:
+    """Every live process whose environment holds `variable`, `NAME=value`, with its command line."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if variable.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+    return found
 
 
 def await_that(condition: Callable[[], object], *, limit_s: float = LIMIT_S, interval_s: float = 0.1) -> None:

@@ -1,63 +1,162 @@
-"""`prefect deployment run mnist/train` against a real server and a real worker."""
+"""The pipeline as it is operated: a real server, a real worker, and what befalls them."""
 
-import json
 import os
-import socket
+import shutil
+import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from storage import registry
-from storage.uri import Root
-from tasks.child import Child
-from tests.runs import CHECKOUT, await_that
+from storage import manifest, registry
+from storage.uri import URI, Root
+from tests.operated import CANARY, Hook, Operated, webhook
+from tests.runs import CHECKOUT, Run, await_that
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-_PREFECT = [sys.executable, "-m", "prefect"]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
-@pytest.fixture
-def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The variables under which `prefect` talks to a server of the test's own, with a worker on the pool `pipeline`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    url = f"http://127.0.0.1:{port}/api"
-    variables = {
-        "PREFECT_HOME": str(tmp_path / "home"),
-        "PREFECT_API_URL": url,
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "0",
-    }
-    env = os.environ | variables | {"COLUMNS": "200"}
-    server = Child([*_PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(port)], env=env)
-    worker = None
+@pytest.fixture(scope="module")
+def received() -> Iterator[Hook]:
+    """The address of a webhook, and what it is told."""
+    with webhook() as hook:
+        yield hook
+
+
+@pytest.fixture(scope="module")
+def operated(received: Hook, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+    """A server in line with prefect.yaml; each test starts the worker it needs."""
+    server = Operated(tmp_path_factory.mktemp("operated"), webhook=received[0])
     try:
-        await_that(lambda: _prefect(env, "work-pool", "ls", check=False).returncode == 0, limit_s=120)
-        _prefect(env, "work-pool", "create", "--type", "process", "pipeline")
-        _prefect(env, "--no-prompt", "deploy", "--all")
-        worker = Child([*_PREFECT, "worker", "start", "--pool", "pipeline"], env=env)
-        yield env
+        server.deploy()
+        yield server
     finally:
-        if worker:
-            worker.end()
         server.end()
 
 
-def test_a_deployment_run_does_the_whole_pipeline(environment: dict[str, str], tmp_path: Path) -> None:
-    root = Root(str(tmp_path / "root"))
-    parameters = {"recipe": "mnist-sample-resnet18", "storage": root, "settings": {"epochs": 1, "accuracy_floor": 0}}
-    words = [word for name, value in parameters.items() for word in ("-p", f"{name}={json.dumps(value)}")]
-    answer = _prefect(environment, "deployment", "run", "mnist/train", *words, "--watch")
-    assert "Completed" in answer.stdout
-    assert registry.champion(root, "mnist-sample") is not None
-    artifacts = _prefect(environment, "artifact", "ls", "--limit", "20").stdout
-    assert "summary" in artifacts
+@pytest.fixture(autouse=True)
+def no_worker_is_left(operated: Operated) -> Iterator[None]:
+    """No test finds the worker of another."""
+    yield
+    operated.end_worker()
 
 
-def _prefect(env: dict[str, str], *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-    answer = subprocess.run([*_PREFECT, *words], env=env, cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
-    assert not check or answer.returncode == 0, answer.stdout + answer.stderr
-    return answer
+def test_the_schedule_is_on_the_server_with_its_time_zone(operated: Operated) -> None:
+    schedule = operated.deployment("mnist/train")["schedules"][0]
+    assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == ("0 3 * * *", "Europe/Berlin")
+    assert schedule["active"]
+
+
+def test_deploying_the_same_file_again_changes_nothing(operated: Operated) -> None:
+    before = {name: operated.deployment(name)["id"] for name in operated.deployments()}
+    assert "nothing to change" in operated.deploy()
+    assert {name: operated.deployment(name)["id"] for name in operated.deployments()} == before
+    assert len(operated.deployment("mnist/train")["schedules"]) == 1
+
+
+def test_what_leaves_the_file_leaves_the_server_and_nothing_else_does(operated: Operated, tmp_path: Path) -> None:
+    checkout = _copy_of_checkout(tmp_path / "copy")
+    content = yaml.safe_load((checkout / "prefect.yaml").read_text())
+    del content["deployments"][0]["schedules"]
+    content["deployments"] = [one for one in content["deployments"] if one["name"] != "batch"]
+    (checkout / "prefect.yaml").write_text(yaml.safe_dump(content))
+    foreign = operated.deployment("mnist/smoke")
+    body = {"name": "of-somebody-else", "flow_id": foreign["flow_id"], "tags": ["other"]}
+    operated.api("POST", "/deployments/", body)
+    told = operated.deploy(checkout)
+    try:
+        assert operated.deployment("mnist/train")["schedules"] == []
+        assert operated.deployments() == {"mnist/train", "mnist/smoke", "mnist/of-somebody-else"}
+        assert "removed deployment predict/batch" in told
+        assert "removed schedule nightly" in told
+    finally:
+        operated.deploy()
+    assert "predict/batch" in operated.deployments()
+
+
+def test_missed_slots_run_once_and_a_later_run_finds_nothing_new(operated: Operated, received: Hook) -> None:
+    missed = [operated.start("mnist/smoke", minutes_ago=minutes) for minutes in (180, 120, 60)]
+    operated.start_worker()
+    assert sorted(operated.await_end(*missed)) == ["Cancelled", "Cancelled", "Completed"]
+    run = next(one for one in missed if operated.state(one)["name"] == "Completed")
+    _check_what_a_run_shows(operated, run)
+    await_that(lambda: any(one["event"] == "promoted" for one in received[1]), limit_s=60)
+    assert "NothingNew" in operated.prefect("deployment", "run", "mnist/smoke", "--watch")
+    assert CANARY not in str(received[1])
+
+
+def _check_what_a_run_shows(operated: Operated, run: str) -> None:
+    root = Root(operated.env["PIPELINE_STORAGE"])
+    champion = registry.champion(root, "mnist-sample")
+    assert champion is not None
+    artifacts = operated.artifacts(run)
+    assert {"summary", "history", "per-class", "confusion", "report", "ray-dashboard"} <= artifacts.keys()
+    assert {artifacts[f"{stage}-progress"] for stage in ("preprocess", "train", "predict")} == {100}
+    report = next(Path(root).glob("reports/*/index.html"))
+    assert str(report) in artifacts["report"]
+    accuracy = manifest.load(next(URI(str(uri)) for uri in Path(root).glob("evaluations/*")))
+    assert f"{accuracy.statistics['test_accuracy']:.4f}" in artifacts["summary"]
+    steps = [line for line in operated.log(run) if line.startswith("epoch 1/1, steps")]
+    assert steps == sorted(steps, key=lambda line: int(line.split()[3].split("/")[0])) != []
+    assert CANARY not in str(operated.log(run)) + str(artifacts)
+
+
+def test_runs_that_are_killed_or_cancelled_are_seen_to_end_and_the_next_one_goes_on(
+    operated: Operated, received: Hook, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"precision": "fp32", "epochs": 2}
+    words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    undisturbed = Run(*words, "--source", "sample", "--json", "--storage", str(tmp_path / "whole"), folder=tmp_path)
+    expected = undisturbed.result()
+    root = tmp_path / "root"
+    start: dict[str, Any] = {"storage": str(root), "settings": settings}
+    operated.start_worker()
+
+    flow_killed = operated.start("mnist/smoke", **start)
+    await_that(lambda: operated.says(flow_killed, "epoch 2/2, steps"), interval_s=0.5)
+    os.kill(operated.engine(flow_killed), signal.SIGKILL)
+    assert operated.await_end(flow_killed, limit_s=60) == ["Crashed"]
+    await_that(lambda: not operated.processes(flow_killed), limit_s=30)
+
+    cancelled = operated.start("mnist/smoke", **start)
+    await_that(lambda: operated.says(cancelled, "epoch 2/2, steps"), interval_s=0.5)
+    assert not operated.says(cancelled, "epoch 1/2, steps"), "training began again instead of going on"
+    operated.api("POST", f"/flow_runs/{cancelled}/set_state", {"state": {"type": "CANCELLING"}})
+    assert operated.await_end(cancelled, limit_s=60) == ["Cancelled"]
+    await_that(lambda: not operated.processes(cancelled), limit_s=30)
+    assert registry.champion(Root(str(root)), "mnist-sample") is None
+
+    both_killed = operated.start("mnist/smoke", **start)
+    await_that(lambda: operated.says(both_killed, "epoch 2/2, steps"), interval_s=0.5)
+    engine = operated.engine(both_killed)
+    operated.kill_worker()
+    os.kill(engine, signal.SIGKILL)
+    assert operated.await_end(both_killed, limit_s=240) == ["Crashed"]
+    assert "no heartbeat" in operated.state(both_killed)["message"]
+
+    operated.start_worker()
+    last = operated.start("mnist/smoke", **start)
+    assert operated.await_end(last) == ["Completed"]
+    assert _weights(root) == _weights(Path(tmp_path / "whole"))
+    assert registry.champion(Root(str(root)), "mnist-sample") is not None
+    assert Path(expected["uris"]["checkpoint"]).name == next(root.glob("checkpoints/*")).name
+    crashed = {one["run_id"] for one in received[1] if one["event"] == "run-crashed"}
+    assert {flow_killed, both_killed} <= crashed
+    assert CANARY not in str(received[1])
+
+
+def _weights(root: Path) -> str:
+    """The name of the one committed file of weights, which holds a digest of it."""
+    (found,) = root.glob("checkpoints/*/weights-*")
+    return found.name
+
+
+def _copy_of_checkout(folder: Path) -> Path:
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=CHECKOUT, capture_output=True)
+    for name in listed.stdout.decode().splitlines():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CHECKOUT / name, folder / name)
+    return folder

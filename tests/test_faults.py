@@ -42,5 +42,14 @@ def test_a_training_that_diverges_ends_at_once_and_is_not_tried_again(tmp_path: 
     assert not list((tmp_path / "root" / "checkpoints").glob("*"))
 
 
+def test_of_two_runs_at_once_one_works_and_the_other_waits_for_its_results(tmp_path: Path) -> None:
+    arguments = ["--source", "sample", "--set", "epochs=1", "--json", "--storage", str(tmp_path / "root")]
+    runs = [Run(*arguments, folder=tmp_path / name) for name in ("a", "b")]
+    results = [run.result() for run in runs]
+    assert results[0]["uris"] == results[1]["uris"]
+    assert results[0]["metrics"] == results[1]["metrics"]
+    assert sum(run.says("epoch 1/1, steps") for run in runs) == 1, "the model was trained twice, or not at all"
+
+
 def _weights(result: dict[str, dict[str, str]]) -> str:
     return next(Path(result["uris"]["checkpoint"]).glob("weights-*")).name

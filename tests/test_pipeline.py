@@ -92,7 +92,7 @@ def test_a_prediction_leads_back_to_the_checksums_of_the_raw_files(finished: Fin
 
 def test_the_report_shows_the_figures_of_the_evaluation_and_loads_nothing(finished: Finished) -> None:
     page = (Path(finished.result["uris"]["report"]) / "index.html").read_text()
-    assert f"{finished.result['metrics']['test_accuracy'] * 100:.2f}" in page
+    assert f"{finished.result['metrics']['test_accuracy']:.4f}" in page
     assert finished.result["reason"] in page
     assert 'src="http' not in page
     assert "<script" not in page

@@ -1,0 +1,180 @@
+"""A Prefect server and worker as processes of their own, as an operator runs them, seen through the server's API."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from tasks.child import Child
+from tests.runs import CHECKOUT, await_that, processes_with
+
+CANARY = "canary-4f1c7b2e"
+"""A secret that every process of the operated system is given."""
+Hook = tuple[str, list[dict[str, Any]]]
+"""The address of a webhook, and what was posted to it."""
+_PREFECT = [sys.executable, "-m", "prefect"]
+_ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+
+
+class Operated:
+    """A running server, and a worker when one was started."""
+
+    def __init__(self, folder: Path, *, webhook: str) -> None:
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}/api"
+        self.folder = folder
+        self.env = os.environ | {
+            "PREFECT_HOME": str(folder / "home"),
+            "PREFECT_API_URL": self.url,
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "0",
+            "PIPELINE_WEBHOOK_URL": webhook,
+            "PIPELINE_STORAGE": str(folder / "root"),
+            "AWS_SECRET_ACCESS_KEY": CANARY,
+            "COLUMNS": "200",
+        }
+        self._server = Child(
+            [*_PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(self.port)], env=self.env
+        )
+        self._worker: Child | None = None
+        await_that(self._answers, limit_s=120)
+
+    def end(self) -> None:
+        self.end_worker()
+        self._server.end()
+
+    def deploy(self, checkout: Path = CHECKOUT) -> str:
+        """What `make deploy` prints in `checkout`."""
+        return self.command(sys.executable, str(checkout / "flows" / "deployments.py"))
+
+    def prefect(self, *words: str) -> str:
+        """What the `prefect` command prints."""
+        return self.command(*_PREFECT, *words)
+
+    def command(self, *words: str) -> str:
+        answer = subprocess.run(words, env=self.env, cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        return answer.stdout
+
+    def start_worker(self) -> None:
+        self._worker = Child([*_PREFECT, "worker", "start", "--pool", "pipeline"], env=self.env)
+
+    def end_worker(self) -> None:
+        """End the worker and all that it started, at once."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+    def kill_worker(self) -> None:
+        """SIGKILL the worker alone, as the kernel does when memory runs out."""
+        (pid,) = [pid for pid, command in processes_with(f"PREFECT_API_URL={self.url}").items() if _is_worker(command)]
+        os.kill(pid, signal.SIGKILL)
+
+    def api(self, method: str, path: str, body: Any = None) -> Any:
+        """One call of the server's API."""
+        content = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data=content, method=method)
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def deployment(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.api("GET", f"/deployments/name/{name}")
+        return found
+
+    def deployments(self) -> set[str]:
+        flows = {flow["id"]: flow["name"] for flow in self.api("POST", "/flows/filter", {})}
+        return {f"{flows[one['flow_id']]}/{one['name']}" for one in self.api("POST", "/deployments/filter", {})}
+
+    def start(self, name: str, *, minutes_ago: float = 0, **parameters: Any) -> str:
+        """A run of deployment `name`, due since `minutes_ago`; its id."""
+        due = datetime.now(UTC) - timedelta(minutes=minutes_ago)
+        state = {"type": "SCHEDULED", "state_details": {"scheduled_time": due.isoformat()}}
+        body = {"state": state, "parameters": parameters, "enforce_parameter_schema": False}
+        run: str = self.api("POST", f"/deployments/{self.deployment(name)['id']}/create_flow_run", body)["id"]
+        return run
+
+    def state(self, run: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.api("GET", f"/flow_runs/{run}")["state"]
+        return found
+
+    def await_end(self, *runs: str, limit_s: float = 900) -> list[str]:
+        """The names of the states in which `runs` ended."""
+        await_that(lambda: all(self.state(run)["type"] in _ENDED for run in runs), limit_s=limit_s, interval_s=1)
+        return [self.state(run)["name"] for run in runs]
+
+    def log(self, run: str) -> list[str]:
+        """The log lines of a run that the server holds, oldest first."""
+        lines: list[str] = []
+        while True:
+            body = {
+                "logs": {"flow_run_id": {"any_": [run]}},
+                "sort": "TIMESTAMP_ASC",
+                "limit": 200,
+                "offset": len(lines),
+            }
+            page = self.api("POST", "/logs/filter", body)
+            lines += [line["message"] for line in page]
+            if len(page) < 200:
+                return lines
+
+    def says(self, run: str, text: str) -> bool:
+        return any(text in line for line in self.log(run))
+
+    def artifacts(self, run: str) -> dict[str, Any]:
+        """What the run's artifacts hold, by key."""
+        found = self.api("POST", "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run]}}})
+        return {one["key"]: one["data"] for one in found}
+
+    def engine(self, run: str) -> int:
+        """The process that runs the flow of `run`."""
+        return next(pid for pid, command in self.processes(run).items() if "prefect.engine" in command)
+
+    def processes(self, run: str) -> dict[int, str]:
+        """Every live process that the worker started for `run`, Ray's included."""
+        return processes_with(f"PREFECT__FLOW_RUN_ID={run}")
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError):
+            return bool(self.api("GET", "/health"))
+        return False
+
+
+@contextlib.contextmanager
+def webhook() -> Iterator[Hook]:
+    """An address on loopback, and what was posted to it."""
+    received: list[dict[str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/{CANARY}", received
+        server.shutdown()
+
+
+def _is_worker(command: str) -> bool:
+    return "worker start" in command and "supervise.py" not in command
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
