@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from prefect import task
-from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 
 from storage import manifest, tables
@@ -14,6 +13,7 @@ from storage.manifest import Manifest
 from storage.registry import Decision
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI
 from tasks import pages
+from tasks.artifacts import publish
 from tasks.evaluate import read_evaluation
 from tasks.learning import images, recipes
 from tasks.pages import Picture
@@ -47,7 +47,7 @@ def report(
                 parameters={"decision": decision.model_dump(mode="json")},
                 listed=[page],
             )
-        publish(data, target)
+        publish(data, target, plan)
     return target
 
 
@@ -60,29 +60,6 @@ def report_of(evaluation: EvaluationURI, decision: Decision, plan: Plan) -> Repo
         parameters={"decision": decision.model_dump(mode="json")},
     )
     return ReportURI(plan.root.child(f"reports/{plan.recipe.name}-{digest}"))
-
-
-def publish(data: pages.ReportData, target: ReportURI) -> None:
-    """The report's essentials as artifacts of the running Prefect flow."""
-    verdict = "promoted" if data.promoted else "not promoted"
-    notice = f"\n\n> **Note:** trained on {data.sample_notice}.\n" if data.sample_notice else ""
-    create_markdown_artifact(
-        key="summary",
-        description=f"{data.recipe_name}: {verdict}",
-        markdown=f"# {data.recipe_name}: {verdict}\n\n{data.reason}.{notice}\n\n| | |\n|---|---|\n"
-        + "".join(f"| {name} | {value} |\n" for name, value in data.metrics.items()),
-    )
-    create_table_artifact(key="history", table=data.history, description="Every epoch of the training")
-    create_table_artifact(key="per-class", table=data.per_class, description="Per class, on the test rows")
-    confusion = [
-        {"true": name} | dict(zip(data.classes, row, strict=True))
-        for name, row in zip(data.classes, data.confusion, strict=True)
-    ]
-    create_table_artifact(key="confusion", table=confusion, description="Test rows by true and predicted class")
-    page = target.child("index.html")
-    create_link_artifact(
-        key="report", link=page if page.is_s3 else f"file://{page}", link_text="Report page", description="The report"
-    )
 
 
 def gather(

@@ -1,0 +1,56 @@
+"""A run's essentials as Prefect artifacts: what its page in the UI shows."""
+
+from collections.abc import Iterator
+
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+
+from storage import manifest
+from storage.uri import ReportURI
+from tasks.pages import ReportData
+from tasks.plan import Plan
+
+_METRICS = ("test_accuracy", "test_loss", "expected_calibration_error", "num_rows")
+
+
+def publish(data: ReportData, target: ReportURI, plan: Plan) -> None:
+    """A summary, tables of the history, the classes and the confusion, and a link to the report."""
+    verdict = "promoted" if data.promoted else "not promoted"
+    create_markdown_artifact(
+        key="summary", description=f"{data.recipe_name}: {verdict}", markdown="\n".join(_summary(data, target, plan))
+    )
+    create_table_artifact(key="history", table=data.history, description="Every epoch of the training")
+    create_table_artifact(key="per-class", table=data.per_class, description="Per class, on the test rows")
+    confusion = [
+        {"true": name} | dict(zip(data.classes, row, strict=True))
+        for name, row in zip(data.classes, data.confusion, strict=True)
+    ]
+    create_table_artifact(key="confusion", table=confusion, description="Test rows by true and predicted class")
+    page = target.child("index.html")
+    link = page if page.is_s3 else f"file://{page}"
+    create_link_artifact(key="report", link=link, link_text="Report page", description=f"The report: {page}")
+
+
+def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
+    """Lines of Markdown: the decision, the metrics against the champion's, the data, and where everything lies."""
+    yield f"# {data.recipe_name}: {'promoted' if data.promoted else 'not promoted'}\n\n{data.reason}.\n"
+    if data.sample_notice:
+        yield f"> **Note:** this is {data.sample_notice}.\n"
+    champion = data.champion_metrics or {}
+    yield "| on the test rows | this model | champion until now |\n|---|---|---|"
+    for name in _METRICS:
+        yield f"| {name.replace('_', ' ')} | {_number(data.metrics[name])} | {_number(champion.get(name))} |"
+    prepared = manifest.load(plan.prepared)
+    rows = {split: sum(file.rows or 0 for file in prepared.split(split)) for split in ("train", "validation", "test")}
+    counted = ", ".join(f"{number:,} {split}" for split, number in rows.items())
+    left_out = sum(prepared.statistics.get("quarantined", {}).values())
+    yield f"\nData set `{data.data_set}`: {counted} rows; {left_out:,} rows left out as unusable.\n"
+    yield "| | |\n|---|---|"
+    places = {"raw": plan.raw, "prepared": plan.prepared, "checkpoint": plan.checkpoint}
+    for name, uri in (places | {"predictions": plan.predictions, "report": target}).items():
+        yield f"| {name} | `{uri}` |"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
