@@ -99,6 +99,7 @@ def _check_what_a_run_shows(operated: Operated, run: str) -> None:
     assert str(report) in artifacts["report"]
     accuracy = manifest.load(next(URI(str(uri)) for uri in Path(root).glob("evaluations/*")))
     assert f"{accuracy.statistics['test_accuracy']:.4f}" in artifacts["summary"]
+    assert any(line.startswith("[rank 0] ") for line in operated.log(run)), "nothing that a Ray worker printed"
     steps = [line for line in operated.log(run) if line.startswith("epoch 1/1, steps")]
     assert steps == sorted(steps, key=lambda line: int(line.split()[3].split("/")[0])) != []
     assert CANARY not in str(operated.log(run)) + str(artifacts)

@@ -122,6 +122,7 @@ def _train(spec: TrainSpec, *, threads: int) -> None:
     loader = make_loader(recipe, prepared, rank=rank, world_size=world_size, device=device)
     model = Classifier(_model_spec(recipe, prepared))
     trainer = Trainer(recipe, model, loader, precision=precision, device=device)
+    print(f"{recipe.model} on {device.type}, {precision}, {threads} threads, {loader.num_train_rows():,} training rows")
     history = _resume(spec, trainer, about)
     while len(history) < recipe.epochs and not _committed(spec, trainer):
         epoch = len(history) + 1
