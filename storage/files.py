@@ -120,8 +120,8 @@ def children(uri: URI) -> list[str]:
 def walk(uri: URI) -> list[Entry]:
     """Every file below `uri` at any depth, sorted by path, none when there is nothing.
 
-    Also those that `children` leaves out. A link is a file of its own and is not followed; S3 keys that no URI can
-    name, such as `a//b`, are left out. Raises `PermissionError` for a folder that cannot be looked into.
+    Also those that `children` leaves out. A link to a folder is listed and not followed; S3 keys that no URI can name,
+    such as `a//b`, are left out. Raises `PermissionError` for a folder that cannot be looked into.
     """
     found = _walk_on_s3(uri) if uri.is_s3 else _walk_on_disk(uri)
     return sorted(found, key=lambda entry: entry.path)
@@ -260,6 +260,9 @@ def _walk_on_disk(folder: URI) -> Iterator[Entry]:
             path = os.path.join(place, name)
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 found = os.lstat(path)
+                if name not in links and stat.S_ISLNK(found.st_mode):
+                    with contextlib.suppress(OSError):  # a link to nowhere is its own size
+                        found = os.stat(path)
                 yield Entry(path=os.path.relpath(path, folder), size=found.st_size, modified=found.st_mtime)
 
 

@@ -202,12 +202,18 @@ class TestDisk:
         assert writer.returncode == -signal.SIGXFSZ
         assert {name: files.read(folder.child(name)) for name in files.children(folder)} == {"old": b"old"}
 
-    def test_walk_lists_links_and_does_not_follow_them(self, tmp_path: Path) -> None:
+    def test_walk_lists_links_to_folders_and_does_not_follow_them(self, tmp_path: Path) -> None:
         files.create(URI(f"{tmp_path}/elsewhere/file"), b"content")
         (tmp_path / "folder").mkdir()
         (tmp_path / "folder" / "loop").symlink_to(tmp_path)
         (tmp_path / "folder" / "dangling").symlink_to(tmp_path / "nowhere")
         assert [entry.path for entry in files.walk(URI(f"{tmp_path}/folder"))] == ["dangling", "loop"]
+
+    def test_link_to_a_file_has_its_size(self, tmp_path: Path) -> None:
+        files.create(URI(f"{tmp_path}/elsewhere/file"), b"content")
+        (tmp_path / "folder").mkdir()
+        (tmp_path / "folder" / "link").symlink_to(tmp_path / "elsewhere" / "file")
+        assert [entry.size for entry in files.walk(URI(f"{tmp_path}/folder"))] == [7]
 
     def test_walk_starts_at_a_link_to_a_folder(self, tmp_path: Path) -> None:
         files.create(URI(f"{tmp_path}/elsewhere/file"), b"content")

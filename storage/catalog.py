@@ -1,0 +1,116 @@
+"""What lies below a storage root: every result with its files, committed or not, and the scratch of attempts."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, get_args
+
+from storage import files, manifest
+from storage.files import Entry
+from storage.manifest import Damaged, Kind, Manifest
+from storage.uri import URI, Root
+
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+"""Every kind of result, what is made from others after what it is made from."""
+SCRATCH: Final = "scratch"
+"""What attempts keep for themselves, in a folder that is called like the result."""
+SHELVES: Final[dict[str, str]] = {
+    "raw": "datasets/raw",
+    "prepared": "datasets/prepared",
+    "checkpoint": "checkpoints",
+    "predictions": "predictions",
+    "evaluation": "evaluations",
+    "report": "reports",
+    SCRATCH: "runs",
+}
+"""Where the folders of each kind lie below a root; whatever else lies there is none of ours."""
+
+_THREADS = 8
+"""How many folders are looked into at once: on S3 each takes a round trip or two."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Folder:
+    """One folder of a shelf as it was when somebody looked."""
+
+    uri: URI
+    """Where it is."""
+    kind: str
+    """What its manifest says it is; without one, what belongs on its shelf."""
+    found: Sequence[Entry]
+    """Every file in it, whether the manifest lists it or not."""
+    manifest: Manifest | None = None
+    """None when it is not committed, or damaged."""
+    parents: dict[str, URI] = dataclasses.field(default_factory=dict)
+    """What it was made from, by role."""
+    damage: str = ""
+    """Why it cannot be looked into, or its manifest cannot be understood."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files in it."""
+        return sum(entry.size for entry in self.found)
+
+    @property
+    def changed(self) -> float:
+        """When a file in it was last written: seconds since 1970."""
+        return max((entry.modified for entry in self.found), default=0.0)
+
+    @property
+    def committed(self) -> float | None:
+        """When its manifest was written: seconds since 1970; none when it has none."""
+        return next((entry.modified for entry in self.found if entry.path == manifest.NAME), None)
+
+
+def places(root: Root, kinds: Iterable[str] = SHELVES) -> list[tuple[URI, str]]:
+    """Where something may lie on the shelves of `kinds`, and its kind, sorted by kind and name."""
+    wanted = set(kinds)
+    shelves = [(kind, root.child(shelf)) for kind, shelf in SHELVES.items() if kind in wanted]
+    return [(shelf.child(name), kind) for kind, shelf in shelves for name in files.children(shelf)]
+
+
+def survey(found: Sequence[tuple[URI, str]]) -> list[Folder]:
+    """The folders at these `places` that have files in them, or cannot be looked into, in their order."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        return [folder for folder in pool.map(lambda place: look(*place), found) if folder.found or folder.damage]
+
+
+def look(uri: URI, kind: str = "") -> Folder:
+    """One folder as it is now, committed or not; without a manifest it is of `kind`."""
+    folder = _with_files(Folder(uri=uri, kind=kind, found=()))
+    # The files first: a manifest that is among them was written last, so the others that it lists are too.
+    return folder if folder.committed is None else _with_manifest(folder)
+
+
+def find(uri: URI, *, with_files: bool = True) -> Folder:
+    """What is committed at `uri`, without looking for files where nothing is: it may be any place."""
+    folder = _with_manifest(Folder(uri=uri, kind="", found=()))
+    return _with_files(folder) if with_files and (folder.manifest or folder.damage) else folder
+
+
+def _with_files(folder: Folder) -> Folder:
+    try:
+        return dataclasses.replace(folder, found=files.walk(folder.uri))
+    except OSError as error:
+        return dataclasses.replace(folder, damage=_unreadable(folder.uri, error))
+
+
+def _with_manifest(folder: Folder) -> Folder:
+    try:
+        made = manifest.load(folder.uri)
+        parents = {role: URI(parent) for role, parent in made.parents.items()}
+    except FileNotFoundError:
+        rest = [entry for entry in folder.found if entry.path != manifest.NAME]
+        return dataclasses.replace(folder, found=rest)
+    except OSError as error:
+        return dataclasses.replace(folder, damage=_unreadable(folder.uri, error))
+    except Damaged as error:
+        return dataclasses.replace(folder, damage=str(error))
+    except ValueError as error:
+        damage = f"{folder.uri}/{manifest.NAME} cannot be read (parents: {error}); restore it from a copy"
+        return dataclasses.replace(folder, damage=damage)
+    return dataclasses.replace(folder, kind=made.kind, manifest=made, parents=parents)
+
+
+def _unreadable(uri: URI, error: OSError) -> str:
+    return f"{uri} cannot be read: " + (f"{error.strerror}: {error.filename}" if error.filename else str(error))

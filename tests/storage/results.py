@@ -1,0 +1,109 @@
+"""Small committed results of every kind, as a run leaves them, and the decisions on them."""
+
+import dataclasses
+import hashlib
+import json
+import os
+
+import pyarrow as pa
+
+from storage import files, manifest, registry, tables
+from storage.catalog import SHELVES
+from storage.manifest import Kind
+from storage.registry import Decision
+from storage.uri import URI, CheckpointURI, Root
+
+DATA = "digits"
+SOURCE = {"name": "images.gz", "sha256": "ab" * 32, "md5": "cd" * 16, "url": "https://mirror.example/images.gz"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Model:
+    """All that one run leaves."""
+
+    raw: URI
+    prepared: URI
+    checkpoint: CheckpointURI
+    predictions: URI
+    evaluation: URI
+    report: URI
+
+    def all(self) -> set[URI]:
+        """Every URI."""
+        return set(vars(self).values())
+
+    def lineage(self) -> set[URI]:
+        """The checkpoint and what it was made from."""
+        return {self.raw, self.prepared, self.checkpoint}
+
+
+def place(root: Root, kind: str, name: str) -> URI:
+    """Where a result called `name` lies."""
+    digest = hashlib.sha256(f"{kind} {name}".encode()).hexdigest()[:12]
+    return root.child(f"{SHELVES[kind]}/{name}-{digest}")
+
+
+def write_part(uri: URI, *, split: str = "test", rows: int = 3, index: int = 0) -> manifest.File:
+    """One small part of a table."""
+    return tables.write_part(uri, pa.table({"id": list(range(rows))}), split=split, index=index)
+
+
+def commit(root: Root, kind: Kind, name: str, **parents: URI) -> URI:
+    """A committed result of two parts, nine rows in two splits."""
+    uri = place(root, kind, name)
+    listed = [write_part(uri, split="train", rows=6), write_part(uri)]
+    parameters = {"data": DATA} if kind == "raw" else {"seed": 1}
+    statistics = {"sources": [SOURCE]} if kind == "raw" else {"test_accuracy": 0.987654321}
+    manifest.commit(uri, kind=kind, parents=parents, parameters=parameters, listed=listed, statistics=statistics)
+    return uri
+
+
+def run(root: Root, name: str, *, raw: URI | None = None) -> Model:
+    """What a run called `name` commits, on a raw dataset of its own unless one is given."""
+    raw = raw or commit(root, "raw", name)
+    prepared = commit(root, "prepared", name, raw=raw)
+    checkpoint = CheckpointURI(commit(root, "checkpoint", name, prepared=prepared))
+    predictions = commit(root, "predictions", name, checkpoint=checkpoint, dataset=prepared)
+    evaluation = commit(root, "evaluation", name, predictions=predictions)
+    report = commit(root, "report", name, checkpoint=checkpoint, predictions=predictions, evaluation=evaluation)
+    return Model(
+        raw=raw, prepared=prepared, checkpoint=checkpoint, predictions=predictions, evaluation=evaluation, report=report
+    )
+
+
+def decide(root: Root, champion: Model, *, challenger: Model | None = None, data: str = DATA) -> None:
+    """Record that `champion` is in charge of `data` from now on; without a challenger it is the one promoted."""
+    judged = challenger or champion
+    latest = registry.latest(root, data)
+    decision = Decision(
+        number=latest.number + 1 if latest else 1,
+        champion=champion.checkpoint,
+        challenger=judged.checkpoint,
+        evaluation=judged.evaluation,
+        promoted=judged is champion,
+        reason="it is better" if judged is champion else "it is worse",
+        gate={},
+        metrics={},
+    )
+    registry.append(root, data, decision)
+
+
+def write_scratch(root: Root, target: URI, **spec: object) -> URI:
+    """What an attempt at `target` keeps: the spec of its job and a file of its own."""
+    scratch = root.child(f"runs/{target.name}")
+    files.replace(scratch.child("train.json"), json.dumps({"runs": scratch, **spec}).encode())
+    files.replace(scratch.child("attempt-1/weights"), b"weights")
+    return scratch
+
+
+def listing(root: Root) -> dict[str, bytes]:
+    """Every file below `root` with its content."""
+    return {entry.path: files.read(root.child(entry.path)) for entry in files.walk(root)}
+
+
+def set_age(uri: URI, *, days: float) -> None:
+    """Make every file below `uri`, on a disk, look as old as that."""
+    for entry in files.walk(uri):
+        path = uri.child(entry.path)
+        written = os.stat(path).st_mtime - days * 24 * 3600
+        os.utime(path, (written, written))
