@@ -1,85 +1,46 @@
-"""`python -m storage`: look at the champions of a storage root, and put one in charge by hand."""
+"""`python -m storage`: look at what a pipeline stored, check it, change who is in charge, and clear away."""
 
-import argparse
+import io
 import os
 import sys
+from collections.abc import Sequence
 
-from storage import files, manifest, registry
-from storage.manifest import Damaged, Manifest
-from storage.registry import Decision
-from storage.uri import URI, CheckpointURI, Root, parse_root
+from storage import parser
+from storage.manifest import Damaged
+from storage.registry import Superseded
+from storage.uri import masked
 
 
-def main() -> int:
-    """0 when done, 2 after one line on stderr when the request was wrong."""
-    arguments = _parser().parse_args()
+def main(argv: Sequence[str] | None = None) -> int:
+    """Do what the command line says: 0 when done, 1 for damage and failures, 2 for a wrong request, 130 interrupted."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files may hold anything
+    arguments = parser.make().parse_args(argv)
     try:
-        root = parse_root(arguments.storage)
-        files.check_writable(root)
-        if arguments.command == "champion":
-            return _champion(root, arguments.data)
-        return _promote(root, CheckpointURI(parse_root(arguments.uri, option="uri")))
-    except (ValueError, OSError, Damaged, registry.Superseded) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever read has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return _failed("interrupted", code=130)
+    except ValueError as error:
+        return _failed(str(error), code=2)
+    except Superseded as error:
+        return _failed(f"{error}: nothing was changed; look with champion, then type it again", code=1)
+    except (Damaged, OSError) as error:
+        return _failed(str(error), code=1)
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("aiobotocore", "aiohttp", "botocore"):
+            raise
+        return _failed(f"{masked(str(error))}; check AWS_ENDPOINT_URL and the AWS_* variables", code=1)
 
 
-def _parser() -> argparse.ArgumentParser:
-    shared = argparse.ArgumentParser(add_help=False)
-    shared.add_argument(
-        "--storage",
-        metavar="URI",
-        default=os.environ.get("PIPELINE_STORAGE", "./data"),
-        help="storage root (default: $PIPELINE_STORAGE or ./data)",
-    )
-    parser = argparse.ArgumentParser(prog="python -m storage", description="Look at and change who is in charge.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    show = commands.add_parser("champion", parents=[shared], help="every decision on a data set, the latest last")
-    show.add_argument("data", help="name of the data set, such as mnist")
-    promote = commands.add_parser(
-        "promote", parents=[shared], help="put a checkpoint in charge by hand, whatever the gate says"
-    )
-    promote.add_argument("uri", help="the checkpoint")
-    return parser
-
-
-def _champion(root: Root, data: str) -> int:
-    decisions = registry.history(root, data)
-    if not decisions:
-        raise ValueError(f"data: {root} has no decision on {data!r}; run the pipeline first")
-    for decision in decisions:
-        verdict = "promoted" if decision.promoted else "rejected"
-        print(f"{decision.number:06d}  {verdict}  {decision.challenger}\n        {decision.reason}")
-    print(f"champion: {decisions[-1].champion or 'none'}")
-    return 0
-
-
-def _promote(root: Root, checkpoint: CheckpointURI) -> int:
-    made = manifest.verify(checkpoint)
-    if made.kind != "checkpoint":
-        raise ValueError(f"uri must be a checkpoint, got {checkpoint} of kind {made.kind}")
-    data = str(_raw(made).parameters["data"])
-    latest = registry.latest(root, data)
-    decision = Decision(
-        number=latest.number + 1 if latest else 1,
-        champion=checkpoint,
-        challenger=checkpoint,
-        evaluation="",
-        promoted=True,
-        reason="promoted by hand",
-        gate={},
-        metrics={},
-    )
-    registry.append(root, data, decision)
-    print(f"{checkpoint} is now the champion of {data}")
-    return 0
-
-
-def _raw(made: Manifest) -> Manifest:
-    """The raw dataset that everything comes from."""
-    while made.kind != "raw":
-        made = manifest.load(URI(made.parents["raw" if "raw" in made.parents else "prepared"]))
-    return made
+def _failed(text: str, *, code: int) -> int:
+    print(f"error: {' '.join(text.split())}", file=sys.stderr, flush=True)
+    return code
 
 
 if __name__ == "__main__":

@@ -1,0 +1,533 @@
+"""`python -m storage` as a person meets it: what it prints, where, and how it ends."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage import commands, files, lease, manifest, registry, text
+from storage.__main__ import main
+from storage.garbage import Garbage
+from storage.uri import URI, Root
+from tests.s3 import Server
+from tests.storage import results
+from tests.storage.results import DATA, SOURCE, Model
+
+CHECKOUT = Path(files.__file__).parents[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a command said."""
+
+    code: int
+    out: list[str]
+    err: list[str]
+
+
+Ask = Callable[..., Answer]
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Types a command and reads the answer."""
+
+    def ask(*words: str) -> Answer:
+        capsys.readouterr()
+        try:
+            code = main(words)
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        said = capsys.readouterr()
+        return Answer(code, said.out.splitlines(), said.err.splitlines())
+
+    return ask
+
+
+@pytest.fixture
+def model(root: Root) -> Model:
+    """The champion of a root that holds nothing else."""
+    model = results.run(root, "model")
+    results.decide(root, model)
+    return model
+
+
+def spoil(uri: URI, how: str) -> URI:
+    """Damage the first file of a committed result."""
+    place = uri.child(manifest.load(uri).files[0].path)
+    content = files.read(place)
+    changes = {"flipped": content[:-1] + bytes([content[-1] ^ 1]), "truncated": content[:-1]}
+    files.remove(place) if how == "missing" else files.replace(place, changes[how])
+    return place
+
+
+class TestLs:
+    def test_every_result_has_a_line_in_the_order_of_making(self, root: Root, model: Model, ask: Ask) -> None:
+        answer = ask("ls", "--storage", root)
+        assert (answer.code, answer.err) == (0, [])
+        assert [line.split()[-1] for line in answer.out[1:]] == list(vars(model).values())
+        assert answer.out[0].split() == ["kind", "rows", "files", "size", "mark", "name"]
+        assert answer.out[1].split()[:3] == ["raw", "9", "2"]
+
+    def test_marks_tell_how_it_stands(self, root: Root, model: Model, ask: Ask) -> None:
+        dead = results.place(root, "predictions", "dead")
+        results.write_part(dead)
+        files.replace(model.report.child(manifest.NAME), b"garbage")
+        lease.take(root, dead, owner="predict-0123456789ab-1")
+        documents = json.loads("\n".join(ask("ls", "--json", "--storage", root).out))
+        marks = {document["uri"]: document["marks"] for document in documents if document["marks"]}
+        assert marks == {model.checkpoint: ["champion"], dead: ["leased", "incomplete"], model.report: ["damaged"]}
+
+    def test_json_has_what_the_table_has(self, root: Root, model: Model, ask: Ask) -> None:
+        (document,) = json.loads("\n".join(ask("ls", "checkpoint", "--json", "--storage", root).out))
+        listed = manifest.load(model.checkpoint).files
+        assert document == {
+            "kind": "checkpoint",
+            "uri": model.checkpoint,
+            "rows": 9,
+            "bytes": sum(file.size for file in listed),
+            "files": 2,
+            "marks": ["champion"],
+        }
+
+    def test_only_the_kinds_asked_for_are_listed(self, root: Root, model: Model, ask: Ask) -> None:
+        answer = ask("ls", "report", "raw", "--storage", root)
+        assert [line.split()[-1] for line in answer.out[1:]] == [model.raw, model.report]
+
+    def test_garbled_registry_is_told_and_the_rest_is_listed(self, root: Root, model: Model, ask: Ask) -> None:
+        files.create(root.child("registry/letters/000001.json"), b"garbage")
+        answer = ask("ls", "--storage", root)
+        assert (answer.code, len(answer.out)) == (1, 7)
+        assert len(answer.err) == 1 and "letters/000001.json cannot be read" in answer.err[0]
+
+    def test_root_without_results_is_told(self, root: Root, ask: Ask) -> None:
+        files.create(root.child("notes.txt"), b"")
+        assert ask("ls", "--storage", root) == Answer(0, [], [f"nothing is committed below {root}"])
+        assert ask("ls", "--json", "--storage", root) == Answer(0, ["[]"], [])
+
+
+class TestShow:
+    def test_page_names_parents_metrics_and_rows_of_each_split(self, root: Root, model: Model, ask: Ask) -> None:
+        answer = ask("show", model.evaluation)
+        assert (answer.code, answer.err, answer.out[0]) == (0, [], f"evaluation  {model.evaluation}")
+        for line in (f"  predictions  {model.predictions}", "  test_accuracy  0.987654", "  seed  1"):
+            assert line in answer.out
+        assert [line.split(maxsplit=1)[0] for line in answer.out[-3:]] == ["train", "test", "all"]
+        assert answer.out[-1].startswith("  all    2 files, ") and answer.out[-1].endswith("B, 9 rows")
+
+    def test_json_is_the_manifest(self, model: Model, ask: Ask) -> None:
+        answer = ask("show", "--json", model.raw)
+        assert "\n".join(answer.out).encode() + b"\n" == files.read(model.raw.child(manifest.NAME))
+
+    def test_long_values_are_told_by_their_number(self, root: Root, ask: Ask) -> None:
+        uri = results.place(root, "checkpoint", "long")
+        statistics = {
+            "history": [{"epoch": number, "loss": 1 / number} for number in range(1, 31)],
+            "few": [{"epoch": 1}, {"epoch": 2}],
+            "values": list(range(100)),
+            "counts": {"train": {"cat": 3, "dog": 4}},
+            "empty": {},
+            "none": None,
+            "lines": "one\ntwo",
+        }
+        manifest.commit(uri, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=statistics)
+        lines = [line.split(maxsplit=1) for line in ask("show", uri).out]
+        assert ["history", "30, the last: epoch: 30, loss: 0.0333333"] in lines
+        assert ["few.2", "epoch: 2"] in lines
+        assert ["values", "100 values"] in lines
+        assert ["counts.train", "cat: 3, dog: 4"] in lines
+        assert ["empty", "none"] in lines and ["none", "none"] in lines and ["lines", "one two"] in lines
+
+    def test_garbled_manifest_is_told_in_one_line(self, model: Model, ask: Ask) -> None:
+        files.replace(model.raw.child(manifest.NAME), b"garbage")
+        answer = ask("show", model.raw)
+        assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
+        assert "_manifest.json cannot be read" in answer.err[0]
+
+
+class TestLineage:
+    def test_tree_goes_back_to_the_raw_checksums(self, model: Model, ask: Ask) -> None:
+        answer = ask("lineage", model.predictions)
+        assert (answer.code, answer.err) == (0, [])
+        assert answer.out == [
+            f"predictions  {model.predictions}",
+            f"├─ checkpoint  {model.checkpoint}",
+            f"│  └─ prepared  {model.prepared}",
+            f"│     └─ raw  {model.raw}",
+            f"│        └─ {SOURCE['name']}  sha256 {SOURCE['sha256']}  from {SOURCE['url']}",
+            f"└─ dataset  {model.prepared}  (see above)",
+        ]
+
+    @pytest.mark.parametrize(
+        ("change", "words"),
+        [
+            (lambda uri: files.remove(uri), "MISSING: it is not committed"),
+            (lambda uri: files.remove(uri.child(manifest.NAME)), "MISSING: it is not committed"),
+            (lambda uri: files.replace(uri.child(manifest.NAME), b"garbage"), "DAMAGED: "),
+            (lambda uri: spoil(uri, "missing"), "is damaged: it is missing"),
+            (lambda uri: spoil(uri, "truncated"), "bytes instead of"),
+        ],
+        ids=["all", "manifest", "garbage", "missing", "truncated"],
+    )
+    def test_parent_that_is_not_whole_is_shown_as_such(
+        self, model: Model, ask: Ask, change: Callable[[URI], object], words: str
+    ) -> None:
+        change(model.prepared)
+        answer = ask("lineage", model.checkpoint)
+        assert (answer.code, answer.err, answer.out[0]) == (1, [], f"checkpoint  {model.checkpoint}")
+        assert answer.out[1].startswith(f"└─ prepared  {model.prepared}  ") and words in answer.out[1]
+
+    @pytest.mark.parametrize("parent", ["no URI", "s3://no-such-bucket/x", "/no/such/place", "/" + "x" * 300, "itself"])
+    def test_parent_that_is_nowhere_crashes_nothing(self, root: Root, s3: Server, ask: Ask, parent: str) -> None:
+        uri = results.place(root, "checkpoint", "odd")
+        made = manifest.commit(uri, kind="checkpoint", parents={}, parameters={}, listed=[])
+        parents = {"prepared": uri if parent == "itself" else parent}
+        files.replace(uri.child(manifest.NAME), made.model_copy(update={"parents": parents}).to_json())
+        answer = ask("lineage", uri)
+        assert (answer.code, answer.err) == (0 if parent == "itself" else 1, [])
+        assert any(word in answer.out[-1] for word in ("DAMAGED", "MISSING", "see above"))
+
+    @pytest.mark.parametrize("sources", [None, [], "text", ["text"], [{}], [{"name": 3, "sha256": None}]])
+    def test_sources_of_another_shape_crash_nothing(self, root: Root, ask: Ask, sources: object) -> None:
+        uri = results.place(root, "raw", "odd")
+        manifest.commit(uri, kind="raw", parents={}, parameters={}, listed=[], statistics={"sources": sources})
+        answer = ask("lineage", uri)
+        assert (answer.code, len(answer.out)) == (0, 2)
+
+
+class TestVerify:
+    def test_whole_root_is_found_whole(self, root: Root, model: Model, ask: Ask) -> None:
+        results.write_part(results.place(root, "predictions", "dead"))
+        results.write_part(model.raw, rows=7)
+        for options in ([], ["--deep"]):
+            answer = ask("verify", "--storage", root, *options)
+            assert (answer.code, answer.err, len(answer.out)) == (0, [], 1)
+            assert answer.out[0].startswith("6 results, 12 files, ")
+
+    @pytest.mark.parametrize(
+        ("how", "options", "code"),
+        [
+            ("missing", [], 1),
+            ("truncated", [], 1),
+            ("flipped", [], 0),
+            ("missing", ["--deep"], 1),
+            ("truncated", ["--deep"], 1),
+            ("flipped", ["--deep"], 1),
+        ],
+    )
+    def test_each_damaged_file_has_a_line(
+        self, root: Root, model: Model, ask: Ask, how: str, options: list[str], code: int
+    ) -> None:
+        spoiled = [spoil(model.raw, how), spoil(model.report, how)]
+        answer = ask("verify", "--storage", root, *options)
+        assert (answer.code, answer.err) == (code, [])
+        assert [line.split()[0] for line in answer.out[:-1]] == (spoiled if code else [])
+        assert ask("verify", model.checkpoint, *options).code == 0
+        assert ask("verify", model.checkpoint, model.report, *options).code == code
+
+    @pytest.mark.parametrize(
+        ("place", "content", "words"),
+        [
+            ("{raw}/_manifest.json", b"garbage", "_manifest.json cannot be read"),
+            ("{root}/registry/digits/000002.json", b"garbage", "000002.json cannot be read"),
+            ("{root}/registry/digits/000001.json", None, "000001.json is missing"),
+            ("{checkpoint}/_manifest.json", None, "the champion of digits, is not committed"),
+        ],
+    )
+    def test_manifests_and_decisions_are_read(
+        self, root: Root, model: Model, ask: Ask, place: str, content: bytes | None, words: str
+    ) -> None:
+        results.decide(root, model)
+        spoiled = URI(place.format(root=root, **vars(model)))
+        files.remove(spoiled) if content is None else files.replace(spoiled, content)
+        answer = ask("verify", "--storage", root)
+        assert (answer.code, answer.err, len(answer.out)) == (1, [], 2)
+        assert words in answer.out[0]
+
+    def test_folder_that_cannot_be_looked_into_hides_no_other(
+        self, root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        walk = files.walk
+
+        def refuse(uri: URI) -> list[files.Entry]:
+            if uri == model.prepared:
+                raise PermissionError(13, "Permission denied", str(uri))
+            return walk(uri)
+
+        monkeypatch.setattr(files, "walk", refuse)
+        spoiled = spoil(model.report, "missing")
+        answer = ask("verify", "--storage", root)
+        assert (answer.code, [line.split()[0] for line in answer.out[:-1]]) == (1, [model.prepared, spoiled])
+        assert ask("ls", "prepared", "--storage", root).out[1].split()[-2:] == ["damaged", model.prepared]
+        answer = ask("lineage", model.checkpoint)
+        assert (answer.code, len(answer.out)) == (1, 4)
+        assert "DAMAGED" in answer.out[1] and answer.out[1].endswith(f"Permission denied: {model.prepared}")
+
+    def test_progress_is_told_on_stderr(
+        self, root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(commands, "_PROGRESS_S", 0.0)
+        answer = ask("verify", model.raw, "--deep")
+        assert (answer.code, len(answer.out)) == (0, 1)
+        sizes = [file.size for file in manifest.load(model.raw).files]
+        total = text.size(sum(sizes))
+        assert answer.err == [f"checked {text.size(sizes[0])} of {total}", f"checked {total} of {total}"]
+
+
+class TestChampion:
+    def test_each_data_set_has_a_line(self, root: Root, model: Model, ask: Ask) -> None:
+        other = results.run(root, "other")
+        results.decide(root, other, data="letters")
+        answer = ask("champion", "--storage", root)
+        assert (answer.code, answer.err) == (0, [])
+        assert [line.split()[:2] for line in answer.out] == [
+            ["digits", model.checkpoint],
+            ["letters", other.checkpoint],
+        ]
+
+    def test_every_decision_is_printed_the_latest_last(self, root: Root, model: Model, ask: Ask) -> None:
+        other = results.run(root, "other")
+        results.decide(root, model, challenger=other)
+        answer = ask("champion", DATA, "--storage", root)
+        assert answer.out == [
+            f"000001  promoted  {model.checkpoint}",
+            "        it is better",
+            f"000002  rejected  {other.checkpoint}",
+            "        it is worse",
+            f"champion: {model.checkpoint}",
+        ]
+
+    def test_garbled_decision_hides_no_other_data_set(self, root: Root, model: Model, ask: Ask) -> None:
+        files.create(root.child("registry/letters/000001.json"), b"garbage")
+        answer = ask("champion", "--storage", root)
+        assert (answer.code, len(answer.out), len(answer.err)) == (1, 1, 1)
+        assert ask("champion", "letters", "--storage", root).code == 1
+
+    def test_root_without_decisions_is_told(self, root: Root, ask: Ask) -> None:
+        results.run(root, "model")
+        answer = ask("champion", "--storage", root)
+        assert (answer.code, answer.out, len(answer.err)) == (0, [], 1)
+
+
+class TestPromoteAndRollback:
+    def test_promoted_by_hand_and_rolled_back(self, root: Root, model: Model, ask: Ask) -> None:
+        other = results.run(root, "other")
+        answer = ask("promote", other.checkpoint, "--storage", root)
+        assert answer == Answer(0, [f"{other.checkpoint} is now the champion of digits"], [])
+        assert registry.champion(root, DATA) == other.checkpoint
+        answer = ask("rollback", DATA, "--storage", root)
+        assert (answer.code, answer.err, len(answer.out)) == (0, [], 1)
+        assert registry.champion(root, DATA) == model.checkpoint
+        answer = ask("rollback", DATA, "--storage", root)
+        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+
+    def test_damaged_checkpoint_is_not_promoted(self, root: Root, model: Model, ask: Ask) -> None:
+        other = results.run(root, "other")
+        spoil(other.checkpoint, "flipped")
+        answer = ask("promote", other.checkpoint, "--storage", root)
+        assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
+        assert registry.champion(root, DATA) == model.checkpoint
+
+    def test_decision_that_somebody_made_meanwhile_is_told(
+        self, root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        verify = manifest.verify
+
+        def verify_slowly(uri: URI) -> manifest.Manifest:
+            results.decide(root, model)
+            return verify(uri)
+
+        monkeypatch.setattr(manifest, "verify", verify_slowly)
+        results.decide(root, results.run(root, "other"))
+        answer = ask("rollback", DATA, "--storage", root)
+        assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
+        assert "000003.json was recorded meanwhile: nothing was changed" in answer.err[0]
+
+    def test_only_a_checkpoint_is_promoted(self, root: Root, model: Model, ask: Ask) -> None:
+        answer = ask("promote", model.raw, "--storage", root)
+        assert (answer.code, len(answer.err)) == (2, 1)
+        assert f"uri must be a checkpoint, got {model.raw} of kind raw" in answer.err[0]
+
+
+class TestGc:
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Root:
+        return Root(str(tmp_path / "root"))
+
+    @pytest.fixture
+    def old(self, root: Root, model: Model) -> Model:
+        """A run of long ago that nobody needs, and a leftover."""
+        old = results.run(root, "old")
+        results.write_part(model.raw, rows=9)
+        for uri in old.all() | model.all():
+            results.set_age(uri, days=40)
+        return old
+
+    def test_dry_run_prints_what_goes_and_changes_nothing(self, root: Root, old: Model, ask: Ask) -> None:
+        before = results.listing(root)
+        dry = ask("gc", "--dry-run", "--storage", root)
+        assert results.listing(root) == before
+        wet = ask("gc", "--storage", root)
+        assert (dry.code, dry.err, wet.code, wet.err) == (0, [], 0, [])
+        assert [line.replace("would remove", "removed") for line in dry.out[:-1]] == wet.out[:-1]
+        assert len(wet.out) == 8
+        assert wet.out[-1].endswith("removed")
+        assert sum("/old-" not in path for path in set(before) - set(results.listing(root))) == 1
+        assert ask("verify", "--deep", "--storage", root).out[0].startswith("6 results, 12 files, ")
+
+    def test_days_to_keep_are_minded(self, root: Root, old: Model, ask: Ask) -> None:
+        assert len(ask("gc", "--keep-days", "41", "--storage", root).out) == 2
+        assert len(ask("gc", "--keep-days", "39", "--storage", root).out) == 7
+
+    def test_what_somebody_came_to_need_is_told(
+        self, root: Root, old: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(Garbage, "remove", lambda garbage, batch: [])
+        answer = ask("gc", "--storage", root)
+        assert (answer.code, answer.out) == (0, ["0 things, 0 B removed"])
+        assert len(answer.err) == 7
+
+    def test_work_of_which_nothing_is_known_is_told(self, root: Root, old: Model, ask: Ask) -> None:
+        target = results.place(root, "checkpoint", "slow")
+        results.write_part(target)
+        lease.take(root, target, owner="train-0123456789ab-1")
+        answer = ask("gc", "--storage", root)
+        assert (answer.code, len(answer.out), len(answer.err)) == (0, 2, 1)
+
+    def test_garbled_registry_stops_it_in_one_line(self, root: Root, old: Model, ask: Ask) -> None:
+        files.create(root.child("registry/letters/000001.json"), b"garbage")
+        before = results.listing(root)
+        answer = ask("gc", "--storage", root)
+        assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
+        assert results.listing(root) == before
+
+
+READERS = [["ls"], ["champion"], ["champion", DATA], ["verify"], ["gc", "--dry-run"]]
+WRITERS = [["gc"], ["rollback", DATA]]
+
+
+class TestWrongRequests:
+    @pytest.mark.parametrize("command", [*READERS, *WRITERS], ids=" ".join)
+    def test_root_that_is_not_there_is_told_and_not_made(self, root: Root, ask: Ask, command: list[str]) -> None:
+        answer = ask(*command, "--storage", root.child("nowhere"))
+        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+        assert answer.err[0].startswith(f"error: --storage: there is nothing at {root}/nowhere; ")
+        assert files.walk(root) == [] and not os.path.exists(root)
+
+    @pytest.mark.parametrize("command", READERS, ids=" ".join)
+    def test_what_only_reads_writes_nothing(
+        self, root: Root, model: Model, ask: Ask, command: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for verb in ("create", "replace", "remove", "check_writable"):
+            monkeypatch.delattr(files, verb)
+        assert ask(*command, "--storage", root).code == 0
+        for reader in ("show", "lineage", "verify"):
+            assert ask(reader, model.raw, "--storage", root).code == 0
+
+    @pytest.mark.parametrize("command", ["show", "lineage", "verify", "promote"])
+    @pytest.mark.parametrize("place", ["datasets/raw/nowhere", "datasets", "registry/digits/000001.json"])
+    def test_uri_where_nothing_is_committed_is_told(
+        self, root: Root, model: Model, ask: Ask, command: str, place: str
+    ) -> None:
+        answer = ask(command, root.child(place), "--storage", root)
+        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+        assert answer.err[0].startswith("error: uri: ") and root.child(place) in answer.err[0]
+
+    @pytest.mark.parametrize("command", ["show", "lineage", "verify", "promote"])
+    def test_place_where_nothing_is_committed_is_not_searched(
+        self, root: Root, model: Model, ask: Ask, command: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delattr(files, "walk")
+        assert ask(command, root).code == 2
+
+    @pytest.mark.parametrize(
+        ("words", "expected"),
+        [
+            ([], ["COMMAND", "--help"]),
+            (["nosuch"], ["nosuch", "choose from"]),
+            (["ls", "--nosuch"], ["--nosuch", "--help"]),
+            (["ls", "checkpoints"], ["KIND", "'checkpoints'", "checkpoint"]),
+            (["show"], ["URI", "show --help"]),
+            (["show", "s3:/x"], ["uri", "s3:/x"]),
+            (["show", "http://x/y"], ["uri", "http://x/y"]),
+            (["show", "s3://user:secret@bucket/x"], ["uri", "AWS_*"]),
+            (["show", "a/../../b\n"], ["uri"]),
+            (["ls", "--storage", ""], ["--storage", "got nothing"]),
+            (["ls", "--storage", "gopher://x"], ["--storage", "gopher://x"]),
+            (["rollback"], ["DATASET"]),
+            (["gc", "--keep-days", "-1"], ["--keep-days"]),
+            (["gc", "--keep-days=-1"], ["--keep-days", "'-1'", ">= 0"]),
+            (["gc", "--keep-days", "1.5"], ["--keep-days", "'1.5'", "whole number"]),
+            (["gc", "--dry"], ["--dry"]),
+        ],
+    )
+    def test_it_is_refused_in_one_line(self, ask: Ask, words: list[str], expected: list[str]) -> None:
+        answer = ask(*words)
+        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+        assert answer.err[0].startswith("error: ") and "secret" not in answer.err[0]
+        for word in expected:
+            assert word in answer.err[0]
+
+    @pytest.mark.parametrize("words", [*READERS, *WRITERS, ["show", "{root}/x"], ["promote", "{root}/x"]], ids=" ".join)
+    @pytest.mark.parametrize("trouble", ["bucket", "key", "endpoint"])
+    @pytest.mark.timeout(20)
+    def test_s3_that_cannot_be_reached_is_told(
+        self, s3: Server, ask: Ask, words: list[str], trouble: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        root = f"s3://{'no-such-bucket' if trouble == 'bucket' else s3.bucket}/x"
+        if trouble == "key":
+            monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-key")
+        if trouble == "endpoint":
+            monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        answer = ask(*(word.format(root=root) for word in words), "--storage", root)
+        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+        assert root in answer.err[0] and "wrong-key" not in answer.err[0]
+
+
+class TestProcess:
+    def run(self, *words: str, cwd: Path, **options: str) -> "subprocess.CompletedProcess[str]":
+        env = {**os.environ, "PYTHONPATH": str(CHECKOUT), **options}
+        command = [sys.executable, "-m", "storage", *words]
+        return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60)
+
+    def test_paths_may_be_relative_and_end_with_a_slash(self, tmp_path: Path) -> None:
+        model = results.run(Root(f"{tmp_path}/data"), "model")
+        relative = os.path.relpath(model.raw, tmp_path) + "/"
+        assert model.raw in self.run("show", relative, cwd=tmp_path).stdout
+        assert len(self.run("ls", cwd=tmp_path).stdout.splitlines()) == 7
+        assert len(self.run("ls", cwd=Path("/"), PIPELINE_STORAGE=f"{tmp_path}/data/").stdout.splitlines()) == 7
+
+    def test_reader_that_has_seen_enough_is_no_error(self, tmp_path: Path) -> None:
+        results.run(Root(f"{tmp_path}/data"), "model")
+        pipe = f"{sys.executable} -m storage ls | head -c 1"
+        env = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+        answer = subprocess.run(["sh", "-c", pipe], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+        assert (answer.stdout, answer.stderr) == ("k", "")
+
+    def test_names_that_no_terminal_can_show_are_shown_somehow(self, tmp_path: Path) -> None:
+        model = results.run(Root(f"{tmp_path}/data"), "model")
+        Path(os.fsdecode(f"{model.raw}/".encode() + b"stray-\xff")).touch()
+        answer = self.run("gc", "--dry-run", cwd=tmp_path, PYTHONIOENCODING="ascii")
+        assert (answer.returncode, answer.stderr) == (0, "")
+        assert "stray-\\udcff" in answer.stdout
+        assert self.run("lineage", model.raw, cwd=tmp_path, PYTHONIOENCODING="ascii").returncode == 0
+
+    def test_nothing_heavy_is_imported(self) -> None:
+        program = "import sys, storage.__main__; print(*{'ray', 'torch', 'prefect', 's3fs', 'rich'} & set(sys.modules))"
+        answer = subprocess.run(
+            [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=True
+        )
+        assert answer.stdout.split() == []
+
+
+@pytest.mark.parametrize("command", ["ls", "show", "lineage", "verify", "champion", "promote", "rollback", "gc"])
+def test_help_teaches_with_an_example(ask: Ask, command: str) -> None:
+    answer = ask(command, "--help")
+    assert answer.code == 0
+    assert any(f"python -m storage {command}" in line for line in answer.out[answer.out.index("example:") :])
+    assert any("--storage URI" in line for line in answer.out)
