@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from storage import parser
+from storage.admin import parser
 from storage.manifest import Damaged
 from storage.registry import Superseded
 from storage.uri import masked

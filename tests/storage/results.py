@@ -8,7 +8,7 @@ import os
 import pyarrow as pa
 
 from storage import files, manifest, registry, tables
-from storage.catalog import SHELVES
+from storage.admin.catalog import SHELVES
 from storage.manifest import Kind
 from storage.registry import Decision
 from storage.uri import URI, CheckpointURI, Root

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from storage import championship, files, manifest, registry
+from storage import files, manifest, registry
+from storage.admin import championship
 from storage.manifest import Damaged
 from storage.registry import Decision, Superseded
 from storage.uri import URI, CheckpointURI, Root

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from storage import commands, files, lease, manifest, registry, text
+from storage import files, lease, manifest, registry
 from storage.__main__ import main
-from storage.garbage import Garbage
+from storage.admin import commands, text
+from storage.admin.garbage import Garbage
 from storage.uri import URI, Root
 from tests.s3 import Server
 from tests.storage import results

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from storage import championship, files, lease, manifest
-from storage.garbage import Garbage
+from storage import files, lease, manifest
+from storage.admin import championship
+from storage.admin.garbage import Garbage
 from storage.manifest import Damaged
 from storage.uri import URI, Root
 from tests.s3 import Server

@@ -4,8 +4,9 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from storage import catalog, championship, files, registry
-from storage.catalog import Folder
+from storage import files, registry
+from storage.admin import catalog, championship
+from storage.admin.catalog import Folder
 from storage.manifest import Damaged
 from storage.registry import Decision
 from storage.uri import URI, Root

@@ -4,8 +4,9 @@ from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from storage import catalog, championship, lease, text
-from storage.catalog import Folder
+from storage import lease
+from storage.admin import catalog, championship, text
+from storage.admin.catalog import Folder
 from storage.manifest import Damaged, Kind
 from storage.uri import URI, Root
 

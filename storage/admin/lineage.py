@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from storage import catalog, damage
-from storage.catalog import Folder
+from storage.admin import catalog, damage
+from storage.admin.catalog import Folder
 from storage.uri import URI, masked
 
 

@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from storage import commands
-from storage.catalog import KINDS
+from storage.admin import commands
+from storage.admin.catalog import KINDS
 from storage.manifest import Kind
 from storage.uri import URI, Root, parse_root
 

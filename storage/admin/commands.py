@@ -8,9 +8,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from storage import catalog, championship, damage, files, lease, lineage, listing, manifest, text
-from storage.catalog import KINDS, Folder
-from storage.garbage import Garbage
+from storage import files, lease, manifest
+from storage.admin import catalog, championship, damage, lineage, listing, text
+from storage.admin.catalog import KINDS, Folder
+from storage.admin.garbage import Garbage
 from storage.manifest import Damaged, File, Kind, Manifest
 from storage.uri import URI, CheckpointURI, Root
 

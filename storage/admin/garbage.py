@@ -5,12 +5,13 @@ import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from storage import catalog, files, manifest
-from storage.catalog import SCRATCH, SHELVES, Folder
+from storage import files, manifest
+from storage.admin import catalog
+from storage.admin.catalog import SCRATCH, SHELVES, Folder
+from storage.admin.needs import Needs, inputs
 from storage.files import Entry
 from storage.fingerprint import LENGTH
 from storage.manifest import Damaged
-from storage.needs import Needs, inputs
 from storage.uri import URI, Root
 
 _DAY_S = 24 * 3600

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from storage import files, manifest, registry
-from storage.catalog import KINDS
+from storage.admin.catalog import KINDS
 from storage.manifest import Damaged, Manifest
 from storage.registry import Decision
 from storage.uri import URI, CheckpointURI, Root

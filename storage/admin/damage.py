@@ -3,8 +3,9 @@
 import hashlib
 from collections.abc import Callable, Iterator
 
-from storage import championship, files, manifest
-from storage.catalog import Folder
+from storage import files, manifest
+from storage.admin import championship
+from storage.admin.catalog import Folder
 from storage.manifest import Damaged, File
 from storage.uri import URI, Root
 
