@@ -26,58 +26,18 @@ _PREFECT = [sys.executable, "-m", "prefect"]
 _ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
-class Operated:
-    """A running server, and a worker when one was started."""
+class Server:
+    """A Prefect server on a port of the loopback interface, seen through its API."""
 
-    def __init__(self, folder: Path, *, webhook: str) -> None:
-        self.port = _free_port()
-        self.url = f"http://127.0.0.1:{self.port}/api"
-        self.folder = folder
-        self.env = os.environ | {
-            "PREFECT_HOME": str(folder / "home"),
-            "PREFECT_API_URL": self.url,
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "0",
-            "PIPELINE_WEBHOOK_URL": webhook,
-            "PIPELINE_STORAGE": str(folder / "root"),
-            "AWS_SECRET_ACCESS_KEY": CANARY,
-            "COLUMNS": "200",
-        }
-        self._server = Child(
-            [*_PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(self.port)], env=self.env
-        )
-        self._worker: Child | None = None
-        await_that(self._answers, limit_s=120)
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}/api"
 
-    def end(self) -> None:
-        self.end_worker()
-        self._server.end()
-
-    def deploy(self, checkout: Path = CHECKOUT) -> str:
-        """What `make deploy` prints in `checkout`."""
-        return self.command(sys.executable, str(checkout / "flows" / "deployments.py"))
-
-    def prefect(self, *words: str) -> str:
-        """What the `prefect` command prints."""
-        return self.command(*_PREFECT, *words)
-
-    def command(self, *words: str) -> str:
-        answer = subprocess.run(words, env=self.env, cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
-        assert answer.returncode == 0, answer.stdout + answer.stderr
-        return answer.stdout
-
-    def start_worker(self) -> None:
-        self._worker = Child([*_PREFECT, "worker", "start", "--pool", "pipeline"], env=self.env)
-
-    def end_worker(self) -> None:
-        """End the worker and all that it started, at once."""
-        if self._worker is not None:
-            self._worker.end()
-            self._worker = None
-
-    def kill_worker(self) -> None:
-        """SIGKILL the worker alone, as the kernel does when memory runs out."""
-        (pid,) = [pid for pid, command in processes_with(f"PREFECT_API_URL={self.url}").items() if _is_worker(command)]
-        os.kill(pid, signal.SIGKILL)
+    def answers(self) -> bool:
+        """Whether it is up."""
+        with contextlib.suppress(OSError):
+            return bool(self.api("GET", "/health"))
+        return False
 
     def api(self, method: str, path: str, body: Any = None) -> Any:
         """One call of the server's API."""
@@ -144,10 +104,57 @@ class Operated:
         """Every live process that the worker started for `run`, Ray's included."""
         return processes_with(f"PREFECT__FLOW_RUN_ID={run}")
 
-    def _answers(self) -> bool:
-        with contextlib.suppress(OSError):
-            return bool(self.api("GET", "/health"))
-        return False
+
+class Operated(Server):
+    """A running server, and a worker when one was started."""
+
+    def __init__(self, folder: Path, *, webhook: str) -> None:
+        super().__init__(free_port())
+        self.env = os.environ | {
+            "PREFECT_HOME": str(folder / "home"),
+            "PREFECT_API_URL": self.url,
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "0",
+            "PIPELINE_WEBHOOK_URL": webhook,
+            "PIPELINE_STORAGE": str(folder / "root"),
+            "AWS_SECRET_ACCESS_KEY": CANARY,
+            "COLUMNS": "200",
+        }
+        self._server = Child(
+            [*_PREFECT, "server", "start", "--host", "127.0.0.1", "--port", str(self.port)], env=self.env
+        )
+        self._worker: Child | None = None
+        await_that(self.answers, limit_s=120)
+
+    def end(self) -> None:
+        self.end_worker()
+        self._server.end()
+
+    def deploy(self, checkout: Path = CHECKOUT) -> str:
+        """What `make deploy` prints in `checkout`."""
+        return self.command(sys.executable, str(checkout / "flows" / "deployments.py"))
+
+    def prefect(self, *words: str) -> str:
+        """What the `prefect` command prints."""
+        return self.command(*_PREFECT, *words)
+
+    def command(self, *words: str) -> str:
+        answer = subprocess.run(words, env=self.env, cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        return answer.stdout
+
+    def start_worker(self) -> None:
+        self._worker = Child([*_PREFECT, "worker", "start", "--pool", "pipeline"], env=self.env)
+
+    def end_worker(self) -> None:
+        """End the worker and all that it started, at once."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+    def kill_worker(self) -> None:
+        """SIGKILL the worker alone, as the kernel does when memory runs out."""
+        (pid,) = [pid for pid, command in processes_with(f"PREFECT_API_URL={self.url}").items() if _is_worker(command)]
+        os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
@@ -174,7 +181,7 @@ def _is_worker(command: str) -> bool:
     return "worker start" in command and "supervise.py" not in command
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
