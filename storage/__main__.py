@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from storage import files
 from storage.admin import parser
 from storage.manifest import Damaged
 from storage.registry import Superseded
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Damaged, OSError) as error:
         return _failed(str(error), code=1)
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in ("aiobotocore", "aiohttp", "botocore"):
+        if not files.is_trouble(error):
             raise
         return _failed(f"{masked(str(error))}; check AWS_ENDPOINT_URL and the AWS_* variables", code=1)
 

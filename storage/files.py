@@ -27,6 +27,8 @@ _CHECK_CONNECT_S = 3
 """The same in `check_readable` and `check_writable`, which try twice and so end within 10 s when nobody answers."""
 _KEYS_PER_REQUEST = 1000
 """How many files S3 removes at once."""
+_S3_CLIENTS = ("aiobotocore", "aiohttp", "botocore")
+"""Packages below s3fs whose errors may come through."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,6 +169,12 @@ def check_writable(root: Root) -> None:
     raise ValueError(f"--storage: cannot write to {root}: {reason}; {advice}")
 
 
+def is_trouble(error: Exception) -> bool:
+    """Whether `error` is how a storage says that it cannot be reached or refuses, rather than a fault of ours."""
+    # botocore has many that are no OSError: no credentials, no endpoint, no region.
+    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _S3_CLIENTS
+
+
 @contextlib.contextmanager
 def _told(uri: URI, *, option: str, verb: str) -> Iterator[None]:
     """Every way in which `uri` cannot be reached becomes one `ValueError` that names `option` and what to do."""
@@ -180,8 +188,8 @@ def _told(uri: URI, *, option: str, verb: str) -> Iterator[None]:
             reason, advice = "its bucket does not exist", "create it or name another"
         elif uri.is_s3 and isinstance(error, PermissionError):
             reason = "access is refused"
-    except Exception as error:  # botocore has many: no credentials, no endpoint, no region
-        if not uri.is_s3 or not (isinstance(error, ValueError) or type(error).__module__.startswith("botocore")):
+    except Exception as error:
+        if not uri.is_s3 or not (isinstance(error, ValueError) or is_trouble(error)):
             raise
         reason = " ".join(str(error).split())
     raise ValueError(f"{option}: cannot {verb} {uri}: {masked(reason)}; {advice}")

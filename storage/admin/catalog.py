@@ -8,7 +8,7 @@ from typing import Final, get_args
 from storage import files, manifest
 from storage.files import Entry
 from storage.manifest import Damaged, Kind, Manifest
-from storage.uri import URI, Root
+from storage.uri import URI, Root, masked
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 """Every kind of result, what is made from others after what it is made from."""
@@ -26,7 +26,7 @@ SHELVES: Final[dict[str, str]] = {
 """Where the folders of each kind lie below a root; whatever else lies there is none of ours."""
 
 _THREADS = 8
-"""How many folders are looked into at once: on S3 each takes a round trip or two."""
+"""How much is looked at at once: on S3 each look takes a round trip or two."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,11 @@ def places(root: Root, kinds: Iterable[str] = SHELVES) -> list[tuple[URI, str]]:
     """Where something may lie on the shelves of `kinds`, and its kind, sorted by kind and name."""
     wanted = set(kinds)
     shelves = [(kind, root.child(shelf)) for kind, shelf in SHELVES.items() if kind in wanted]
-    return [(shelf.child(name), kind) for kind, shelf in shelves for name in files.children(shelf)]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        names = pool.map(files.children, [shelf for _, shelf in shelves])
+        return [
+            (shelf.child(name), kind) for (kind, shelf), below in zip(shelves, names, strict=True) for name in below
+        ]
 
 
 def survey(found: Sequence[tuple[URI, str]]) -> list[Folder]:
@@ -91,7 +95,7 @@ def find(uri: URI, *, with_files: bool = True) -> Folder:
 def _with_files(folder: Folder) -> Folder:
     try:
         return dataclasses.replace(folder, found=files.walk(folder.uri))
-    except OSError as error:
+    except Exception as error:
         return dataclasses.replace(folder, damage=_unreadable(folder.uri, error))
 
 
@@ -102,15 +106,19 @@ def _with_manifest(folder: Folder) -> Folder:
     except FileNotFoundError:
         rest = [entry for entry in folder.found if entry.path != manifest.NAME]
         return dataclasses.replace(folder, found=rest)
-    except OSError as error:
-        return dataclasses.replace(folder, damage=_unreadable(folder.uri, error))
     except Damaged as error:
         return dataclasses.replace(folder, damage=str(error))
     except ValueError as error:
         damage = f"{folder.uri}/{manifest.NAME} cannot be read (parents: {error}); restore it from a copy"
         return dataclasses.replace(folder, damage=damage)
+    except Exception as error:
+        return dataclasses.replace(folder, damage=_unreadable(folder.uri, error))
     return dataclasses.replace(folder, kind=made.kind, manifest=made, parents=parents)
 
 
-def _unreadable(uri: URI, error: OSError) -> str:
-    return f"{uri} cannot be read: " + (f"{error.strerror}: {error.filename}" if error.filename else str(error))
+def _unreadable(uri: URI, error: Exception) -> str:
+    """What is to be said of a folder whose storage refuses; raises `error` when it is of another nature."""
+    if not files.is_trouble(error):
+        raise error
+    reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
+    return f"{uri} cannot be read: {masked(' '.join(reason.split()))}"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
 from storage import files, lease, manifest, registry
 from storage.__main__ import main
@@ -192,6 +193,22 @@ class TestLineage:
         answer = ask("lineage", uri)
         assert (answer.code, answer.err) == (0 if parent == "itself" else 1, [])
         assert any(word in answer.out[-1] for word in ("DAMAGED", "MISSING", "see above"))
+
+    def test_parent_whose_storage_does_not_answer_is_shown_as_such(
+        self, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read = files.read
+
+        def refuse(uri: URI) -> bytes:
+            if uri.startswith(model.prepared):
+                raise EndpointConnectionError(endpoint_url="https://user:secret@s3.example")
+            return read(uri)
+
+        monkeypatch.setattr(files, "read", refuse)
+        answer = ask("lineage", model.checkpoint)
+        assert (answer.code, answer.err, len(answer.out)) == (1, [], 2)
+        assert "DAMAGED: " in answer.out[1] and "Could not connect" in answer.out[1]
+        assert "secret" not in answer.out[1]
 
     @pytest.mark.parametrize("sources", [None, [], "text", ["text"], [{}], [{"name": 3, "sha256": None}]])
     def test_sources_of_another_shape_crash_nothing(self, root: Root, ask: Ask, sources: object) -> None:
@@ -488,6 +505,25 @@ class TestWrongRequests:
         answer = ask(*(word.format(root=root) for word in words), "--storage", root)
         assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
         assert root in answer.err[0] and "wrong-key" not in answer.err[0]
+
+
+def test_s3_that_breaks_off_is_told_in_one_line(
+    root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(uri: URI) -> list[str]:
+        raise EndpointConnectionError(endpoint_url="https://user:secret@s3.example")
+
+    monkeypatch.setattr(files, "children", refuse)
+    for command in READERS:
+        answer = ask(*command, "--storage", root)
+        assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
+        assert "Could not connect" in answer.err[0] and "secret" not in answer.err[0]
+
+
+def test_fault_of_ours_is_not_hidden(root: Root, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "walk", lambda uri: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["ls", "--storage", root])
 
 
 class TestProcess:

@@ -228,7 +228,7 @@ class TestScratch:
         assert rest(root, model.all()) == {model.prepared, model.raw}
 
     def test_places_that_a_spec_names_are_not_searched(self, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-        results.write_scratch(root, results.place(root, "checkpoint", "slow"), a="/", b="/etc", c="s3://bucket", d="x")
+        results.write_scratch(root, results.place(root, "checkpoint", "slow"), a="/", b="/etc", c="x")
         walk = files.walk
 
         def walk_below(uri: URI) -> list[files.Entry]:
