@@ -100,6 +100,20 @@ class TestCommittedResults:
         results.decide(link, champion)
         assert collect(look(real)) == set()
 
+    @pytest.mark.parametrize("is_readable", [True, False])
+    def test_lineage_is_followed_out_of_the_root_and_back(self, root: Root, is_readable: bool) -> None:
+        inner, outer = Root(root.child("inner")), Root(root.child("outer"))
+        raw = results.commit(inner, "raw", "raw")
+        champion = results.run(inner, "champion", raw=results.commit(outer, "prepared", "between", raw=raw))
+        results.decide(inner, champion)
+        if is_readable:
+            assert collect(look(inner)) == set()
+        else:
+            files.replace(champion.raw.child(manifest.NAME), b"garbage")
+            with pytest.raises(Damaged):
+                collect(look(inner))
+        assert manifest.find(raw)
+
     def test_what_stays_keeps_what_it_was_made_from(self, tmp_path: Path) -> None:
         root = Root(str(tmp_path))
         model = results.run(root, "model")
