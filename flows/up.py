@@ -57,10 +57,6 @@ def _main(arguments: argparse.Namespace) -> int:
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     if auth := os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
         os.environ.setdefault("PREFECT_API_AUTH_STRING", auth)
-    # Slots of concurrency limits that the server kept in memory would stay taken when it is started again.
-    os.environ.setdefault(
-        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE", "prefect.server.concurrency.lease_storage.filesystem"
-    )
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a service manager ends it
     with _Processes() as processes:
         print(f"starting Prefect's server on {url}", flush=True)

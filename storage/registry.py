@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -10,6 +11,8 @@ from storage import files
 from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, Root
 
+ROLLED_BACK = "rolled back by hand from "
+"""How the reason of a rollback begins, before the checkpoint that it took out of charge."""
 _NAME = re.compile(r"[0-9]{6}\.json")
 
 
@@ -55,6 +58,16 @@ def champion(root: Root, data: str) -> CheckpointURI | None:
     """The checkpoint in charge of `data`, none when there is none yet."""
     decision = latest(root, data)
     return CheckpointURI(decision.champion) if decision and decision.champion else None
+
+
+def withdrawn(decisions: Sequence[Decision]) -> set[str]:
+    """Checkpoints that a person took out of charge by a rollback, and that nobody put in charge again since."""
+    found: set[str] = set()
+    for decision in decisions:
+        if decision.reason.startswith(ROLLED_BACK):
+            found.add(decision.reason.removeprefix(ROLLED_BACK))
+        found.discard(str(decision.champion))
+    return found
 
 
 def append(root: Root, data: str, decision: Decision) -> None:

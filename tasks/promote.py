@@ -1,5 +1,7 @@
 """Promote: champion against challenger on the same test rows, decided by a gate and recorded for ever."""
 
+from collections.abc import Sequence
+
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
@@ -27,14 +29,15 @@ def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cl
     The champion changes in one atomic step. When another run decided meanwhile, judges again against the new champion.
     """
     for _ in range(_TRIES):
-        latest = registry.latest(plan.root, plan.data_set.name)
+        decisions = registry.history(plan.root, plan.data_set.name)
+        latest = decisions[-1] if decisions else None
         rival = None
         if latest is not None and latest.champion not in (None, checkpoint):
             rival = score_champion(CheckpointURI(str(latest.champion)), plan, cluster)
-        decision = standing(checkpoint, evaluation, plan)
+        decision = standing(checkpoint, evaluation, decisions, plan.gate)
         with stage("promote", reused=decision is not None):
             if decision is None:
-                decision = judge(checkpoint, evaluation, latest, rival, plan.gate)
+                decision = judge(checkpoint, evaluation, decisions, rival, plan.gate)
                 try:
                     registry.append(plan.root, plan.data_set.name, decision)
                 except Superseded:
@@ -66,14 +69,15 @@ def score_champion(champion: CheckpointURI, plan: Plan, cluster: Cluster) -> Eva
         return f"{type(error).__name__}: {error}"
 
 
-def standing(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan) -> Decision | None:
+def standing(
+    checkpoint: CheckpointURI, evaluation: EvaluationURI, decisions: Sequence[Decision], gate: dict[str, float]
+) -> Decision | None:
     """The decision already made on `checkpoint` by the same gate, if it still holds.
 
     It does not when another champion took charge since, nor when the champion could not be scored then.
     """
-    decisions = registry.history(plan.root, plan.data_set.name)
     for decision in reversed(decisions):
-        if (decision.challenger, decision.evaluation, decision.gate) == (checkpoint, evaluation, plan.gate):
+        if (decision.challenger, decision.evaluation, decision.gate) == (checkpoint, evaluation, gate):
             holds = decision.champion == decisions[-1].champion and not decision.reason.startswith(_UNSCORED)
             return decision if holds else None
     return None
@@ -82,18 +86,23 @@ def standing(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan) -
 def judge(
     checkpoint: CheckpointURI,
     evaluation: EvaluationURI,
-    latest: Decision | None,
+    decisions: Sequence[Decision],
     rival: EvaluationURI | str | None,
     gate: dict[str, float],
 ) -> Decision:
-    """The gate: an absolute floor, and not below the champion on the same rows by more than the margin."""
-    champion = latest.champion if latest else None
+    """The gate: an absolute floor, and not below the champion on the same rows by more than the margin.
+
+    What a person rolled back takes charge again only by hand.
+    """
+    champion = decisions[-1].champion if decisions else None
     accuracy = _metrics(evaluation)["test_accuracy"]
     numbers = {"challenger": _metrics(evaluation)}
     floor, margin = gate["accuracy_floor"], gate["margin"]
     promoted = False
     if accuracy < floor:
         reason = f"test accuracy {accuracy:.4f} is below the floor {floor:.4f}"
+    elif checkpoint in registry.withdrawn(decisions):
+        reason = f"it was rolled back by hand; promote it by hand with: python -m storage promote {checkpoint}"
     elif champion is None:
         promoted, reason = True, f"test accuracy {accuracy:.4f} reaches the floor {floor:.4f}; there was no champion"
     elif champion == checkpoint:
@@ -114,7 +123,7 @@ def judge(
         else:
             reason = f"test accuracy {accuracy:.4f} {relation} the margin {margin:.4f} below {against}"
     return Decision(
-        number=latest.number + 1 if latest else 1,
+        number=decisions[-1].number + 1 if decisions else 1,
         champion=checkpoint if promoted else champion,
         challenger=checkpoint,
         evaluation=evaluation,

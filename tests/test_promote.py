@@ -28,10 +28,15 @@ class Scene:
         manifest.commit(evaluation, kind="evaluation", parents={}, parameters={}, listed=[], statistics=statistics)
         return CheckpointURI(self.plan.root.child(f"checkpoints/{name}-0123456789ab")), evaluation
 
+    def decisions(self) -> list[Decision]:
+        return registry.history(self.plan.root, "mnist-sample")
+
+    def standing(self, challenger: tuple[CheckpointURI, EvaluationURI]) -> Decision | None:
+        return standing(*challenger, self.decisions(), self.plan.gate)
+
     def decide(self, challenger: tuple[CheckpointURI, EvaluationURI], rival: EvaluationURI | str | None) -> Decision:
         """Judge and record."""
-        latest = registry.latest(self.plan.root, "mnist-sample")
-        decision = judge(*challenger, latest, rival, self.plan.gate)
+        decision = judge(*challenger, self.decisions(), rival, self.plan.gate)
         registry.append(self.plan.root, "mnist-sample", decision)
         return decision
 
@@ -65,12 +70,25 @@ def test_a_champion_without_a_score_keeps_its_place_and_the_decision_does_not_st
     decision = scene.decide(challenger, "a worker was lost")
     assert decision.champion == champion[0]
     assert "a worker was lost" in decision.reason
-    assert standing(*challenger, scene.plan) is None
+    assert scene.standing(challenger) is None
 
 
 def test_a_decision_stands_until_another_champion_takes_charge(scene: Scene) -> None:
     first, second = scene.model("first", 0.95), scene.model("second", 0.99)
     made = scene.decide(first, None)
-    assert standing(*first, scene.plan) == made
+    assert scene.standing(first) == made
     scene.decide(second, first[1])
-    assert standing(*first, scene.plan) is None
+    assert scene.standing(first) is None
+
+
+def test_what_a_person_rolled_back_is_not_promoted_again_by_the_gate(scene: Scene) -> None:
+    first, second = scene.model("first", 0.95), scene.model("second", 0.99)
+    scene.decide(first, None)
+    made = scene.decide(second, first[1])
+    reason = f"{registry.ROLLED_BACK}{second[0]}"
+    changes = {"number": made.number + 1, "champion": first[0], "challenger": first[0], "reason": reason}
+    registry.append(scene.plan.root, "mnist-sample", made.model_copy(update=changes))
+    decision = scene.decide(second, first[1])
+    assert (decision.promoted, decision.champion) == (False, first[0])
+    assert "rolled back by hand" in decision.reason
+    assert scene.standing(second) == decision

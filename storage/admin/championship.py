@@ -8,9 +8,6 @@ from storage.manifest import Damaged, Manifest
 from storage.registry import Decision
 from storage.uri import URI, CheckpointURI, Root
 
-_ROLLED_BACK = "rolled back by hand from "
-"""How the reason of a rollback begins; how others know it for one."""
-
 
 def data_sets(root: Root) -> list[str]:
     """Sorted names of the data sets on which there are decisions."""
@@ -49,7 +46,7 @@ def reigns(history: Sequence[Decision]) -> list[Decision]:
     """
     found: list[Decision] = []
     for decision in history:
-        if decision.reason.startswith(_ROLLED_BACK) and found:
+        if decision.reason.startswith(registry.ROLLED_BACK) and found:
             found.pop()
         if decision.champion and (not found or found[-1].champion != decision.champion):
             found.append(decision)
@@ -77,7 +74,7 @@ def rollback(root: Root, data: str) -> Decision:
             f"data set: the champion of {data} before the present one, {checkpoint}, is not there any more; promote "
             "another with: python -m storage promote URI"
         ) from None
-    reason = f"{_ROLLED_BACK}{history[-1].champion}"
+    reason = f"{registry.ROLLED_BACK}{history[-1].champion}"
     return _put_in_charge(root, data, checkpoint, latest=history[-1], evaluation=before[0].evaluation, reason=reason)
 
 

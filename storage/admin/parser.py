@@ -62,8 +62,8 @@ example:
   python -m storage promote data/checkpoints/mnist-resnet18-628447ae9aa4"""
 
 _ROLLBACK = """\
-Its bytes are verified first. A second rollback goes further back, not forth again; promote goes anywhere. A later run
-may put the same checkpoint in charge again if the gate finds it better.
+Its bytes are verified first. A second rollback goes further back, not forth again; promote goes anywhere. What was
+rolled back is not promoted by a later run, only by hand.
 
 example:
   python -m storage rollback mnist"""

@@ -50,7 +50,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
         statistics={"seconds": 4.7},
     )
     write_evaluation(plan.predictions, plan.evaluation)
-    return plan, judge(plan.checkpoint, plan.evaluation, None, None, plan.gate)
+    return plan, judge(plan.checkpoint, plan.evaluation, [], None, plan.gate)
 
 
 def _source(name: str, sha256: str) -> dict[str, str]:
