@@ -50,11 +50,14 @@ def main() -> int:
 def _main(arguments: argparse.Namespace) -> int:
     from flows import cli
     from storage.uri import parse_root
-    from tasks import versions
+    from tasks import plan, versions
     from tasks.learning import recipes
 
     try:
         recipe = recipes.override(recipes.load(arguments.recipe), arguments.settings)
+        plan.check_numbers(
+            workers=arguments.workers, deadline_minutes=arguments.deadline, stall_minutes=arguments.stall
+        )
         root = parse_root(arguments.storage)
         found = versions.known(root, recipe.data)
         chosen = versions.chosen(found, names=arguments.version, first=arguments.first, last=arguments.last)
@@ -88,6 +91,7 @@ def _request(arguments: argparse.Namespace, recipe: Any, uri: str) -> dict[str, 
         "workers": arguments.workers,
         "settings": recipes.changes(recipe),
         "deadline_minutes": arguments.deadline,
+        "stall_minutes": arguments.stall,
     }
 
 

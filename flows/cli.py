@@ -76,6 +76,13 @@ def add_recipe(parser: argparse.ArgumentParser) -> None:
         help="change a field of the recipe, such as epochs=5, precision=fp32 or learning_rate=1e-3; may be repeated "
         "(default: as the recipe says)",
     )
+    add(
+        "--stall",
+        metavar="MINUTES",
+        type=float,
+        default=10,
+        help="start a training worker again that makes no progress for this long (default: %(default)s)",
+    )
 
 
 def add_shared(parser: argparse.ArgumentParser) -> None:
@@ -167,6 +174,7 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
         workers=arguments.workers,
         data=arguments.data,
         deadline_minutes=arguments.deadline,
+        stall_minutes=arguments.stall,
     )
     if asked_for_sample and base.fallback is None and made.data_set.notice is None:
         raise ValueError(f"--source: recipe {base.name!r} has no sample; leave out --source sample")
@@ -194,6 +202,7 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
         "settings": recipes.changes(recipe),
         "refresh": arguments.refresh,
         "deadline_minutes": arguments.deadline,
+        "stall_minutes": arguments.stall,
     }
 
 

@@ -45,6 +45,7 @@ def mnist(
     settings: dict[str, Any] | None = None,
     refresh: bool = False,
     deadline_minutes: float = 24 * 60,
+    stall_minutes: float = 10,
 ) -> Any:
     """Train a model on MNIST, evaluate it and promote it if it is better; what is done already is found, not redone.
 
@@ -57,6 +58,7 @@ def mnist(
         settings: Fields of the recipe to change, such as {"epochs": 5}.
         refresh: Do everything again, even if its result is there.
         deadline_minutes: After how long one stage is given up.
+        stall_minutes: After how long without progress a training worker is started again.
     """
     plan = planning.make(
         storage=storage,
@@ -65,6 +67,7 @@ def mnist(
         data=data,
         refresh=refresh,
         deadline_minutes=deadline_minutes,
+        stall_minutes=stall_minutes,
     )
     sources = [mirror_address(one) for one in source or []]
     with collected() as stages, session(wanted=plan.needs_ray()) as cluster:

@@ -38,6 +38,7 @@ _JOB_ENV = {
     # The default of two seconds costs a small run more than its own work takes.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # what workers print would come twice
     "RAY_COLOR_PREFIX": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",

@@ -42,6 +42,8 @@ class Plan:
     """Which repetition of the same work this is; 0 the first."""
     deadline_s: float = 24 * 3600.0
     """Seconds after which a Ray job is ended."""
+    stall_s: float = 600.0
+    """Seconds without progress after which a training worker is started again."""
 
     @cached_property
     def data_set(self) -> datasets.DataSet:
@@ -125,26 +127,36 @@ def make(
     data: str | None = None,
     refresh: bool = False,
     deadline_minutes: float = 24 * 60,
+    stall_minutes: float = 10,
 ) -> Plan:
     """The checked plan of one run.
 
     Raises `ValueError` naming what is wrong: a storage that cannot be written, a number that is out of range, a
     dataset that is not there or not the recipe's.
     """
-    check_numbers(workers=workers, deadline_minutes=deadline_minutes)
+    check_numbers(workers=workers, deadline_minutes=deadline_minutes, stall_minutes=stall_minutes)
     root = parse_root(storage)
     files.check_writable(root)
     raw = _raw(data, recipe) if data else None
-    plan = Plan(root=root, recipe=recipe, workers=workers, data=raw, deadline_s=deadline_minutes * 60)
+    plan = Plan(
+        root=root,
+        recipe=recipe,
+        workers=workers,
+        data=raw,
+        deadline_s=deadline_minutes * 60,
+        stall_s=stall_minutes * 60,
+    )
     return refreshed(plan) if refresh else plan
 
 
-def check_numbers(*, workers: int | None, deadline_minutes: float) -> None:
+def check_numbers(*, workers: int | None, deadline_minutes: float, stall_minutes: float = 10) -> None:
     """Raise `ValueError` naming the option and the value that is out of range."""
     if workers is not None and workers < 1:
         raise ValueError(f"--workers must be >= 1, got {workers}")
     if not 0 < deadline_minutes < math.inf:
         raise ValueError(f"--deadline must be > 0 minutes and finite, got {deadline_minutes}")
+    if not 0 < stall_minutes < math.inf:
+        raise ValueError(f"--stall must be > 0 minutes and finite, got {stall_minutes}")
 
 
 def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tuple[str, ...]) -> manifest.Manifest:

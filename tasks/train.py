@@ -25,6 +25,7 @@ def train(prepared: DatasetURI, plan: Plan, cluster: Cluster) -> CheckpointURI:
                 recipe=plan.recipe.to_dict(),
                 parameters=plan.train_parameters,
                 workers=plan.workers,
+                stall_s=plan.stall_s,
             )
             cluster.run("train", spec, target=plan.checkpoint, scratch=scratch)
     return plan.checkpoint

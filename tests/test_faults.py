@@ -9,18 +9,36 @@ import pytest
 from tests.runs import Run, await_that
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+_TWO_WORKERS = ["--source", "sample", "--set", "precision=fp32", "--set", "epochs=2", "--workers", "2", "--json"]
 
 
-def test_a_killed_training_worker_is_replaced_and_the_weights_are_as_if_it_had_lived(tmp_path: Path) -> None:
-    arguments = ["--source", "sample", "--set", "precision=fp32", "--set", "epochs=2", "--workers", "2", "--json"]
-    undisturbed = Run(*arguments, "--storage", str(tmp_path / "whole"), folder=tmp_path / "a").result()
-    run = Run(*arguments, "--storage", str(tmp_path / "root"), folder=tmp_path / "b")
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The weights of a run of two workers that nothing happens to."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return _weights(Run(*_TWO_WORKERS, "--storage", str(folder / "root"), folder=folder).result())
+
+
+def test_a_killed_training_worker_is_replaced_and_the_weights_are_as_if_it_had_lived(
+    undisturbed: str, tmp_path: Path
+) -> None:
+    run = Run(*_TWO_WORKERS, "--storage", str(tmp_path / "root"), folder=tmp_path)
     await_that(lambda: run.says("epoch 2/2"))
-    workers = [pid for pid, command in run.processes().items() if command.startswith("ray::RayTrainWorker")]
+    workers = _training_workers(run)
     os.kill(workers[0], signal.SIGKILL)
-    result = run.result()
-    assert _weights(result) == _weights(undisturbed)
+    assert _weights(run.result()) == undisturbed
     assert len(workers) == 2
+
+
+def test_a_training_worker_that_freezes_is_noticed_and_the_weights_are_as_if_it_had_not(
+    undisturbed: str, tmp_path: Path
+) -> None:
+    run = Run(*_TWO_WORKERS, "--stall", "1", "--storage", str(tmp_path / "root"), folder=tmp_path)
+    await_that(lambda: run.says("epoch 2/2"))
+    os.kill(_training_workers(run)[0], signal.SIGSTOP)
+    assert _weights(run.result()) == undisturbed
+    assert run.says("no progress for 60 s")
+    assert not run.processes()
 
 
 def test_a_run_whose_local_ray_dies_starts_another_and_goes_on(tmp_path: Path) -> None:
@@ -49,6 +67,10 @@ def test_of_two_runs_at_once_one_works_and_the_other_waits_for_its_results(tmp_p
     assert results[0]["uris"] == results[1]["uris"]
     assert results[0]["metrics"] == results[1]["metrics"]
     assert sum(run.says("epoch 1/1, steps") for run in runs) == 1, "the model was trained twice, or not at all"
+
+
+def _training_workers(run: Run) -> list[int]:
+    return [pid for pid, command in run.processes().items() if command.startswith("ray::RayTrainWorker")]
 
 
 def _weights(result: dict[str, dict[str, str]]) -> str:

@@ -68,6 +68,8 @@ class TrainSpec(JobSpec):
     """What decides the weights, as hashed in the fingerprint."""
     workers: int | None
     """As asked; none: auto."""
+    stall_s: float = 600.0
+    """Seconds without progress after which a worker is started again."""
 
     @field_validator("recipe")
     @classmethod

@@ -1,8 +1,10 @@
 """Ray job: Ray Train's DDP over Ray Data's shards; goes on from the newest whole checkpoint of any earlier attempt."""
 
 import json
+import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import ray.train
 import torch
 import torch.distributed as dist
 from ray.train import Checkpoint, CheckpointConfig, DataConfig, FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchTrainer, get_device
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from storage import files, manifest
 from storage.manifest import File, Manifest
@@ -19,6 +21,7 @@ from storage.uri import URI, DatasetURI
 from tasks.jobs import driver, parts, scale
 from tasks.jobs.loaders import make_loader
 from tasks.jobs.spec import RANK, TrainSpec
+from tasks.jobs.watchdog import watched
 from tasks.learning import checkpoint, images
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.loop import EpochMetrics, NonFiniteLoss, Trainer, WrongBatchSize, seed_everything
@@ -40,6 +43,9 @@ def run(spec: TrainSpec) -> None:
     given = scale.resolve(spec.workers, threads=spec.threads, nodes=scale.nodes())
     prepared = manifest.load(spec.source)
     attempt = _new_attempt(spec.scratch)
+    # A worker that is frozen as a whole answers no health check; a rank that never reports keeps the others waiting.
+    os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
+    os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
     trainer = TorchTrainer(
         train_on_one_rank,
         train_loop_config={"spec": spec.model_dump_json(), "threads": given.threads, "attempt": attempt},
@@ -48,6 +54,7 @@ def run(spec: TrainSpec) -> None:
             use_gpu=given.use_gpu,
             resources_per_worker={"CPU": given.cpus} | ({"GPU": 1} if given.use_gpu else {}),
         ),
+        torch_config=TorchConfig(timeout_s=max(1, int(spec.stall_s))),
         datasets={split: parts.read(spec.source, parts.whole(prepared.split(split))) for split in Shards.splits},
         dataset_config=Shards(spec.source, prepared),
         run_config=RunConfig(
@@ -97,14 +104,15 @@ def train_on_one_rank(config: dict[str, Any]) -> None:
     """
     spec = TrainSpec.model_validate_json(config["spec"])
     try:
-        _train(spec, threads=config["threads"])
+        with watched(limit_s=spec.stall_s) as beat:
+            _train(spec, threads=config["threads"], beat=beat)
     except _COMMON_ERRORS as error:
         if ray.train.get_context().get_world_rank() == 0:
             content = json.dumps({"type": type(error).__name__, "message": str(error)})
             files.replace(spec.scratch.child(f"{config['attempt']}/{_ERROR}"), content.encode())
 
 
-def _train(spec: TrainSpec, *, threads: int) -> None:
+def _train(spec: TrainSpec, *, threads: int, beat: Callable[[], None]) -> None:
     recipe = Recipe(**spec.recipe)
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
@@ -126,8 +134,9 @@ def _train(spec: TrainSpec, *, threads: int) -> None:
     history = _resume(spec, trainer, about)
     while len(history) < recipe.epochs and not _committed(spec, trainer):
         epoch = len(history) + 1
-        history.append(trainer.run_epoch(epoch, on_step=_reporter(epoch, recipe.epochs, rank)))
+        history.append(trainer.run_epoch(epoch, on_step=_reporter(epoch, recipe.epochs, rank), on_batch=beat))
         _report(history, trainer, rank=rank, prepared=spec.source.fingerprint, about=about)
+        beat()
 
 
 def _least(threads: int, world_size: int) -> int:

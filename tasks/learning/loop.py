@@ -92,14 +92,21 @@ class Trainer:
             self.optimizer, max_lr=recipe.learning_rate, total_steps=total_steps, pct_start=warmup
         )
 
-    def run_epoch(self, epoch: int, *, on_step: Callable[[int, int, float], None] | None = None) -> EpochMetrics:
+    def run_epoch(
+        self,
+        epoch: int,
+        *,
+        on_step: Callable[[int, int, float], None] | None = None,
+        on_batch: Callable[[], None] = lambda: None,
+    ) -> EpochMetrics:
         """Train epoch `epoch` (from 1) and validate; every figure is over all ranks.
 
-        `on_step(step, steps, loss)` is called now and then with the latest local loss. Raises `NonFiniteLoss`.
+        `on_step(step, steps, loss)` is called now and then with the latest local loss, `on_batch()` after every batch.
+        Raises `NonFiniteLoss`.
         """
-        totals = self._train(epoch, on_step)
+        totals = self._train(epoch, on_step, on_batch)
         self._share_buffers()
-        validated = self._validate()
+        validated = self._validate(on_batch)
         train_loss, train_right, train_rows = totals
         loss, right, rows = validated
         return EpochMetrics(
@@ -112,7 +119,9 @@ class Trainer:
             learning_rate=float(self.scheduler.get_last_lr()[0]),
         )
 
-    def _train(self, epoch: int, on_step: Callable[[int, int, float], None] | None) -> list[float]:
+    def _train(
+        self, epoch: int, on_step: Callable[[int, int, float], None] | None, on_batch: Callable[[], None]
+    ) -> list[float]:
         self.parallel.train()
         augmentation = torch.Generator().manual_seed(mixed_seed(self.recipe.seed, epoch, self.rank))
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
@@ -131,12 +140,13 @@ class Trainer:
             totals[0] += summed.detach()
             totals[1] += (logits.detach().argmax(1) == labels).sum()
             totals[2] += len(labels)
+            on_batch()
             if on_step and (step % every == 0 or step == self.steps_per_epoch):
                 on_step(step, self.steps_per_epoch, summed.item() / len(labels))
         return self._all_reduced_sum(totals, what=f"training loss in epoch {epoch}")
 
     @torch.inference_mode()
-    def _validate(self) -> list[float]:
+    def _validate(self, on_batch: Callable[[], None]) -> list[float]:
         self.model.eval()
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
         for images, labels in self.loader.validation_batches(batch_size=512):
@@ -145,6 +155,7 @@ class Trainer:
             totals[0] += cross_entropy(logits.float(), labels, reduction="sum")
             totals[1] += (logits.argmax(1) == labels).sum()
             totals[2] += len(labels)
+            on_batch()
         return self._all_reduced_sum(totals, what="validation loss")
 
     def _share_buffers(self) -> None:
