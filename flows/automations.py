@@ -4,7 +4,9 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
+from storage.uri import masked
 from tasks.promote import PROMOTED
 
 WEBHOOK = "PIPELINE_WEBHOOK_URL"
@@ -35,23 +37,34 @@ _PROMOTION = """{
 
 def apply(client: Any, project: str) -> Iterator[str]:
     """Bring the server's automations and the webhook's block into line; a line for each thing changed."""
-    url = os.environ.get(WEBHOOK)
-    block = _save_block(f"{project}-webhook", url) if url else None
+    url, name = webhook_url(), f"{project}-webhook"
+    if url and url != _held_url(client, name):
+        yield "set the webhook's address"
+    block = _save_block(name, url) if url else None
     wanted = {f"{project}: {name}": parts for name, parts in automations(project, block).items()}
     held = {one.name: one for one in client.read_automations() if one.name.startswith(f"{project}: ")}
-    for name in sorted(held.keys() - wanted.keys()):
-        client.delete_automation(held[name].id)
-        yield f"removed automation {name!r}"
-    for name, core in wanted.items():
-        core = core.model_copy(update={"name": name})
-        if name not in held:
+    for title in sorted(held.keys() - wanted.keys()):
+        client.delete_automation(held[title].id)
+        yield f"removed automation {title!r}"
+    for title, core in wanted.items():
+        # Said outright: what was never set is not sent, and an automation that somebody paused would stay so.
+        core = core.model_copy(update={"name": title, "enabled": True})
+        if title not in held:
             client.create_automation(core)
-            yield f"created automation {name!r}"
-        elif _content(held[name]) != _content(core):
-            client.update_automation(held[name].id, core)
-            yield f"changed automation {name!r}"
-    if url is None and _delete_block(client, f"{project}-webhook"):
-        yield "removed the webhook's block"
+            yield f"created automation {title!r}"
+        elif _content(held[title]) != _content(core):
+            client.update_automation(held[title].id, core)
+            yield f"changed automation {title!r}"
+    if url is None and _delete_block(client, name):
+        yield "removed the webhook's address"
+
+
+def webhook_url() -> str | None:
+    """The address to tell, none for nobody; raises `ValueError` for one that cannot be called."""
+    url = os.environ.get(WEBHOOK)
+    if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+        raise ValueError(f"{WEBHOOK} must be an http:// or https:// address, got {masked(url)!r}")
+    return url or None
 
 
 def automations(project: str, webhook: Any) -> dict[str, Any]:
@@ -111,6 +124,15 @@ def _save_block(name: str, url: str) -> Any:
 
     webhook = Webhook(url=SecretStr(url), headers=SecretDict({"Content-Type": "application/json"}))
     return webhook.save(name, overwrite=True)
+
+
+def _held_url(client: Any, name: str) -> str | None:
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        return str(client.read_block_document_by_name(name, "webhook", include_secrets=True).data["url"])
+    except ObjectNotFound:
+        return None
 
 
 def _delete_block(client: Any, name: str) -> bool:

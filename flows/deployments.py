@@ -21,6 +21,12 @@ environment:
   PIPELINE_WEBHOOK_URL  told of failed and crashed runs and of promotions (default: nobody is told)"""
 
 
+class DeployFailed(RuntimeError):
+    """The server could not be brought into line; what was done until then stays done."""
+
+    permanent = True
+
+
 def main() -> int:
     """0 when the server is in line with the file, 1 when it could not be brought there, 2 for a wrong request."""
     parser = argparse.ArgumentParser(
@@ -53,7 +59,7 @@ def _main() -> int:
 def apply() -> list[str]:
     """Bring the server at PREFECT_API_URL into line with prefect.yaml; a line for each thing changed, none for none.
 
-    Raises `ValueError` for what is wrong with the file, `RuntimeError` when the server refuses.
+    Raises `ValueError` for what is wrong with the file, `DeployFailed` when the server refuses.
     """
     import httpx
     from prefect.client.orchestration import get_client
@@ -61,16 +67,17 @@ def apply() -> list[str]:
     from flows import automations
 
     wanted = declared()
+    automations.webhook_url()
     with get_client(sync_client=True) as client:
         try:
             client.hello().raise_for_status()
         except httpx.HTTPError as error:
-            raise RuntimeError(f"no Prefect server answers at {client.api_url}: {error}; start it first") from None
+            raise DeployFailed(f"no Prefect server answers at {client.api_url}: {error}; start it first") from None
         project = project_name()
         before = _held(client, project)
         changes = [f"created work pool {name}" for name in _create_pools(client, wanted)]
         _run_prefect_deploy()
-        _prune(client, project, wanted)
+        _align(client, project, wanted)
         after = _held(client, project)
         changes += list(_differences(before, after))
         changes += list(automations.apply(client, project))
@@ -86,20 +93,40 @@ def declared() -> dict[tuple[str, str], dict[str, Any]]:
     """The deployments in prefect.yaml by entrypoint and name; raises `ValueError` for one that could not be pruned."""
     project, found = project_name(), {}
     for one in _file()["deployments"]:
+        place = f"prefect.yaml: deployment {one.get('name')!r}"
+        if missing := {"name", "entrypoint", "work_pool"} - one.keys():
+            raise ValueError(f"{place} needs {', '.join(sorted(missing))}")
         if project not in one.get("tags", []):
-            raise ValueError(
-                f"prefect.yaml: deployment {one['name']!r} needs the tag {project!r}: it marks what is ours"
-            )
-        if not all(schedule.get("slug") for schedule in one.get("schedules", [])):
-            raise ValueError(f"prefect.yaml: every schedule of deployment {one['name']!r} needs a slug, its name")
+            raise ValueError(f"{place} needs the tag {project!r}: it marks what is ours")
+        for schedule in one.get("schedules", []):
+            _check_schedule(place, schedule)
         found[one["entrypoint"], one["name"]] = one
     return found
+
+
+def _check_schedule(place: str, schedule: dict[str, Any]) -> None:
+    from prefect.client.schemas.schedules import CronSchedule
+    from pydantic import ValidationError
+
+    if not schedule.get("slug"):
+        raise ValueError(f"{place}: every schedule needs a slug, its name")
+    try:
+        if "cron" in schedule:
+            CronSchedule(cron=schedule["cron"], timezone=schedule.get("timezone"))
+    except ValidationError as error:
+        what = error.errors(include_url=False)[0]["msg"]
+        raise ValueError(f"{place}: schedule {schedule['slug']!r} cannot be read: {what}") from None
 
 
 def _file() -> dict[str, Any]:
     import yaml
 
-    content: dict[str, Any] = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())
+    try:
+        content: dict[str, Any] = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ValueError(f"prefect.yaml cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict) or not {"name", "deployments"} <= content.keys():
+        raise ValueError("prefect.yaml needs name and deployments")
     return content
 
 
@@ -119,20 +146,25 @@ def _run_prefect_deploy() -> None:
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     answer = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
     if answer.returncode:
-        raise RuntimeError(f"`prefect deploy --all` failed:\n{(answer.stdout + answer.stderr)[-3000:]}")
+        raise DeployFailed(
+            "`prefect deploy --all` failed, maybe after some of the deployments; it wrote:\n"
+            f"{(answer.stdout + answer.stderr)[-3000:]}"
+        )
 
 
-def _prune(client: Any, project: str, wanted: dict[tuple[str, str], dict[str, Any]]) -> None:
-    """Remove what `prefect deploy` leaves: deployments and schedules that are not in the file any more."""
+def _align(client: Any, project: str, wanted: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """What `prefect deploy` leaves undone: deployments and schedules that left the file, schedules paused elsewhere."""
     for deployment in _deployments(client, project):
         one = wanted.get((deployment.entrypoint, deployment.name))
         if one is None:
             client.delete_deployment(deployment.id)
             continue
-        slugs = {schedule["slug"] for schedule in one.get("schedules", [])}
+        active = {schedule["slug"]: schedule.get("active", True) for schedule in one.get("schedules", [])}
         for schedule in deployment.schedules:
-            if schedule.slug not in slugs:
+            if schedule.slug not in active:
                 client.delete_deployment_schedule(deployment.id, schedule.id)
+            elif schedule.active != active[schedule.slug]:
+                client.update_deployment_schedule(deployment.id, schedule.id, active=active[schedule.slug])
 
 
 def _deployments(client: Any, project: str) -> list[Any]:

@@ -38,7 +38,7 @@ _RecipeName = Annotated[str, Field(json_schema_extra={"enum": recipes.known()})]
 @flow(name="mnist")
 def mnist(
     recipe: _RecipeName = "mnist-resnet18",
-    storage: str = planning.DEFAULT_STORAGE,
+    storage: str | None = None,
     source: list[str] | None = None,
     data: str | None = None,
     workers: int | None = None,
@@ -51,7 +51,7 @@ def mnist(
 
     Args:
         recipe: What to train on what, such as mnist-resnet18 or mnist-sample-resnet18.
-        storage: Where all results lie: a folder or s3://bucket/prefix.
+        storage: Where all results lie: a folder or s3://bucket/prefix; empty: the worker's $PIPELINE_STORAGE or ./data.
         source: Mirrors to try before the data set's own: http(s) addresses or folders.
         data: URI of a raw dataset that is there already; empty: download the recipe's.
         workers: Training workers; empty: as many as there are GPUs, else one.
@@ -61,7 +61,7 @@ def mnist(
         stall_minutes: After how long without progress a training worker is started again.
     """
     plan = planning.make(
-        storage=storage,
+        storage=storage or planning.default_storage(),
         recipe=recipes.override(recipes.load(recipe), settings or {}),
         workers=workers,
         data=data,

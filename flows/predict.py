@@ -19,7 +19,7 @@ from prefect import flow
 
 from tasks import batch
 from tasks.cluster import session
-from tasks.plan import DEFAULT_STORAGE
+from tasks.plan import default_storage
 from tasks.predict import predict_batch
 from tasks.stage import collected
 from tasks.summary import outcome
@@ -29,7 +29,7 @@ from tasks.summary import outcome
 def predict(
     dataset: str,
     model: str = "champion",
-    storage: str = DEFAULT_STORAGE,
+    storage: str | None = None,
     split: str | None = None,
     workers: int | None = None,
     deadline_minutes: float = 24 * 60,
@@ -39,13 +39,13 @@ def predict(
     Args:
         dataset: URI of a dataset, raw or prepared.
         model: URI of a checkpoint, or champion: the one in charge of the dataset's data set (champion:NAME of another).
-        storage: Where the registry and the results lie: a folder or s3://bucket/prefix.
+        storage: Where the registry and the results lie; empty: the worker's $PIPELINE_STORAGE or ./data.
         split: Only this split; empty: all.
         workers: Processes that predict; empty: as many as there are GPUs, else one.
         deadline_minutes: After how long it is given up.
     """
     request = batch.resolve(
-        storage=storage,
+        storage=storage or default_storage(),
         model=model,
         dataset=dataset,
         split=split,

@@ -7,8 +7,9 @@ import signal
 import socket
 import sys
 import time
+import urllib.error
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
@@ -17,10 +18,9 @@ from tasks.child import Child
 
 _START_LIMIT_S = 120
 _POOL = "pipeline"
-_WORKER_GRACE_S = 40.0
-"""How long the worker may take to end: it gives the runs under way 30 s of it."""
+_SERVER = ("server", "start", "--host")
 _EPILOG = """\
-Stop it with Ctrl-C: runs under way are ended first, and go on where they stopped when they are started again.
+Stop it with Ctrl-C: runs under way end as Crashed, and go on where they stopped when they are started again.
 Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server listens on this machine only; for others,
 --host needs PREFECT_SERVER_API_AUTH_STRING (docs/operating.md)."""
 
@@ -33,7 +33,9 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    from flows import cli
+
+    parser = cli.Parser(
         prog="python flows/up.py",
         description="Start a Prefect server, register the deployments of prefect.yaml and run a worker for them.",
         epilog=_EPILOG,
@@ -45,31 +47,38 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _main(arguments: argparse.Namespace) -> int:
+    from flows import automations, deployments
     from flows.cli import fail
 
     host, port = arguments.host, arguments.port
     if not host.startswith("127.") and host != "localhost" and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
         fail(f"--host {host} lets others in: set PREFECT_SERVER_API_AUTH_STRING=user:password first", code=2)
+    if not 0 < port < 65536:
+        fail(f"--port must be 1 to 65535, got {port}", code=2)
     if _taken(host, port):
         fail(f"--port {port} is in use: choose another with --port, or stop what listens there", code=2)
+    try:
+        deployments.declared()
+        automations.webhook_url()
+    except ValueError as error:
+        fail(str(error), code=2)
     url = f"http://{host}:{port}/api"
     os.environ["PREFECT_API_URL"] = url
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     if auth := os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
         os.environ.setdefault("PREFECT_API_AUTH_STRING", auth)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a service manager ends it
-    with _Processes() as processes:
-        print(f"starting Prefect's server on {url}", flush=True)
-        server = processes.start("server", "server", "start", "--host", host, "--port", str(port))
+    print(f"starting Prefect's server on {url}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt), _running("server", *_SERVER, host, "--port", str(port)) as server:
         _await(server, f"{url}/health")
-        from flows import deployments
-
         for line in deployments.apply():
             print(f"  {line}", flush=True)
-        worker = processes.start("worker", "worker", "start", "--pool", _POOL, grace_s=_WORKER_GRACE_S)
-        print(_READY.format(ui=f"http://{host}:{port}", url=url), flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            _watch(server, worker)
+        try:
+            with _running("worker", "worker", "start", "--pool", _POOL) as worker:
+                print(_READY.format(ui=f"http://{host}:{port}", url=url), flush=True)
+                _watch(server, worker)
+        finally:
+            _mark_ended()
     return 0
 
 
@@ -85,24 +94,31 @@ _READY = """
 """
 
 
-class _Processes:
-    """Started processes; the last one started ends first."""
+@contextlib.contextmanager
+def _running(name: str, *words: str) -> Iterator[Child]:
+    """A part of Prefect as a process of its own, ended at the end."""
+    child = Child([sys.executable, "-m", "prefect", *words], env=_env(), grace_s=10.0)
+    try:
+        yield child
+    finally:
+        print(f"stopping the {name}", flush=True)
+        child.end()
 
-    def __init__(self) -> None:
-        self._started: list[tuple[str, Child]] = []
 
-    def __enter__(self) -> "_Processes":
-        return self
+def _mark_ended() -> None:
+    """Give the runs that ended with the worker their state: without it they would hold their deployment's only slot."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+    from prefect.client.schemas.objects import StateType
+    from prefect.states import Crashed
 
-    def start(self, name: str, *words: str, grace_s: float = 10.0) -> Child:
-        child = Child([sys.executable, "-m", "prefect", *words], env=_env(), grace_s=grace_s)
-        self._started.append((name, child))
-        return child
-
-    def __exit__(self, *_: object) -> None:
-        for name, child in reversed(self._started):
-            print(f"stopping the {name}", flush=True)
-            child.end()
+    under_way = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
+    state = FlowRunFilterState(type=FlowRunFilterStateType(any_=under_way))
+    with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # the server may be gone already
+        for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(state=state)):
+            if run.deployment_id:
+                print(f"  run {run.name} ended with the worker: Crashed", flush=True)
+                client.set_flow_run_state(run.id, Crashed(message="the worker was stopped"), force=True)
 
 
 def _env() -> Mapping[str, str]:
@@ -132,8 +148,13 @@ def _taken(host: str, port: int) -> bool:
 def _await(server: Child, url: str) -> None:
     deadline = time.monotonic() + _START_LIMIT_S
     while server.running and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except urllib.error.HTTPError:  # it asks for the password: it is up
             return
+        except OSError:
+            pass
         time.sleep(0.2)
     raise RuntimeError(f"Prefect's server did not start; it wrote:\n{server.output()[-3000:]}")
 

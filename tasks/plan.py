@@ -16,9 +16,6 @@ from tasks.learning.recipes import Recipe
 VERSIONS = {"download": 1, "preprocess": 1, "train": 1, "predict": 1, "evaluate": 1, "report": 2}
 """Raised by one when a change of a stage changes its bytes: old results stay, new ones get other URIs."""
 
-DEFAULT_STORAGE = os.environ.get("PIPELINE_STORAGE", "./data")
-"""Where results lie unless a run is told otherwise."""
-
 _FINGERPRINTED = re.compile(r"-[0-9a-f]{12}$")
 """Results are found again by the fingerprints of what they were made from: a name without one could be anything's."""
 
@@ -147,6 +144,11 @@ def make(
         stall_s=stall_minutes * 60,
     )
     return refreshed(plan) if refresh else plan
+
+
+def default_storage() -> str:
+    """Where results lie unless a run is told otherwise."""
+    return os.environ.get("PIPELINE_STORAGE") or "./data"
 
 
 def check_numbers(*, workers: int | None, deadline_minutes: float, stall_minutes: float = 10) -> None:

@@ -28,24 +28,30 @@ def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cl
 
     The champion changes in one atomic step. When another run decided meanwhile, judges again against the new champion.
     """
+    decisions = registry.history(plan.root, plan.data_set.name)
+    decision = standing(checkpoint, evaluation, decisions, plan.gate)
+    with stage("promote", reused=decision is not None):
+        decision = decision or decide(checkpoint, evaluation, plan, cluster)
+        logger().info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.reason)
+    return decision
+
+
+def decide(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cluster: Cluster) -> Decision:
+    """Judge and record; when another run decided meanwhile, again, against the new champion."""
     for _ in range(_TRIES):
         decisions = registry.history(plan.root, plan.data_set.name)
-        latest = decisions[-1] if decisions else None
+        champion = decisions[-1].champion if decisions else None
         rival = None
-        if latest is not None and latest.champion not in (None, checkpoint):
-            rival = score_champion(CheckpointURI(str(latest.champion)), plan, cluster)
-        decision = standing(checkpoint, evaluation, decisions, plan.gate)
-        with stage("promote", reused=decision is not None):
-            if decision is None:
-                decision = judge(checkpoint, evaluation, decisions, rival, plan.gate)
-                try:
-                    registry.append(plan.root, plan.data_set.name, decision)
-                except Superseded:
-                    logger().info("another run decided on %s meanwhile: judging again", plan.data_set.name)
-                    continue
-                announce(decision, plan)
-            logger().info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.reason)
-            return decision
+        if champion not in (None, checkpoint):
+            rival = score_champion(CheckpointURI(str(champion)), plan, cluster)
+        decision = judge(checkpoint, evaluation, decisions, rival, plan.gate)
+        try:
+            registry.append(plan.root, plan.data_set.name, decision)
+        except Superseded:
+            logger().info("another run decided on %s meanwhile: judging again", plan.data_set.name)
+            continue
+        announce(decision, plan)
+        return decision
     raise Superseded(f"other runs kept deciding on {plan.data_set.name}; run again")
 
 

@@ -23,10 +23,12 @@ def known(root: Root, data: str) -> list[DatasetURI]:
         if entry.path.count("/") == 1 and entry.path.endswith(f"/{manifest.NAME}")
     )
     uris = [DatasetURI(folder.child(name)) for _, name in committed]
-    found = [uri for uri in uris if manifest.load(uri).parameters.get("data") == data]
-    if not found:
-        raise ValueError(f"--storage: {root} has no raw dataset of data set {data!r}; run the pipeline first")
-    return found
+    of = {uri: manifest.load(uri).parameters.get("data") for uri in uris}
+    if data not in of.values():
+        others = ", ".join(sorted({str(name) for name in of.values()}))
+        hint = f"there are some of {others}: choose their --recipe" if others else "run the pipeline first"
+        raise ValueError(f"--storage: {root} has no raw dataset of data set {data!r}; {hint}")
+    return [uri for uri in uris if of[uri] == data]
 
 
 def chosen(

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,19 @@ def test_deploying_the_same_file_again_changes_nothing(operated: Operated) -> No
     assert "nothing to change" in operated.deploy()
     assert {name: operated.deployment(name)["id"] for name in operated.deployments()} == before
     assert len(operated.deployment("mnist/train")["schedules"]) == 1
+
+
+def test_what_somebody_paused_on_the_server_is_active_again_after_deploying(operated: Operated) -> None:
+    deployment = operated.deployment("mnist/train")
+    schedule = deployment["schedules"][0]["id"]
+    operated.api("PATCH", f"/deployments/{deployment['id']}/schedules/{schedule}", {"active": False})
+    (automation,) = [one for one in operated.api("POST", "/automations/filter", {}) if "died" in one["name"]]
+    operated.api("PATCH", f"/automations/{automation['id']}", {"enabled": False})
+    told = operated.deploy()
+    assert operated.deployment("mnist/train")["schedules"][0]["active"]
+    assert operated.api("GET", f"/automations/{automation['id']}")["enabled"]
+    assert "set schedule nightly" in told
+    assert "nothing to change" in operated.deploy()
 
 
 def test_what_leaves_the_file_leaves_the_server_and_nothing_else_does(operated: Operated, tmp_path: Path) -> None:
@@ -161,3 +175,27 @@ def _copy_of_checkout(folder: Path) -> Path:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(CHECKOUT / name, folder / name)
     return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"tags": []}, "needs the tag 'mnist-pipeline'"),
+        ({"schedules": [{"cron": "0 3 * * *"}]}, "every schedule needs a slug"),
+        ({"schedules": [{"slug": "odd", "cron": "at three"}]}, "schedule 'odd' cannot be read"),
+        ({"work_pool": None}, "needs work_pool"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name_before_anything_changes(
+    operated: Operated, tmp_path: Path, change: dict[str, Any], named: str
+) -> None:
+    checkout = _copy_of_checkout(tmp_path / "copy")
+    content = yaml.safe_load((checkout / "prefect.yaml").read_text())
+    changed = content["deployments"][0] | change
+    content["deployments"][0] = {name: value for name, value in changed.items() if value is not None}
+    (checkout / "prefect.yaml").write_text(yaml.safe_dump(content))
+    words = [sys.executable, str(checkout / "flows" / "deployments.py")]
+    answer = subprocess.run(words, env=operated.env, capture_output=True, text=True)
+    assert answer.returncode == 2
+    assert named in answer.stderr
+    assert len(answer.stderr.splitlines()) == 1

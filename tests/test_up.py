@@ -63,3 +63,6 @@ def test_after_a_power_cut_the_run_is_seen_to_have_crashed_and_the_next_one_goes
     up.process.send_signal(signal.SIGINT)
     assert up.process.wait(90) == 0
     await_that(lambda: not processes_with(up.mark), limit_s=30)
+
+    up = Up(port, folder)
+    assert up.state(following)["message"] == "the worker was stopped"
