@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+from flows import PROJECT
 from storage.uri import masked
 from tasks.promote import PROMOTED
 
@@ -35,14 +36,14 @@ _PROMOTION = """{
 }"""
 
 
-def apply(client: Any, project: str) -> Iterator[str]:
+def apply(client: Any) -> Iterator[str]:
     """Bring the server's automations and the webhook's block into line; a line for each thing changed."""
-    url, name = webhook_url(), f"{project}-webhook"
+    url, name = webhook_url(), f"{PROJECT}-webhook"
     if url and url != _held_url(client, name):
         yield "set the webhook's address"
     block = _save_block(name, url) if url else None
-    wanted = {f"{project}: {name}": parts for name, parts in automations(project, block).items()}
-    held = {one.name: one for one in client.read_automations() if one.name.startswith(f"{project}: ")}
+    wanted = {f"{PROJECT}: {name}": parts for name, parts in automations(block).items()}
+    held = {one.name: one for one in client.read_automations() if one.name.startswith(f"{PROJECT}: ")}
     for title in sorted(held.keys() - wanted.keys()):
         client.delete_automation(held[title].id)
         yield f"removed automation {title!r}"
@@ -67,12 +68,12 @@ def webhook_url() -> str | None:
     return url or None
 
 
-def automations(project: str, webhook: Any) -> dict[str, Any]:
+def automations(webhook: Any) -> dict[str, Any]:
     """Every automation by name; those that call `webhook` (the id of a block) only when there is one."""
     from prefect.automations import AutomationCore, CallWebhook, ChangeFlowRunState, EventTrigger, Posture
     from prefect.client.schemas.objects import StateType
 
-    ours: dict[str, str | list[str]] = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{project}"}
+    ours: dict[str, str | list[str]] = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{PROJECT}"}
     runs: dict[str, str | list[str]] = {"prefect.resource.id": "prefect.flow-run.*"}
     crash = ChangeFlowRunState(
         name=None, state=StateType.CRASHED, message=f"no heartbeat for {MISSED_S:.0f} s", force=False

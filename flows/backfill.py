@@ -4,7 +4,6 @@ import argparse
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
 
@@ -50,7 +49,7 @@ def main() -> int:
 def _main(arguments: argparse.Namespace) -> int:
     from flows import cli
     from storage.uri import parse_root
-    from tasks import plan, versions
+    from tasks import cluster, plan, versions
     from tasks.learning import recipes
 
     try:
@@ -58,6 +57,7 @@ def _main(arguments: argparse.Namespace) -> int:
         plan.check_numbers(
             workers=arguments.workers, deadline_minutes=arguments.deadline, stall_minutes=arguments.stall
         )
+        cluster.check_workers(arguments.workers)
         root = parse_root(arguments.storage)
         found = versions.known(root, recipe.data)
         chosen = versions.chosen(found, names=arguments.version, first=arguments.first, last=arguments.last)
@@ -70,7 +70,7 @@ def _main(arguments: argparse.Namespace) -> int:
     failed: list[str] = []
     for number, uri in enumerate(chosen, start=1):
         cli.note(f"\nversion {number} of {len(chosen)}: {uri}")
-        request = _request(arguments, recipe, uri)
+        request = cli.request(arguments, recipe, storage=arguments.storage, data=uri)
         code = cli.guarded(partial(cli.run, "pipeline", request, as_json=arguments.json))
         if code == cli.INTERRUPTED:
             return code
@@ -79,20 +79,6 @@ def _main(arguments: argparse.Namespace) -> int:
     if failed:
         cli.note(f"{len(failed)} of {len(chosen)} versions failed: {', '.join(failed)}")
     return 1 if failed else 0
-
-
-def _request(arguments: argparse.Namespace, recipe: Any, uri: str) -> dict[str, Any]:
-    from tasks.learning import recipes
-
-    return {
-        "recipe": recipe.name,
-        "storage": arguments.storage,
-        "data": str(uri),
-        "workers": arguments.workers,
-        "settings": recipes.changes(recipe),
-        "deadline_minutes": arguments.deadline,
-        "stall_minutes": arguments.stall,
-    }
 
 
 if __name__ == "__main__":

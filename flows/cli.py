@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
+from flows import PROJECT
+
 _EPILOG = """\
 examples:
   python flows/pipeline.py                                     everything, results below ./data
@@ -20,8 +22,6 @@ After any accident the same command goes on where it stopped.
 exit codes: 0 done (promoted or not), 1 it failed, 2 the request was wrong, 130 interrupted"""
 
 
-TAG = "mnist-pipeline"
-"""Marks runs as ours on a Prefect server; the name in prefect.yaml."""
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
 
@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
-    """The options that say what to train."""
+    """The options of a training."""
     add = parser.add_argument
     add("--recipe", metavar="NAME", default="mnist-resnet18", help="what to train on what (default: %(default)s)")
     add(
@@ -195,14 +195,20 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
         recipe = recipes.override(recipes.load(base.fallback), arguments.settings)
         if not asked_for_sample:
             note("no mirror of the data set can be reached: going on with the sample that comes with the project")
+    asked = request(arguments, recipe, storage=str(made.root), data=made.data)
+    return asked | {"source": addresses, "refresh": arguments.refresh}
+
+
+def request(arguments: argparse.Namespace, recipe: Any, *, storage: str, data: str | None) -> dict[str, Any]:
+    """The parameters of the flow that every command line has."""
+    from tasks.learning import recipes
+
     return {
         "recipe": recipe.name,
-        "storage": str(made.root),
-        "source": addresses,
-        "data": made.data and str(made.data),
+        "storage": storage,
+        "data": data and str(data),
         "workers": arguments.workers,
         "settings": recipes.changes(recipe),
-        "refresh": arguments.refresh,
         "deadline_minutes": arguments.deadline,
         "stall_minutes": arguments.stall,
     }
@@ -230,7 +236,7 @@ def run(name: str, request: dict[str, Any], *, as_json: bool) -> int:
     from prefect import tags
 
     narrator = console.Narrator(Console(stderr=True))
-    with own_server(), tags(TAG):
+    with own_server(), tags(PROJECT):
         flow = _flow(name)
         console.attach(narrator)
         try:

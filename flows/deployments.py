@@ -13,6 +13,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
 
+from flows import PROJECT
+
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 _EPILOG = """\
@@ -29,16 +31,16 @@ class DeployFailed(RuntimeError):
 
 def main() -> int:
     """0 when the server is in line with the file, 1 when it could not be brought there, 2 for a wrong request."""
-    parser = argparse.ArgumentParser(
+    from flows import cli
+
+    parser = cli.Parser(
         prog="python flows/deployments.py",
         description="Bring a Prefect server into line with prefect.yaml: deployments, schedules, automations.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.parse_args()
-    from flows.cli import guarded
-
-    return guarded(lambda: _main())
+    return cli.guarded(_main)
 
 
 def _main() -> int:
@@ -73,31 +75,25 @@ def apply() -> list[str]:
             client.hello().raise_for_status()
         except httpx.HTTPError as error:
             raise DeployFailed(f"no Prefect server answers at {client.api_url}: {error}; start it first") from None
-        project = project_name()
-        before = _held(client, project)
+        before = _held(client)
         changes = [f"created work pool {name}" for name in _create_pools(client, wanted)]
         _run_prefect_deploy()
-        _align(client, project, wanted)
-        after = _held(client, project)
+        _align(client, wanted)
+        after = _held(client)
         changes += list(_differences(before, after))
-        changes += list(automations.apply(client, project))
+        changes += list(automations.apply(client))
     return changes or ["nothing to change: the server is in line with prefect.yaml"]
-
-
-def project_name() -> str:
-    """The name in prefect.yaml, which is also the tag of all that belongs to it."""
-    return str(_file()["name"])
 
 
 def declared() -> dict[tuple[str, str], dict[str, Any]]:
     """The deployments in prefect.yaml by entrypoint and name; raises `ValueError` for one that could not be pruned."""
-    project, found = project_name(), {}
+    found = {}
     for one in _file()["deployments"]:
         place = f"prefect.yaml: deployment {one.get('name')!r}"
         if missing := {"name", "entrypoint", "work_pool"} - one.keys():
             raise ValueError(f"{place} needs {', '.join(sorted(missing))}")
-        if project not in one.get("tags", []):
-            raise ValueError(f"{place} needs the tag {project!r}: it marks what is ours")
+        if PROJECT not in one.get("tags", []):
+            raise ValueError(f"{place} needs the tag {PROJECT!r}: it marks what is ours")
         for schedule in one.get("schedules", []):
             _check_schedule(place, schedule)
         found[one["entrypoint"], one["name"]] = one
@@ -125,8 +121,8 @@ def _file() -> dict[str, Any]:
         content: dict[str, Any] = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())
     except (OSError, yaml.YAMLError) as error:
         raise ValueError(f"prefect.yaml cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict) or not {"name", "deployments"} <= content.keys():
-        raise ValueError("prefect.yaml needs name and deployments")
+    if not isinstance(content, dict) or "deployments" not in content:
+        raise ValueError("prefect.yaml needs deployments")
     return content
 
 
@@ -152,9 +148,9 @@ def _run_prefect_deploy() -> None:
         )
 
 
-def _align(client: Any, project: str, wanted: dict[tuple[str, str], dict[str, Any]]) -> None:
+def _align(client: Any, wanted: dict[tuple[str, str], dict[str, Any]]) -> None:
     """What `prefect deploy` leaves undone: deployments and schedules that left the file, schedules paused elsewhere."""
-    for deployment in _deployments(client, project):
+    for deployment in _deployments(client):
         one = wanted.get((deployment.entrypoint, deployment.name))
         if one is None:
             client.delete_deployment(deployment.id)
@@ -167,7 +163,7 @@ def _align(client: Any, project: str, wanted: dict[tuple[str, str], dict[str, An
                 client.update_deployment_schedule(deployment.id, schedule.id, active=active[schedule.slug])
 
 
-def _deployments(client: Any, project: str) -> list[Any]:
+def _deployments(client: Any) -> list[Any]:
     """The deployments on the server that carry the project's tag."""
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 
@@ -175,17 +171,17 @@ def _deployments(client: Any, project: str) -> list[Any]:
     page = 100
     while True:
         some = client.read_deployments(
-            deployment_filter=DeploymentFilter(tags=DeploymentFilterTags(all_=[project])), limit=page, offset=len(found)
+            deployment_filter=DeploymentFilter(tags=DeploymentFilterTags(all_=[PROJECT])), limit=page, offset=len(found)
         )
         found += some
         if len(some) < page:
             return found
 
 
-def _held(client: Any, project: str) -> dict[str, dict[str, Any]]:
+def _held(client: Any) -> dict[str, dict[str, Any]]:
     """What the server holds for us, as far as prefect.yaml decides it."""
     held = {}
-    for deployment in _deployments(client, project):
+    for deployment in _deployments(client):
         flow = client.read_flow(deployment.flow_id).name
         schedules = {
             one.slug: f"{_said(one.schedule)}{'' if one.active else ' (paused)'}" for one in deployment.schedules

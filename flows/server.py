@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
@@ -37,7 +38,7 @@ def own_server() -> Iterator[None]:
     command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", "--lifespan", "on"]
     child = Child(command, env=env)
     try:
-        _await(child, f"http://127.0.0.1:{port}/api/health")
+        await_server(child, f"http://127.0.0.1:{port}/api/health")
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}):
             try:
                 yield
@@ -56,10 +57,15 @@ def _flush() -> None:
     EventsWorker.drain_all(timeout=10)
 
 
-def _await(child: Child, url: str) -> None:
+def await_server(child: Child, url: str) -> None:
+    """Return once a server answers at `url`; raises `RuntimeError` with what it wrote when it does not."""
     deadline = time.monotonic() + _START_LIMIT_S
     while child.running and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=5):
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except urllib.error.HTTPError:  # it asks for a password: it is up
             return
-        time.sleep(0.1)
+        except OSError:
+            time.sleep(0.1)
     raise RuntimeError(f"Prefect's server did not start; it wrote:\n{child.output()[-2000:]}")

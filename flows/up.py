@@ -7,18 +7,18 @@ import signal
 import socket
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from uuid import UUID
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
 
 from tasks.child import Child
 
-_START_LIMIT_S = 120
 _POOL = "pipeline"
 _SERVER = ("server", "start", "--host")
+_MARK = "PIPELINE_UP"
+"""Environment variable by which the processes of one `make up` are known."""
 _EPILOG = """\
 Stop it with Ctrl-C: runs under way end as Crashed, and go on where they stopped when they are started again.
 Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server listens on this machine only; for others,
@@ -49,6 +49,7 @@ def _parser() -> argparse.ArgumentParser:
 def _main(arguments: argparse.Namespace) -> int:
     from flows import automations, deployments
     from flows.cli import fail
+    from flows.server import await_server
 
     host, port = arguments.host, arguments.port
     if not host.startswith("127.") and host != "localhost" and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
@@ -70,15 +71,19 @@ def _main(arguments: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as a service manager ends it
     print(f"starting Prefect's server on {url}", flush=True)
     with contextlib.suppress(KeyboardInterrupt), _running("server", *_SERVER, host, "--port", str(port)) as server:
-        _await(server, f"{url}/health")
+        await_server(server, f"{url}/health")
         for line in deployments.apply():
             print(f"  {line}", flush=True)
+        under_way: set[str] = set()
         try:
             with _running("worker", "worker", "start", "--pool", _POOL) as worker:
                 print(_READY.format(ui=f"http://{host}:{port}", url=url), flush=True)
-                _watch(server, worker)
+                try:
+                    _watch(server, worker)
+                finally:
+                    under_way = _runs_here()
         finally:
-            _mark_ended()
+            _mark_ended(under_way)
     return 0
 
 
@@ -105,24 +110,31 @@ def _running(name: str, *words: str) -> Iterator[Child]:
         child.end()
 
 
-def _mark_ended() -> None:
+def _runs_here() -> set[str]:
+    """The flow runs that the worker started and that still run; not those of other workers of the same server."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError, ValueError):
+            variables = dict(one.split("=", 1) for one in entry.read_bytes().decode().split("\0") if one)
+            if variables.get(_MARK) == str(os.getpid()) and "PREFECT__FLOW_RUN_ID" in variables:
+                found.add(variables["PREFECT__FLOW_RUN_ID"])
+    return found
+
+
+def _mark_ended(runs: set[str]) -> None:
     """Give the runs that ended with the worker their state: without it they would hold their deployment's only slot."""
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
-    from prefect.client.schemas.objects import StateType
     from prefect.states import Crashed
 
-    under_way = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING]
-    state = FlowRunFilterState(type=FlowRunFilterStateType(any_=under_way))
     with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # the server may be gone already
-        for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(state=state)):
-            if run.deployment_id:
+        for run in [client.read_flow_run(UUID(one)) for one in runs]:
+            if run.state is not None and not run.state.is_final():
                 print(f"  run {run.name} ended with the worker: Crashed", flush=True)
                 client.set_flow_run_state(run.id, Crashed(message="the worker was stopped"), force=True)
 
 
 def _env() -> Mapping[str, str]:
-    return os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    return os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "200", _MARK: str(os.getpid())}
 
 
 def _watch(server: Child, worker: Child) -> None:
@@ -143,20 +155,6 @@ def _taken(host: str, port: int) -> bool:
         except OSError:
             return True
     return False
-
-
-def _await(server: Child, url: str) -> None:
-    deadline = time.monotonic() + _START_LIMIT_S
-    while server.running and time.monotonic() < deadline:
-        try:
-            with urllib.request.urlopen(url, timeout=5):
-                return
-        except urllib.error.HTTPError:  # it asks for the password: it is up
-            return
-        except OSError:
-            pass
-        time.sleep(0.2)
-    raise RuntimeError(f"Prefect's server did not start; it wrote:\n{server.output()[-3000:]}")
 
 
 if __name__ == "__main__":

@@ -61,6 +61,6 @@ def threads_here(most: int, *, sharing: int) -> int:
     """Threads for one of `sharing` workers on this machine: `most`, or its share of the cores if that is less.
 
     A node may count more CPUs than it has cores, and more threads than cores make a step many times slower (seen on
-    two cores with four threads: 5 s instead of 0.1 s, since OpenMP's threads wait for each other busily).
+    two cores with four threads: 5 s instead of 0.2 s, since OpenMP's threads wait for each other busily).
     """
     return max(1, min(most, len(os.sched_getaffinity(0)) // sharing))
