@@ -7,28 +7,27 @@ linked there; S3 does as much by itself.
 import contextlib
 import dataclasses
 import errno
+import itertools
 import os
 import shutil
 import stat
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
+from storage import s3
+from storage.hooks import reached
 from storage.uri import URI, Root, masked
 
-_TRIES = 8
-"""How often one S3 request is tried; botocore waits up to 20 s between two (its `standard` mode)."""
-_CONNECT_S = 10
-"""How long one try may take to connect."""
-_CHECK_CONNECT_S = 3
-"""The same in `check_readable` and `check_writable`, which try twice and so end within 10 s when nobody answers."""
-_KEYS_PER_REQUEST = 1000
-"""How many files S3 removes at once."""
 _S3_CLIENTS = ("aiobotocore", "aiohttp", "botocore")
 """Packages below s3fs whose errors may come through."""
+
+
+class DiskFull(OSError):
+    """There is no space left for what is to be written; what was there before stays as it was."""
+
+    permanent = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,17 +47,14 @@ def read(uri: URI) -> bytes:
     with _absence_told(uri):
         if not uri.is_s3:
             return Path(uri).read_bytes()
-        # One request: the parallel ranges that s3fs prefers could come from two versions.
-        content: bytes = _s3().cat_file(uri, max_concurrency=1)
-        return content
+        return s3.read(uri)
 
 
 def size(uri: URI) -> int:
     """Size in bytes; raises `FileNotFoundError`, also for a folder."""
     with _absence_told(uri):
         if uri.is_s3:
-            bucket, key = _split(uri)
-            return int(_s3().call_s3("head_object", Bucket=bucket, Key=key)["ContentLength"])
+            return s3.size(uri)
         found = os.stat(uri)
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError
@@ -77,29 +73,34 @@ def exists(uri: URI) -> bool:
 def create(uri: URI, content: bytes) -> None:
     """Write `content` where nothing is; of several writers at once exactly one succeeds.
 
-    Raises `FileExistsError` when something is there already. A write whose reply was lost may be met again as its own
-    file: compare before giving up.
+    Raises `FileExistsError` when something is there already, `DiskFull` when there is no space. A write whose reply was
+    lost is known again by its content.
     """
     if uri.is_s3:
-        _create_on_s3(uri, content)
-        return
-    with _beside(uri) as temporary:
-        temporary.write_bytes(content)
-        _flush(temporary)
-        os.link(temporary, uri)
-    _flush(Path(uri).parent)
+        reached("write", uri)
+        s3.create(uri, content)
+    else:
+        with _beside(uri) as temporary:
+            _write(temporary, content, target=uri)
+            os.link(temporary, uri)
+        _flush(Path(uri).parent)
+    reached("written", uri)
 
 
 def replace(uri: URI, content: bytes) -> None:
-    """Write `content`, in place of what is there; readers see the old bytes or the new ones."""
+    """Write `content`, in place of what is there; readers see the old bytes or the new ones.
+
+    Raises `DiskFull` when there is no space; what was there stays.
+    """
     if uri.is_s3:
-        _s3().pipe_file(uri, content)
-        return
-    with _beside(uri) as temporary:
-        temporary.write_bytes(content)
-        _flush(temporary)
-        os.replace(temporary, uri)
-    _flush(Path(uri).parent)
+        reached("write", uri)
+        s3.replace(uri, content)
+    else:
+        with _beside(uri) as temporary:
+            _write(temporary, content, target=uri)
+            os.replace(temporary, uri)
+        _flush(Path(uri).parent)
+    reached("written", uri)
 
 
 def children(uri: URI) -> list[str]:
@@ -108,12 +109,7 @@ def children(uri: URI) -> list[str]:
     A folder whose files were removed may still be among them.
     """
     try:
-        if uri.is_s3:
-            folder = uri.removeprefix("s3://") + "/"
-            entries = _s3().ls(uri, detail=False, refresh=True)
-            names = {entry.removeprefix(folder).rstrip("/") for entry in entries if entry.startswith(folder)}
-        else:
-            names = set(os.listdir(uri))
+        names = s3.names(uri) if uri.is_s3 else set(os.listdir(uri))
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(name for name in names if name and not name.startswith(".tmp-"))
@@ -125,14 +121,14 @@ def walk(uri: URI) -> list[Entry]:
     Also those that `children` leaves out. A link to a folder is listed and not followed; S3 keys that no URI can name,
     such as `a//b`, are left out. Raises `PermissionError` for a folder that cannot be looked into.
     """
-    found = _walk_on_s3(uri) if uri.is_s3 else _walk_on_disk(uri)
+    found = itertools.starmap(_entry, s3.walk(uri)) if uri.is_s3 else _walk_on_disk(uri)
     return sorted(found, key=lambda entry: entry.path)
 
 
 def remove(uri: URI) -> None:
     """Remove everything at and below `uri`, if there is anything."""
     if uri.is_s3:
-        _remove_on_s3(uri)
+        s3.remove(uri)
         return
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         if os.path.isdir(uri) and not os.path.islink(uri):
@@ -160,7 +156,7 @@ def check_writable(root: Root) -> None:
     """
     with _told(root, option="--storage", verb="write to"):
         if root.is_s3:
-            _check_bucket(root)
+            s3.check_bucket(root)
         else:
             os.makedirs(root, exist_ok=True)
         if _refuses_to_overwrite(root):
@@ -169,10 +165,39 @@ def check_writable(root: Root) -> None:
     raise ValueError(f"--storage: cannot write to {root}: {reason}; {advice}")
 
 
+def check_space(uri: URI, *, needed: int) -> None:
+    """Return when `needed` bytes can be written below `uri`, as far as that is known: S3 does not tell.
+
+    Raises `DiskFull`, before a long write rather than in the middle of it.
+    """
+    if not uri.is_s3 and shutil.disk_usage(_existing(uri)).free < needed:
+        raise _disk_full(uri, needed=needed)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether `error` is how a file system says that it has no space left, or this user none."""
+    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))
+
+
 def is_trouble(error: Exception) -> bool:
     """Whether `error` is how a storage says that it cannot be reached or refuses, rather than a fault of ours."""
     # botocore has many that are no OSError: no credentials, no endpoint, no region.
     return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _S3_CLIENTS
+
+
+def _disk_full(folder: str, *, needed: int) -> DiskFull:
+    free = shutil.disk_usage(_existing(folder)).free
+    return DiskFull(
+        f"the disk of {folder} is full: {needed / 1e6:,.1f} MB are needed and {free / 1e6:,.1f} MB free; make room "
+        "(python -m storage gc), then give the same command again"
+    )
+
+
+def _existing(path: str) -> str:
+    """`path`, or the nearest folder above it that is there."""
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path
 
 
 @contextlib.contextmanager
@@ -197,26 +222,19 @@ def _told(uri: URI, *, option: str, verb: str) -> Iterator[None]:
 
 def _has_content(uri: URI) -> bool:
     if uri.is_s3:
-        bucket, key = _split(uri)
-        prefix = "" if key == "/" else f"{key}/"
-        return bool(_quick_s3().call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents"))
+        return s3.has_content(uri)
     try:
         return bool(os.listdir(uri))
     except FileNotFoundError:
         return False
 
 
-def _check_bucket(root: Root) -> None:
-    """Return when the bucket answers; seen with SeaweedFS: a mere write would make a missing one."""
-    _quick_s3().call_s3("head_bucket", Bucket=_split(root)[0])
-
-
 def _refuses_to_overwrite(root: Root) -> bool:
     """Whether a second `create` of one file is refused, as every commit relies on."""
     probe = root.child(f"_probe-{uuid.uuid4().hex}")
-    create(probe, b"")
+    create(probe, b"first")
     try:
-        create(probe, b"")
+        create(probe, b"second")
     except FileExistsError:
         return True
     finally:
@@ -224,37 +242,8 @@ def _refuses_to_overwrite(root: Root) -> bool:
     return False
 
 
-def _s3() -> Any:
-    s3 = _connect(tries=_TRIES, connect_s=_CONNECT_S, read_s=60)  # fsspec keeps one per process
-    s3.retries = 2  # above botocore's tries, for a reply that breaks off
-    return s3
-
-
-def _quick_s3() -> Any:
-    """A client that does not wait long for an answer."""
-    s3 = _connect(tries=2, connect_s=_CHECK_CONNECT_S, read_s=_CHECK_CONNECT_S, skip_instance_cache=True)
-    s3.retries = 1
-    return s3
-
-
-def _connect(*, tries: int, connect_s: int, read_s: int, skip_instance_cache: bool = False) -> Any:
-    import s3fs  # only where S3 is used: the import takes most of a second
-
-    return s3fs.S3FileSystem(
-        use_listings_cache=False,
-        skip_instance_cache=skip_instance_cache,
-        config_kwargs={
-            "retries": {"mode": "standard", "total_max_attempts": tries},
-            "connect_timeout": connect_s,
-            "read_timeout": read_s,
-        },
-    )
-
-
-def _split(uri: URI) -> tuple[str, str]:
-    """Bucket and key of an S3 URI; the bucket itself has the key `/`, at which nothing ever is."""
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
-    return bucket, key or "/"
+def _entry(path: str, size: int, modified: float) -> Entry:
+    return Entry(path=path, size=size, modified=modified)
 
 
 def _walk_on_disk(folder: URI) -> Iterator[Entry]:
@@ -272,48 +261,6 @@ def _walk_on_disk(folder: URI) -> Iterator[Entry]:
                     with contextlib.suppress(OSError):  # a link to nowhere is its own size
                         found = os.stat(path)
                 yield Entry(path=os.path.relpath(path, folder), size=found.st_size, modified=found.st_mtime)
-
-
-def _walk_on_s3(folder: URI) -> Iterator[Entry]:
-    prefix = folder.removeprefix("s3://") + "/"
-    try:
-        found = _s3().find(folder, detail=True)
-    except FileNotFoundError:
-        return
-    for key, about in found.items():
-        path = key.removeprefix(prefix)
-        if key.startswith(prefix) and {"", ".", ".."}.isdisjoint(path.split("/")):
-            yield Entry(path=path, size=int(about["size"]), modified=about["LastModified"].timestamp())
-
-
-def _remove_on_s3(uri: URI) -> None:
-    bucket, _ = _split(uri)
-    try:
-        found = _s3().find(uri)
-    except FileNotFoundError:
-        return
-    keys = [path.removeprefix(f"{bucket}/") for path in found]
-    for start in range(0, len(keys), _KEYS_PER_REQUEST):
-        listed = [{"Key": key} for key in keys[start : start + _KEYS_PER_REQUEST]]
-        answer = _s3().call_s3("delete_objects", Bucket=bucket, Delete={"Objects": listed, "Quiet": True})
-        for failed in answer.get("Errors", []):
-            raise OSError(errno.EIO, f"cannot be removed ({failed.get('Code')})", f"s3://{bucket}/{failed.get('Key')}")
-
-
-def _create_on_s3(uri: URI, content: bytes) -> None:
-    for tried in range(_TRIES):
-        try:
-            _s3().pipe_file(uri, content, mode="create")
-            return
-        except OSError as error:
-            response = getattr(error.__cause__, "response", None) or {}
-            code = response.get("Error", {}).get("Code")
-            if code in ("PreconditionFailed", "412"):
-                raise FileExistsError(errno.EEXIST, "exists already", str(uri)) from None
-            # Another request on the same key was under way; AWS asks to try again, nobody may have won.
-            if code not in ("ConditionalRequestConflict", "409") or tried + 1 == _TRIES:
-                raise
-        time.sleep(0.1 * 2**tried)
 
 
 @contextlib.contextmanager
@@ -340,6 +287,18 @@ def _beside(uri: URI) -> Iterator[Path]:
         yield Path(name)
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+def _write(temporary: Path, content: bytes, *, target: URI) -> None:
+    """Write what is to become `target`, and flush; raises `DiskFull`."""
+    try:
+        temporary.write_bytes(content)
+        reached("write", target)
+        _flush(temporary)
+    except OSError as error:
+        if is_disk_full(error):
+            raise _disk_full(str(temporary.parent), needed=len(content)) from None
+        raise
 
 
 def _flush(path: Path) -> None:

@@ -18,7 +18,10 @@ FORBIDDEN = {
     "tasks.learning": {"prefect", "ray"},
 }
 """Packages of others that a layer does without."""
-STORAGE_ALLOWED = {"boto3", "fsspec", "pandas", "pyarrow", "pydantic", "s3fs", *sys.stdlib_module_names}
+STORAGE_ALLOWED = {
+    *("aiohttp", "boto3", "botocore", "fsspec", "pandas", "pyarrow", "pydantic", "s3fs", "tenacity"),
+    *sys.stdlib_module_names,
+}
 """All that `storage` imports."""
 MODULES = sorted(path for top in ("flows", "tasks", "storage") for path in (ROOT / top).rglob("*.py"))
 

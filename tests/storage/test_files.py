@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from storage import files
+from storage import s3 as s3_verbs
 from storage.uri import URI, Root
 from tests.s3 import Server
 
@@ -245,7 +246,7 @@ class TestS3:
             write(URI("s3://no-such-bucket/file"), b"")
 
     def test_more_files_than_one_request_removes_are_removed(self, s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(files, "_KEYS_PER_REQUEST", 2)
+        monkeypatch.setattr(s3_verbs, "_KEYS_PER_REQUEST", 2)
         folder = URI(f"s3://{s3.bucket}/many")
         for n in range(5):
             files.create(folder.child(str(n)), b"")

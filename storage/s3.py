@@ -1,0 +1,150 @@
+"""The verbs of `storage.files` on S3, each tried again as `storage.retry` says."""
+
+import errno
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from storage.retry import is_transient, patiently
+from storage.uri import URI
+
+_TIMEOUT_S = (10, 60)
+"""How long one try may take to connect, and how long it may then be silent."""
+_QUICK_TIMEOUT_S = (3, 3)
+"""The same for a look at whether anybody answers, which is tried twice and so ends within 10 s."""
+_KEYS_PER_REQUEST = 1000
+"""How many files S3 removes at once."""
+
+
+def read(uri: URI) -> bytes:
+    """The whole file, from one version of it."""
+    # One request: the parallel ranges that s3fs prefers could come from two versions.
+    content: bytes = patiently(lambda: _client().cat_file(uri, max_concurrency=1))
+    return content
+
+
+def size(uri: URI) -> int:
+    """Size in bytes."""
+    bucket, key = _split(uri)
+    return int(patiently(lambda: _client().call_s3("head_object", Bucket=bucket, Key=key))["ContentLength"])
+
+
+def replace(uri: URI, content: bytes) -> None:
+    """Write, in place of what is there."""
+    patiently(lambda: _client().pipe_file(uri, content))
+
+
+def create(uri: URI, content: bytes) -> None:
+    """Write where nothing is; raises `FileExistsError`, but not for what an earlier try of its own left there."""
+    failed = False
+
+    def attempt() -> None:
+        nonlocal failed
+        try:
+            _client().pipe_file(uri, content, mode="create")
+        except Exception as error:
+            failed = failed or is_transient(error)
+            if _code(error) in ("PreconditionFailed", "412"):
+                raise FileExistsError(errno.EEXIST, "exists already", str(uri)) from None
+            raise
+
+    try:
+        patiently(attempt)
+    except FileExistsError:
+        # The reply to a try that was taken for failed may have been lost: then this is our own file.
+        if not failed or read(uri) != content:
+            raise
+
+
+def names(folder: URI) -> set[str]:
+    """What lies directly below `folder`."""
+    prefix = folder.removeprefix("s3://") + "/"
+    entries = patiently(lambda: _client().ls(folder, detail=False, refresh=True))
+    return {entry.removeprefix(prefix).rstrip("/") for entry in entries if entry.startswith(prefix)}
+
+
+def walk(folder: URI) -> Iterator[tuple[str, int, float]]:
+    """Path, size and time of last change of every file below `folder`; not of keys that no URI can name."""
+    prefix = folder.removeprefix("s3://") + "/"
+    try:
+        found = patiently(lambda: _client().find(folder, detail=True))
+    except FileNotFoundError:
+        return
+    for key, about in found.items():
+        path = key.removeprefix(prefix)
+        if key.startswith(prefix) and {"", ".", ".."}.isdisjoint(path.split("/")):
+            yield path, int(about["size"]), about["LastModified"].timestamp()
+
+
+def remove(uri: URI) -> None:
+    """Remove everything at and below `uri`."""
+    bucket, _ = _split(uri)
+    try:
+        found = patiently(lambda: _client().find(uri))
+    except FileNotFoundError:
+        return
+    keys = [path.removeprefix(f"{bucket}/") for path in found]
+    for start in range(0, len(keys), _KEYS_PER_REQUEST):
+        patiently(_removal(bucket, keys[start : start + _KEYS_PER_REQUEST]))
+
+
+def has_content(uri: URI) -> bool:
+    """Whether there is a file below `uri`; does not wait long for an answer."""
+    bucket, key = _split(uri)
+    prefix = "" if key == "/" else f"{key}/"
+    return bool(_quick_client().call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents"))
+
+
+def check_bucket(uri: URI) -> None:
+    """Return when the bucket answers, and soon; seen with SeaweedFS: a mere write would make a missing one."""
+    _quick_client().call_s3("head_bucket", Bucket=_split(uri)[0])
+
+
+def _removal(bucket: str, keys: list[str]) -> Callable[[], None]:
+    def remove_them() -> None:
+        objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        for failed in _client().call_s3("delete_objects", Bucket=bucket, Delete=objects).get("Errors", []):
+            raise OSError(errno.EIO, f"cannot be removed ({failed.get('Code')})", f"s3://{bucket}/{failed.get('Key')}")
+
+    return remove_them
+
+
+def _client() -> Any:
+    return _connect(*_TIMEOUT_S)  # fsspec keeps one per process
+
+
+def _quick_client() -> Any:
+    return _connect(*_QUICK_TIMEOUT_S, tries=2, skip_instance_cache=True)
+
+
+def _connect(connect_s: int, read_s: int, *, tries: int = 1, skip_instance_cache: bool = False) -> Any:
+    s3 = _s3fs().S3FileSystem(
+        use_listings_cache=False,
+        skip_instance_cache=skip_instance_cache,
+        config_kwargs={
+            "retries": {"mode": "standard", "total_max_attempts": tries},
+            "connect_timeout": connect_s,
+            "read_timeout": read_s,
+        },
+    )
+    s3.retries = 1  # s3fs's own, above those of botocore
+    return s3
+
+
+@functools.cache
+def _s3fs() -> Any:
+    import s3fs  # only where S3 is used: the import takes most of a second
+
+    return s3fs
+
+
+def _code(error: Exception) -> str | None:
+    response = getattr(error.__cause__, "response", None) or {}
+    code: str | None = response.get("Error", {}).get("Code")
+    return code
+
+
+def _split(uri: URI) -> tuple[str, str]:
+    """Bucket and key of an S3 URI; the bucket itself has the key `/`, at which nothing ever is."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return bucket, key or "/"

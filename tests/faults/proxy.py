@@ -1,0 +1,165 @@
+"""A loopback proxy before a real S3 server that spoils the requests it is told to."""
+
+import contextlib
+import dataclasses
+import http.client
+import socket
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+from urllib.parse import urlsplit
+
+Fault = Literal["500", "503", "403", "reset", "stall", "truncated", "lost", "slow"]
+"""What a request gets: a status; a reset before it is handled; silence; half of the body; a reset after it was handled;
+or its answer drop by drop."""
+STALL_S = 75.0
+"""How long a stalled request is held: longer than a client waits."""
+_SLOW_S = 3.0
+_HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"}
+
+
+@dataclasses.dataclass(kw_only=True)
+class Spoil:
+    """Which requests are spoilt, and how."""
+
+    fault: Fault
+    method: str
+    """GET, PUT, ..."""
+    part: str
+    """Of the path, such as `/_manifest.json`."""
+    times: int = 1
+    """How many requests; the later ones get what they ask for."""
+
+
+class Proxy:
+    """A running proxy: where it is, what it spoils, and what it has spoilt."""
+
+    def __init__(self, server: str) -> None:
+        self.server = urlsplit(server).netloc
+        self.endpoint = ""
+        self.spoils: list[Spoil] = []
+        self.spoilt: list[tuple[Fault, str, str]] = []
+        self._taking = threading.Lock()
+        self.ended = threading.Event()
+
+    def fault_of(self, method: str, path: str) -> Fault | None:
+        """What the request that just came in gets."""
+        with self._taking:
+            for spoil in self.spoils:
+                if spoil.times and spoil.method == method and spoil.part in path:
+                    spoil.times -= 1
+                    self.spoilt.append((spoil.fault, method, path))
+                    return spoil.fault
+        return None
+
+
+@contextlib.contextmanager
+def serve(server: str) -> Iterator[Proxy]:
+    """A proxy before the S3 server at `server`, `http://host:port`, on a free port."""
+    proxy = Proxy(server)
+    with _Server(proxy) as listener:
+        proxy.endpoint = f"http://127.0.0.1:{listener.server_port}"
+        thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield proxy
+        finally:
+            proxy.ended.set()
+            listener.shutdown()
+            thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, proxy: Proxy) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.proxy = proxy
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Nothing: a client that hangs up is none of ours."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        body = self._body()
+        fault = self.server.proxy.fault_of(self.command, self.path)
+        if fault == "reset":
+            self._reset()
+        elif fault == "stall":
+            self.server.proxy.ended.wait(STALL_S)
+            self._reset()
+        elif fault in ("500", "503", "403"):
+            self._refuse(int(fault))
+        else:
+            self._answer(body, fault)
+
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: what was spoilt is in `Proxy.spoilt`."""
+
+    def _body(self) -> bytes:
+        """What came with the request, as it came: chunks with their frames."""
+        if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        frames = b""
+        while True:
+            line = self.rfile.readline()
+            size = int(line.partition(b";")[0], 16)
+            frames += line + self.rfile.read(size) + self.rfile.readline()
+            if size == 0:
+                return frames
+
+    def _refuse(self, status: int) -> None:
+        code = {403: "AccessDenied", 500: "InternalError", 503: "ServiceUnavailable"}[status]
+        content = f"<Error><Code>{code}</Code><Message>spoilt</Message></Error>".encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _answer(self, body: bytes, fault: Fault | None) -> None:
+        upstream = http.client.HTTPConnection(self.server.proxy.server, timeout=60)
+        upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+        for name, value in self.headers.items():
+            if name.lower() not in ("connection", "expect"):
+                upstream.putheader(name, value)  # the host too, since it is signed
+        upstream.endheaders(body)
+        answer = upstream.getresponse()
+        content = answer.read()
+        if fault == "lost":
+            self._reset()
+            return
+        self.send_response(answer.status)
+        for name, value in answer.getheaders():
+            if name.lower() not in _HOP_BY_HOP:
+                self.send_header(name, value)
+        length = answer.headers["Content-Length"] if self.command == "HEAD" else None
+        self.send_header("Content-Length", length or str(len(content)))
+        self.end_headers()
+        self._send(content, fault)
+        upstream.close()
+
+    def _send(self, content: bytes, fault: Fault | None) -> None:
+        if fault == "truncated":
+            self.wfile.write(content[: len(content) // 2])
+            self.close_connection = True
+        elif fault == "slow":
+            for start in range(0, len(content), max(1, len(content) // 10)):
+                self.wfile.write(content[start : start + max(1, len(content) // 10)])
+                time.sleep(_SLOW_S / 10)
+        else:
+            self.wfile.write(content)
+
+    def _reset(self) -> None:
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.connection.close()

@@ -1,0 +1,113 @@
+"""Faults of a real S3 server: what passes by itself is waited for, and only that. And a disk that is full."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage import files, retry
+from storage.uri import URI
+from tests.faults import proxy
+from tests.faults.proxy import Proxy, Spoil
+from tests.s3 import Server
+
+PASSING: list[proxy.Fault] = ["500", "503", "reset", "lost", "slow"]
+
+
+@pytest.fixture
+def spoiling(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """The session's S3 server behind a proxy that every client made from now on talks to."""
+    import s3fs
+
+    with proxy.serve(s3.endpoint) as spoiling:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", spoiling.endpoint)
+        s3fs.S3FileSystem.clear_instance_cache()
+        yield spoiling
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def folder(s3: Server, request: pytest.FixtureRequest) -> URI:
+    return URI(f"s3://{s3.bucket}/retry/{abs(hash(request.node.name))}")
+
+
+@pytest.mark.parametrize("fault", [*PASSING, "truncated"])
+def test_what_passes_by_itself_is_waited_for_when_a_file_is_read(
+    spoiling: Proxy, folder: URI, fault: proxy.Fault
+) -> None:
+    files.replace(folder.child("file"), b"content" * 1000)
+    spoiling.spoils = [Spoil(fault=fault, method="GET", part="/file", times=2)]
+    assert files.read(folder.child("file")) == b"content" * 1000
+    assert len(spoiling.spoilt) == (1 if fault == "slow" else 2)
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_what_passes_by_itself_is_waited_for_when_a_file_is_replaced(
+    spoiling: Proxy, folder: URI, fault: proxy.Fault
+) -> None:
+    spoiling.spoils = [Spoil(fault=fault, method="PUT", part="/file", times=2)]
+    files.replace(folder.child("file"), b"content")
+    assert files.read(folder.child("file")) == b"content"
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_file_whose_creation_was_disturbed_is_there_once_and_its_creator_is_told_so(
+    spoiling: Proxy, folder: URI, fault: proxy.Fault
+) -> None:
+    spoiling.spoils = [Spoil(fault=fault, method="PUT", part="/file", times=2)]
+    files.create(folder.child("file"), b"ours")
+    assert files.read(folder.child("file")) == b"ours"
+
+
+def test_creator_whose_reply_was_lost_is_not_taken_for_another_that_was_first(spoiling: Proxy, folder: URI) -> None:
+    files.create(folder.child("file"), b"theirs")
+    spoiling.spoils = [Spoil(fault="lost", method="PUT", part="/file")]
+    with pytest.raises(FileExistsError):
+        files.create(folder.child("file"), b"ours")
+    assert files.read(folder.child("file")) == b"theirs"
+
+
+def test_listing_sizes_and_removal_are_as_patient(spoiling: Proxy, folder: URI) -> None:
+    files.replace(folder.child("file"), b"content")
+    spoiling.spoils = [Spoil(fault="503", method=method, part="", times=1) for method in ("GET", "HEAD", "POST")]
+    assert files.children(folder) == ["file"]
+    assert files.size(folder.child("file")) == 7
+    files.remove(folder)
+    assert len(spoiling.spoilt) == 3
+    assert files.walk(folder) == []
+
+
+def test_refused_access_is_told_at_once(spoiling: Proxy, folder: URI) -> None:
+    spoiling.spoils = [Spoil(fault="403", method="GET", part="/file", times=9)]
+    with pytest.raises(PermissionError):
+        files.read(folder.child("file"))
+    assert len(spoiling.spoilt) == 1
+
+
+def test_what_does_not_pass_is_given_up_in_the_end(
+    spoiling: Proxy, folder: URI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "PATIENCE_S", 1.0)
+    spoiling.spoils = [Spoil(fault="503", method="GET", part="/file", times=1000)]
+    with pytest.raises(OSError, match="spoilt"):
+        files.read(folder.child("file"))
+    assert len(spoiling.spoilt) > 1
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
+def test_full_disk_is_told_and_the_old_version_stays(tmp_path: Path) -> None:
+    import subprocess
+
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
+    try:
+        files.replace(URI(f"{tmp_path}/file"), b"old")
+        for write in (files.replace, files.create):
+            with pytest.raises(files.DiskFull, match="is full: 2.0 MB are needed"):
+                write(URI(f"{tmp_path}/{'file' if write is files.replace else 'new'}"), bytes(2_000_000))
+        assert files.read(URI(f"{tmp_path}/file")) == b"old"
+        assert [entry.path for entry in files.walk(URI(str(tmp_path)))] == ["file"]
+        with pytest.raises(files.DiskFull):
+            files.check_space(URI(f"{tmp_path}/not/yet/there"), needed=2_000_000)
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
