@@ -1,6 +1,7 @@
 """The one place that starts or joins Ray, submits a Ray job and follows it."""
 
 import contextlib
+import json
 import logging
 import os
 import secrets
@@ -11,6 +12,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,7 @@ from storage import files, manifest
 from storage.uri import URI, masked
 from tasks.child import Child
 from tasks.follow import Follower, JobFailed, JobRefused
+from tasks.jobs import scale
 from tasks.jobs.spec import JOB_NAME, JobSpec
 from tasks.stage import logger
 
@@ -28,6 +31,8 @@ CODE = Path(__file__).resolve().parent.parent
 """Where the packages `tasks` and `storage` lie."""
 
 _START_LIMIT_S = 120
+_ASK_S = 4
+"""How long a cluster may take to say what it has."""
 _POLL_S = 0.25
 _SILENCE_S = 60
 """After how long without an answer from Ray a job is taken for lost."""
@@ -226,9 +231,7 @@ def start_ray(env: Mapping[str, str]) -> tuple[Child, str, str]:
 def await_ray(child: Child, address: str) -> None:
     """Return once the Jobs API of `start_ray` answers; raises `JobFailed` with what Ray wrote when it does not."""
     deadline = time.monotonic() + _START_LIMIT_S
-    request = urllib.request.Request(
-        f"{address}/api/version", headers={"Authorization": f"Bearer {os.environ['RAY_AUTH_TOKEN']}"}
-    )
+    request = urllib.request.Request(f"{address}/api/version", headers=_authorization())
     while child.running and time.monotonic() < deadline:
         with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):
             return
@@ -237,22 +240,54 @@ def await_ray(child: Child, address: str) -> None:
 
 
 def check_workers(workers: int | None) -> None:
-    """Raise `ValueError` naming `--workers` when a local Ray would never give that many; a cluster is asked later."""
+    """Raise `ValueError` naming what was asked and what there is when Ray can never give that many workers.
+
+    Within 5 s: a cluster is asked what it has, and `RAY_ADDRESS` is named when it does not answer.
+    """
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address:
+        scale.resolve(workers, threads=None, nodes=scale.usable(_nodes_of(address)))
+        return
     most = (os.cpu_count() or 1) + _SPARE_CPUS - 1
-    if workers and workers > most and not os.environ.get("RAY_ADDRESS"):
+    if workers and workers > most:
         raise ValueError(
             f"--workers must be at most {most} on this machine, got {workers}; RAY_ADDRESS names a cluster"
         )
 
 
 @contextlib.contextmanager
-def session(*, wanted: bool) -> Iterator[Cluster]:
-    """The Ray of one run; started at once when `wanted`, else only if a job is submitted after all."""
+def session(*, wanted: bool, workers: int | None) -> Iterator[Cluster]:
+    """The Ray of one run; started at once when `wanted`, else only if a job is submitted after all.
+
+    Raises `ValueError` when it is wanted and can never give that many workers.
+    """
+    if wanted:
+        check_workers(workers)
     cluster = Cluster(wanted=wanted)
     try:
         yield cluster
     finally:
         cluster.end()
+
+
+def _nodes_of(address: str) -> list[dict[str, float]]:
+    """What each live node of the cluster has, from the dashboard that also takes jobs."""
+    try:
+        request = urllib.request.Request(f"{address}/api/v0/nodes?limit=10000", headers=_authorization())
+        with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
+            listed = json.load(answer)["data"]["result"]["result"]
+    except (OSError, ValueError, TypeError, KeyError, HTTPException) as error:
+        reason = "it asks for another RAY_AUTH_TOKEN" if getattr(error, "code", 0) in (401, 403) else error
+        raise ValueError(
+            f"RAY_ADDRESS must be where a Ray cluster's Jobs API answers, http://host:8265, got {masked(address)!r} "
+            f"({reason}); leave it out for a local Ray"
+        ) from None
+    return [node["resources_total"] for node in listed if node["state"] == "ALIVE"]
+
+
+def _authorization() -> dict[str, str]:
+    token = os.environ.get("RAY_AUTH_TOKEN")
+    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _storage_env() -> dict[str, str]:

@@ -28,7 +28,7 @@ def download(plan: Plan, sources: Sequence[str] = ()) -> DatasetURI:
 
     Each of `sources` is the address of a mirror, tried before the data set's own. Raises `DownloadFailed`.
     """
-    with stage("download", plan.raw) as current:
+    with stage("download", plan.raw, deadline_s=plan.deadline_s) as current:
         if plan.data_set.notice:
             logger().warning("this is %s", plan.data_set.notice)
         if not current.reused:
@@ -55,6 +55,7 @@ def ingest(
         counts: dict[str, dict[str, int]] = {}
         for split in data_set.read(Path(folder)):
             _check(data_set, split)
+            files.check_space(uri, needed=split.images.nbytes)
             listed += _write(data_set, uri, split)
             counts[split.name] = _class_counts(data_set, split)
             log("wrote %s rows of split %s", f"{len(split.labels):,}", split.name)

@@ -29,7 +29,7 @@ def evaluate(predictions: PredictionsURI, plan: Plan) -> EvaluationURI:
     """
     target = evaluation_of(plan.root, predictions)
     name = "evaluate" if predictions == plan.predictions else "evaluate champion"
-    with stage(name, target) as current:
+    with stage(name, target, deadline_s=plan.deadline_s) as current:
         if not current.reused:
             write_evaluation(predictions, target)
     return target

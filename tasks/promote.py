@@ -30,7 +30,7 @@ def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cl
     """
     decisions = registry.history(plan.root, plan.data_set.name)
     decision = standing(checkpoint, evaluation, decisions, plan.gate)
-    with stage("promote", reused=decision is not None):
+    with stage("promote", reused=decision is not None, deadline_s=plan.deadline_s):
         decision = decision or decide(checkpoint, evaluation, plan, cluster)
         logger().info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.reason)
     return decision

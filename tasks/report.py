@@ -36,7 +36,7 @@ def report(
 ) -> ReportURI:
     """One HTML page that says what was trained on what, how good it is and what was decided; loads nothing."""
     target = report_of(evaluation, decision, plan)
-    with stage("report", target) as current:
+    with stage("report", target, deadline_s=plan.deadline_s) as current:
         data = gather(checkpoint, predictions, evaluation, decision, plan)
         if not current.reused:
             page = manifest.write_file(target, "index.html", pages.render(data).encode(), fixed_name=True)

@@ -9,7 +9,9 @@ from contextvars import ContextVar
 from typing import Any
 
 from storage import manifest
+from storage.hooks import reached
 from storage.uri import URI
+from tasks.jobs.deadline import deadline
 
 
 @dataclasses.dataclass
@@ -41,10 +43,13 @@ def collected() -> Iterator[list[Stage]]:
 
 
 @contextlib.contextmanager
-def stage(name: str, uri: URI | None = None, *, reused: bool = False) -> Iterator[Stage]:
+def stage(
+    name: str, uri: URI | None = None, *, reused: bool = False, deadline_s: float | None = None
+) -> Iterator[Stage]:
     """A stage with its start, end and time logged; `reused` is set when `uri` is committed and every file is there.
 
-    Raises `manifest.Damaged` when it is committed but not whole.
+    Raises `manifest.Damaged` when it is committed but not whole, `DeadlineExceeded` when it takes longer than
+    `deadline_s` (a Ray job minds its own).
     """
     log = logger()
     started = time.monotonic()
@@ -52,7 +57,9 @@ def stage(name: str, uri: URI | None = None, *, reused: bool = False) -> Iterato
     current.reused = reused or (uri is not None and manifest.find(uri) is not None)
     if not current.reused:
         log.info("%s started", name, extra={"stage": name, "event": "start"})
-    yield current
+    with deadline(deadline_s):
+        reached(name, str(uri))
+        yield current
     current.seconds = time.monotonic() - started
     took = "reused" if current.reused else f"done in {current.seconds:.1f} s"
     log.info("%s %s%s", name, took, f": {uri}" if uri else "", extra={"stage": name, "event": "end"})

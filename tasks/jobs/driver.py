@@ -5,29 +5,27 @@ import importlib
 import json
 import logging
 import os
-import signal
 import sys
 import time
-import types
-from collections.abc import Callable
 from typing import Any
 
 import ray
 import ray.data
 
 from storage import files, lease, manifest
+from storage.hooks import reached
 from storage.lease import Lease
 from storage.uri import URI, Root
+from tasks.jobs.deadline import deadline
 from tasks.jobs.spec import ERROR, JOB_NAME, PROGRESS, JobSpec
 
-PERMANENT = ("ValueError", "FileNotFoundError", "Damaged", "NonFiniteLoss", "DeadlineExceeded")
+PERMANENT = (
+    *("ValueError", "TypeError", "FileNotFoundError", "Damaged", "DiskFull"),
+    *("NonFiniteLoss", "OutOfMemoryError", "DeadlineExceeded"),
+)
 """Errors that the same call would meet again: nothing is gained by trying again."""
 
 _said_at = float("-inf")
-
-
-class DeadlineExceeded(Exception):
-    """The job took longer than it was given."""
 
 
 def main(stage: str, spec_type: type[JobSpec]) -> None:
@@ -47,16 +45,17 @@ def main(stage: str, spec_type: type[JobSpec]) -> None:
     place = sys.argv[1]
     uri = URI(place if "://" in place else os.path.abspath(place))
     spec = spec_type.model_validate_json(files.read(uri))
-    signal.signal(signal.SIGALRM, _on_deadline(spec.deadline_s))
-    signal.setitimer(signal.ITIMER_REAL, spec.deadline_s)
     try:
-        with _lease(spec) as held:
+        with deadline(spec.deadline_s), _lease(spec) as held:
             if held:
+                reached("job", spec.target)
                 ray.init(logging_level="WARNING")
                 _configure_ray_data(max_cpus=spec.threads)
                 work(spec)
     except Exception as error:
         cause = _root_cause(error)
+        if files.is_disk_full(cause) and not isinstance(cause, files.DiskFull):  # what Ray Train wrote itself
+            cause = files.DiskFull(f"the disk is full: {cause}; make room, then give the same command again")
         kinds = {kind.__name__ for kind in type(cause).__mro__}
         message = str(cause).strip()[:2000]
         say(ERROR, type=type(cause).__name__, message=message, permanent=not kinds.isdisjoint(PERMANENT))
@@ -120,10 +119,3 @@ def _root_cause(error: BaseException) -> BaseException:
         if inner is None or not type(error).__module__.startswith("ray"):
             return error
         error = inner
-
-
-def _on_deadline(seconds: float) -> Callable[[int, types.FrameType | None], None]:
-    def on_alarm(signum: int, frame: types.FrameType | None) -> None:
-        raise DeadlineExceeded(f"not done within {seconds:.0f} s; give it longer with --deadline MINUTES")
-
-    return on_alarm

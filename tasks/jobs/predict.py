@@ -20,6 +20,8 @@ from tasks.learning import images
 
 _INPUT_KEY = b"input_sha256"
 _MODEL_KEY = b"checkpoint"
+_BYTES_PER_ROW = 28
+"""Of id, label, prediction and its probability; each class's probability takes four more."""
 
 
 def run(spec: PredictSpec) -> None:
@@ -36,6 +38,8 @@ def run(spec: PredictSpec) -> None:
     given = scale.resolve(spec.workers, threads=spec.threads, nodes=scale.nodes())
     model = manifest.load(spec.model).statistics["model"]
     _check_fits(model["image_shape"], images.shape_of(source.columns["metadata"]))
+    total = sum(file.rows or 0 for file in listed)
+    files.check_space(spec.target, needed=total * (_BYTES_PER_ROW + 4 * len(model["classes"])))
     indices = _indices(listed)
     work = [{"index": index, "file": file.model_dump_json()} for index, file in zip(indices, listed, strict=True)]
     predicted = ray.data.from_items(work, override_num_blocks=len(work)).map_batches(
@@ -46,7 +50,6 @@ def run(spec: PredictSpec) -> None:
         num_cpus=given.cpus,
         num_gpus=1 if given.use_gpu else 0,
     )
-    total = sum(file.rows or 0 for file in listed)
     done: list[dict[str, Any]] = []
     for row in predicted.iter_rows():
         done.append(row)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import ray
 from ray.data import Dataset
 
-from storage import manifest, tables
+from storage import files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import driver, parts
@@ -30,6 +30,7 @@ def run(spec: PreprocessSpec) -> None:
     started = time.monotonic()
     raw = manifest.load(spec.source)
     columns = _check_schema(raw)
+    files.check_space(spec.target, needed=sum(file.size for file in raw.files))
     shape, classes = images.shape_of(raw.columns["metadata"]), images.classes_of(raw.columns["metadata"])
     checked = _check_rows(spec.source, raw, num_classes=len(classes))
     placed = place(checked, seed=spec.parameters["seed"], validation_fraction=spec.parameters["validation_fraction"])

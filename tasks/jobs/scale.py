@@ -4,8 +4,6 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 
-import ray
-
 Resources = Mapping[str, float]
 """What Ray counts on one node: CPU, GPU and more."""
 
@@ -28,7 +26,13 @@ class Scale:
 
 def nodes() -> list[Resources]:
     """The nodes of the cluster that work can be put on."""
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    import ray  # the rest of this is asked before there is any
+
+    return usable([node["Resources"] for node in ray.nodes() if node["Alive"]])
+
+
+def usable(alive: Sequence[Resources]) -> list[Resources]:
+    """The nodes that work can be put on, of all that are alive."""
     return [node for node in alive if node.get("CPU", 0) >= 1]
 
 

@@ -1,5 +1,7 @@
 """Ray job: Ray Train's DDP over Ray Data's shards; goes on from the newest whole checkpoint of any earlier attempt."""
 
+import contextlib
+import functools
 import json
 import os
 import tempfile
@@ -15,7 +17,8 @@ import torch.distributed as dist
 from ray.train import Checkpoint, CheckpointConfig, DataConfig, FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
-from storage import files, manifest
+from storage import files, hooks, manifest
+from storage.hooks import reached
 from storage.manifest import File, Manifest
 from storage.uri import URI, DatasetURI
 from tasks.jobs import driver, parts, scale
@@ -29,8 +32,16 @@ from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
 
 _MAX_FAILURES = 3
+_CHECKPOINTS = 4
+"""How many checkpoints there are at once at most: two that are kept, one being written, and the committed one."""
 _ERROR = "error.json"
 _COMMON_ERRORS: tuple[type[Exception], ...] = (NonFiniteLoss, WrongBatchSize, WrongResume)
+"""What every rank meets alike, so that all of them can simply return."""
+_PERMANENT_ERRORS: tuple[type[Exception], ...] = (
+    *_COMMON_ERRORS,
+    *(manifest.Damaged, files.DiskFull, torch.OutOfMemoryError, ValueError, TypeError),
+)
+"""What another try would meet again; the first of these that an error is an instance of names it."""
 
 
 def run(spec: TrainSpec) -> None:
@@ -69,7 +80,7 @@ def run(spec: TrainSpec) -> None:
     try:
         trainer.fit()
     finally:
-        _raise_common_error(spec.scratch.child(attempt))
+        _raise_permanent_error(spec.scratch.child(attempt))
     if files.exists(spec.target.child(manifest.NAME)):
         return  # another run was first
     seconds = time.monotonic() - started
@@ -100,22 +111,29 @@ class Shards(DataConfig):
 def train_on_one_rank(config: dict[str, Any]) -> None:
     """What each Ray Train worker runs: all epochs that are not done yet, a checkpoint after each.
 
-    Errors that every rank meets alike, and would meet again, are left for the driver: Ray Train would try them again.
+    An error that another try would meet again is left for the driver: Ray Train would try it all the same.
     """
     spec = TrainSpec.model_validate_json(config["spec"])
+    attempt = spec.scratch.child(config["attempt"])
+    if files.exists(attempt.child(_ERROR)):
+        return  # this is that other try
     try:
         with watched(limit_s=spec.stall_s) as beat:
-            _train(spec, threads=config["threads"], beat=beat)
-    except _COMMON_ERRORS as error:
-        if ray.train.get_context().get_world_rank() == 0:
-            content = json.dumps({"type": type(error).__name__, "message": str(error)})
-            files.replace(spec.scratch.child(f"{config['attempt']}/{_ERROR}"), content.encode())
+            _train(spec, attempt, threads=config["threads"], beat=beat)
+    except _PERMANENT_ERRORS as error:
+        kind = next(kind for kind in _PERMANENT_ERRORS if isinstance(error, kind))
+        content = json.dumps({"type": kind.__name__, "message": str(error)})
+        with contextlib.suppress(FileExistsError, files.DiskFull):
+            files.create(attempt.child(_ERROR), content.encode())
+        if not isinstance(error, _COMMON_ERRORS):
+            raise
 
 
-def _train(spec: TrainSpec, *, threads: int, beat: Callable[[], None]) -> None:
+def _train(spec: TrainSpec, attempt: URI, *, threads: int, beat: Callable[[], None]) -> None:
     recipe = Recipe(**spec.recipe)
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
+    hooks.rank = rank
     driver.say(RANK, rank=rank)
     device = get_device()
     if device.type == "cuda":
@@ -131,11 +149,19 @@ def _train(spec: TrainSpec, *, threads: int, beat: Callable[[], None]) -> None:
     model = Classifier(_model_spec(recipe, prepared))
     trainer = Trainer(recipe, model, loader, precision=precision, device=device)
     print(f"{recipe.model} on {device.type}, {precision}, {threads} threads, {loader.num_train_rows():,} training rows")
+    files.check_space(spec.scratch, needed=_CHECKPOINTS * checkpoint.size_of(trainer))
     history = _resume(spec, trainer, about)
     while len(history) < recipe.epochs and not _committed(spec, trainer):
         epoch = len(history) + 1
-        history.append(trainer.run_epoch(epoch, on_step=_reporter(epoch, recipe.epochs, rank), on_batch=beat))
-        _report(history, trainer, rank=rank, prepared=spec.source.fingerprint, about=about)
+
+        def on_batch(at: str = f"epoch {epoch}") -> None:
+            beat()
+            reached("step", at)
+
+        history.append(trainer.run_epoch(epoch, on_step=_reporter(epoch, recipe.epochs, rank), on_batch=on_batch))
+        if reached("report", f"epoch {epoch}") == "leave":
+            return
+        _report(history, trainer, attempt, rank=rank, prepared=spec.source.fingerprint, about=about)
         beat()
 
 
@@ -155,11 +181,11 @@ def _committed(spec: TrainSpec, trainer: Trainer) -> bool:
     return seen[0]
 
 
-def _raise_common_error(attempt: URI) -> None:
-    """Raise the error that every rank of this attempt met, if there was one."""
+def _raise_permanent_error(attempt: URI) -> None:
+    """Raise the error that ended this attempt for good, if there was one."""
     if files.exists(attempt.child(_ERROR)):
         error = json.loads(files.read(attempt.child(_ERROR)))
-        kinds = {kind.__name__: kind for kind in _COMMON_ERRORS}
+        kinds = {kind.__name__: kind for kind in _PERMANENT_ERRORS}
         raise kinds[error["type"]](error["message"])
 
 
@@ -183,7 +209,9 @@ def _resume(spec: TrainSpec, trainer: Trainer, about: dict[str, Any]) -> list[Ep
     return history
 
 
-def _report(history: list[EpochMetrics], trainer: Trainer, *, rank: int, prepared: str, about: dict[str, Any]) -> None:
+def _report(
+    history: list[EpochMetrics], trainer: Trainer, attempt: URI, *, rank: int, prepared: str, about: dict[str, Any]
+) -> None:
     metrics = history[-1]
     with tempfile.TemporaryDirectory() as folder:
         if rank == 0:
@@ -192,10 +220,19 @@ def _report(history: list[EpochMetrics], trainer: Trainer, *, rank: int, prepare
             {"epoch": metrics.epoch, "validation_loss": metrics.validation_loss},
             checkpoint=Checkpoint.from_directory(folder) if rank == 0 else None,
             checkpoint_dir_name=f"epoch-{metrics.epoch:04d}",
+            checkpoint_upload_fn=functools.partial(_upload, attempt),
         )
     if rank == 0:
         note = f"validation loss {metrics.validation_loss:.4f}, accuracy {metrics.validation_accuracy:.4f}"
         driver.progress("epochs", metrics.epoch, trainer.recipe.epochs, note, epoch=metrics.epoch)
+
+
+def _upload(attempt: URI, local: Checkpoint, name: str) -> Checkpoint:
+    """Copy a checkpoint to storage with the patience that everything else is written with; Ray's own is seconds."""
+    folder = attempt.child(name)
+    for file in checkpoint.FILES:
+        files.replace(folder.child(file), Path(local.path, file).read_bytes())
+    return Checkpoint(str(folder))
 
 
 def _reporter(epoch: int, epochs: int, rank: int) -> Any:

@@ -25,6 +25,10 @@ from tasks.learning.modeling import Classifier, ModelSpec
 META = "checkpoint.json"
 WEIGHTS = "weights.safetensors"
 TRAINING = "training.pt"
+FILES = (WEIGHTS, TRAINING, META)
+"""In the order in which they are copied: last the one that holds the digests of the others."""
+_STATES = 3
+"""Tensors kept of each parameter: itself and AdamW's two moments."""
 
 
 class Meta(BaseModel):
@@ -83,6 +87,11 @@ def save(folder: Path, trainer: Trainer, history: list[EpochMetrics], *, prepare
         **about,
     )
     (folder / META).write_text(meta.signed().model_dump_json(indent=1))
+
+
+def size_of(trainer: Trainer) -> int:
+    """About how many bytes a checkpoint of `trainer` takes."""
+    return _STATES * sum(parameter.nbytes for parameter in trainer.model.parameters())
 
 
 def attempts(scratch: URI) -> list[int]:

@@ -1,0 +1,31 @@
+"""Deadlines end what blocks."""
+
+import signal
+import socket
+import time
+
+import pytest
+
+from tasks.jobs.deadline import DeadlineExceeded, deadline
+
+
+def test_a_call_that_blocks_is_ended() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(DeadlineExceeded, match="--deadline"), deadline(0.05):
+        ours.recv(1)  # nobody ever writes
+
+
+def test_the_outer_of_two_deadlines_holds_after_the_inner() -> None:
+    with pytest.raises(DeadlineExceeded, match="0 s"), deadline(0.3):
+        with deadline(60):
+            pass
+        while True:
+            time.sleep(1)
+
+
+def test_what_is_done_in_time_leaves_no_alarm() -> None:
+    before = signal.getitimer(signal.ITIMER_REAL)[0]
+    with deadline(5):
+        pass
+    after = signal.getitimer(signal.ITIMER_REAL)[0]
+    assert 0 <= before - after < 5 or after == before == 0
