@@ -1,8 +1,9 @@
-"""Named points at which the fault suite strikes from inside; a comparison with none while it does not.
+"""Named points at which the fault suite strikes from inside; a comparison with none while there is no suite.
 
-The plan of a strike is a JSON object in `PIPELINE_STRIKE`, which every process of a run inherits: `point`, `action`,
-`at` (a part of the place that the point names), `rank`, `skip` (how many matches a process lets go by first) and `once`
-(a file: whoever creates it strikes, so that of all processes and attempts one does).
+`PIPELINE_STRIKE` holds a JSON object that every process of a run inherits: `history`, a file to which each process adds
+a line for each point it reaches, and `strike`, none or an object with `point`, `at` (a part of the place that the point
+names), `rank`, `skip` (how many matches a process lets go by first), `action` and `once` (a file: whoever creates it
+strikes, so that of all processes and attempts one does).
 """
 
 import errno
@@ -12,7 +13,8 @@ import signal
 import time
 from typing import Any
 
-_PLAN = os.environ.get("PIPELINE_STRIKE")
+_PLAN: dict[str, Any] | None = json.loads(os.environ["PIPELINE_STRIKE"]) if "PIPELINE_STRIKE" in os.environ else None
+_STARTED = time.time()
 
 rank: int | None = None
 """Of the training worker that this process is, if it is one."""
@@ -21,29 +23,34 @@ _passed = 0
 
 def reached(point: str, at: str = "") -> str | None:
     """Say that this process is at `point`, at work on `at`; an action that is the caller's to carry out, if any."""
-    return None if _PLAN is None else _reached(json.loads(_PLAN), point, at)
+    return None if _PLAN is None else _reached(_PLAN, point, at)
 
 
 def _reached(plan: dict[str, Any], point: str, at: str) -> str | None:
-    global _passed
-    if plan["point"] != point or plan["at"] not in at or plan.get("rank") not in (None, rank):
-        return None
-    _passed += 1
-    if _passed <= plan.get("skip", 0):
+    about = {"point": point, "at": at, "rank": rank, "pid": os.getpid(), "started": _STARTED}
+    _note(plan, about)
+    strike = plan["strike"]
+    if strike is None or not _is_due(strike, point, at):
         return None
     try:
-        with open(plan["once"], "x") as once:
-            json.dump({"point": point, "at": at, "action": plan["action"], "pid": os.getpid(), "s": time.time()}, once)
+        open(strike["once"], "x").close()
     except FileExistsError:
         return None
-    return _strike(plan["action"], at)
+    _note(plan, about | {"struck": strike["action"]})
+    return _carry_out(strike["action"], at)
 
 
-def _strike(action: str, at: str) -> str | None:
-    if action == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    elif action == "freeze":
-        os.kill(os.getpid(), signal.SIGSTOP)
+def _is_due(strike: dict[str, Any], point: str, at: str) -> bool:
+    global _passed
+    if strike["point"] != point or strike["at"] not in at or strike["rank"] not in (None, rank):
+        return False
+    _passed += 1
+    return _passed > int(strike["skip"])
+
+
+def _carry_out(action: str, at: str) -> str | None:
+    if action in ("kill", "freeze"):
+        os.kill(os.getpid(), signal.SIGKILL if action == "kill" else signal.SIGSTOP)
     elif action == "exit":
         os._exit(0)
     elif action == "hang":
@@ -54,3 +61,9 @@ def _strike(action: str, at: str) -> str | None:
     elif action == "full":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), at)
     return action
+
+
+def _note(plan: dict[str, Any], event: dict[str, Any]) -> None:
+    """Add a line to the history; the kernel appends it as a whole."""
+    with open(plan["history"], "ab", buffering=0) as history:
+        history.write(json.dumps(event | {"s": time.time()}).encode() + b"\n")

@@ -68,6 +68,8 @@ class Manifest(BaseModel):
     """Columns and their types, and what is known of them, such as class names; empty for files that are no tables."""
     statistics: dict[str, Any]
     """Of its kind: class counts, mean and deviation, metrics, seconds taken."""
+    digest: str | None = None
+    """SHA-256 of all of the above as `to_json` writes it, without this; none in manifests of earlier versions."""
 
     def split(self, name: str | None) -> list[File]:
         """The files of one split in their order; all files when `name` is none."""
@@ -78,22 +80,30 @@ class Manifest(BaseModel):
         content = self.model_dump(mode="json", by_alias=True)
         return json.dumps(content, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
 
+    def signed(self) -> "Manifest":
+        """The same with its own digest."""
+        unsigned = self.model_copy(update={"digest": None}).to_json()
+        return self.model_copy(update={"digest": hashlib.sha256(unsigned).hexdigest()})
+
 
 def load(uri: URI) -> Manifest:
     """The manifest of a committed URI.
 
-    Raises `FileNotFoundError` when nothing is committed there, `Damaged` when the manifest cannot be understood.
+    Raises `FileNotFoundError` when nothing is committed there, `Damaged` when the manifest is not what was committed.
     """
     try:
         content = files.read(uri.child(NAME))
     except FileNotFoundError:
         raise FileNotFoundError(f"{uri} is not committed: it has no {NAME}") from None
     try:
-        return Manifest.model_validate_json(content)
+        found = Manifest.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or "JSON"
-        raise Damaged(f"{uri}/{NAME} cannot be read ({place}: {first['msg']}); restore it from a copy") from None
+        raise Damaged(_damaged_manifest(uri, f"cannot be read ({place}: {first['msg']})")) from None
+    if found.digest is not None and found != found.signed():
+        raise Damaged(_damaged_manifest(uri, "is not what was committed (SHA-256)"))
+    return found
 
 
 def find(uri: URI) -> Manifest | None:
@@ -180,7 +190,7 @@ def commit(
         schema=dict(schema or {}),
         statistics=dict(statistics or {}),
     )
-    content = manifest.to_json()
+    content = manifest.signed().to_json()
     try:
         files.create(uri.child(NAME), content)
     except FileExistsError:
@@ -220,6 +230,10 @@ def _check_size(uri: URI, file: File) -> None:
         raise Damaged(_damage(uri, file, "it is missing")) from None
     if found != file.size:
         raise Damaged(_damage(uri, file, f"it has {found} bytes instead of {file.size}"))
+
+
+def _damaged_manifest(uri: URI, what: str) -> str:
+    return f"{uri}/{NAME} {what}; restore it from a copy, or remove {uri} and run again to make it anew"
 
 
 def _damage(uri: URI, file: File, what: str) -> str:

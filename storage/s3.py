@@ -8,7 +8,7 @@ from typing import Any
 from storage.retry import is_transient, patiently
 from storage.uri import URI
 
-_TIMEOUT_S = (10, 60)
+_TIMEOUT_S = (10, 30)
 """How long one try may take to connect, and how long it may then be silent."""
 _QUICK_TIMEOUT_S = (3, 3)
 """The same for a look at whether anybody answers, which is tried twice and so ends within 10 s."""

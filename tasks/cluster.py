@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -204,10 +204,10 @@ class Cluster:
             raise follower.error(f"job {job} ended {status}: {client.get_job_info(job).message}")
 
 
-def start_ray(env: Mapping[str, str]) -> tuple[Child, str, str]:
+def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ()) -> tuple[Child, str, str]:
     """A head node on this machine that ends with this process, the address of its Jobs API, and its private folder.
 
-    It is not awaited.
+    It is not awaited. More `options` of `ray start` overrule the usual ones; `prefix` is what the command begins with.
     """
     # Ray puts sockets below this folder, whose names must stay below 107 bytes: hence not below the storage root.
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
@@ -225,7 +225,7 @@ def start_ray(env: Mapping[str, str]) -> tuple[Child, str, str]:
     command += [f"--temp-dir={folder}", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
     command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + _SPARE_CPUS}"]
     command += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats"]
-    return Child(command, env={**env, **more}, remove=folder), address, folder
+    return Child([*prefix, *command, *options], env={**env, **more}, remove=folder), address, folder
 
 
 def await_ray(child: Child, address: str) -> None:
@@ -246,7 +246,7 @@ def check_workers(workers: int | None) -> None:
     """
     address = os.environ.get("RAY_ADDRESS", "")
     if address:
-        scale.resolve(workers, threads=None, nodes=scale.usable(_nodes_of(address)))
+        scale.resolve(workers, threads=None, nodes=scale.usable(nodes_of(address)))
         return
     most = (os.cpu_count() or 1) + _SPARE_CPUS - 1
     if workers and workers > most:
@@ -270,7 +270,7 @@ def session(*, wanted: bool, workers: int | None) -> Iterator[Cluster]:
         cluster.end()
 
 
-def _nodes_of(address: str) -> list[dict[str, float]]:
+def nodes_of(address: str) -> list[dict[str, float]]:
     """What each live node of the cluster has, from the dashboard that also takes jobs."""
     try:
         request = urllib.request.Request(f"{address}/api/v0/nodes?limit=10000", headers=_authorization())

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
-Fault = int | Literal["truncated", "wrong", "reset", "garbage"] | None
+Fault = int | Literal["truncated", "wrong", "reset", "garbage", "stall"] | None
 """What one request gets: an HTTP status, half of the file, other bytes of the same length, a connection reset,
-something that is not HTTP, or (none) the file."""
+something that is not HTTP, silence until the mirror ends, or (none) the file."""
 
 
 class Mirror:
@@ -43,6 +43,7 @@ def serve(folder: Path) -> Iterator[Mirror]:
         try:
             yield server.mirror
         finally:
+            server.ended.set()
             server.shutdown()
             thread.join()
 
@@ -59,6 +60,7 @@ class _Server(ThreadingHTTPServer):
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.folder = folder
+        self.ended = threading.Event()
         self.mirror = Mirror(f"http://127.0.0.1:{self.server_port}/")
 
 
@@ -71,6 +73,8 @@ class _Handler(BaseHTTPRequestHandler):
         with contextlib.suppress(ConnectionError):  # torchvision hangs up on its first request once it has the headers
             if fault == "reset":
                 self._reset()
+            elif fault == "stall":
+                self.server.ended.wait()
             elif fault == "garbage":
                 self.wfile.write(b"220 mail.example ESMTP\r\n")
             elif isinstance(fault, int):

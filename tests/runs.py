@@ -21,13 +21,18 @@ class Run:
     """One `python flows/<script>.py` in another working directory; every process that it starts carries a mark."""
 
     def __init__(
-        self, *arguments: str, folder: Path, script: str = "pipeline.py", env: Mapping[str, str] | None = None
+        self,
+        *arguments: str,
+        folder: Path,
+        script: str = "pipeline.py",
+        env: Mapping[str, str] | None = None,
+        checkout: Path = CHECKOUT,
     ):
         folder.mkdir(parents=True, exist_ok=True)
         self.mark = uuid.uuid4().hex
         self.output, self.log = folder / f"{self.mark}.out", folder / f"{self.mark}.log"
         self.process = subprocess.Popen(
-            [sys.executable, str(CHECKOUT / "flows" / script), *arguments],
+            [sys.executable, str(checkout / "flows" / script), *arguments],
             cwd=folder,
             env={**os.environ, "PREFECT_HOME": str(folder / "prefect"), _MARK: self.mark, **(env or {})},
             stdout=self.output.open("wb"),

@@ -20,7 +20,7 @@ from tasks.jobs.deadline import deadline
 from tasks.jobs.spec import ERROR, JOB_NAME, PROGRESS, JobSpec
 
 PERMANENT = (
-    *("ValueError", "TypeError", "FileNotFoundError", "Damaged", "DiskFull"),
+    *("ValueError", "TypeError", "FileNotFoundError", "PermissionError", "Damaged", "DiskFull"),
     *("NonFiniteLoss", "OutOfMemoryError", "DeadlineExceeded"),
 )
 """Errors that the same call would meet again: nothing is gained by trying again."""

@@ -21,7 +21,7 @@ from tasks.learning.datasets import DataSet, SourceFile
 _TRIES = 4
 _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
 """Between two tries."""
-_STALL_S = 60
+_STALL_S = 30
 """A connection that gives nothing for so long is given up."""
 
 

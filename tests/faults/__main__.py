@@ -1,0 +1,104 @@
+"""`make faults`: every kind of fault strikes at least once, and a table says what came of it."""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tests.faults import lab, mutations
+from tests.faults.case import Outcome, carry_out
+from tests.faults.kinds import KINDS
+from tests.runs import CHECKOUT
+
+_EPILOG = """\
+The same seed gives the same plan. A case is repeated with:  --only NAME --seed SEED
+The exit code is 0 when every case was survived, else 1."""
+
+
+def main() -> int:
+    """Carry out the plan; 0 when everything was survived."""
+    arguments = _parser().parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    plan = make_plan(arguments)
+    if arguments.list:
+        for name, seed in plan:
+            console.print(f"{name}  (seed {seed})", highlight=False)
+        return 0
+    with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
+        folder = Path(arguments.folder or temporary)
+        if arguments.mutations:
+            return mutations.check(folder, console)
+        return _faults(plan, folder, console)
+
+
+def make_plan(arguments: argparse.Namespace) -> list[tuple[str, int]]:
+    """Kinds and the seed of each case, in order: every kind once, then again until there are `--count` cases."""
+    unknown = sorted(set(arguments.only) - set(KINDS))
+    if unknown:
+        raise SystemExit(f"error: --only must be one of the kinds that --list shows, got {unknown[0]!r}")
+    names = arguments.only or [name for name, kind in KINDS.items() if kind.is_quick or not arguments.quick]
+    count = max(len(names), arguments.count)
+    return [(names[index % len(names)], arguments.seed + index // len(names)) for index in range(count)]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.faults",
+        description="Strike real runs with every kind of fault, and compare each with a run that was left alone.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--quick", action="store_true", help="a short form of about 10 minutes")
+    add("--count", type=int, default=0, metavar="N", help="at least so many cases, for a longer soak")
+    add("--seed", type=int, default=0, help="what every choice is drawn from (default: %(default)s)")
+    add("--only", action="append", default=[], metavar="NAME", help="only this kind; may be repeated")
+    add("--list", action="store_true", help="show the plan and do nothing")
+    add("--mutations", action="store_true", help="switch off each protection in turn: the suite has to notice")
+    add("--folder", metavar="DIR", help="keep storage, logs and history there (default: removed at the end)")
+    return parser
+
+
+def _faults(plan: Sequence[tuple[str, int]], folder: Path, console: Console) -> int:
+    outcomes: dict[str, list[Outcome]] = {}
+    started = time.monotonic()
+    with lab.prepared(folder, checkout=CHECKOUT) as made:
+        console.print(f"the golden run took {time.monotonic() - started:.0f} s; {len(plan)} cases", highlight=False)
+        for number, (name, seed) in enumerate(plan, 1):
+            outcome = carry_out(made, name, KINDS[name].scenario, seed=seed)
+            outcomes.setdefault(name, []).append(outcome)
+            verdict = "survived" if outcome.survived else "NOT SURVIVED"
+            console.print(f"[{number}/{len(plan)}] {verdict} {name}: {outcome.seconds:.0f} s".replace("[", r"\["))
+            if outcome.problem:
+                console.print(escape(outcome.problem), highlight=False)
+    console.print(_table(outcomes))
+    lost = sum(not outcome.survived for tries in outcomes.values() for outcome in tries)
+    console.print(f"{len(plan) - lost} of {len(plan)} survived in {(time.monotonic() - started) / 60:.0f} minutes")
+    if folder.name and not str(folder).startswith(tempfile.gettempdir()):
+        (folder / "outcomes.json").write_text(json.dumps({n: [vars(o) for o in t] for n, t in outcomes.items()}))
+    return 1 if lost else 0
+
+
+def _table(outcomes: dict[str, list[Outcome]]) -> Table:
+    table = Table("kind", box=None, pad_edge=False, header_style="bold")
+    for title in ("tries", "survived", "worst recovery", "seconds"):
+        table.add_column(title, justify="right")
+    for name, tries in outcomes.items():
+        measured = [outcome.recovery_s for outcome in tries if outcome.recovery_s is not None]
+        worst = f"{max(measured):.1f} s" if measured else "-"
+        survived = str(sum(outcome.survived for outcome in tries))
+        seconds = f"{statistics.mean(outcome.seconds for outcome in tries):.0f}"
+        table.add_row(name, str(len(tries)), survived, worst, seconds)
+    return table
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,229 @@
+"""One case: a storage put back to a stage, a run that is struck, the same command until it succeeds, and the check."""
+
+import contextlib
+import dataclasses
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.faults import checker
+from tests.faults.history import Event, History
+from tests.faults.lab import Lab
+from tests.faults.proxy import Fault, Spoil
+from tests.runs import Run, await_that
+
+LIMIT_S = 300.0
+"""Within which each run has to end."""
+GONE_S = 60.0
+"""Within which every process of a run that has ended has to be gone."""
+_TRIES = 3
+"""How often a person gives the same command before they call it broken."""
+
+
+class Failed(Exception):
+    """What a case was to show does not hold."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Outcome:
+    """What came of one case."""
+
+    survived: bool
+    problem: str = ""
+    """What did not hold."""
+    commands: int = 0
+    """How often the command was given."""
+    recovery_s: float | None = None
+    """From the strike until work went on, where a process had to be started again for it."""
+    seconds: float = 0.0
+
+
+class Case:
+    """What a kind of fault has at hand to strike with; every choice is drawn from the case's seed."""
+
+    def __init__(self, lab: Lab, *, name: str, seed: int) -> None:
+        self.lab, self.name = lab, name
+        self.random = random.Random(f"{name} {seed}")
+        self.root = lab.disk
+        self.arguments: list[str] | None = None
+        """The whole command line, where it is not the usual one."""
+        self.settings: tuple[str, ...] = ()
+        """More `--set`s, and..."""
+        self.options: tuple[str, ...] = ()
+        """...more options of the usual one."""
+        self.recovery_s: float | None = None
+        """Measured by the kind itself, where that is something else than usual."""
+        self.env: dict[str, str] = {}
+        self.runs: list[Run] = []
+        self.once = lab.folder / "once"
+        self.history: History = lab.history
+
+    def begin(self, *, after: str | None, on_s3: bool = False) -> None:
+        """Begin with what the golden run had left after a stage, on a disk or on S3."""
+        self.root = self.lab.bucket if on_s3 else self.lab.disk
+        self.lab.put_back(self.root, until=after)
+        self.once.unlink(missing_ok=True)
+        self.history.begin(name=self.name)
+
+    def start(
+        self, point: str | None = None, at: str = "", *, action: str = "kill", rank: int | None = None, skip: int = 0
+    ) -> Run:
+        """Give the command; with a `point`, the first process to reach it is struck, once in the whole case."""
+        strike = {"point": point, "at": at, "rank": rank, "skip": skip, "action": action, "once": str(self.once)}
+        env = self.lab.environment(self.root) | {"PIPELINE_STRIKE": self.lab.plan(strike if point else None)}
+        arguments = self.arguments or [*self.lab.arguments(self.root, *self.settings), *self.options]
+        run = Run(*arguments, folder=self.folder, env=env | self.env, checkout=self.lab.checkout)
+        self.runs.append(run)
+        return run
+
+    def run(self, point: str, at: str = "", **strike: Any) -> int:
+        """The exit code of a run that is struck."""
+        return self.wait(self.start(point, at, **strike))
+
+    def wait(self, run: Run) -> int:
+        """The exit code of `run`."""
+        self.until(lambda: run.process.poll() is not None, "the run ended")
+        code: int = run.process.returncode
+        self.history.add(point="end", code=code)
+        return code
+
+    def finish(self) -> dict[str, Any]:
+        """The result of the same command, given until it succeeds."""
+        for _ in range(_TRIES):
+            run = self.start()
+            if self.wait(run) == 0:
+                return run.result()
+        raise Failed(f"it did not succeed in {_TRIES} more tries:\n{_tail(run)}")
+
+    def settle(self, run: Run) -> dict[str, Any]:
+        """The result of `run`, or of the same command afterwards."""
+        return run.result() if self.wait(run) == 0 else self.finish()
+
+    def goes_on(self, run: Run) -> dict[str, Any]:
+        """The result of `run`, which has to succeed by itself."""
+        if self.wait(run) != 0:
+            raise Failed(f"it did not go on by itself:\n{_tail(run)}")
+        return run.result()
+
+    def refused(self, run: Run, *words: str) -> None:
+        """Wait for `run`, which has to fail at once, not tried again, with words that say why."""
+        if self.wait(run) != 1 or run.says("Retry") or not all(map(run.says, words)):
+            raise Failed(f"it did not end with exit code 1 and {words}:\n{_tail(run)}")
+
+    def rides_out(self, run: Run) -> dict[str, Any]:
+        """The result of `run`, which has to succeed by itself without beginning any stage again."""
+        if self.wait(run) != 0 or run.says("Retry"):
+            raise Failed(f"it was not ridden out:\n{_tail(run)}")
+        return run.result()
+
+    def strike_process(self, run: Run, title: str, *, signal_: signal.Signals = signal.SIGKILL) -> None:
+        """Strike the first process of `run` whose command line holds `title`, as soon as there is one."""
+        found: list[int] = []
+
+        def appears() -> bool:
+            found[:] = [pid for pid, command in run.processes().items() if title in command]
+            return bool(found)
+
+        self.until(appears, f"a process {title!r} appeared", interval_s=0.02)
+        self.strike(found[0], signal_, what=title)
+
+    def strike(self, pid: int, signal_: signal.Signals, *, what: str) -> None:
+        """Send a signal from outside, to one recorded process."""
+        self.history.add(point="outside", struck=signal_.name, at=what, pid=pid)
+        self.once.touch()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal_)
+
+    def damage(self, change: Callable[[], None], *, what: str) -> None:
+        """Change stored bytes while nothing runs."""
+        self.history.add(point="outside", struck="damage", at=what)
+        self.once.touch()
+        change()
+
+    def spoil(self, fault: Fault, method: str, part: str, *, times: int = 1) -> None:
+        """Spoil the next S3 requests of this kind."""
+        self.lab.proxy.spoils.append(Spoil(fault=fault, method=method, part=part, times=times))
+
+    def until(self, condition: Callable[[], object], what: str, *, interval_s: float = 0.1) -> None:
+        """Wait until `condition` holds; raises `Failed` when it does not come to hold."""
+        try:
+            await_that(condition, limit_s=LIMIT_S, interval_s=interval_s)
+        except AssertionError:
+            raise Failed(f"within {LIMIT_S:.0f} s it did not come to hold that {what}") from None
+
+    def reaches(self, run: Run, matches: Callable[[Event], bool], what: str) -> None:
+        """Wait until the history has such an event; raises `Failed` when the run ends before."""
+        self.until(lambda: self.history.has(matches) or run.process.poll() is not None, what, interval_s=0.02)
+        if not self.history.has(matches):
+            raise Failed(f"the run ended before {what}:\n{_tail(run)}")
+
+    def paths(self, pattern: str) -> list[Path]:
+        """What there is on the disk, sorted."""
+        found = sorted(Path(self.root).glob(pattern))
+        if not found:
+            raise Failed(f"there is nothing like {pattern} to damage")
+        return found
+
+    def golden_path(self, shelf: str, ending: str) -> str:
+        """Where the golden run left a file, relative to the root."""
+        return self.lab.golden_path(shelf.strip("/") + "/", ending)
+
+    @property
+    def folder(self) -> Path:
+        """Where its runs keep what is not in storage."""
+        return self.lab.folder / "runs"
+
+
+def carry_out(lab: Lab, name: str, scenario: Callable[[Case], dict[str, Any] | None], *, seed: int) -> Outcome:
+    """The outcome of one case; nothing of it is left running."""
+    case = Case(lab, name=name, seed=seed)
+    started = time.monotonic()
+    ray_folders = set(Path("/tmp").glob("ray-*"))
+    outcome = Outcome(survived=True)
+    try:
+        result = scenario(case)
+        if not case.once.exists() and not lab.proxy.spoilt:
+            raise Failed("the fault never struck")
+        problems = list(_problems(case, result, ray_folders))
+        if problems:
+            raise Failed("; ".join(problems))
+    except (Failed, AssertionError) as error:
+        outcome.survived, outcome.problem = False, str(error)
+    finally:
+        _end_all(case)
+    outcome.commands, outcome.recovery_s = len(case.runs), case.recovery_s or case.history.recovery_s()
+    outcome.seconds = time.monotonic() - started
+    case.history.add(point="outcome", **dataclasses.asdict(outcome))
+    return outcome
+
+
+def _problems(case: Case, result: dict[str, Any] | None, ray_folders: set[Path]) -> Iterator[str]:
+    if result is not None:
+        secrets = [case.lab.server.secret_key]
+        yield from checker.violations(case.root, result, case.lab.golden, secrets=secrets, folder=case.folder)
+    try:
+        await_that(lambda: not any(run.processes() for run in case.runs), limit_s=GONE_S)
+    except AssertionError:
+        left = {pid: command for run in case.runs for pid, command in run.processes().items()}
+        yield f"{len(left)} processes are left: {list(left.values())[:3]}"
+    if left_folders := set(Path("/tmp").glob("ray-*")) - ray_folders:
+        yield f"Ray's folders are left: {sorted(map(str, left_folders))}"
+
+
+def _end_all(case: Case) -> None:
+    """Kill, by pid, whatever the runs of this case left."""
+    for run in case.runs:
+        if run.process.poll() is None:
+            run.process.kill()
+            run.process.wait()
+        for pid in run.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _tail(run: Run) -> str:
+    return "\n".join(run.log.read_text(errors="replace").splitlines()[-8:])

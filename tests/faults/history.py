@@ -1,0 +1,63 @@
+"""The history of a suite: one JSON line for each point that a process reached, each strike and each run's end."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+
+
+class History:
+    """A file that all processes of all runs append to; the suite reads what came since it last began a case."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.path.touch()
+        self._from = 0
+
+    def begin(self, **about: Any) -> None:
+        """Begin a case: only what is added from now on is read."""
+        self._from = self.path.stat().st_size
+        self.add(point="case", **about)
+
+    def add(self, **event: Any) -> None:
+        """Add what the suite itself saw or did."""
+        with self.path.open("ab", buffering=0) as history:
+            history.write(json.dumps({"s": time.time(), **event}).encode() + b"\n")
+
+    def events(self) -> Iterator[Event]:
+        """What happened since the case began, in the order in which it was written."""
+        with self.path.open("rb") as history:
+            history.seek(self._from)
+            for line in history.read().splitlines(keepends=True):
+                if line.endswith(b"\n"):
+                    yield json.loads(line)
+
+    def has(self, matches: Callable[[Event], bool]) -> bool:
+        """Whether such an event is there already."""
+        return any(map(matches, self.events()))
+
+    def recovery_s(self) -> float | None:
+        """Seconds from the first strike until a process that is younger reached a point again, none if none did."""
+        events = list(self.events())
+        struck = next((event["s"] for event in events if "struck" in event), None)
+        if struck is None:
+            return None
+        again = (event["s"] for event in events if event.get("started", 0) > struck and event["point"] in _WORK)
+        return next((s - struck for s in again), None)
+
+
+_WORK = ("step", "write", "written", "evaluate", "promote", "report")
+"""Points that are only reached when work goes on, not when it is merely prepared."""
+
+
+def step(event: Event) -> bool:
+    """Whether `event` is a training step."""
+    return bool(event["point"] == "step")
+
+
+def step_of(epoch: int) -> Callable[[Event], bool]:
+    """Whether an event is a training step of this epoch."""
+    return lambda event: step(event) and event["at"] == f"epoch {epoch}"

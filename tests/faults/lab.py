@@ -1,0 +1,180 @@
+"""Where faults strike: 2,003 real digits, the run that nothing happens to, and storage put back to any stage of it."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storage import files, manifest, tables
+from storage.uri import URI, DatasetURI
+from tasks.download import ingest
+from tasks.learning import datasets, images
+from tests import s3
+from tests.faults import proxy
+from tests.faults.history import History
+from tests.runs import CHECKOUT, Run
+
+CANARY = f"canary{secrets.token_hex(12)}"
+"""A secret in every run's environment, which must be found nowhere else."""
+NUM_TRAIN, NUM_TEST = 1503, 500
+"""Rows of the generator: 2,003 in all, a prime, so that no part, batch or shard comes out even."""
+STAGES = {
+    "raw": ("datasets/raw",),
+    "prepared": ("datasets/prepared",),
+    "checkpoint": ("checkpoints",),
+    "predictions": ("predictions",),
+    "evaluation": ("evaluations",),
+    "promotion": ("registry",),
+    "report": ("reports",),
+}
+"""What each stage leaves, in order."""
+_RECIPE = ["--recipe", "mnist-sample-resnet18", "--workers", "2", "--json"]
+_SETTINGS: dict[str, str | int] = {"precision": "fp32", "epochs": 2, "accuracy_floor": 0}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Golden:
+    """What every run must come to."""
+
+    weights: str
+    """SHA-256."""
+    predictions: list[list[Any]]
+    """Path, SHA-256 and rows of each part."""
+    metrics: dict[str, float]
+    raw: str
+    """Name of the raw dataset."""
+
+
+class Lab:
+    """Folders, servers and the golden run of one suite."""
+
+    def __init__(self, folder: Path, server: s3.Server, spoiling: proxy.Proxy, *, checkout: Path = CHECKOUT) -> None:
+        self.folder, self.server, self.proxy, self.checkout = folder, server, spoiling, checkout
+        self.history = History(folder / "history.jsonl")
+        self.disk, self.bucket = URI(str(folder / "root")), URI(f"s3://{server.bucket}/root")
+        self._kept: dict[URI, dict[str, bytes]] = {}
+        self.golden = self._make_golden()
+
+    def arguments(self, root: URI, *settings: str) -> list[str]:
+        """The command line of every run on `root`."""
+        usual = [f"{name}={value}" for name, value in _SETTINGS.items()]
+        chosen = [word for setting in (*usual, *settings) for word in ("--set", setting)]
+        return [*_RECIPE, *chosen, "--storage", root, "--data", root.child(f"datasets/raw/{_raw_name()}")]
+
+    def settings(self) -> dict[str, str | int]:
+        """The same, as a deployment is given them."""
+        return dict(_SETTINGS)
+
+    def environment(self, root: URI) -> dict[str, str]:
+        """What a run on `root` needs to be told, secrets included."""
+        if root.is_s3:
+            return self.server.environment() | {"AWS_ENDPOINT_URL": self.proxy.endpoint}
+        return {"AWS_SECRET_ACCESS_KEY": CANARY}
+
+    def put_back(self, root: URI, *, until: str | None) -> None:
+        """Make `root` what the golden run had left after stage `until`; none: empty."""
+        self.proxy.spoils, self.proxy.spoilt = [], []
+        files.remove(root)
+        if until is None:
+            return
+        if root not in self._kept:
+            self._kept[root] = self._golden_content(root)
+        stages = list(STAGES)[: list(STAGES).index(until) + 1]
+        shelves = tuple(shelf + "/" for stage in stages for shelf in STAGES[stage])
+        # A manifest last, as it was written, though nobody reads meanwhile.
+        for path in sorted(self._kept[root], key=lambda path: path.endswith(manifest.NAME)):
+            if path.startswith(shelves):
+                files.replace(root.child(path), self._kept[root][path])
+
+    def golden_path(self, shelf: str, ending: str) -> str:
+        """Where the golden run left a file, relative to the root."""
+        found = [path for path in self._kept[self.disk] if path.startswith(shelf) and path.endswith(ending)]
+        return found[0]
+
+    def _make_golden(self) -> Golden:
+        content = self._golden_content(self.disk)
+        self._kept[self.disk] = content
+        made = {path.partition("/")[0]: json.loads(content[path]) for path in content if path.endswith(manifest.NAME)}
+        return Golden(
+            weights=next(file["sha256"] for file in made["checkpoints"]["files"] if file["path"].startswith("weights")),
+            predictions=[[file[name] for name in ("path", "sha256", "rows")] for file in made["predictions"]["files"]],
+            metrics=self.golden_result["metrics"],
+            raw=_raw_name(),
+        )
+
+    def _golden_content(self, root: URI) -> dict[str, bytes]:
+        """Every file that a run leaves to which nothing happens."""
+        files.remove(root)
+        write_raw(root)
+        run = Run(
+            *self.arguments(root),
+            folder=self.folder / "runs",
+            env=self.environment(root) | {"PIPELINE_STRIKE": self.plan(None)},
+        )
+        self.golden_result = run.result()
+        return {entry.path: files.read(root.child(entry.path)) for entry in files.walk(root)}
+
+    def plan(self, strike: dict[str, Any] | None) -> str:
+        """The value of `PIPELINE_STRIKE`."""
+        return json.dumps({"history": str(self.history.path), "strike": strike})
+
+
+@contextlib.contextmanager
+def prepared(folder: Path, *, checkout: Path = CHECKOUT) -> Iterator[Lab]:
+    """A lab with its servers running, in `folder`."""
+    import s3fs
+
+    for name in ("root", "runs", "s3"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    before = dict(os.environ)
+    with s3.serve(folder / "s3") as server, proxy.serve(server.endpoint) as spoiling:
+        os.environ.update(server.environment())  # the suite itself does without the proxy
+        s3fs.S3FileSystem.clear_instance_cache()
+        try:
+            yield Lab(folder, server, spoiling, checkout=checkout)
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            s3fs.S3FileSystem.clear_instance_cache()
+
+
+def write_raw(root: URI) -> None:
+    """The first 1,503 training and 500 test digits of the sample as a raw dataset, with the checksums of its files."""
+    uri = root.child(f"datasets/raw/{_raw_name()}")
+    everything = DatasetURI(root.child("everything-000000000000"))
+    data_set = datasets.load("mnist-sample")
+    ingest(data_set, everything, scratch=root.child("runs/everything"), log=lambda *line: None)
+    listed = []
+    for split, num_rows in (("train", NUM_TRAIN), ("test", NUM_TEST)):
+        rows = tables.read_split(everything, split).slice(0, num_rows)
+        for index, (start, end) in enumerate(images.part_bounds(num_rows, 4)):
+            part = rows.slice(start, end - start).combine_chunks()
+            listed.append(tables.write_part(uri, part, split=split, index=index))
+    whole = manifest.load(everything)
+    manifest.commit(
+        uri,
+        kind="raw",
+        parents={},
+        parameters=whole.parameters,
+        listed=listed,
+        schema=whole.columns,
+        statistics={**whole.statistics, "seconds": 0.0},
+    )
+    files.remove(everything)
+
+
+def expected_ids() -> np.ndarray:
+    """The ids of all test rows."""
+    return np.arange(NUM_TEST)
+
+
+def _raw_name() -> str:
+    return "mnist-sample-000000002003"

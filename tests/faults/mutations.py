@@ -1,0 +1,144 @@
+"""The mutation check: with a protection switched off, a case must fail that is survived with it."""
+
+import dataclasses
+import shutil
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from tests.faults import lab
+from tests.faults.case import carry_out
+from tests.faults.kinds import KINDS
+from tests.runs import CHECKOUT
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mutation:
+    """One protection, and how to switch it off in a copy of the code."""
+
+    protection: str
+    file: str
+    code: str
+    """Stands there exactly once."""
+    instead: str
+    kind: str
+    """The kind of fault that must then not be survived."""
+    seed: int = 0
+
+
+MUTATIONS = (
+    Mutation(
+        protection="files are compared with the SHA-256 that was committed",
+        file="storage/manifest.py",
+        code="    if hashlib.sha256(content).hexdigest() != file.sha256:\n",
+        instead="    if False:\n",
+        kind="dataset file flipped",
+    ),
+    Mutation(
+        protection="a manifest holds its own digest",
+        file="storage/manifest.py",
+        code="    if found.digest is not None and found != found.signed():\n",
+        instead="    if False:\n",
+        kind="manifest flipped",
+    ),
+    Mutation(
+        protection="a checkpoint is verified before it is loaded",
+        file="tasks/learning/checkpoint.py",
+        code='    return meta if meta == meta.model_copy(update={"sha256": found}).signed() else None\n',
+        instead="    return meta\n",
+        kind="checkpoint flipped",
+    ),
+    Mutation(
+        protection="each attempt has a fresh run folder",
+        file="tasks/jobs/train.py",
+        code="            number += 1\n",
+        instead='            return "attempt-1"\n',
+        kind="torn snapshot of Ray Train",
+    ),
+    Mutation(
+        protection="training goes on from the newest checkpoint of any attempt",
+        file="tasks/jobs/train.py",
+        code="        chosen[0] = checkpoint.newest(spec.scratch)\n",
+        instead="        pass\n",
+        kind="controller killed",
+    ),
+    Mutation(
+        protection="the watchdog ends a worker that makes no progress",
+        file="tasks/jobs/watchdog.py",
+        code="                os._exit(EXIT_CODE)\n",
+        instead="                pass\n",
+        kind="rank stuck in a step",
+    ),
+    Mutation(
+        protection="a lease keeps a second flow from doing the same work",
+        file="storage/lease.py",
+        code="        return not self.released and _now() < self.expires and not self.process.has_ended()\n",
+        instead="        return False\n",
+        kind="two flows at once",
+    ),
+    Mutation(
+        protection="transient faults of S3 are tried again",
+        file="storage/retry.py",
+        code="    return retrying(request)\n",
+        instead="    return request()\n",
+        kind="S3: 503 on commit",
+    ),
+    Mutation(
+        protection="a loss that is not finite ends training",
+        file="tasks/learning/loop.py",
+        code="        if not math.isfinite(values[0]):\n",
+        instead="        if False:\n",
+        kind="training diverges",
+    ),
+    Mutation(
+        protection="what a flow started ends with it, even by SIGKILL",
+        file="tasks/supervise.py",
+        code="        if readable and not os.read(sys.stdin.fileno(), 1024):\n",
+        instead="        if False:\n",
+        kind="flow killed in evaluate",
+    ),
+    Mutation(
+        protection="downloads are compared with the published checksums",
+        file="tasks/learning/sources.py",
+        code="        if found != expected:\n",
+        instead="        if False:\n",
+        kind="download tampered",
+    ),
+    Mutation(
+        protection="a deadline ends what blocks",
+        file="tasks/jobs/deadline.py",
+        code="    left, every = signal.setitimer(signal.ITIMER_REAL, seconds)\n",
+        instead="    left, every = 0.0, 0.0\n",
+        kind="deadline passes",
+    ),
+)
+
+
+def check(folder: Path, console: Console) -> int:
+    """0 when each protection, switched off, is missed by a case, and the list of them is printed."""
+    unnoticed = 0
+    with lab.prepared(folder) as made:
+        for mutation in MUTATIONS:
+            started = time.monotonic()
+            made.checkout = _mutated(mutation, folder / "mutated")
+            outcome = carry_out(made, mutation.kind, KINDS[mutation.kind].scenario, seed=mutation.seed)
+            unnoticed += outcome.survived
+            verdict = "NOT NOTICED" if outcome.survived else "noticed"
+            problem = outcome.problem.splitlines()[0] if outcome.problem else ""
+            line = f"{verdict}: without '{mutation.protection}', {mutation.kind!r} ({time.monotonic() - started:.0f} s)"
+            console.print(line, f"  {problem[:140]}", sep="\n", markup=False, highlight=False)
+    console.print(f"{len(MUTATIONS) - unnoticed} of {len(MUTATIONS)} were noticed", highlight=False)
+    return 1 if unnoticed else 0
+
+
+def _mutated(mutation: Mutation, folder: Path) -> Path:
+    """A copy of the code without the protection."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for package in ("flows", "tasks", "storage"):
+        shutil.copytree(CHECKOUT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    path = folder / mutation.file
+    content = path.read_text()
+    assert content.count(mutation.code) == 1, f"{mutation.file} has no such line once: {mutation.code!r}"
+    path.write_text(content.replace(mutation.code, mutation.instead))
+    return folder
