@@ -1,6 +1,7 @@
 """Fetching a data set's files from its mirrors, with torchvision's download code and checksums."""
 
 import contextlib
+import gzip
 import hashlib
 import io
 import os
@@ -8,6 +9,7 @@ import shutil
 import socket
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPException
 from pathlib import Path
@@ -30,7 +32,7 @@ class DownloadFailed(RuntimeError):
 
 
 class WrongChecksum(Exception):
-    """A mirror gave other bytes than the published ones; they are deleted."""
+    """A mirror gave, or an archive held, other bytes than the published ones; they are deleted."""
 
 
 def fetch(data_set: DataSet, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None]) -> list[dict[str, str]]:
@@ -56,6 +58,26 @@ def fetch(data_set: DataSet, folder: Path, *, mirrors: Sequence[str], log: Calla
         else:
             raise DownloadFailed(f"{file.name} could not be fetched; " + "; ".join(problems))
     return origins
+
+
+def unpack(file: SourceFile, folder: Path) -> Path:
+    """What the archive `file` in `folder` holds, beside it, with the right checksum where one is known.
+
+    Raises `WrongChecksum` naming file, expected and found, `ValueError` for what is no whole archive.
+    """
+    from torchvision.datasets.utils import extract_archive
+
+    try:
+        path = Path(extract_archive(str(folder / file.name), str(folder)))
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{file.name} cannot be unpacked: {error}") from None
+    if file.content_sha256:
+        with path.open("rb") as content:
+            found = hashlib.file_digest(content, "sha256").hexdigest()
+        if found != file.content_sha256:
+            path.unlink()
+            raise WrongChecksum(f"{path.name} has the wrong sha256: expected {file.content_sha256}, found {found}")
+    return path
 
 
 def unreachable(data_set: DataSet) -> bool:

@@ -1,7 +1,9 @@
 """Downloads: what can be mended by trying again is, and no byte is used whose checksum is wrong."""
 
 import dataclasses
+import gzip
 import hashlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,15 @@ import tenacity
 import torchvision
 
 from tasks.learning import sources
-from tasks.learning.datasets import Split, mnist
+from tasks.learning.datasets import SourceFile, Split, mnist
 from tasks.learning.datasets.mnist_sample import DATA_SET, FOLDER
-from tasks.learning.sources import DownloadFailed
+from tasks.learning.sources import DownloadFailed, WrongChecksum
 from tests import mirrors
 from tests.mirrors import Fault, Mirror
 
 NAME = DATA_SET.files[0].name
+UNPINNED = [dataclasses.replace(file, content_sha256=None) for file in DATA_SET.files]
+"""The same files, of which only the archives are known."""
 REQUESTS_PER_TRY = 2
 """torchvision asks for every file twice: once to follow redirects, once to have it."""
 
@@ -202,11 +206,41 @@ class TestDataSets:
         assert np.unique(split.labels).tolist() == list(range(10))
         assert split.labels[:5].tolist() == {"train": [5, 0, 4, 1, 9], "test": [7, 2, 1, 0, 4]}[name]
 
+    @pytest.mark.parametrize("file", mnist.DATA_SET.files + DATA_SET.files, ids=lambda file: file.name)
+    def test_content_of_every_file_has_a_checksum_too(self, file: Any) -> None:
+        assert re.fullmatch("[0-9a-f]{64}", file.content_sha256)
+
+    def test_content_that_is_not_the_published_one_is_refused_with_expected_and_found(self, tmp_path: Path) -> None:
+        folder = copy_of_the_files(tmp_path / "files")
+        content = gzip.decompress((folder / NAME).read_bytes())
+        tampered = content[:-1] + bytes([content[-1] ^ 1])
+        (folder / NAME).write_bytes(gzip.compress(tampered))
+        found = hashlib.sha256(tampered).hexdigest()
+        message = f"{NAME[:-3]} has the wrong sha256: expected {DATA_SET.files[0].content_sha256}, found {found}"
+        with pytest.raises(WrongChecksum, match=message):
+            next(DATA_SET.read(folder))
+        assert not (folder / NAME[:-3]).exists()
+
     def test_images_without_as_many_labels_are_refused(self, tmp_path: Path) -> None:
-        copy_of_the_files(tmp_path / "files")
-        (tmp_path / "files" / "t10k-labels-idx1-ubyte.gz").replace(tmp_path / "files" / "train-labels-idx1-ubyte.gz")
+        folder = copy_of_the_files(tmp_path / "files")
+        (folder / "t10k-labels-idx1-ubyte.gz").replace(folder / "train-labels-idx1-ubyte.gz")
         with pytest.raises(ValueError, match="has 6000 images but train-labels-idx1-ubyte 1000 labels"):
-            next(DATA_SET.read(tmp_path / "files"))
+            next(mnist.read_idx(folder, files=UNPINNED))
+
+    @pytest.mark.parametrize("file", DATA_SET.files[:2], ids=lambda file: file.name)
+    @pytest.mark.parametrize("kept", [0, 3, 7, 4000])
+    def test_content_that_is_cut_off_is_refused_by_name(self, tmp_path: Path, file: SourceFile, kept: int) -> None:
+        path = copy_of_the_files(tmp_path / "files") / file.name
+        path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:kept]))
+        with pytest.raises(ValueError, match=f"^{file.name[:-3]} is not a whole IDX file: ."):
+            next(mnist.read_idx(path.parent, files=UNPINNED))
+
+    @pytest.mark.parametrize("content", [b"", b"no archive", (FOLDER / NAME).read_bytes()[:-100]])
+    def test_archive_that_is_cut_off_or_none_is_refused_by_name(self, tmp_path: Path, content: bytes) -> None:
+        folder = copy_of_the_files(tmp_path / "files")
+        (folder / NAME).write_bytes(content)
+        with pytest.raises(ValueError, match=f"^{NAME[:-3]}"):
+            next(mnist.read_idx(folder, files=UNPINNED))
 
 
 def copy_of_the_files(folder: Path) -> Path:

@@ -21,6 +21,8 @@ class SourceFile:
     """Checksum that torchvision checks."""
     sha256: str
     """Checksum that the fingerprint and the lineage rest on."""
+    content_sha256: str | None = None
+    """Checksum of what the archive holds, where that is one file."""
 
 
 @dataclasses.dataclass(frozen=True)
