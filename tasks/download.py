@@ -83,6 +83,9 @@ def _check(data_set: DataSet, split: Split) -> None:
         raise ValueError(f"{data_set.name} {split.name}: images must be uint8 {data_set.image_shape}, got {found}")
     if len(split.images) == 0:
         raise ValueError(f"{data_set.name} {split.name}: there are no images in it")
+    if split.labels.dtype.kind not in "iu" or split.labels.shape != (len(split.images),):
+        found = f"{split.labels.dtype} {split.labels.shape}"
+        raise ValueError(f"{data_set.name} {split.name}: labels must be int64 ({len(split.images)},), got {found}")
 
 
 def _write(data_set: DataSet, uri: DatasetURI, split: Split) -> list[File]:
@@ -100,8 +103,8 @@ def _write(data_set: DataSet, uri: DatasetURI, split: Split) -> list[File]:
 
 
 def _class_counts(data_set: DataSet, split: Split) -> dict[str, int]:
-    counts = np.bincount(split.labels, minlength=len(data_set.classes))
-    return dict(zip(data_set.classes, map(int, counts), strict=True))
+    """Rows of each class; rows with another label stay in the raw dataset, and preprocess leaves them out."""
+    return {name: int((split.labels == label).sum()) for label, name in enumerate(data_set.classes)}
 
 
 def _local(scratch: URI) -> str | None:
