@@ -186,6 +186,10 @@ def _facts(made: Manifest) -> Iterator[tuple[str, str]]:
     statistics = made.statistics
     if statistics.get("quarantined"):
         yield "quarantined", "\n".join(f"{count:,}: {why}" for why, count in statistics["quarantined"].items())
+    # Not in the datasets of before it was counted.
+    if (in_train := statistics.get("test_rows_in_train", {})).get("count"):
+        ids = ", ".join(map(str, in_train["ids"])) + (", ..." if in_train["count"] > len(in_train["ids"]) else "")
+        yield "test rows that also stand in train", f"{in_train['count']:,}: ids {ids}"
     if made.kind == "checkpoint":
         yield "best epoch", f"{statistics['best_epoch']} of {len(statistics['history'])}"
     if made.kind == "evaluation":

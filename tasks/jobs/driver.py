@@ -105,6 +105,7 @@ def _configure_ray_data(*, max_cpus: int | None) -> None:
     context.execution_options.preserve_order = True
     if max_cpus:
         context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=max_cpus)
+    context.raise_original_map_exception = True  # else a worker's error comes without its message and its type
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)

@@ -1,5 +1,6 @@
 """Ray job: from a raw dataset to a prepared one. Checks every row, splits, shuffles globally, measures."""
 
+import hashlib
 import json
 import time
 from collections import Counter
@@ -19,6 +20,8 @@ from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
 
 _SPLITS = ("train", "test")
+_IDS_SHOWN = 20
+"""How many of the test rows that also stand in train are named; all are counted."""
 
 
 def run(spec: PreprocessSpec) -> None:
@@ -32,10 +35,11 @@ def run(spec: PreprocessSpec) -> None:
     columns = _check_schema(raw)
     files.check_space(spec.target, needed=sum(file.size for file in raw.files))
     shape, classes = images.shape_of(raw.columns["metadata"]), images.classes_of(raw.columns["metadata"])
-    checked = _check_rows(spec.source, raw, num_classes=len(classes))
+    checked = _check_rows(spec.source, raw, columns, num_classes=len(classes))
     placed = place(checked, seed=spec.parameters["seed"], validation_fraction=spec.parameters["validation_fraction"])
     quarantined = _check_share(checked, limit=spec.parameters["max_quarantined"])
     _check_complete(placed, classes)
+    in_train = _test_rows_in_train(placed)
     placed = _number_parts(placed, shape)
     written = _write(spec, raw, placed, columns, shape)
     listed = [File.model_validate_json(row["file"]) for row in written]
@@ -50,12 +54,14 @@ def run(spec: PreprocessSpec) -> None:
         parameters=spec.parameters,
         listed=listed,
         schema=tables.describe(columns),
-        statistics=statistics | {"notice": raw.statistics.get("notice"), "seconds": time.monotonic() - started},
+        statistics=statistics
+        | {"test_rows_in_train": in_train}
+        | {"notice": raw.statistics.get("notice"), "seconds": time.monotonic() - started},
     )
 
 
 def place(checked: pd.DataFrame, *, seed: int, validation_fraction: float) -> pd.DataFrame:
-    """Where each usable row goes, decided by seed and ids alone: columns source, row, id, label, split and position.
+    """Where each usable row goes, decided by seed and ids alone: all columns but reason, and split and position.
 
     Of every class the same share of training rows becomes validation, at least one; training and validation rows are in
     a random order over the whole split, test rows in the order of their ids.
@@ -97,15 +103,22 @@ def _check_schema(raw: Manifest) -> pa.Schema:
     return columns
 
 
-def _check_rows(uri: DatasetURI, raw: Manifest, *, num_classes: int) -> pd.DataFrame:
-    """Every row and why it cannot be used, if so: columns source, row (number in its split), id, label, reason."""
+def _check_rows(uri: DatasetURI, raw: Manifest, columns: pa.Schema, *, num_classes: int) -> pd.DataFrame:
+    """Every row and why it cannot be used, if so.
+
+    Columns source, row (number in its split), id, label, digest (of the image) and reason.
+    """
+    for split in _SPLITS:
+        if not any(file.rows for file in raw.split(split)):
+            raise ValueError(f"the raw dataset has no rows in split {split!r}")
     frames = []
     listed = [file for split in _SPLITS for file in raw.split(split)]
     for split in _SPLITS:
-        if not raw.split(split):
-            raise ValueError(f"the raw dataset has no split {split!r}")
         dataset = parts.read(uri, parts.whole(raw.split(split)), numbered=True).map_batches(
-            _reasons, batch_format="pyarrow", batch_size=None, fn_kwargs={"num_classes": num_classes}
+            _checked,
+            batch_format="pyarrow",
+            batch_size=None,
+            fn_kwargs={"expected": tables.describe(columns)["columns"], "num_classes": num_classes},
         )
         for batch in dataset.iter_batches(batch_format="pandas", batch_size=None, prefetch_batches=0):
             frames.append(batch.assign(source=split))
@@ -117,25 +130,35 @@ def _check_rows(uri: DatasetURI, raw: Manifest, *, num_classes: int) -> pd.DataF
     return pd.DataFrame(checked)
 
 
-def _reasons(table: pa.Table, *, num_classes: int) -> pa.Table:
+def _checked(table: pa.Table, *, expected: dict[str, str], num_classes: int) -> pa.Table:
+    found = tables.describe(table.drop_columns("row").schema)["columns"]
+    if found != expected:
+        raise ValueError(f"a part's schema must be {expected}, as the manifest says, got {found}")
     label = table["label"].to_pandas()
     reason = np.full(len(table), "", dtype=object)
     reason[table["image"].is_null().to_numpy()] = "image is missing"
     reason[((label < 0) | (label >= num_classes)).to_numpy()] = f"label is not in 0..{num_classes - 1}"
     reason[label.isna().to_numpy()] = "label is missing"
+    reason[(table["id"].to_pandas() < 0).to_numpy()] = "id is negative"
     reason[table["id"].is_null().to_numpy()] = "id is missing"
     return pa.table(
         {
             "row": table["row"],
             "id": table["id"].fill_null(-1),
             "label": table["label"].fill_null(-1),
+            "digest": [_digest(image) for image in table["image"].to_pylist()],
             "reason": reason.astype(str),
         }
     )
 
 
+def _digest(image: bytes | None) -> int:
+    """The same for the same pixels, and for others hardly ever."""
+    return int.from_bytes(hashlib.blake2b(image or b"", digest_size=8).digest(), "little", signed=True)
+
+
 def _check_share(checked: pd.DataFrame, *, limit: float) -> pd.DataFrame:
-    quarantined: pd.DataFrame = checked[checked["reason"] != ""]
+    quarantined: pd.DataFrame = checked[checked["reason"] != ""].drop(columns="digest")
     if len(quarantined) > limit * len(checked):
         reasons = dict(Counter(quarantined["reason"]))
         raise ValueError(
@@ -146,12 +169,28 @@ def _check_share(checked: pd.DataFrame, *, limit: float) -> pd.DataFrame:
 
 
 def _check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
+    """Raise `ValueError` where nothing is left to learn from or to judge by; say what cannot be judged."""
     for split in ("train", "validation", "test"):
         if not (placed["split"] == split).any():
             raise ValueError(f"no usable row is left for split {split!r}")
-    missing = sorted(set(range(len(classes))) - set(placed.loc[placed["split"] == "train", "label"]))
-    if missing:
-        raise ValueError(f"no training row is left of class {', '.join(classes[label] for label in missing)}")
+    missing = {
+        split: [name for label, name in enumerate(classes) if label not in set(labels)]
+        for split, labels in placed.groupby("split")["label"]
+    }
+    if missing["train"]:
+        raise ValueError(f"no training row is left of class {', '.join(missing['train'])}")
+    if missing["test"]:
+        print(f"WARNING: no test row is of class {', '.join(missing['test'])}: nothing will be known of it", flush=True)
+
+
+def _test_rows_in_train(placed: pd.DataFrame) -> dict[str, Any]:
+    """How many test rows have the image of a row that is trained or validated on, and the first of their ids."""
+    test = placed[placed["source"] == "test"]
+    ids = sorted(test.loc[test["digest"].isin(placed.loc[placed["source"] == "train", "digest"]), "id"].tolist())
+    shown = ids[:_IDS_SHOWN]
+    if ids:
+        print(f"WARNING: {len(ids)} test rows also stand in train, which flatters the metrics: ids {shown}", flush=True)
+    return {"count": len(ids), "ids": shown}
 
 
 def _number_parts(placed: pd.DataFrame, image_shape: tuple[int, int, int]) -> pd.DataFrame:

@@ -1,10 +1,25 @@
-"""Where rows go: decided by seed and ids alone, every row to one place, every class in the same share."""
+"""Where rows go: decided by seed and ids alone, every row to one place, every class in the same share.
+
+And what does not go anywhere: unusable rows are left out, counted and listed, unusable datasets are refused.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+import ray
 
+from storage import files, manifest, tables
+from storage.manifest import File, Manifest
+from storage.uri import URI, DatasetURI
+from tasks.jobs import driver, preprocess
 from tasks.jobs.preprocess import place, random_keys
+from tasks.jobs.spec import PreprocessSpec
+from tasks.learning import images
 
 CLASS_SIZES = [500, 203, 30, 4]
 """Training rows of each class."""
@@ -90,3 +105,174 @@ class TestRandomKeys:
 
     def test_huge_seed_is_no_problem(self) -> None:
         assert len(np.unique(random_keys(np.arange(100), seed=2**80 + 1))) == 100
+
+
+CLASSES = ("cat", "dog")
+COLUMNS = images.schema((2, 2, 1), CLASSES)
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """A Ray of the tests' own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("RAY_ADDRESS", raising=False)
+        ray.init(num_cpus=2, include_dashboard=False, logging_level="WARNING", object_store_memory=10**8)
+        driver._configure_ray_data(max_cpus=2)
+        yield
+        ray.shutdown()
+
+
+def rows(start: int, count: int, **changes: dict[int, Any]) -> pa.Table:
+    """Rows with ids from 0, cats and dogs in turn, each an image of its own from number `start` on.
+
+    `changes` gives columns other values in some rows.
+    """
+    columns: dict[str, list[Any]] = {
+        "id": list(range(count)),
+        "image": [number.to_bytes(4, "big") for number in range(start, start + count)],
+        "label": [number % 2 for number in range(count)],
+    }
+    for name, values in changes.items():
+        for row, value in values.items():
+            columns[name][row] = value
+    return pa.table(columns, schema=COLUMNS)
+
+
+def prepare(
+    folder: Path, train: pa.Table, test: pa.Table, *, said: pa.Schema = COLUMNS, limit: float = 0.2
+) -> Manifest:
+    """What the job makes of a raw dataset whose manifest says the schema `said`."""
+    raw, prepared = (DatasetURI(f"{folder}/{name}-0123456789ab") for name in ("raw", "prepared"))
+    listed = [
+        tables.write_part(raw, table.slice(start, length), split=split, index=index)
+        for split, table in (("train", train), ("test", test))
+        for index, (start, length) in enumerate([(0, 3), (3, len(table) - 3)])
+        if len(table)
+    ]
+    manifest.commit(raw, kind="raw", parents={}, parameters={}, listed=listed, schema=tables.describe(said))
+    parameters = {"seed": 0, "validation_fraction": 0.2, "max_quarantined": limit}
+    preprocess.run(
+        PreprocessSpec(storage=str(folder), deadline_s=600, raw=raw, prepared=prepared, parameters=parameters)
+    )
+    return manifest.load(prepared)
+
+
+BAD_ROWS: dict[str, dict[int, Any]] = {
+    "id": {4: 3, 5: None, 6: -7},
+    "label": {7: None, 8: 2, 9: -1},
+    "image": {10: None},
+}
+REASONS = {
+    "id appears twice": 1,
+    "id is missing": 1,
+    "id is negative": 1,
+    "label is missing": 1,
+    "label is not in 0..1": 2,
+    "image is missing": 1,
+}
+
+
+@pytest.mark.usefixtures("local_ray")
+class TestUnusableRows:
+    def test_they_are_left_out_counted_by_reason_and_listed_and_all_others_are_kept(self, tmp_path: Path) -> None:
+        made = prepare(tmp_path, rows(0, 40, **BAD_ROWS), rows(100, 10))
+        assert made.statistics["quarantined"] == REASONS
+        target = DatasetURI(f"{tmp_path}/prepared-0123456789ab")
+        listed = tables.read_split(target, "quarantine").to_pandas()
+        assert sorted(listed["row"]) == list(range(4, 11))
+        assert list(listed.columns) == ["row", "id", "label", "reason", "source"]
+        kept = [row["id"] for split in ("train", "validation") for row in tables.read_split(target, split).to_pylist()]
+        assert sorted(kept) == [*range(4), *range(11, 40)]
+
+    def test_more_than_the_limit_of_them_is_refused_with_counts_and_reasons(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError) as caught:
+            prepare(tmp_path, rows(0, 40, **BAD_ROWS), rows(100, 10), limit=0.13)
+        for words in ("7 of 50 raw rows", "'id is negative': 1", "max_quarantined=0.13", "--set"):
+            assert words in str(caught.value)
+        assert not (tmp_path / "prepared-0123456789ab").exists()
+
+    def test_test_rows_that_also_stand_in_train_are_told_and_kept(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        made = prepare(tmp_path, rows(0, 40), rows(15, 50))  # 25 of its images are those of rows 15 to 39
+        assert made.statistics["test_rows_in_train"] == {"count": 25, "ids": list(range(20))}
+        assert sum(file.rows or 0 for file in made.split("test")) == 50
+        warnings = [line for line in capsys.readouterr().out.splitlines() if "WARNING" in line]
+        assert len(warnings) == 1 and "25 test rows also stand in train" in warnings[0]
+
+    def test_class_without_test_rows_is_told_and_counted_as_none(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        made = prepare(tmp_path, rows(0, 40), rows(100, 10, label=dict.fromkeys(range(10), 0)))
+        assert made.statistics["class_counts"]["test"] == {"cat": 10, "dog": 0}
+        assert made.statistics["test_rows_in_train"] == {"count": 0, "ids": []}
+        assert "WARNING: no test row is of class dog" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("name", "column"),
+        [
+            ("label", pa.array(["0"] * 40)),
+            ("label", pa.array([0] * 40, pa.int32())),
+            ("image", pa.array([b"12345"] * 40, pa.binary(5))),
+        ],
+        ids=["text", "int32", "size"],
+    )
+    def test_part_whose_columns_are_not_those_of_the_manifest_is_refused(
+        self, tmp_path: Path, name: str, column: pa.Array
+    ) -> None:
+        table = rows(0, 40)
+        with pytest.raises(Exception) as caught:
+            prepare(tmp_path, table.set_column(table.schema.get_field_index(name), name, column), rows(100, 10))
+        cause = driver._root_cause(caught.value)
+        assert isinstance(cause, ValueError)
+        expected, found = str(cause).split(", got ")
+        assert f"'{name}': '{COLUMNS.field(name).type}'" in expected and f"'{name}': '{column.type}'" in found
+
+    def test_part_that_was_changed_is_refused_by_name(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_part = tables.write_part
+
+        def write_another(uri: URI, table: pa.Table, **place: Any) -> File:
+            file = write_part(uri, table, **place)
+            files.replace(uri.child(file.path), b"x" * file.size)
+            return file
+
+        monkeypatch.setattr(tables, "write_part", write_another)
+        with pytest.raises(Exception) as caught:
+            prepare(tmp_path, rows(0, 40), rows(100, 10))
+        cause = driver._root_cause(caught.value)
+        assert type(cause).__name__ == "Damaged"
+        assert "train/part-00000-" in str(cause) and "SHA-256" in str(cause)
+
+
+class TestUnusableDatasets:
+    """Refused before Ray is asked for anything."""
+
+    @pytest.mark.parametrize(
+        ("said", "message"),
+        [
+            (
+                COLUMNS.set(2, pa.field("label", pa.int8())),
+                "schema must be .*'label': 'int64'.*, got .*'label': 'int8'",
+            ),
+            (COLUMNS.set(1, pa.field("image", pa.binary(5))), r"schema must be .*binary\[4\].*, got .*binary\[5\]"),
+            (COLUMNS.remove(0), "schema must be .*'id': 'int64'.*, got"),
+            (COLUMNS.remove_metadata(), "names no image shape and classes"),
+        ],
+        ids=["dtype", "size", "column", "metadata"],
+    )
+    def test_wrong_schema_is_refused_with_expected_and_found(
+        self, tmp_path: Path, said: pa.Schema, message: str
+    ) -> None:
+        with pytest.raises(ValueError, match=message):
+            prepare(tmp_path, rows(0, 40), rows(100, 10), said=said)
+
+    @pytest.mark.parametrize("empty", ["train", "test"])
+    def test_split_without_rows_is_refused_by_name(self, tmp_path: Path, empty: str) -> None:
+        train, test = rows(0, 0 if empty == "train" else 40), rows(100, 0 if empty == "test" else 10)
+        with pytest.raises(ValueError, match=f"the raw dataset has no rows in split '{empty}'"):
+            prepare(tmp_path, train, test)
+
+    def test_class_without_training_rows_is_refused_by_name(self, checked: pd.DataFrame) -> None:
+        left = placed(checked[(checked["label"] != 2) | (checked["source"] == "test")])
+        with pytest.raises(ValueError, match="no training row is left of class two"):
+            preprocess._check_complete(left, ("zero", "one", "two", "three"))
