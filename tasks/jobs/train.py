@@ -27,7 +27,15 @@ from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.watchdog import watched
 from tasks.learning import checkpoint, images
 from tasks.learning.checkpoint import WrongResume
-from tasks.learning.loop import EpochMetrics, NonFiniteLoss, Trainer, WrongBatchSize, seed_everything
+from tasks.learning.loop import (
+    EpochMetrics,
+    NonFiniteLoss,
+    Trainer,
+    WrongBatchSize,
+    check_steps,
+    local_batch_size,
+    seed_everything,
+)
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
 
@@ -53,6 +61,7 @@ def run(spec: TrainSpec) -> None:
     started = time.monotonic()
     given = scale.resolve(spec.workers, threads=spec.threads, nodes=scale.nodes())
     prepared = manifest.load(spec.source)
+    _check_batch_size(spec.recipe["batch_size"], prepared, workers=given.workers)
     attempt = _new_attempt(spec.scratch)
     # A worker that is frozen as a whole answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
@@ -85,6 +94,16 @@ def run(spec: TrainSpec) -> None:
         return  # another run was first
     seconds = time.monotonic() - started
     checkpoint.commit(spec.scratch, spec.target, prepared=spec.source, statistics={"seconds": seconds})
+
+
+def _check_batch_size(batch_size: int, prepared: Manifest, *, workers: int) -> None:
+    """Raise `WrongBatchSize`, as every worker would, before there is any."""
+    for rank in range(workers):
+        rows = sum(
+            part.stop - part.start for part in parts.shard(prepared.split("train"), rank=rank, world_size=workers)
+        )
+        share = local_batch_size(batch_size, rank=rank, world_size=workers)
+        check_steps(rows // share if share else 0, batch_size=batch_size, world_size=workers, num_rows=rows)
 
 
 class Shards(DataConfig):

@@ -57,6 +57,20 @@ class WrongBatchSize(ValueError):
     """The batch is larger than the rows or smaller than the workers."""
 
 
+def local_batch_size(batch_size: int, *, rank: int, world_size: int) -> int:
+    """Rows of a global batch that fall to `rank`; the ranks' shares add up to it and differ by at most one."""
+    return batch_size // world_size + int(rank < batch_size % world_size)
+
+
+def check_steps(steps: int, *, batch_size: int, world_size: int, num_rows: int) -> None:
+    """Raise `WrongBatchSize` unless every rank has a step in each epoch; `num_rows` are those of one rank."""
+    if steps == 0:
+        raise WrongBatchSize(
+            f"batch_size must lie between the workers and the training rows: got {batch_size}"
+            f" with {world_size} workers and {num_rows} rows on one of them; choose another"
+        )
+
+
 class NonFiniteLoss(RuntimeError):
     """The loss became NaN or infinite: trying again would give the same."""
 
@@ -73,15 +87,11 @@ class Trainer:
         self.parallel: nn.Module = self.model
         if self.world_size > 1:
             self.parallel = DistributedDataParallel(self.model, gradient_as_bucket_view=True, static_graph=True)
-        extra = self.rank < recipe.batch_size % self.world_size
-        self.local_batch_size = recipe.batch_size // self.world_size + int(extra)
+        self.local_batch_size = local_batch_size(recipe.batch_size, rank=self.rank, world_size=self.world_size)
         steps = loader.num_train_rows() // self.local_batch_size if self.local_batch_size else 0
         self.steps_per_epoch = _all_reduced_min(steps, device)
-        if self.steps_per_epoch == 0:
-            raise WrongBatchSize(
-                f"batch_size must lie between the workers and the training rows: got {recipe.batch_size}"
-                f" with {self.world_size} workers and {loader.num_train_rows()} rows on one of them; choose another"
-            )
+        num_rows = loader.num_train_rows()
+        check_steps(self.steps_per_epoch, batch_size=recipe.batch_size, world_size=self.world_size, num_rows=num_rows)
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
         )

@@ -1,0 +1,84 @@
+"""What the driver of a training refuses before there is any worker."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage import files, manifest, tables
+from storage.uri import URI, DatasetURI
+from tasks.jobs import parts, scale, train
+from tasks.jobs.spec import TrainSpec
+from tasks.learning import images, recipes
+from tasks.learning.loop import WrongBatchSize, local_batch_size
+
+
+def training(folder: Path, *, rows: int, batch_size: int, workers: int) -> TrainSpec:
+    """A training on a committed dataset of `rows` training rows in two parts."""
+    prepared = DatasetURI(f"{folder}/prepared-0123456789ab")
+    pixels, labels = np.zeros((rows, 2, 2, 1), np.uint8), np.arange(rows) % 2
+    table = images.to_table(np.arange(rows), pixels, labels, classes=("cat", "dog"))
+    listed = [
+        tables.write_part(prepared, part, split="train", index=index)
+        for index, part in enumerate([table.slice(0, rows // 3), table.slice(rows // 3)])
+    ]
+    manifest.commit(prepared, kind="prepared", parents={}, parameters={}, listed=listed)
+    recipe = recipes.override(recipes.load("mnist-sample-resnet18"), {"batch_size": batch_size})
+    return TrainSpec(
+        storage=str(folder),
+        deadline_s=600,
+        prepared=prepared,
+        checkpoint=f"{folder}/checkpoint-0123456789ab",
+        runs=f"{folder}/runs",
+        recipe=recipe.to_dict(),
+        parameters={},
+        workers=workers,
+    )
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster for four workers, which is never asked for any."""
+    monkeypatch.setattr(scale, "nodes", lambda: [{"CPU": 5}])
+
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("a worker would have been started")
+
+    monkeypatch.setattr(train, "TorchTrainer", never)
+    monkeypatch.setattr(parts, "read", never)
+
+
+@pytest.mark.usefixtures("machine")
+class TestBatchSize:
+    @pytest.mark.parametrize(
+        ("rows", "batch_size", "workers", "named"),
+        [
+            (63, 64, 1, "got 64 with 1 workers and 63 rows on one of them"),
+            (63, 64, 2, "got 64 with 2 workers and 31 rows on one of them"),
+            (100, 3, 4, "got 3 with 4 workers and 25 rows on one of them"),
+            (3, 5, 4, "got 5 with 4 workers and 0 rows on one of them"),
+            (0, 1, 1, "got 1 with 1 workers and 0 rows on one of them"),
+        ],
+    )
+    def test_fewer_rows_than_the_batch_or_a_smaller_batch_than_the_workers_is_refused_by_name(
+        self, tmp_path: Path, rows: int, batch_size: int, workers: int, named: str
+    ) -> None:
+        spec = training(tmp_path, rows=rows, batch_size=batch_size, workers=workers)
+        with pytest.raises(WrongBatchSize, match=f"batch_size must lie between .* {named}; choose another"):
+            train.run(spec)
+        assert not files.walk(URI(spec.runs))
+
+    @pytest.mark.parametrize(("rows", "batch_size", "workers"), [(64, 64, 1), (64, 64, 4), (9, 4, 4), (10, 9, 3)])
+    def test_what_the_workers_can_train_on_is_not(
+        self, tmp_path: Path, rows: int, batch_size: int, workers: int
+    ) -> None:
+        with pytest.raises(AssertionError, match="a worker would have been started"):
+            train.run(training(tmp_path, rows=rows, batch_size=batch_size, workers=workers))
+
+
+@pytest.mark.parametrize(("batch_size", "world_size"), [(1, 1), (64, 3), (2, 4), (7, 7)])
+def test_shares_of_the_batch_add_up_to_it_and_differ_by_at_most_one(batch_size: int, world_size: int) -> None:
+    shares = [local_batch_size(batch_size, rank=rank, world_size=world_size) for rank in range(world_size)]
+    assert sum(shares) == batch_size
+    assert max(shares) - min(shares) <= 1
