@@ -4,10 +4,9 @@ import os
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 from flows import PROJECT
-from storage.uri import masked
+from storage.uri import is_web_address, masked
 from tasks.promote import PROMOTED
 
 WEBHOOK = "PIPELINE_WEBHOOK_URL"
@@ -63,7 +62,7 @@ def apply(client: Any) -> Iterator[str]:
 def webhook_url() -> str | None:
     """The address to tell, none for nobody; raises `ValueError` for one that cannot be called."""
     url = os.environ.get(WEBHOOK)
-    if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
+    if url and not is_web_address(url):
         raise ValueError(f"{WEBHOOK} must be an http:// or https:// address, got {masked(url)!r}")
     return url or None
 

@@ -57,6 +57,7 @@ def _main(arguments: argparse.Namespace) -> int:
         plan.check_numbers(
             workers=arguments.workers, deadline_minutes=arguments.deadline, stall_minutes=arguments.stall
         )
+        cluster.check_address()
         cluster.check_workers(arguments.workers)
         root = parse_root(arguments.storage)
         found = versions.known(root, recipe.data)

@@ -142,7 +142,7 @@ def predict_parser() -> argparse.ArgumentParser:
 def main_predict(argv: Sequence[str] | None = None) -> int:
     """Run batch prediction as the command line says; the exit code is 0, 1 (failed), 2 (wrong request) or 130."""
     arguments = predict_parser().parse_args(argv)
-    from tasks import batch
+    from tasks import batch, cluster
 
     request = {
         "dataset": arguments.dataset,
@@ -152,7 +152,14 @@ def main_predict(argv: Sequence[str] | None = None) -> int:
         "workers": arguments.workers,
         "deadline_minutes": arguments.deadline,
     }
-    return guarded(lambda: _requested(batch.resolve, **request) and run("predict", request, as_json=arguments.json))
+
+    def work() -> int:
+        _requested(cluster.check_address)
+        _requested(cluster.check_workers, arguments.workers)
+        _requested(batch.resolve, **request)
+        return run("predict", request, as_json=arguments.json)
+
+    return guarded(work)
 
 
 def checked(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -160,6 +167,7 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
     from tasks import cluster, plan
     from tasks.learning import recipes, sources
 
+    cluster.check_address()
     cluster.check_workers(arguments.workers)
     base = recipes.load(arguments.recipe)
     recipe = recipes.override(base, arguments.settings)
@@ -168,6 +176,8 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
     asked_for_sample = len(mirrors) < len(arguments.source)
     if asked_for_sample and (arguments.no_sample or mirrors):
         raise ValueError("--source sample cannot be combined with another --source or with --no-sample")
+    if arguments.data == "":
+        raise ValueError("--data must be the URI of a raw dataset, got nothing; leave it out to download")
     if arguments.data and arguments.source:
         raise ValueError("--data cannot be combined with --source: nothing is downloaded")
     made = plan.make(
@@ -271,7 +281,7 @@ def guarded(work: Any) -> int:
         if os.environ.get("PIPELINE_TRACEBACK"):
             raise
         lines = str(error).strip().splitlines() or [""]
-        ours = type(error).__module__.partition(".")[0] in ("flows", "storage", "tasks")
+        ours = type(error).__module__.partition(".")[0] in ("flows", "storage", "tasks", "__main__")
         note(f"error: {lines[0]}" if ours else f"error: {type(error).__name__}: {lines[0]}")
         for line in lines[1:]:
             note(line)
@@ -287,5 +297,5 @@ def note(text: str) -> None:
 
 def fail(text: str, *, code: int) -> NoReturn:
     """End with one line on stderr."""
-    note(f"error: {text}")
+    note(f"error: {' '.join(text.split())}")
     raise SystemExit(code)

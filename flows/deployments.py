@@ -5,6 +5,7 @@ have any more is removed from the server, as long as it carries the project's ta
 """
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
 
 from flows import PROJECT
+from storage.uri import is_web_address, masked
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -38,15 +40,19 @@ def main() -> int:
         description="Bring a Prefect server into line with prefect.yaml: deployments, schedules, automations.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.parse_args()
     return cli.guarded(_main)
 
 
 def _main() -> int:
-    from prefect.settings import get_current_settings
-
     from flows.cli import fail
+
+    url = os.environ.get("PREFECT_API_URL")
+    if url and not is_web_address(url):
+        fail(f"PREFECT_API_URL must be such as http://127.0.0.1:4200/api, got {masked(url)!r}", code=2)
+    from prefect.settings import get_current_settings
 
     if not get_current_settings().api.url:
         fail("PREFECT_API_URL is not set: name the server to deploy to, or start one with `make up`", code=2)
@@ -74,7 +80,8 @@ def apply() -> list[str]:
         try:
             client.hello().raise_for_status()
         except httpx.HTTPError as error:
-            raise DeployFailed(f"no Prefect server answers at {client.api_url}: {error}; start it first") from None
+            place = masked(str(client.api_url))
+            raise DeployFailed(f"no Prefect server answers at {place}: {error}; start it first") from None
         before = _held(client)
         changes = [f"created work pool {name}" for name in _create_pools(client, wanted)]
         _run_prefect_deploy()

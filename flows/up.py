@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -40,6 +41,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Start a Prefect server, register the deployments of prefect.yaml and run a worker for them.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=4200, help="port of server and UI (default: %(default)s)")
@@ -47,17 +49,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    from flows import automations, deployments
     from flows.cli import fail
-    from flows.server import await_server
 
     host, port = arguments.host, arguments.port
     if not host.startswith("127.") and host != "localhost" and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
-        fail(f"--host {host} lets others in: set PREFECT_SERVER_API_AUTH_STRING=user:password first", code=2)
+        fail(f"--host {host!r} lets others in: set PREFECT_SERVER_API_AUTH_STRING=user:password first", code=2)
     if not 0 < port < 65536:
         fail(f"--port must be 1 to 65535, got {port}", code=2)
-    if _taken(host, port):
-        fail(f"--port {port} is in use: choose another with --port, or stop what listens there", code=2)
+    if trouble := _trouble(host, port):
+        fail(trouble, code=2)
+    from flows import automations, deployments
+    from flows.server import await_server
+
     try:
         deployments.declared()
         automations.webhook_url()
@@ -147,14 +150,17 @@ def _watch(server: Child, worker: Child) -> None:
     raise RuntimeError(f"the {name} ended by itself; it wrote:\n{ended.output()[-3000:]}")
 
 
-def _taken(host: str, port: int) -> bool:
+def _trouble(host: str, port: int) -> str:
+    """Why nobody can listen there, nothing when somebody can."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError:
-            return True
-    return False
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return f"--port {port} is in use: choose another with --port, or stop what listens there"
+            return f"nobody can listen at --host {host!r} --port {port}: {error.strerror}; choose others"
+    return ""
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 import os
 import re
 from typing import Self
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
+_LONGEST = 1000
+"""Characters of a storage root: S3 allows 1,024 with what lies below it, and a disk hardly more."""
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 
 
@@ -71,12 +73,25 @@ def parse_root(value: str, *, option: str = "--storage") -> Root:
     """
     if not value:
         raise ValueError(f"{option} must be a folder or s3://bucket/prefix, got nothing")
+    if len(value) > _LONGEST:
+        raise ValueError(
+            f"{option} must have at most {_LONGEST} characters, got {len(value)}: {masked(value)[:50]!r}..."
+        )
     if not re.match("[A-Za-z0-9+.-]*://|s3:|file:", value):
         value = os.path.abspath(os.path.expanduser(value))
     try:
         return Root(value)
     except ValueError as error:
         raise ValueError(f"{option}: {error}") from None
+
+
+def is_web_address(text: str) -> bool:
+    """Whether `text` is an http:// or https:// address with a host, and a port that can be if it has one."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def masked(text: str) -> str:
@@ -107,6 +122,8 @@ def _canonical(value: str) -> str:
 def _normal(path: str, *, shown: str) -> str:
     """The absolute `path` without empty components, `.` and a slash at the end."""
     components = path.split("/")
-    if ".." in components or "\0" in path:
+    if "\0" in path:
+        raise ValueError(f"a URI must not contain a NUL character, got {shown!r}")
+    if ".." in components:
         raise ValueError(f"a URI must not contain '..', got {shown!r}")
     return "/" + "/".join(component for component in components if component not in ("", "."))

@@ -1,6 +1,7 @@
 """What batch prediction is asked for, resolved and checked before anything slow starts."""
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,9 @@ from tasks.plan import check_committed, check_numbers, is_committed, predictions
 
 if TYPE_CHECKING:
     from tasks.stage import Stage
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+"""Of a data set."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +80,8 @@ def summarize(request: BatchRequest, predictions: PredictionsURI, stages: Sequen
 
 def _champion(root: Root, model: str, dataset: DatasetURI) -> CheckpointURI:
     name = model.partition(":")[2] or _data_set(dataset)
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"--model must be a URI, champion or champion:NAME of a data set, got {model!r}")
     champion = registry.champion(root, name)
     if champion is None:
         raise ValueError(f"--model: {root} has no champion of {name!r}; run the pipeline first, or name a checkpoint")
@@ -83,8 +89,11 @@ def _champion(root: Root, model: str, dataset: DatasetURI) -> CheckpointURI:
 
 
 def _data_set(dataset: DatasetURI) -> str:
-    """The name of the data set that `dataset` was made from."""
+    """The name of the data set that `dataset` was made from; raises `ValueError` when it cannot be known."""
     made = manifest.load(dataset)
-    while made.kind != "raw":
-        made = manifest.load(DatasetURI(made.parents["raw"]))
-    return str(made.parameters.get("data", ""))
+    if made.kind != "raw":
+        raw = DatasetURI(parse_root(made.parents.get("raw", ""), option="--dataset: what it was made from"))
+        made = check_committed("--dataset: what it was made from", raw, kinds=("raw",))
+    if "data" not in made.parameters:
+        raise ValueError(f"--dataset: {dataset} does not say which data set it is of; give --model champion:NAME")
+    return str(made.parameters["data"])

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import files, manifest
-from storage.uri import URI, masked
+from storage.uri import URI, is_web_address, masked
 from tasks.child import Child
 from tasks.follow import Follower, JobFailed, JobRefused
 from tasks.jobs import scale
@@ -82,6 +82,7 @@ class Cluster:
         self._address = os.environ.get("RAY_ADDRESS", "")
         self._local = not self._address
         self._how_to_log_in = ""
+        check_address()
         if wanted and self._local:
             self._start()
 
@@ -237,6 +238,15 @@ def await_ray(child: Child, address: str) -> None:
             return
         time.sleep(_POLL_S)
     raise JobFailed(f"the local Ray did not start; it wrote:\n{child.output()[-2000:]}")
+
+
+def check_address() -> None:
+    """Raise `ValueError` naming RAY_ADDRESS when it cannot be the address of Ray's dashboard; nobody is asked yet."""
+    address = os.environ.get("RAY_ADDRESS")
+    if address and not is_web_address(address):
+        raise ValueError(
+            f"RAY_ADDRESS must be the address of Ray's dashboard, such as http://head:8265, got {masked(address)!r}"
+        )
 
 
 def check_workers(workers: int | None) -> None:

@@ -1,7 +1,6 @@
 """The plan of a run: every URI it will produce, computed from fingerprints before anything is done."""
 
 import dataclasses
-import math
 import os
 import re
 from functools import cached_property
@@ -18,6 +17,9 @@ VERSIONS = {"download": 1, "preprocess": 1, "train": 1, "predict": 1, "evaluate"
 
 _FINGERPRINTED = re.compile(r"-[0-9a-f]{12}$")
 """Results are found again by the fingerprints of what they were made from: a name without one could be anything's."""
+
+_YEAR = 365 * 24 * 60
+"""In minutes; the timers of Python, torch and Ray take no number of any size."""
 
 _PREPROCESS_FIELDS = ("seed", "validation_fraction", "max_quarantined")
 _NOT_TRAINING_FIELDS = ("name", "data", "fallback", "accuracy_floor", "margin", *_PREPROCESS_FIELDS[1:])
@@ -133,6 +135,7 @@ def make(
     """
     check_numbers(workers=workers, deadline_minutes=deadline_minutes, stall_minutes=stall_minutes)
     root = parse_root(storage)
+    _check_shift(recipe)
     files.check_writable(root)
     raw = _raw(data, recipe) if data else None
     plan = Plan(
@@ -155,18 +158,27 @@ def check_numbers(*, workers: int | None, deadline_minutes: float, stall_minutes
     """Raise `ValueError` naming the option and the value that is out of range."""
     if workers is not None and workers < 1:
         raise ValueError(f"--workers must be >= 1, got {workers}")
-    if not 0 < deadline_minutes < math.inf:
-        raise ValueError(f"--deadline must be > 0 minutes and finite, got {deadline_minutes}")
-    if not 0 < stall_minutes < math.inf:
-        raise ValueError(f"--stall must be > 0 minutes and finite, got {stall_minutes}")
+    for option, minutes in (("--deadline", deadline_minutes), ("--stall", stall_minutes)):
+        if not 0 < minutes <= _YEAR:
+            raise ValueError(f"{option} must be > 0 and at most {_YEAR} minutes, a year, got {minutes}")
+
+
+def _check_shift(recipe: Recipe) -> None:
+    """Raise `ValueError` when augmentation could move a whole image out of sight."""
+    side = min(datasets.load(recipe.data).image_shape[:2])
+    if recipe.max_shift >= side:
+        raise ValueError(f"max_shift must be < {side}, the side of the images of {recipe.data}, got {recipe.max_shift}")
 
 
 def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tuple[str, ...]) -> manifest.Manifest:
     """The manifest of `uri`; raises `ValueError` naming `option` when nothing of these kinds is committed there."""
     try:
+        files.check_readable(uri, option=option)
         made = manifest.load(uri)
     except FileNotFoundError:
         raise ValueError(f"{option}: nothing is committed at {uri}; give the URI that a run printed") from None
+    except manifest.Damaged as error:
+        raise ValueError(f"{option}: {error}") from None
     if not _FINGERPRINTED.search(uri.name):
         raise ValueError(f"{option}: the name must end in '-' and a fingerprint of 12 digits of 0-9a-f, got {uri}")
     if made.kind not in kinds:

@@ -69,8 +69,8 @@ class Recipe:
             raise ValueError(f"name must be 1 to 64 of a-z, 0-9 and '-', got {self.name!r}")
         datasets.check_known(self.data)
         models.check_known(self.model)
-        for name in ("epochs", "batch_size"):
-            _check(name, getattr(self, name), at_least=1)
+        _check("epochs", self.epochs, at_least=1, at_most=100_000)
+        _check("batch_size", self.batch_size, at_least=1, at_most=2**24)
         for name in ("weight_decay", "max_shift", "seed", "margin", "label_smoothing"):
             _check(name, getattr(self, name), at_least=0)
         _check("seed", self.seed, at_most=2**63 - 1)
@@ -114,6 +114,9 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Rec
             if not separator or not field:
                 raise ValueError(f"--set must be field=value, got {field + separator + value!r}")
         settings = {field: value for field, _, value in pairs}
+        for field, _, value in pairs:
+            if settings[field] != value:
+                raise ValueError(f"--set: {field} must be given once, got {value!r} and {settings[field]!r}")
     hints = typing.get_type_hints(Recipe)
     choices = ", ".join(name for name in hints if name not in ("name", "fallback"))
     changed = {}
@@ -152,8 +155,15 @@ def _check_type(field: str, value: Any, kind: Any) -> None:
         fits = value in typing.get_args(kind)
     else:
         fits = isinstance(value, float | int if kind is float else kind) and not isinstance(value, bool)
-    if not fits or (kind is float and not math.isfinite(value)):
+    if not fits or (kind is float and not _is_finite(value)):
         raise ValueError(f"{field} must be {_described(kind)}, got {value!r}")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # a whole number that no float can hold
+        return False
 
 
 def _check(
