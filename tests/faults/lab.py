@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from storage import files, manifest, tables
+from storage.manifest import Manifest
 from storage.uri import URI, DatasetURI
 from tasks.download import ingest
 from tasks.learning import datasets, images
@@ -59,7 +60,7 @@ class Lab:
         self.folder, self.server, self.proxy, self.checkout = folder, server, spoiling, checkout
         self.history = History(folder / "history.jsonl")
         self.disk, self.bucket = URI(str(folder / "root")), URI(f"s3://{server.bucket}/root")
-        self._kept: dict[URI, dict[str, bytes]] = {}
+        self._kept: dict[str, bytes] = {}
         self.golden = self._make_golden()
 
     def arguments(self, root: URI, *settings: str) -> list[str]:
@@ -84,42 +85,38 @@ class Lab:
         files.remove(root)
         if until is None:
             return
-        if root not in self._kept:
-            self._kept[root] = self._golden_content(root)
         stages = list(STAGES)[: list(STAGES).index(until) + 1]
         shelves = tuple(shelf + "/" for stage in stages for shelf in STAGES[stage])
         # A manifest last, as it was written, though nobody reads meanwhile.
-        for path in sorted(self._kept[root], key=lambda path: path.endswith(manifest.NAME)):
+        for path in sorted(self._kept, key=lambda path: path.endswith(manifest.NAME)):
             if path.startswith(shelves):
-                files.replace(root.child(path), self._kept[root][path])
+                files.replace(root.child(path), self._moved(path, root))
 
     def golden_path(self, shelf: str, ending: str) -> str:
         """Where the golden run left a file, relative to the root."""
-        found = [path for path in self._kept[self.disk] if path.startswith(shelf) and path.endswith(ending)]
+        found = [path for path in self._kept if path.startswith(shelf) and path.endswith(ending)]
         return found[0]
 
     def _make_golden(self) -> Golden:
-        content = self._golden_content(self.disk)
-        self._kept[self.disk] = content
-        made = {path.partition("/")[0]: json.loads(content[path]) for path in content if path.endswith(manifest.NAME)}
+        files.remove(self.disk)
+        write_raw(self.disk)
+        env = self.environment(self.disk) | {"PIPELINE_STRIKE": self.plan(None)}
+        result = Run(*self.arguments(self.disk), folder=self.folder / "runs", env=env).result()
+        self._kept = {entry.path: files.read(self.disk.child(entry.path)) for entry in files.walk(self.disk)}
+        checkpoint, predictions = (manifest.load(URI(result["uris"][name])) for name in ("checkpoint", "predictions"))
         return Golden(
-            weights=next(file["sha256"] for file in made["checkpoints"]["files"] if file["path"].startswith("weights")),
-            predictions=[[file[name] for name in ("path", "sha256", "rows")] for file in made["predictions"]["files"]],
-            metrics=self.golden_result["metrics"],
+            weights=next(file.sha256 for file in checkpoint.files if file.path.startswith("weights")),
+            predictions=[[file.path, file.sha256, file.rows] for file in predictions.files],
+            metrics=result["metrics"],
             raw=_raw_name(),
         )
 
-    def _golden_content(self, root: URI) -> dict[str, bytes]:
-        """Every file that a run leaves to which nothing happens."""
-        files.remove(root)
-        write_raw(root)
-        run = Run(
-            *self.arguments(root),
-            folder=self.folder / "runs",
-            env=self.environment(root) | {"PIPELINE_STRIKE": self.plan(None)},
-        )
-        self.golden_result = run.result()
-        return {entry.path: files.read(root.child(entry.path)) for entry in files.walk(root)}
+    def _moved(self, path: str, root: URI) -> bytes:
+        """A file as the golden run would have left it on another root: manifests name their parents."""
+        content = self._kept[path]
+        if root == self.disk or not path.endswith(manifest.NAME):
+            return content
+        return Manifest.model_validate_json(content.replace(self.disk.encode(), root.encode())).signed().to_json()
 
     def plan(self, strike: dict[str, Any] | None) -> str:
         """The value of `PIPELINE_STRIKE`."""
