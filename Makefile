@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run up deploy install check test test-slow lock clean
+.PHONY: help run up deploy install check test test-slow faults lock clean
 
 help: ## say what there is to type
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test: $(VENV)/.installed ## the tests, minutes (ARGS="-k name" for some)
 
 test-slow: $(VENV)/.installed ## the tests that kill whole runs and train twice
 	$(BIN)/pytest -m slow $(ARGS)
+
+faults: $(VENV)/.installed ## strike real runs with every kind of fault (ARGS=--quick: 10 minutes; ARGS=--help for more)
+	@$(BIN)/python -m tests.faults $(ARGS)
 
 lock: $(VENV)/.installed ## pin the newest versions that pyproject.toml allows
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \

@@ -25,7 +25,7 @@ The exit code is 0 when every case was survived, else 1."""
 
 def main() -> int:
     """Carry out the plan; 0 when everything was survived."""
-    arguments = _parser().parse_args()
+    arguments = parser().parse_args()
     console = Console(width=None if sys.stdout.isatty() else 150)
     plan = make_plan(arguments)
     if arguments.list:
@@ -49,14 +49,15 @@ def make_plan(arguments: argparse.Namespace) -> list[tuple[str, int]]:
     return [(names[index % len(names)], arguments.seed + index // len(names)) for index in range(count)]
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The options of the suite."""
+    made = argparse.ArgumentParser(
         prog="python -m tests.faults",
         description="Strike real runs with every kind of fault, and compare each with a run that was left alone.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
+    add = made.add_argument
     add("--quick", action="store_true", help="a short form of about 10 minutes")
     add("--count", type=int, default=0, metavar="N", help="at least so many cases, for a longer soak")
     add("--seed", type=int, default=0, help="what every choice is drawn from (default: %(default)s)")
@@ -64,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--list", action="store_true", help="show the plan and do nothing")
     add("--mutations", action="store_true", help="switch off each protection in turn: the suite has to notice")
     add("--folder", metavar="DIR", help="keep storage, logs and history there (default: removed at the end)")
-    return parser
+    return made
 
 
 def _faults(plan: Sequence[tuple[str, int]], folder: Path, console: Console) -> int:

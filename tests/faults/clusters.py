@@ -1,10 +1,12 @@
 """A Ray cluster of two nodes on this machine, each with a core of its own, one of which dies."""
 
 import contextlib
+import json
 import os
 import secrets
 import signal
 import sys
+import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,6 +69,13 @@ class TwoNodes:
         for pid, command in processes_with(f"{_MARK}={self._nodes[-1][1]}").items():
             self._case.strike(pid, signal.SIGKILL, what=f"node: {command[:40]}")
         await_that(lambda: len(nodes_of(self.address)) < before, limit_s=60, interval_s=0.5)
+
+    def jobs(self) -> list[str]:
+        """The ids of all jobs that were ever submitted."""
+        request = urllib.request.Request(f"{self.address}/api/jobs/")
+        request.add_header("Authorization", f"Bearer {self._env['RAY_AUTH_TOKEN']}")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return [str(job["submission_id"]) for job in json.load(answer)]
 
     def end(self) -> None:
         """End every node."""

@@ -1,0 +1,121 @@
+"""The flow itself. The same command again goes on."""
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tests.faults import deployed
+from tests.faults.case import Case, Failed
+from tests.faults.history import step, step_of
+from tests.faults.kinds.going_on import kill_flow, went_on_from_epoch_2
+from tests.faults.kinds.register import kind
+
+
+@kind("flow killed in preprocess")
+def _flow_killed_in_preprocess(case: Case) -> dict[str, Any]:
+    return _flow_killed(case, "preprocess", after="raw", mid=lambda event: "/train/part-" in event["at"])
+
+
+@kind("flow killed in train", quick=True)
+def _flow_killed_in_train(case: Case) -> dict[str, Any]:
+    return _flow_killed(case, "train", after="prepared", mid=step_of(2))
+
+
+@kind("flow killed in predict")
+def _flow_killed_in_predict(case: Case) -> dict[str, Any]:
+    return _flow_killed(case, "predict", after="checkpoint", mid=lambda event: "/predictions/" in event["at"])
+
+
+@kind("flow killed in evaluate")
+def _flow_killed_in_evaluate(case: Case) -> dict[str, Any]:
+    return _flow_killed(case, "evaluate", after="predictions")
+
+
+@kind("flow killed in promote")
+def _flow_killed_in_promote(case: Case) -> dict[str, Any]:
+    case.begin(after="evaluation")
+    case.run(*case.random.choice([("promote", ""), ("write", "/registry/"), ("written", "/registry/")]))
+    result = case.finish()
+    if len(case.paths("registry/*/*.json")) != 1:
+        raise Failed("the same decision was recorded twice")
+    return result
+
+
+@kind("flow killed in report")
+def _flow_killed_in_report(case: Case) -> dict[str, Any]:
+    return _flow_killed(case, "report", after="promotion")
+
+
+@kind("flow and its runner killed")
+def _flow_and_runner_killed(case: Case) -> dict[str, Any]:
+    case.begin(after="prepared")
+    deployed.kill_flow_and_runner(case)
+    return case.finish()
+
+
+@kind("flow gets SIGTERM")
+def _flow_terminated(case: Case) -> dict[str, Any]:
+    case.begin(after="prepared")
+    run = case.start()
+    case.reaches(run, step, "training began")
+    case.strike(run.process.pid, signal.SIGTERM, what="flow")
+    started = time.time()
+    case.wait(run)
+    case.until(lambda: not run.processes(), "everything ended")
+    case.recovery_s = time.time() - started
+    return case.finish()
+
+
+@kind("deadline passes")
+def _deadline(case: Case) -> dict[str, Any]:
+    after, point, at, minutes = case.random.choice(
+        [("prepared", "step", "epoch 1", "0.5"), ("predictions", "evaluate", "", "0.1")]
+    )
+    case.begin(after=after)
+    case.options = ("--deadline", minutes)
+    case.refused(case.start(point, at, action="hang"), "not done within")
+    case.options = ()
+    return case.finish()
+
+
+@kind("two flows at once", quick=True)
+def _two_at_once(case: Case) -> dict[str, Any]:
+    case.begin(after=case.random.choice(["raw", "prepared"]))
+    case.once.touch()
+    first, second = case.start(), case.start()
+    results = [case.goes_on(run) for run in (first, second)]
+    jobs = [event["at"] for event in case.history.events() if event["point"] == "job"]
+    if len(jobs) != len(set(jobs)) or not jobs:
+        raise Failed(f"work was done twice: {jobs}")
+    if results[0]["uris"] != results[1]["uris"]:
+        raise Failed("the two came to different results")
+    return results[1]
+
+
+@kind("lease holder frozen beyond its lease, then thawed")
+def _holder_frozen(case: Case) -> dict[str, Any]:
+    case.begin(after=case.random.choice(["prepared", "checkpoint"]))
+    first = case.start("job", action="freeze")
+    case.reaches(first, lambda event: "struck" in event, "the holder froze")
+    holder = next(event["pid"] for event in case.history.events() if "struck" in event)
+    result = case.goes_on(case.start())
+    case.strike(holder, signal.SIGCONT, what="the holder again")
+    if case.goes_on(first)["uris"] != result["uris"]:
+        raise Failed("the thawed holder came to another result")
+    return result
+
+
+def _flow_killed(
+    case: Case, stage: str, *, after: str, mid: Callable[[dict[str, Any]], bool] | None = None
+) -> dict[str, Any]:
+    """The flow is killed as the stage begins or, where there is work to watch for, in the middle of it."""
+    case.begin(after=after)
+    if mid is None or case.random.random() < 0.3:
+        case.run(stage)
+        return case.finish()
+    run = case.start()
+    case.reaches(run, mid, f"{stage} was under way")
+    kill_flow(case, run)
+    result = case.finish()
+    return went_on_from_epoch_2(case, result) if stage == "train" else result

@@ -1,0 +1,43 @@
+"""S3. What passes by itself is ridden out; what does not is told, and the same command goes on."""
+
+from functools import partial
+from typing import Any, get_args
+
+from storage import manifest
+from tests.faults.case import Case
+from tests.faults.kinds.register import kind
+from tests.faults.proxy import Fault
+
+
+def _add_s3_kinds() -> None:
+    for fault in get_args(Fault):
+        for way in ("reads", "writes", "commit"):
+            if fault != "truncated" or way == "reads":
+                scenario = partial(_s3_fault, fault=fault, way=way)
+                kind(f"S3: {fault} on {way}", quick=(fault, way) in [("503", "reads"), ("lost", "commit")])(scenario)
+
+
+def _s3_fault(case: Case, *, fault: Fault, way: str) -> dict[str, Any]:
+    after, source, target = case.random.choice(
+        [
+            ("raw", "/datasets/raw/", "/datasets/prepared/"),
+            *[("checkpoint", "/datasets/prepared/", "/predictions/")] * 2,
+            ("checkpoint", "/checkpoints/", "/predictions/"),
+            ("prepared", "/datasets/prepared/", "/checkpoints/"),
+        ]
+    )
+    case.begin(after=after, on_s3=True)
+    if way == "reads":
+        case.spoil(fault, "GET", source, times=1 if fault in ("stall", "403") else 2)
+    elif way == "writes":
+        case.spoil(fault, "PUT", target)
+    else:
+        case.spoil(fault, "PUT", case.golden_path(target, "/" + manifest.NAME))
+    run = case.start()
+    if fault != "403":
+        return case.rides_out(run)
+    case.refused(run, "PermissionError")
+    return case.finish()
+
+
+_add_s3_kinds()

@@ -1,0 +1,106 @@
+"""Stored bytes. What is damaged is never used."""
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from storage import manifest
+from tests.faults.case import Case, Failed
+from tests.faults.history import step_of
+from tests.faults.kinds.going_on import kill_flow, went_on_from_epoch_2
+from tests.faults.kinds.register import kind
+
+
+@kind("torn snapshot of Ray Train")
+def _torn_snapshot(case: Case) -> dict[str, Any]:
+    case.begin(after="prepared")
+    run = case.start()
+    case.reaches(run, step_of(2), "epoch 2 began")
+    kill_flow(case, run)
+    for path in case.paths("runs/*/attempt-*/checkpoint_manager_snapshot.json"):
+        case.damage(partial(_truncate, path), what=path.name)
+    return went_on_from_epoch_2(case, case.finish())
+
+
+@kind("checkpoint truncated")
+def _checkpoint_truncated(case: Case) -> dict[str, Any]:
+    return _checkpoint_damaged(case, _truncate)
+
+
+@kind("checkpoint flipped", quick=True)
+def _checkpoint_flipped(case: Case) -> dict[str, Any]:
+    return _checkpoint_damaged(case, partial(_flip, case))
+
+
+@kind("checkpoint missing")
+def _checkpoint_missing(case: Case) -> dict[str, Any]:
+    return _checkpoint_damaged(case, Path.unlink)
+
+
+@kind("dataset file flipped", quick=True)
+def _dataset_flipped(case: Case) -> dict[str, Any]:
+    return _dataset_damaged(case, "[tv]*/part-*", partial(_flip, case))
+
+
+@kind("dataset file truncated")
+def _dataset_truncated(case: Case) -> dict[str, Any]:
+    return _dataset_damaged(case, "t*/part-*", _truncate)
+
+
+@kind("dataset file deleted")
+def _dataset_deleted(case: Case) -> dict[str, Any]:
+    return _dataset_damaged(case, "t*/part-*", Path.unlink)
+
+
+@kind("manifest flipped")
+def _manifest_flipped(case: Case) -> dict[str, Any]:
+    return _dataset_damaged(case, manifest.NAME, partial(_flip, case))
+
+
+@kind("disk full")
+def _disk_full(case: Case) -> dict[str, Any]:
+    after, at = case.random.choice(
+        [
+            *(("raw", "/train/part-"), ("prepared", "/epoch-0001/weights"), ("prepared", "/checkpoints/")),
+            *(("checkpoint", "/predictions/"), ("predictions", "/evaluations/")),
+        ]
+    )
+    case.begin(after=after)
+    case.refused(case.start("write", at, action="full"), "is full")
+    return case.finish()
+
+
+def _checkpoint_damaged(case: Case, change: Callable[[Path], None]) -> dict[str, Any]:
+    """The newest checkpoint is damaged after the last epoch, before the commit; the one before it is used."""
+    case.begin(after="prepared")
+    run = case.start("write", "/checkpoints/", action="freeze")
+    case.reaches(run, lambda event: "struck" in event, "training ended")
+    kill_flow(case, run)
+    victim = case.random.choice(case.paths("runs/*/attempt-*/epoch-0002/*"))
+    case.damage(lambda: change(victim), what=victim.name)
+    result = went_on_from_epoch_2(case, case.finish())
+    if sum(step_of(2)(event) for event in case.history.events()) <= sum(map(step_of(1), case.history.events())):
+        raise Failed("epoch 2 was not trained again: the damaged checkpoint was used")
+    return result
+
+
+def _dataset_damaged(case: Case, files_: str, change: Callable[[Path], None]) -> dict[str, Any]:
+    case.begin(after="prepared")
+    victim = case.random.choice(case.paths(f"datasets/prepared/*/{files_}"))
+    case.damage(lambda: change(victim), what=victim.name)
+    case.refused(case.start(), "Damaged")
+    folder = next(path for path in victim.parents if path.parent.name == "prepared")
+    shutil.rmtree(folder)  # as the message says
+    return case.finish()
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _flip(case: Case, path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[case.random.randrange(len(content))] ^= 1 << case.random.randrange(8)
+    path.write_bytes(content)

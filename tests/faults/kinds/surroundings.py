@@ -1,0 +1,84 @@
+"""What surrounds the training workers. A fresh job goes on, in the same command."""
+
+from typing import Any
+
+from storage import manifest
+from tests.faults import clusters
+from tests.faults.case import Case, Failed
+from tests.faults.history import step_of
+from tests.faults.kinds.going_on import went_on_from_epoch_2
+from tests.faults.kinds.register import kind
+from tests.faults.lab import STAGES
+
+
+@kind("controller killed")
+def _controller_killed(case: Case) -> dict[str, Any]:
+    case.begin(after="prepared")
+    run = case.start()
+    case.reaches(run, step_of(2), "epoch 2 began")
+    case.strike_process(run, "ray::TrainController")
+    return went_on_from_epoch_2(case, case.goes_on(run))
+
+
+@kind("job's driver killed")
+def _driver_killed(case: Case) -> dict[str, Any]:
+    after, target = case.random.choice(
+        [("raw", "prepared"), ("prepared", "checkpoints"), ("checkpoint", "predictions")]
+    )
+    case.begin(after=after)
+    return case.goes_on(case.start("job", f"/{target}/"))
+
+
+@kind("local Ray killed")
+def _ray_killed(case: Case) -> dict[str, Any]:
+    case.begin(after="prepared")
+    run = case.start()
+    case.reaches(run, step_of(2), "epoch 2 began")
+    case.strike_process(run, "gcs_server")
+    return went_on_from_epoch_2(case, case.goes_on(run))
+
+
+@kind("node killed")
+def _node_killed(case: Case) -> dict[str, Any]:
+    case.begin(after="prepared")
+    with clusters.two_nodes(case) as cluster:
+        run = case.start()
+        case.reaches(run, step_of(2), "epoch 2 began")
+        cluster.kill_a_node()
+        cluster.add_a_node()
+        return case.goes_on(run)
+
+
+@kind("crash in Parquet writing", quick=True)
+def _crash_in_writing(case: Case) -> dict[str, Any]:
+    after, part = case.random.choice([("raw", "/train/part-"), ("checkpoint", "/predictions/")])
+    case.begin(after=after)
+    return case.goes_on(case.start("write", part))
+
+
+@kind("crash between data and manifest", quick=True)
+def _crash_before_manifest(case: Case) -> dict[str, Any]:
+    stage = case.random.choice([stage for stage in STAGES if stage not in ("raw", "promotion")])
+    case.begin(after=_before(stage))
+    return case.settle(case.start("write", case.golden_path(STAGES[stage][0], "/" + manifest.NAME)))
+
+
+def _before(stage: str) -> str:
+    return list(STAGES)[list(STAGES).index(stage) - 1]
+
+
+@kind("second flow joins the first one's job on a cluster")
+def _second_joins(case: Case) -> dict[str, Any]:
+    case.begin(after="prepared")
+    with clusters.two_nodes(case) as cluster:
+        first = case.start()
+        case.reaches(first, step_of(1), "training began")
+        second = case.start()
+        case.once.touch()
+        results = [case.goes_on(run) for run in (first, second)]
+        jobs = [job for job in cluster.jobs() if job.startswith("train-")]
+    if len(jobs) != 1:
+        raise Failed(f"two flows made {len(jobs)} jobs: {jobs}")
+    if results[0]["uris"] != results[1]["uris"]:
+        raise Failed("the two came to different results")
+    return results[1]

@@ -1,0 +1,92 @@
+"""Training workers that are struck. Ray Train starts them again, in the same command."""
+
+from typing import Any
+
+from storage import files
+from tests.faults.case import Case, Failed
+from tests.faults.kinds.register import kind
+from tests.runs import Run
+
+_QUICK_STALL = ("--stall", "0.5")
+
+
+@kind("worker killed while it is launched")
+def _worker_killed_at_launch(case: Case) -> dict[str, Any]:
+    case.begin(after="prepared")
+    run = case.start()
+    case.strike_process(run, "ray::RayTrainWorker")
+    return case.goes_on(run)
+
+
+@kind("worker killed in mid-epoch", quick=True)
+def _worker_killed(case: Case) -> dict[str, Any]:
+    return case.goes_on(_struck_in_step(case, "kill"))
+
+
+@kind("worker killed in report")
+def _worker_killed_in_report(case: Case) -> dict[str, Any]:
+    case.begin(after="prepared")
+    return case.goes_on(case.start("report", _any_epoch(case), rank=_any_rank(case)))
+
+
+@kind("worker killed in upload")
+def _worker_killed_in_upload(case: Case) -> dict[str, Any]:
+    case.begin(after="prepared")
+    file = case.random.choice(["weights", "training", "checkpoint.json"])
+    return case.goes_on(case.start("write", f"/epoch-000{case.random.randint(1, 2)}/{file}"))
+
+
+@kind("worker frozen")
+def _worker_frozen(case: Case) -> dict[str, Any]:
+    case.options = _QUICK_STALL
+    return case.goes_on(_struck_in_step(case, "freeze"))
+
+
+@kind("rank stuck in a step", quick=True)
+def _rank_stuck(case: Case) -> dict[str, Any]:
+    case.options = _QUICK_STALL
+    return case.goes_on(_struck_in_step(case, "hang"))
+
+
+@kind("rank leaves the loop early")
+def _rank_leaves(case: Case) -> dict[str, Any]:
+    case.begin(after="prepared")
+    case.options = _QUICK_STALL
+    return case.goes_on(case.start("report", _any_epoch(case), rank=_any_rank(case), action="leave"))
+
+
+@kind("exception in user code")
+def _exception(case: Case) -> dict[str, Any]:
+    return case.goes_on(_struck_in_step(case, "raise"))
+
+
+@kind("worker exits with 0")
+def _worker_exits(case: Case) -> dict[str, Any]:
+    return case.goes_on(_struck_in_step(case, "exit"))
+
+
+@kind("training diverges")
+def _diverges(case: Case) -> None:
+    case.begin(after="prepared")
+    case.settings = ("learning_rate=1e30",)
+    run = case.start()
+    case.once.touch()
+    case.refused(run, "lower learning_rate")
+    if files.walk(case.root.child("checkpoints")):
+        raise Failed("a model that diverged was published")
+    if case.history.has(lambda event: event["point"] == "step" and event["at"] == "epoch 2"):
+        raise Failed("training went on after it had diverged")
+
+
+def _struck_in_step(case: Case, action: str) -> Run:
+    case.begin(after="prepared")
+    skip = case.random.randrange(15)
+    return case.start("step", _any_epoch(case), action=action, rank=_any_rank(case), skip=skip)
+
+
+def _any_epoch(case: Case) -> str:
+    return f"epoch {case.random.randint(1, 2)}"
+
+
+def _any_rank(case: Case) -> int:
+    return case.random.randint(0, 1)

@@ -1,0 +1,55 @@
+"""The fault suite itself: its plan is repeatable, its mutations still apply, and nobody pays for it when it is off."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage import hooks
+from tests.faults.__main__ import make_plan, parser
+from tests.faults.history import History
+from tests.faults.kinds import KINDS
+from tests.faults.mutations import MUTATIONS, Mutation
+from tests.runs import CHECKOUT
+
+
+def test_the_same_seed_gives_the_same_plan_and_each_kind_is_in_it() -> None:
+    plans = [make_plan(parser().parse_args(["--seed", "7", "--count", "100"])) for _ in range(2)]
+    assert plans[0] == plans[1]
+    assert {name for name, _ in plans[0]} == set(KINDS) and len(plans[0]) == 100
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.protection)
+def test_a_mutation_changes_code_that_is_there_and_names_a_kind(mutation: Mutation) -> None:
+    assert (CHECKOUT / mutation.file).read_text().count(mutation.code) == 1
+    assert mutation.kind in KINDS
+
+
+def test_without_a_suite_a_point_does_nothing() -> None:
+    assert hooks._PLAN is None
+    assert hooks.reached("write", "anywhere") is None
+
+
+def test_of_all_processes_that_come_by_one_is_struck_and_all_are_in_the_history(tmp_path: Path) -> None:
+    strike = {
+        "point": "write",
+        "at": "/part",
+        "rank": None,
+        "skip": 1,
+        "action": "exit",
+        "once": str(tmp_path / "once"),
+    }
+    plan = json.dumps({"history": str(tmp_path / "history"), "strike": strike})
+    program = (
+        "from storage.hooks import reached; [reached('write', f'/part-{n}') for n in range(3)]; raise SystemExit(3)"
+    )
+    command = [sys.executable, "-c", program]
+    env = os.environ | {"PIPELINE_STRIKE": plan}
+    codes = [subprocess.run(command, env=env, cwd=CHECKOUT).returncode for _ in range(2)]
+    assert codes == [0, 3]  # the first is struck at its second match, the second not at all
+    events = list(History(tmp_path / "history").events())
+    assert [event["at"] for event in events if "struck" not in event] == [f"/part-{n}" for n in (0, 1, 0, 1, 2)]
+    assert [event["at"] for event in events if "struck" in event] == ["/part-1"]
