@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from storage import files
-from storage.uri import URI
+from storage.uri import URI, check_allowed, check_name
 
 FORMAT: Final = 1
 """Version of the manifest's own layout."""
@@ -46,6 +46,11 @@ class File(BaseModel):
     """Rows of a table, none for other files."""
     sha256: str
 
+    @field_validator("split")
+    @classmethod
+    def _is_name(cls, value: str | None) -> str | None:
+        return None if value is None else check_name(value, field="split")
+
 
 class Manifest(BaseModel):
     """What a URI holds and what made it; immutable once committed."""
@@ -71,6 +76,11 @@ class Manifest(BaseModel):
     digest: str | None = None
     """SHA-256 of all of the above as `to_json` writes it, without this; none in manifests of earlier versions."""
 
+    @field_validator("parents")
+    @classmethod
+    def _are_uris(cls, value: dict[str, str]) -> dict[str, str]:
+        return {role: str(URI(parent)) for role, parent in value.items()}
+
     def split(self, name: str | None) -> list[File]:
         """The files of one split in their order; all files when `name` is none."""
         return [file for file in self.files if name is None or file.split == name]
@@ -89,8 +99,10 @@ class Manifest(BaseModel):
 def load(uri: URI) -> Manifest:
     """The manifest of a committed URI.
 
-    Raises `FileNotFoundError` when nothing is committed there, `Damaged` when the manifest is not what was committed.
+    Raises `FileNotFoundError` when nothing is committed there, `Damaged` when the manifest is not what was committed, and
+    `ValueError` when nothing may be read there: whatever names a URI, a person or a manifest, it is opened here.
     """
+    check_place(uri, NAME)
     try:
         content = files.read(uri.child(NAME))
     except FileNotFoundError:
@@ -133,6 +145,7 @@ def verify(uri: URI) -> Manifest:
 
 def read_file(uri: URI, file: File) -> bytes:
     """The bytes of one listed file, never other bytes than were committed; raises `Damaged`."""
+    check_place(uri, file.path)
     try:
         content = files.read(uri.child(file.path))
     except FileNotFoundError:
@@ -164,6 +177,7 @@ def write_file(
         file = file.model_copy(update={"path": path})
         if files.exists(uri.child(NAME)):
             return file
+    check_place(uri, file.path)
     files.replace(uri.child(file.path), content)
     return file
 
@@ -191,11 +205,20 @@ def commit(
         statistics=dict(statistics or {}),
     )
     content = manifest.signed().to_json()
+    check_place(uri, NAME)
     try:
         files.create(uri.child(NAME), content)
     except FileExistsError:
         return load(uri)
     return Manifest.model_validate_json(content)  # as every later reader sees it: JSON has no tuples, no integer keys
+
+
+def check_place(uri: URI, path: str) -> None:
+    """Raise `ValueError` when `uri` is not allowed, `Damaged` when it, or `path` in it, is a link out of its folder."""
+    check_allowed(uri)
+    for place, folder in ((uri, uri.parent), (uri.child(path), uri)):
+        if not place.lies_in(folder):
+            raise Damaged(f"{place} is a link that leads out of {folder}: put what it leads to in its place")
 
 
 @functools.cache
@@ -224,6 +247,7 @@ def _git_commit() -> str | None:
 
 
 def _check_size(uri: URI, file: File) -> None:
+    check_place(uri, file.path)
     try:
         found = files.size(uri.child(file.path))
     except FileNotFoundError:

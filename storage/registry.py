@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage import files
-from storage.manifest import Damaged
-from storage.uri import URI, CheckpointURI, Root
+from storage.manifest import Damaged, check_place
+from storage.uri import URI, CheckpointURI, Root, check_name
 
 ROLLED_BACK = "rolled back by hand from "
 """How the reason of a rollback begins, before the checkpoint that it took out of charge."""
@@ -85,7 +85,7 @@ def append(root: Root, data: str, decision: Decision) -> None:
 
 
 def _folder(root: Root, data: str) -> URI:
-    return root.child(f"registry/{data}")
+    return root.child(f"registry/{check_name(data, field='data set')}")
 
 
 def _recorded(root: Root, data: str) -> list[URI]:
@@ -95,6 +95,7 @@ def _recorded(root: Root, data: str) -> list[URI]:
 
 
 def _read(uri: URI) -> Decision:
+    check_place(uri.parent, uri.name)
     try:
         return Decision.model_validate_json(files.read(uri))
     except ValidationError as error:

@@ -33,6 +33,7 @@ def write_part(uri: URI, table: pa.Table, *, split: str, index: int) -> File:
 
 def entry(uri: URI, path: str, *, split: str) -> File | None:
     """The manifest entry of a part that `write_part` wrote to `path`, none when its name does not fit its content."""
+    manifest.check_place(uri, path)
     content = files.read(uri.child(path))
     digest = hashlib.sha256(content).hexdigest()
     if not path.endswith(f"-{digest[: manifest.DIGEST_LENGTH]}.parquet"):

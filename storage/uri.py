@@ -7,7 +7,11 @@ from urllib.parse import unquote, urlsplit
 
 _LONGEST = 1000
 """Characters of a storage root: S3 allows 1,024 with what lies below it, and a disk hardly more."""
+ALLOWED_ROOTS = "PIPELINE_ALLOWED_ROOTS"
+"""Environment variable: folders and s3://bucket/prefix, comma separated; nothing outside them is read or written."""
+
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 
 class URI(str):
@@ -37,9 +41,20 @@ class URI(str):
         """The digest at the end of the name: what made the bytes."""
         return self.name.rpartition("-")[2]
 
+    @property
+    def parent(self) -> "URI":
+        """The folder that it lies in; a bucket and `/` lie in themselves."""
+        above = self.rpartition("/")[0]
+        return self if above == "s3:/" else URI(above or "/")
+
     def child(self, path: str) -> "URI":
         """The place called `path` (relative, may have several components) below this one."""
         return URI(f"{self.rstrip('/')}/{path}")
+
+    def lies_in(self, folder: "URI") -> bool:
+        """Whether it is at or below `folder`, once every link on the way to either is followed."""
+        places = [str(uri) if uri.is_s3 else os.path.realpath(uri) for uri in (self, folder)]
+        return f"{places[0]}/".startswith(f"{places[1].rstrip('/')}/")
 
 
 class Root(URI):
@@ -80,9 +95,36 @@ def parse_root(value: str, *, option: str = "--storage") -> Root:
     if not re.match("[A-Za-z0-9+.-]*://|s3:|file:", value):
         value = os.path.abspath(os.path.expanduser(value))
     try:
-        return Root(value)
+        root = Root(value)
+        check_allowed(root)
     except ValueError as error:
         raise ValueError(f"{option}: {error}") from None
+    return root
+
+
+def check_allowed(uri: URI) -> None:
+    """Raise `ValueError` unless `uri` lies in one of PIPELINE_ALLOWED_ROOTS; where that is not set, all is allowed."""
+    listed = os.environ.get(ALLOWED_ROOTS)
+    if not listed:
+        return
+    try:
+        roots = [URI(root.strip()) for root in listed.split(",")]
+    except ValueError as error:
+        raise ValueError(f"{ALLOWED_ROOTS} must be folders and s3://bucket/prefix, comma separated: {error}") from None
+    if not any(uri.lies_in(root) for root in roots):
+        raise ValueError(f"{uri} lies in none of {ALLOWED_ROOTS}: {', '.join(roots)}")
+
+
+def is_name(text: str) -> bool:
+    """Whether `text` may become part of a path as the name of something."""
+    return _NAME.fullmatch(text) is not None
+
+
+def check_name(name: str, *, field: str) -> str:
+    """`name`, if it is one; raises `ValueError` naming `field` for anything else."""
+    if not is_name(name):
+        raise ValueError(f"{field} must be 1 to 64 of a-z, 0-9 and '-', got {name!r}")
+    return name
 
 
 def is_web_address(text: str) -> bool:

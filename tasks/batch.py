@@ -1,18 +1,17 @@
 """What batch prediction is asked for, resolved and checked before anything slow starts."""
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from storage import files, manifest, registry
-from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root, parse_root
+from storage.admin.catalog import check_links
+from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root, check_name, parse_root
 from tasks.plan import check_committed, check_numbers, is_committed, predictions_of
 
 if TYPE_CHECKING:
     from tasks.stage import Stage
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 """Of a data set."""
 
 
@@ -45,6 +44,7 @@ def resolve(
     check_numbers(workers=workers, deadline_minutes=deadline_minutes)
     root = parse_root(storage)
     files.check_writable(root)
+    check_links(root)
     data = DatasetURI(parse_root(dataset, option="--dataset"))
     made = check_committed("--dataset", data, kinds=("raw", "prepared"))
     splits = sorted({file.split for file in made.files if file.split and file.split != "quarantine"})
@@ -79,9 +79,7 @@ def summarize(request: BatchRequest, predictions: PredictionsURI, stages: Sequen
 
 
 def _champion(root: Root, model: str, dataset: DatasetURI) -> CheckpointURI:
-    name = model.partition(":")[2] or _data_set(dataset)
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"--model must be a URI, champion or champion:NAME of a data set, got {model!r}")
+    name = check_name(model.partition(":")[2] or _data_set(dataset), field="--model champion:NAME")
     champion = registry.champion(root, name)
     if champion is None:
         raise ValueError(f"--model: {root} has no champion of {name!r}; run the pipeline first, or name a checkpoint")

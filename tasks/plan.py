@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from storage import files, manifest, registry
+from storage.admin.catalog import check_links
 from storage.fingerprint import fingerprint
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, Root, parse_root
 from tasks.learning import datasets
@@ -137,6 +138,7 @@ def make(
     root = parse_root(storage)
     _check_shift(recipe)
     files.check_writable(root)
+    check_links(root)
     raw = _raw(data, recipe) if data else None
     plan = Plan(
         root=root,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from storage import files, manifest
+from storage.admin.catalog import check_links
 from storage.uri import DatasetURI, Root
 
 
@@ -14,6 +15,7 @@ def known(root: Root, data: str) -> list[DatasetURI]:
     folder = root.child("datasets/raw")
     try:
         files.check_readable(root)
+        check_links(root)
         entries = files.walk(folder)
     except FileNotFoundError:
         entries = []

@@ -304,7 +304,7 @@ def test_a_wrong_parameter_of_a_deployment_is_refused_by_name(
         ({"dataset": "{raw}\0"}, "--dataset: a URI must not contain a NUL character"),
         ({"split": "train"}, "--split must be one of test, got 'train'"),
         ({"workers": -1}, "--workers must be >= 1, got -1"),
-        ({"model": "champion:A B"}, "--model must be a URI, champion or champion:NAME"),
+        ({"model": "champion:A B"}, "--model champion:NAME must be 1 to 64 of a-z"),
         ({"model": "{sample}"}, "--model must be of kind checkpoint"),
     ],
 )

@@ -1,6 +1,7 @@
 """The plan: the same request gives the same URIs, and each URI depends on what decides its bytes and nothing else."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,8 @@ import pytest
 
 from storage import manifest, registry
 from storage.registry import Decision
-from storage.uri import URI, CheckpointURI
-from tasks import plan
+from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI
+from tasks import batch, plan
 from tasks.learning import recipes
 from tasks.plan import Plan
 
@@ -164,3 +165,52 @@ class TestRequest:
     def test_bad_number_is_refused_by_name(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
         with pytest.raises(ValueError, match=message):
             make(tmp_path, **changes)
+
+    @pytest.mark.parametrize("shelf", ["checkpoints", "datasets", "runs"])
+    def test_shelf_that_leads_out_of_the_root_is_refused_by_name(self, tmp_path: Path, shelf: str) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "root").mkdir()
+        (tmp_path / "root" / shelf).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(ValueError, match=f"^--storage: {tmp_path}/root/{shelf} is a link that leads out of"):
+            make(tmp_path / "root")
+        with pytest.raises(ValueError, match=f"^--storage: {tmp_path}/root/{shelf} is a link that leads out of"):
+            ask_to_predict(tmp_path / "root", dataset=tmp_path, model="champion")
+
+    def test_root_may_be_a_link(self, tmp_path: Path) -> None:
+        (tmp_path / "big-disk").mkdir()
+        (tmp_path / "root").symlink_to(tmp_path / "big-disk")
+        assert make(tmp_path / "root").root == str(tmp_path / "root")
+
+    def test_what_is_not_allowed_is_refused_with_its_option(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(ALLOWED_ROOTS, str(tmp_path / "root"))
+        root, outside = tmp_path / "root", tmp_path / "root2"
+        requests: dict[str, Callable[[], object]] = {
+            "--storage": lambda: make(outside),
+            "--data": lambda: make(root, data=str(outside / "x")),
+            "--dataset": lambda: ask_to_predict(root, dataset=outside / "x", model="champion"),
+        }
+        for option, request in requests.items():
+            with pytest.raises(ValueError, match=f"^{option}: {outside}.* lies in none of PIPELINE_ALLOWED_ROOTS"):
+                request()
+        assert not outside.exists()
+
+    def test_model_that_is_not_allowed_or_no_name_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(ALLOWED_ROOTS, str(tmp_path / "root"))
+        dataset = URI(f"{tmp_path}/root/datasets/raw/digits-0123456789ab")
+        commit(dataset)
+        with pytest.raises(ValueError, match=f"^--model: {tmp_path}/x lies in none of PIPELINE_ALLOWED_ROOTS"):
+            ask_to_predict(tmp_path / "root", dataset=Path(dataset), model=f"{tmp_path}/x")
+        for name in ("../../x", "A", "a.b"):
+            with pytest.raises(ValueError, match="^--model champion:NAME must be 1 to 64 of a-z, 0-9 and '-', got"):
+                ask_to_predict(tmp_path / "root", dataset=Path(dataset), model=f"champion:{name}")
+
+
+def ask_to_predict(root: Path, *, dataset: Path, model: str) -> object:
+    """What batch prediction makes of a request."""
+    return batch.resolve(
+        storage=str(root), model=model, dataset=str(dataset), split=None, workers=None, deadline_minutes=1
+    )

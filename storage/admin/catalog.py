@@ -1,6 +1,7 @@
 """What lies below a storage root: every result with its files, committed or not, and the scratch of attempts."""
 
 import dataclasses
+import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, get_args
@@ -24,6 +25,8 @@ SHELVES: Final[dict[str, str]] = {
     SCRATCH: "runs",
 }
 """Where the folders of each kind lie below a root; whatever else lies there is none of ours."""
+_NOT_SHELVES: Final = ("leases", "registry")
+"""Where else a folder lies for each target or data set."""
 
 _THREADS = 8
 """How much is looked at at once: on S3 each look takes a round trip or two."""
@@ -73,6 +76,23 @@ def places(root: Root, kinds: Iterable[str] = SHELVES) -> list[tuple[URI, str]]:
         ]
 
 
+def check_links(root: Root) -> None:
+    """Raise `ValueError` naming `--storage` when a shelf, or a folder on one, is a link that leads out of `root`.
+
+    `root` itself may be a link. What lies in the folders is looked at when it is read or written.
+    """
+    if root.is_s3:
+        return
+    for shelf in ("datasets", *SHELVES.values(), *_NOT_SHELVES):
+        folder = root.child(shelf)
+        links = [place for place in [folder, *map(folder.child, files.children(folder))] if os.path.islink(place)]
+        for place in links:
+            if not place.lies_in(root):
+                raise ValueError(
+                    f"--storage: {place} is a link that leads out of {root}; link {root} as a whole instead"
+                )
+
+
 def survey(found: Sequence[tuple[URI, str]]) -> list[Folder]:
     """The folders at these `places` that have files in them, or cannot be looked into, in their order."""
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -89,7 +109,7 @@ def look(uri: URI, kind: str = "") -> Folder:
 def find(uri: URI, *, with_files: bool = True) -> Folder:
     """What is committed at `uri`, without looking for files where nothing is: it may be any place."""
     folder = _with_manifest(Folder(uri=uri, kind="", found=()))
-    return _with_files(folder) if with_files and (folder.manifest or folder.damage) else folder
+    return _with_files(folder) if with_files and folder.manifest else folder
 
 
 def _with_files(folder: Folder) -> Folder:
@@ -102,17 +122,14 @@ def _with_files(folder: Folder) -> Folder:
 def _with_manifest(folder: Folder) -> Folder:
     try:
         made = manifest.load(folder.uri)
-        parents = {role: URI(parent) for role, parent in made.parents.items()}
     except FileNotFoundError:
         rest = [entry for entry in folder.found if entry.path != manifest.NAME]
         return dataclasses.replace(folder, found=rest)
-    except Damaged as error:
+    except (Damaged, ValueError) as error:  # it may also lie outside the allowed roots
         return dataclasses.replace(folder, damage=str(error))
-    except ValueError as error:
-        damage = f"{folder.uri}/{manifest.NAME} cannot be read (parents: {error}); restore it from a copy"
-        return dataclasses.replace(folder, damage=damage)
     except Exception as error:
         return dataclasses.replace(folder, damage=_unreadable(folder.uri, error))
+    parents = {role: URI(parent) for role, parent in made.parents.items()}
     return dataclasses.replace(folder, kind=made.kind, manifest=made, parents=parents)
 
 

@@ -6,13 +6,13 @@ from storage import files, manifest, registry
 from storage.admin.catalog import KINDS
 from storage.manifest import Damaged, Manifest
 from storage.registry import Decision
-from storage.uri import URI, CheckpointURI, Root
+from storage.uri import URI, CheckpointURI, Root, is_name
 
 
 def data_sets(root: Root) -> list[str]:
-    """Sorted names of the data sets on which there are decisions."""
+    """Sorted names of the data sets on which there are decisions; what is called otherwise there is none of ours."""
     folder = root.child("registry")
-    return [name for name in files.children(folder) if files.children(folder.child(name))]
+    return [name for name in files.children(folder) if is_name(name) and files.children(folder.child(name))]
 
 
 def decisions(root: Root, data: str) -> list[Decision]:

@@ -96,6 +96,7 @@ def promote(root: Root, uri: URI) -> int:
     """Put a checkpoint in charge, whatever the gate says."""
     _committed(uri)
     files.check_writable(root)
+    catalog.check_links(root)
     data = championship.promote(root, CheckpointURI(uri))
     _print([f"{uri} is now the champion of {data}"])
     return 0
@@ -148,6 +149,7 @@ def _check_root(root: Root) -> None:
         files.check_readable(root)
     except FileNotFoundError:
         raise ValueError(f"--storage: there is nothing at {root}; run the pipeline first, or name another") from None
+    catalog.check_links(root)
 
 
 def _folder(uri: URI) -> Folder:

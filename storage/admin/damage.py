@@ -21,7 +21,8 @@ def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = l
     sizes = {entry.path: entry.size for entry in folder.found}
     for file in folder.manifest.files if folder.manifest else ():
         place = folder.uri.child(file.path)
-        wrong = _wrong_size(file, sizes.get(file.path)) or (_wrong_bytes(place, file) if deep else None)
+        wrong = None if place.lies_in(folder.uri) else "it is a link that leads elsewhere"
+        wrong = wrong or _wrong_size(file, sizes.get(file.path)) or (_wrong_bytes(place, file) if deep else None)
         if wrong:
             yield f"{place} is damaged: {wrong}; restore it, or remove {folder.uri} and run again to make it anew"
         on_file(file)

@@ -15,7 +15,7 @@ from storage import files, lease, manifest, registry
 from storage.__main__ import main
 from storage.admin import commands, text
 from storage.admin.garbage import Garbage
-from storage.uri import URI, Root
+from storage.uri import ALLOWED_ROOTS, URI, Root
 from tests.s3 import Server
 from tests.storage import results
 from tests.storage.results import DATA, SOURCE, Model
@@ -524,6 +524,57 @@ def test_fault_of_ours_is_not_hidden(root: Root, model: Model, monkeypatch: pyte
     monkeypatch.setattr(files, "walk", lambda uri: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["ls", "--storage", root])
+
+
+class TestBoundary:
+    """Nothing is reached through a link out of the root, or outside the roots that are allowed."""
+
+    @pytest.mark.parametrize("command", [*READERS, *WRITERS, ["promote", "{checkpoint}"]], ids=" ".join)
+    @pytest.mark.parametrize("moved", ["checkpoints", "datasets/raw", "registry/digits", "leases"])
+    def test_shelf_or_folder_that_leads_out_of_the_root_is_refused(
+        self, tmp_path: Path, ask: Ask, command: list[str], moved: str
+    ) -> None:
+        root = Root(f"{tmp_path}/root")
+        model = results.run(root, "model")
+        results.decide(root, model)
+        lease.take(root, model.report, owner="somebody")
+        Path(root, moved).rename(tmp_path / "elsewhere")
+        Path(root, moved).symlink_to(tmp_path / "elsewhere")
+        before = results.listing(Root(f"{tmp_path}/elsewhere"))
+        answer = ask(*(word.format(checkpoint=model.checkpoint) for word in command), "--storage", root)
+        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+        assert answer.err[0].startswith(f"error: --storage: {root}/{moved} is a link that leads out of {root}; ")
+        assert results.listing(Root(f"{tmp_path}/elsewhere")) == before
+
+    def test_file_that_leads_out_of_its_result_is_damaged(self, tmp_path: Path, ask: Ask) -> None:
+        root = Root(f"{tmp_path}/root")
+        model = results.run(root, "model")
+        place = Path(model.raw, manifest.load(model.raw).files[0].path)
+        place.rename(tmp_path / "elsewhere")
+        place.symlink_to(tmp_path / "elsewhere")
+        for options in ([], ["--deep"]):
+            answer = ask("verify", "--storage", root, *options)
+            assert (answer.code, answer.err) == (1, [])
+            assert answer.out[0].startswith(f"{place} is damaged: it is a link that leads elsewhere")
+
+    @pytest.mark.parametrize("command", [["ls"], ["gc"], ["champion"]], ids=" ".join)
+    def test_root_that_is_not_allowed_is_refused(
+        self, root: Root, model: Model, ask: Ask, command: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(ALLOWED_ROOTS, root.child("other"))
+        answer = ask(*command, "--storage", root)
+        line = f"error: --storage: {root} lies in none of PIPELINE_ALLOWED_ROOTS: {root}/other"
+        assert (answer.code, answer.out, answer.err) == (2, [], [line])
+
+    def test_parent_that_is_not_allowed_is_told_and_not_looked_at(
+        self, root: Root, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        raw = results.commit(Root(root.child("other")), "raw", "foreign")
+        prepared = results.commit(Root(root.child("own")), "prepared", "model", raw=raw)
+        monkeypatch.setenv(ALLOWED_ROOTS, root.child("own"))
+        answer = ask("lineage", prepared)
+        assert (answer.code, answer.err, len(answer.out)) == (1, [], 2)
+        assert f"DAMAGED: {raw} lies in none of PIPELINE_ALLOWED_ROOTS" in answer.out[1]
 
 
 class TestProcess:

@@ -97,3 +97,12 @@ def test_garbled_decision_is_refused_by_name(root: Root) -> None:
     files.create(root.child("registry/mnist/000001.json"), b'{"number": 1')
     with pytest.raises(Damaged, match=r"registry/mnist/000001.json cannot be read \(JSON: "):
         registry.champion(root, "mnist")
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", "Mnist", "a" * 65])
+def test_what_is_no_name_names_no_championship(root: Root, name: str) -> None:
+    for use in (registry.history, registry.latest, registry.champion):
+        with pytest.raises(ValueError, match="data set must be 1 to 64 of a-z, 0-9 and '-', got"):
+            use(root, name)
+    with pytest.raises(ValueError, match="data set must be"):
+        registry.append(root, name, decision(1))

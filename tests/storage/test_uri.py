@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.uri import URI, CheckpointURI, Root, parse_root
+from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI, Root, check_allowed, is_name, parse_root
 
 
 @pytest.mark.parametrize(
@@ -112,3 +112,60 @@ def test_typed_root_is_taken_from_here(tmp_path: Path, monkeypatch: pytest.Monke
 def test_refused_root_names_the_option(value: str) -> None:
     with pytest.raises(ValueError, match="--storage"):
         parse_root(value)
+
+
+@pytest.mark.parametrize("name", ["mnist", "mnist-resnet18", "0", "a" * 64])
+def test_name_of_small_letters_digits_and_dashes_may_stand_in_a_path(name: str) -> None:
+    assert is_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "Mnist", "a/b", "..", "a.b", "a b", "-a", "a_b", "ä", "a\n", "a" * 65])
+def test_nothing_else_may(name: str) -> None:
+    assert not is_name(name)
+
+
+class TestAllowedRoots:
+    @pytest.fixture(autouse=True)
+    def allowed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "data").mkdir()
+        monkeypatch.setenv(ALLOWED_ROOTS, f"{tmp_path}/data, s3://bucket/prefix")
+
+    @pytest.mark.parametrize(
+        "place", ["{}/data", "{}/data/", "{}/data/x/y", "s3://bucket/prefix", "s3://bucket/prefix/x"]
+    )
+    def test_what_lies_in_one_is_allowed(self, tmp_path: Path, place: str) -> None:
+        parse_root(place.format(tmp_path))
+
+    @pytest.mark.parametrize(
+        "place", ["{}/database", "{}", "/", "s3://bucket/prefixed", "s3://bucket", "s3://bucket2/prefix", "./data"]
+    )
+    def test_anything_else_is_refused_with_the_option_the_value_and_the_roots(self, tmp_path: Path, place: str) -> None:
+        with pytest.raises(
+            ValueError, match="^--data: .* lies in none of PIPELINE_ALLOWED_ROOTS: .*/data, s3://bucket"
+        ):
+            parse_root(place.format(tmp_path), option="--data")
+
+    def test_a_link_out_of_one_is_no_way_round(self, tmp_path: Path) -> None:
+        (tmp_path / "secrets").mkdir()
+        (tmp_path / "data" / "link").symlink_to(tmp_path / "secrets")
+        with pytest.raises(ValueError, match="lies in none of"):
+            check_allowed(URI(f"{tmp_path}/data/link/x"))
+
+    def test_one_may_be_a_link_itself(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "link").symlink_to(tmp_path / "data")
+        monkeypatch.setenv(ALLOWED_ROOTS, str(tmp_path / "link"))
+        check_allowed(URI(f"{tmp_path}/link/x"))
+        check_allowed(URI(f"{tmp_path}/data/x"))
+
+    @pytest.mark.parametrize("value", ["data", "/data,", ",", "http://host/", "s3://key:hidden@bucket", "/data/../etc"])
+    def test_a_variable_that_is_no_list_of_roots_is_refused_by_name(
+        self, monkeypatch: pytest.MonkeyPatch, value: str
+    ) -> None:
+        monkeypatch.setenv(ALLOWED_ROOTS, value)
+        with pytest.raises(ValueError, match="^--storage: PIPELINE_ALLOWED_ROOTS must be folders and s3://") as caught:
+            parse_root("/data")
+        assert "hidden" not in str(caught.value)
+
+    def test_without_any_everything_is_allowed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv(ALLOWED_ROOTS)
+        check_allowed(URI("/anywhere"))

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from storage.uri import check_name
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -74,6 +76,7 @@ def check_known(name: str) -> None:
     """Raise `ValueError` with the known names unless `name` is one of them."""
     if name not in known():
         raise ValueError(f"data must be one of {', '.join(known())}, got {name!r}")
+    check_name(name, field="data")
 
 
 def load(name: str) -> DataSet:

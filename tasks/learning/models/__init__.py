@@ -4,6 +4,8 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING
 
+from storage.uri import check_name
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -17,6 +19,7 @@ def check_known(name: str) -> None:
     """Raise `ValueError` with the known names unless `name` is one of them."""
     if name not in known():
         raise ValueError(f"model must be one of {', '.join(known())}, got {name!r}")
+    check_name(name, field="model")
 
 
 def build(name: str, *, channels: int, num_classes: int) -> "nn.Module":

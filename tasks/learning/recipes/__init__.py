@@ -4,15 +4,13 @@ import dataclasses
 import importlib
 import math
 import pkgutil
-import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from storage.uri import check_name
 from tasks.learning import datasets, models
-
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,8 +63,7 @@ class Recipe:
             _check_type(name, getattr(self, name), kind)
             if kind is float:  # 1 and 1.0 are equal, and so must be the URIs they give
                 object.__setattr__(self, name, float(getattr(self, name)))
-        if not _NAME.fullmatch(self.name):
-            raise ValueError(f"name must be 1 to 64 of a-z, 0-9 and '-', got {self.name!r}")
+        check_name(self.name, field="name")
         datasets.check_known(self.data)
         models.check_known(self.model)
         _check("epochs", self.epochs, at_least=1, at_most=100_000)
