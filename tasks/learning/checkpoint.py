@@ -126,7 +126,12 @@ def of_epoch(scratch: URI, epoch: int) -> URI | None:
 
 
 def verified(uri: URI) -> Meta | None:
-    """What the checkpoint in folder `uri` says of itself when every byte of it is right, else none."""
+    """What the checkpoint in folder `uri` says of itself when every byte of it is right, else none.
+
+    A link that leads out of the folder of all attempts makes it none as well.
+    """
+    if not all(uri.child(name).lies_in(uri.parent.parent) for name in (META, WEIGHTS, TRAINING)):
+        return None
     try:
         meta = Meta.model_validate_json(files.read(uri.child(META)))
         found = {name: hashlib.sha256(files.read(uri.child(name))).hexdigest() for name in (WEIGHTS, TRAINING)}

@@ -1,6 +1,7 @@
 """Checkpoints: only whole ones are used, only for the run they belong to, and nothing in them is executed."""
 
 import dataclasses
+import hashlib
 import pickle
 import shutil
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from storage import manifest
 from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI
 from tasks.learning import checkpoint
-from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, WrongResume
+from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, WrongResume
 from tasks.learning.datasets import Split
 from tasks.learning.loop import EpochMetrics, Trainer
 from tests.learning import training
@@ -115,6 +116,12 @@ class TestNewest:
             shutil.copytree(Path(scratch, EPOCHS[3]), Path(scratch, f"attempt-{number}/epoch-0003"))
         assert checkpoint.newest(scratch) == scratch.child("attempt-10/epoch-0003")
 
+    def test_checkpoint_behind_a_link_out_of_the_scratch_is_passed_over(self, scratch: URI, tmp_path: Path) -> None:
+        place = Path(scratch, EPOCHS[3])
+        place.rename(tmp_path / "elsewhere")
+        place.symlink_to(tmp_path / "elsewhere")
+        assert checkpoint.newest(scratch) == scratch.child(EPOCHS[2])
+
     def test_nothing_whole_is_nothing(self, scratch: URI) -> None:
         for epoch in EPOCHS.values():
             truncate(Path(scratch, epoch, WEIGHTS))
@@ -163,6 +170,10 @@ class TestRestore:
     def test_pickled_program_is_not_executed(self, scratch: URI, digits: dict[str, Split], tmp_path: Path) -> None:
         path, marker = Path(scratch, EPOCHS[2], TRAINING), tmp_path / "executed"
         torch.save({"optimizer": _Program(marker), "scheduler": {}}, path)
+        meta = Meta.model_validate_json((path.parent / META).read_bytes())
+        meta.sha256[TRAINING] = hashlib.sha256(path.read_bytes()).hexdigest()
+        (path.parent / META).write_text(meta.signed().model_dump_json())
+        assert checkpoint.verified(scratch.child(EPOCHS[2])), "the digests give it away: it is not loaded at all"
         with pytest.raises(pickle.UnpicklingError):
             checkpoint.restore(scratch.child(EPOCHS[2]), new_trainer(digits), prepared=PREPARED, about=ABOUT)
         assert not marker.exists()
