@@ -24,6 +24,7 @@ from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.learning import recipes
 from tasks.learning.sources import mirror_address
+from tasks.options import as_json
 from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote
@@ -35,7 +36,7 @@ from tasks.train import train
 _RecipeName = Annotated[str, Field(json_schema_extra={"enum": recipes.known()})]
 
 
-@flow(name="mnist")
+@flow(name="mnist", **as_json)
 def mnist(
     recipe: _RecipeName = "mnist-resnet18",
     storage: str | None = None,

@@ -19,13 +19,14 @@ from prefect import flow
 
 from tasks import batch
 from tasks.cluster import session
+from tasks.options import as_json
 from tasks.plan import default_storage
 from tasks.predict import predict_batch
 from tasks.stage import collected
 from tasks.summary import outcome
 
 
-@flow(name="predict")
+@flow(name="predict", **as_json)
 def predict(
     dataset: str,
     model: str = "champion",

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 from prefect import task
-from prefect.cache_policies import NO_CACHE
 from prefect.runtime import flow_run
 
 from storage import files, lease, manifest, tables
@@ -18,11 +17,12 @@ from storage.uri import URI, DatasetURI
 from tasks.learning import images
 from tasks.learning.datasets import DataSet, Split
 from tasks.learning.sources import fetch
+from tasks.options import task_options
 from tasks.plan import Plan, is_committed
 from tasks.stage import logger, stage
 
 
-@task(name="download", cache_policy=NO_CACHE, task_run_name="download {plan.recipe.data}")
+@task(name="download", **task_options, task_run_name="download {plan.recipe.data}")
 def download(plan: Plan, sources: Sequence[str] = ()) -> DatasetURI:
     """Every image of the data set as Parquet, checked against the published checksums, or an error and nothing.
 

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from prefect import task
-from prefect.cache_policies import NO_CACHE
 
 from storage import manifest, tables
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.learning import images, metrics
+from tasks.options import task_options
 from tasks.plan import Plan, evaluation_of
 from tasks.stage import stage
 
@@ -21,7 +21,7 @@ class WrongRows(RuntimeError):
     """Predictions are not exactly one for every test row."""
 
 
-@task(name="evaluate", cache_policy=NO_CACHE)
+@task(name="evaluate", **task_options)
 def evaluate(predictions: PredictionsURI, plan: Plan) -> EvaluationURI:
     """Accuracy, loss, per-class figures, confusion, calibration and worst mistakes over every test row exactly once.
 

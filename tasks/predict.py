@@ -1,17 +1,17 @@
 """Predict: from a checkpoint and a dataset to one prediction for every row, as a Ray job."""
 
 from prefect import task
-from prefect.cache_policies import NO_CACHE
 
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.batch import BatchRequest
 from tasks.cluster import Cluster, retry_on_fault
 from tasks.jobs.spec import PredictSpec
+from tasks.options import task_options
 from tasks.plan import Plan, predictions_of, scratch_of
 from tasks.stage import stage
 
 
-@task(name="predict", cache_policy=NO_CACHE, **retry_on_fault)
+@task(name="predict", **task_options, **retry_on_fault)
 def predict(checkpoint: CheckpointURI, prepared: DatasetURI, plan: Plan, cluster: Cluster) -> PredictionsURI:
     """Exactly one row per row of the test split of `prepared`; parts of an earlier attempt are checked and used."""
     return predict_split(
@@ -26,7 +26,7 @@ def predict(checkpoint: CheckpointURI, prepared: DatasetURI, plan: Plan, cluster
     )
 
 
-@task(name="predict", cache_policy=NO_CACHE, **retry_on_fault)
+@task(name="predict", **task_options, **retry_on_fault)
 def predict_batch(request: BatchRequest, cluster: Cluster) -> PredictionsURI:
     """Exactly one row per row of any dataset of images, with labels or without."""
     return predict_split(

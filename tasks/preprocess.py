@@ -1,16 +1,16 @@
 """Preprocess: from a raw dataset to one that is checked, split and shuffled, as a Ray job."""
 
 from prefect import task
-from prefect.cache_policies import NO_CACHE
 
 from storage.uri import DatasetURI
 from tasks.cluster import Cluster, retry_on_fault
 from tasks.jobs.spec import PreprocessSpec
+from tasks.options import task_options
 from tasks.plan import Plan
 from tasks.stage import stage
 
 
-@task(name="preprocess", cache_policy=NO_CACHE, **retry_on_fault)
+@task(name="preprocess", **task_options, **retry_on_fault)
 def preprocess(raw: DatasetURI, plan: Plan, cluster: Cluster) -> DatasetURI:
     """Every usable row of `raw` once, in a train, validation or test split; what is unusable counted and listed."""
     with stage("preprocess", plan.prepared) as current:

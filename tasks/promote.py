@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from prefect import task
-from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
 from storage import manifest, registry
@@ -11,6 +10,7 @@ from storage.registry import Decision, Superseded
 from storage.uri import CheckpointURI, EvaluationURI
 from tasks.cluster import Cluster
 from tasks.evaluate import evaluate
+from tasks.options import task_options
 from tasks.plan import Plan
 from tasks.predict import predict
 from tasks.stage import logger, stage
@@ -22,7 +22,7 @@ _TRIES = 5
 _UNSCORED = "the champion cannot be scored"
 
 
-@task(name="promote", cache_policy=NO_CACHE)
+@task(name="promote", **task_options)
 def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cluster: Cluster) -> Decision:
     """Put `checkpoint` in charge if it passes the gate; either way the decision, its numbers and reason are recorded.
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from prefect import task
-from prefect.cache_policies import NO_CACHE
 
 from storage import manifest, tables
 from storage.fingerprint import fingerprint
@@ -16,6 +15,7 @@ from tasks import pages
 from tasks.artifacts import publish
 from tasks.evaluate import read_evaluation
 from tasks.learning import images, recipes
+from tasks.options import task_options
 from tasks.pages import Picture
 from tasks.pages.lineage import LineageStep
 from tasks.plan import VERSIONS, Plan
@@ -26,7 +26,7 @@ _NUM_MISTAKES = 16
 _RAW_FILES = "Raw files and SHA-256"
 
 
-@task(name="report", cache_policy=NO_CACHE)
+@task(name="report", **task_options)
 def report(
     checkpoint: CheckpointURI,
     predictions: PredictionsURI,

@@ -1,16 +1,16 @@
 """Train: from a prepared dataset to the checkpoint of the best epoch, as a Ray job."""
 
 from prefect import task
-from prefect.cache_policies import NO_CACHE
 
 from storage.uri import CheckpointURI, DatasetURI
 from tasks.cluster import Cluster, retry_on_fault
 from tasks.jobs.spec import TrainSpec
+from tasks.options import task_options
 from tasks.plan import Plan
 from tasks.stage import stage
 
 
-@task(name="train", cache_policy=NO_CACHE, **retry_on_fault)
+@task(name="train", **task_options, **retry_on_fault)
 def train(prepared: DatasetURI, plan: Plan, cluster: Cluster) -> CheckpointURI:
     """The epoch with the lowest validation loss; goes on from the newest whole checkpoint of an earlier attempt."""
     with stage("train", plan.checkpoint) as current:
