@@ -80,8 +80,8 @@ def apply() -> list[str]:
         try:
             client.hello().raise_for_status()
         except httpx.HTTPError as error:
-            place = masked(str(client.api_url))
-            raise DeployFailed(f"no Prefect server answers at {place}: {error}; start it first") from None
+            where, why = masked(str(client.api_url)), masked(str(error))
+            raise DeployFailed(f"no Prefect server answers at {where}: {why}; start it first") from None
         before = _held(client)
         changes = [f"created work pool {name}" for name in _create_pools(client, wanted)]
         _run_prefect_deploy()

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import errno
+import ipaddress
 import os
 import signal
 import socket
@@ -52,7 +53,9 @@ def _main(arguments: argparse.Namespace) -> int:
     from flows.cli import fail
 
     host, port = arguments.host, arguments.port
-    if not host.startswith("127.") and host != "localhost" and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
+    if not host:
+        fail("--host must be an address or a name, got nothing", code=2)
+    if not _is_loopback(host) and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
         fail(f"--host {host!r} lets others in: set PREFECT_SERVER_API_AUTH_STRING=user:password first", code=2)
     if not 0 < port < 65536:
         fail(f"--port must be 1 to 65535, got {port}", code=2)
@@ -148,6 +151,15 @@ def _watch(server: Child, worker: Child) -> None:
         time.sleep(0.5)
     ended, name = (worker, "worker") if server.running else (server, "server")
     raise RuntimeError(f"the {name} ended by itself; it wrote:\n{ended.output()[-3000:]}")
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether only this machine can reach what listens on `host`, whatever it is called."""
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in found)
 
 
 def _trouble(host: str, port: int) -> str:

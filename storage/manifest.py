@@ -99,8 +99,8 @@ class Manifest(BaseModel):
 def load(uri: URI) -> Manifest:
     """The manifest of a committed URI.
 
-    Raises `FileNotFoundError` when nothing is committed there, `Damaged` when the manifest is not what was committed, and
-    `ValueError` when nothing may be read there: whatever names a URI, a person or a manifest, it is opened here.
+    Raises `FileNotFoundError` when nothing is committed there, `Damaged` when the manifest is not what was committed,
+    and `ValueError` when nothing may be read there: whatever names a URI, a person or a manifest, it is opened here.
     """
     check_place(uri, NAME)
     try:

@@ -2,11 +2,15 @@
 
 import errno
 import functools
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from storage.retry import is_transient, patiently
 from storage.uri import URI
+
+ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+"""Environment variables with the address of a server other than Amazon's."""
 
 _TIMEOUT_S = (10, 30)
 """How long one try may take to connect, and how long it may then be silent."""
@@ -114,6 +118,10 @@ def _client() -> Any:
 
 
 def _quick_client() -> Any:
+    for name in ENDPOINTS:
+        # It is shown: in errors, and in Ray's dashboard as part of a job's environment.
+        if "@" in os.environ.get(name, "") or "?" in os.environ.get(name, ""):
+            raise ValueError(f"{name} must hold no user name, password or query; keys have variables of their own")
     return _connect(*_QUICK_TIMEOUT_S, tries=2, skip_instance_cache=True)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import cli
+from flows import cli, up
 from tests.runs import CHECKOUT
 from tests.s3 import Server
 
@@ -29,6 +29,45 @@ def test_a_bucket_that_refuses_the_keys_is_refused(
     assert ended.value.code == 2
     assert "access is refused" in said
     assert "not-the-secret" not in said
+
+
+@pytest.mark.parametrize("address", ["http://user:hidden@{}/", "http://{}/?key=hidden"])
+def test_keys_in_the_address_of_the_s3_server_are_refused_and_not_shown(
+    s3: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", address.format(s3.endpoint.removeprefix("http://")))
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--storage", f"s3://{s3.bucket}/x"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "AWS_ENDPOINT_URL must hold no user name, password or query" in said
+    assert len(said.splitlines()) == 1 and "hidden" not in said
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "0", "::", "::ffff:0.0.0.0", "", "192.0.2.1", "127.0.0.1.evil.example", "no such host"]
+)
+def test_a_server_that_others_can_reach_is_refused_without_a_password(
+    host: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_SERVER_API_AUTH_STRING", raising=False)
+    monkeypatch.setattr("sys.argv", ["up.py", "--host", host, "--port", "0"])
+    with pytest.raises(SystemExit) as ended:
+        up.main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.startswith("error: --host ") and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("host", "password"), [("127.0.0.1", ""), ("localhost", ""), ("0.0.0.0", "user:password")])
+def test_a_server_that_only_this_machine_can_reach_or_that_has_a_password_is_not(
+    host: str, password: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", password)
+    monkeypatch.setattr("sys.argv", ["up.py", "--host", host, "--port", "0"])
+    with pytest.raises(SystemExit):
+        up.main()
+    assert capsys.readouterr().err == "error: --port must be 1 to 65535, got 0\n"
 
 
 @pytest.mark.parametrize(
