@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import files, manifest
-from storage.uri import URI, is_web_address, masked
+from storage.s3 import ENDPOINTS
+from storage.uri import ALLOWED_ROOTS, URI, is_web_address, masked
 from tasks.child import Child
 from tasks.follow import Follower, JobFailed, JobRefused
 from tasks.jobs import scale
@@ -122,7 +123,7 @@ class Cluster:
         """Start a local Ray without waiting for it."""
         # Read when ray is imported, here for the client as in the child.
         os.environ["RAY_AUTH_MODE"] = "token"
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        os.environ["RAY_AUTH_TOKEN"] = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
         code = {"PYTHONPATH": os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")]))}
         self._child, self._address, folder = start_ray(os.environ | _JOB_ENV | code)
         token = Path(folder, "token")
@@ -147,7 +148,10 @@ class Cluster:
         try:
             self._client = JobSubmissionClient(self._address)
         except Exception as error:
-            raise JobRefused(f"RAY_ADDRESS={self._address}: no Ray Jobs API answers there: {error}") from error
+            where = f"RAY_ADDRESS={masked(self._address)}"
+            raise JobRefused(f"{where}: no Ray Jobs API answers there: {masked(str(error))}") from error
+        if os.environ.get("RAY_AUTH_MODE") != "token":
+            logger().warning("this Ray asks for no token: whoever reaches its ports can run code there (SECURITY.md)")
         logger().info("Ray's dashboard, while this lasts: %s%s", masked(self._address), self._how_to_log_in)
         return self._client
 
@@ -208,6 +212,8 @@ class Cluster:
 def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ()) -> tuple[Child, str, str]:
     """A head node on this machine that ends with this process, the address of its Jobs API, and its private folder.
 
+    Its dashboard listens on loopback. Its other ports cannot: `env` must have `RAY_AUTH_MODE=token` and a token.
+
     It is not awaited. More `options` of `ray start` overrule the usual ones; `prefix` is what the command begins with.
     """
     # Ray puts sockets below this folder, whose names must stay below 107 bytes: hence not below the storage root.
@@ -223,7 +229,8 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
         "TMPDIR": folder,
     }
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0"]
-    command += [f"--temp-dir={folder}", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
+    # Ray lets everybody write in the folder that it is given: that one lies in one which is ours alone.
+    command += [f"--temp-dir={folder}/ray", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
     command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + _SPARE_CPUS}"]
     command += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats"]
     return Child([*prefix, *command, *options], env={**env, **more}, remove=folder), address, folder
@@ -301,8 +308,8 @@ def _authorization() -> dict[str, str]:
 
 
 def _storage_env() -> dict[str, str]:
-    """Where S3 is, as this process has it; not the keys, since Ray's dashboard shows a job's environment."""
-    names = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_CA_BUNDLE")
+    """Where S3 is and what may be used; not the keys, since Ray's dashboard shows a job's environment."""
+    names = (*ENDPOINTS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_CA_BUNDLE", ALLOWED_ROOTS)
     return {name: os.environ[name] for name in names if name in os.environ}
 
 

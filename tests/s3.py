@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import dataclasses
 import json
+import secrets
 import shutil
 import signal
 import socket
@@ -18,6 +19,8 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import get_session
 
+CANARY = f"canary-{secrets.token_hex(16)}"
+"""The secret key of every test on S3: wherever this is found afterwards, a secret got out."""
 _PORTS = (
     "master.port",
     "master.port.grpc",
@@ -42,7 +45,7 @@ class Server:
     """`http://127.0.0.1:<port>`."""
     access_key: str = "test"
     """Access key ID of its one identity, which may do everything."""
-    secret_key: str = "test-secret"
+    secret_key: str = CANARY
     """Secret key of that identity."""
     bucket: str = "pipeline"
     """A bucket that exists; no other is made by a write."""

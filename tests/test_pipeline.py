@@ -1,16 +1,21 @@
 """Whole runs on real parts: the command line, Prefect's server, Ray jobs, Parquet on a disk and on S3."""
 
+import contextlib
 import dataclasses
+import json
+import re
 import shutil
+import stat
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from storage import manifest, registry, tables
+from storage import files, manifest, registry, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, Root
 from tasks.learning import datasets, images
 from tasks.learning.datasets import mnist_sample
@@ -149,14 +154,43 @@ def test_a_champion_that_cannot_be_scored_blocks_promotion(finished: Finished, t
     assert registry.champion(root, "mnist-sample") == own
 
 
-def test_two_workers_that_stream_from_s3_predict_every_row(s3: Server, tmp_path: Path) -> None:
+def test_two_workers_that_stream_from_s3_predict_every_row_and_no_secret_gets_out(s3: Server, tmp_path: Path) -> None:
     root = Root(f"s3://{s3.bucket}/two-workers")
     arguments = ["--workers", "2", "--set", "loader=streaming"]
-    result = Run(*_QUICK, *arguments, "--storage", root, folder=tmp_path).result()
+    token = f"canary-{uuid.uuid4().hex}"
+    env = {"RAY_AUTH_TOKEN": token, "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "true"}
+    run = Run(*_QUICK, *arguments, "--storage", root, folder=tmp_path, env=env)
+    await_that(lambda: run.says("predict started") or run.process.poll() is not None)
+    ray = next(line for line in map(_ray_folder, run.processes().values()) if line)
+    assert (stat.S_IMODE(ray.stat().st_mode), stat.S_IMODE((ray / "token").stat().st_mode)) == (0o700, 0o600)
+    assert _places(ray, s3.secret_key) == []
+    assert _places(ray, token) == [ray / "token"]
+    result = run.result()
+    for secret in (s3.secret_key, token):
+        assert _places(tmp_path, secret) == []
+        assert [entry.path for entry in files.walk(root) if secret.encode() in files.read(root.child(entry.path))] == []
+    kept = [path.read_bytes() for path in (tmp_path / "prefect" / "storage").iterdir()]
+    assert [json.loads(content)["uris"] for content in kept] == [result["uris"]], "results in Prefect are not JSON"
     rows = tables.read_split(URI(result["uris"]["predictions"]), "test").to_pandas()
     assert sorted(rows["id"]) == list(range(1000))
     assert manifest.load(EvaluationURI(result["uris"]["evaluation"])).statistics["num_rows"] == 1000
     assert manifest.load(URI(result["uris"]["checkpoint"])).statistics["resolved"]["workers"] == 2
+
+
+def _ray_folder(command: str) -> Path | None:
+    """The private folder of the Ray whose head node `command` starts."""
+    found = re.search(r"--temp-dir=(/tmp/ray-[^/ ]+)", command)
+    return Path(found[1]) if found else None
+
+
+def _places(folder: Path, secret: str) -> list[Path]:
+    """Every file below `folder`, logs and databases included, that holds `secret`."""
+    found = []
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # what runs there removes files of its own
+            if stat.S_ISREG(path.lstat().st_mode) and secret.encode() in path.read_bytes():
+                found.append(path)
+    return found
 
 
 def _without_labels(raw: DatasetURI, folder: Path) -> DatasetURI:

@@ -5,6 +5,7 @@ import importlib
 import json
 import logging
 import os
+import secrets
 import sys
 import time
 from typing import Any
@@ -49,6 +50,8 @@ def main(stage: str, spec_type: type[JobSpec]) -> None:
         with deadline(spec.deadline_s), _lease(spec) as held:
             if held:
                 reached("job", spec.target)
+                if "RAY_ADDRESS" not in os.environ:  # run by hand: Ray would write a token of its own for all to read
+                    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
                 ray.init(logging_level="WARNING")
                 _configure_ray_data(max_cpus=spec.threads)
                 work(spec)
