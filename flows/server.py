@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import socket
 import sys
 import time
@@ -18,9 +19,10 @@ _START_LIMIT_S = 120
 def own_server() -> Iterator[None]:
     """A Prefect API to talk to: the configured one, else a server on loopback that ends with this process.
 
+    That one asks for a password, which nobody else has: other users of the machine can reach loopback too.
     Prefect's own temporary server would survive a SIGKILL of its owner. Raises `RuntimeError` when it does not start.
     """
-    from prefect.settings import PREFECT_API_URL, get_current_settings, temporary_settings
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, get_current_settings, temporary_settings
 
     if get_current_settings().api.url:
         yield
@@ -28,7 +30,9 @@ def own_server() -> Iterator[None]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+    password = f"run:{secrets.token_hex(32)}"
     env = os.environ | {
+        "PREFECT_SERVER_API_AUTH_STRING": password,
         "PREFECT_UI_ENABLED": "0",
         "PREFECT__SERVER_EPHEMERAL": "1",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -39,7 +43,8 @@ def own_server() -> Iterator[None]:
     child = Child(command, env=env)
     try:
         await_server(child, f"http://127.0.0.1:{port}/api/health")
-        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api"}):
+        ours = {PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}
+        with temporary_settings(ours):
             try:
                 yield
             finally:
