@@ -103,5 +103,6 @@ def test_the_sample_is_taken_when_no_mirror_accepts_a_connection(
 ) -> None:
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
+    monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
     request = cli.checked(cli.parser().parse_args(["--storage", str(tmp_path), "--set", "epochs=2", *option]))
     assert (request["recipe"], request["settings"]) == (recipe, {"epochs": 2})
