@@ -138,7 +138,7 @@ PREDICT = [
     Bad('predict --dataset {raw} --split ""', "--split ... test ... ''"),
     Bad("predict --dataset {raw}", "--model ... no champion of 'mnist'"),
     Bad("predict --dataset {raw} --model champion:nosuch", "--model ... no champion of 'nosuch'"),
-    Bad("predict --dataset {raw} --model champion:../x", "--model ... champion:NAME ... 'champion:../x'"),
+    Bad("predict --dataset {raw} --model champion:../x", "--model ... champion:NAME ... '../x'"),
     Bad("predict --dataset {prepared}", "--dataset ... made from ... datasets/raw/gone-0123456789ab"),
     Bad("predict --dataset {foreign}", "--dataset ... {foreign} ... champion:NAME"),
     Bad("predict --dataset {raw} --model {raw}", "--model ... of kind checkpoint ... {raw} of kind raw"),
