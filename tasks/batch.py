@@ -12,8 +12,6 @@ from tasks.plan import check_committed, check_numbers, is_committed, predictions
 if TYPE_CHECKING:
     from tasks.stage import Stage
 
-"""Of a data set."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchRequest:
