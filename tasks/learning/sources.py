@@ -145,9 +145,12 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
 
 
 def _may_help(state: RetryCallState) -> bool:
-    """Whether to try again after what `state` holds; a file that was cut off on the way has a wrong checksum once."""
+    """Whether to try again after what `state` holds.
+
+    Only once after a wrong checksum, which a file has that was cut off on the way, and after silence, which is long.
+    """
     error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, WrongChecksum):
+    if isinstance(error, WrongChecksum | TimeoutError):
         return state.attempt_number == 1
     return error is not None and _is_transient(error)
 

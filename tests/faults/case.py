@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -191,8 +192,9 @@ def carry_out(lab: Lab, name: str, scenario: Callable[[Case], dict[str, Any] | N
         problems = list(_problems(case, result, ray_folders))
         if problems:
             raise Failed("; ".join(problems))
-    except (Failed, AssertionError) as error:
-        outcome.survived, outcome.problem = False, str(error)
+    except Exception as error:  # one case must not take the others with it
+        is_told = isinstance(error, (Failed, AssertionError))
+        outcome.survived, outcome.problem = False, str(error) if is_told else traceback.format_exc()
     finally:
         _end_all(case)
     outcome.commands, outcome.recovery_s = len(case.runs), case.recovery_s or case.history.recovery_s()

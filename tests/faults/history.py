@@ -25,7 +25,7 @@ class History:
     def add(self, **event: Any) -> None:
         """Add what the suite itself saw or did."""
         with self.path.open("ab", buffering=0) as history:
-            history.write(json.dumps({"s": time.time(), **event}).encode() + b"\n")
+            history.write(json.dumps({"s": time.time(), "at": "", **event}).encode() + b"\n")
 
     def events(self) -> Iterator[Event]:
         """What happened since the case began, in the order in which it was written."""
