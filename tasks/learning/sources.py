@@ -150,7 +150,7 @@ def _may_help(state: RetryCallState) -> bool:
     Only once after a wrong checksum, which a file has that was cut off on the way, and after silence, which is long.
     """
     error = state.outcome.exception() if state.outcome else None
-    if isinstance(error, WrongChecksum | TimeoutError):
+    if isinstance(getattr(error, "reason", error), WrongChecksum | TimeoutError):  # urllib wraps some
         return state.attempt_number == 1
     return error is not None and _is_transient(error)
 
