@@ -80,7 +80,7 @@ def create(uri: URI, content: bytes) -> None:
         reached("write", uri)
         s3.create(uri, content)
     else:
-        with _beside(uri) as temporary:
+        with _beside(uri, needed=len(content)) as temporary:
             _write(temporary, content, target=uri)
             os.link(temporary, uri)
         _flush(Path(uri).parent)
@@ -96,7 +96,7 @@ def replace(uri: URI, content: bytes) -> None:
         reached("write", uri)
         s3.replace(uri, content)
     else:
-        with _beside(uri) as temporary:
+        with _beside(uri, needed=len(content)) as temporary:
             _write(temporary, content, target=uri)
             os.replace(temporary, uri)
         _flush(Path(uri).parent)
@@ -273,32 +273,32 @@ def _absence_told(uri: URI) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _beside(uri: URI) -> Iterator[Path]:
-    """A fresh path in the folder of `uri`, removed at the end if it is still there."""
+def _beside(uri: URI, *, needed: int) -> Iterator[Path]:
+    """A fresh path in the folder of `uri`, removed at the end if it is still there; raises `DiskFull`."""
     folder = Path(uri).parent
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:  # not to be taken for a file at `uri`
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
-    handle, name = tempfile.mkstemp(dir=folder, prefix=".tmp-")
-    os.close(handle)
-    os.chmod(name, 0o644)
-    try:
-        yield Path(name)
-    finally:
-        Path(name).unlink(missing_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:  # not to be taken for a file at `uri`
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+        handle, name = tempfile.mkstemp(dir=folder, prefix=".tmp-")
+        os.close(handle)
+        os.chmod(name, 0o644)
+        try:
+            yield Path(name)
+        finally:
+            Path(name).unlink(missing_ok=True)
+    except OSError as error:
+        if is_disk_full(error):
+            raise _disk_full(str(folder), needed=needed) from None
+        raise
 
 
 def _write(temporary: Path, content: bytes, *, target: URI) -> None:
-    """Write what is to become `target`, and flush; raises `DiskFull`."""
-    try:
-        temporary.write_bytes(content)
-        reached("write", target)
-        _flush(temporary)
-    except OSError as error:
-        if is_disk_full(error):
-            raise _disk_full(str(temporary.parent), needed=len(content)) from None
-        raise
+    """Write what is to become `target`, and flush."""
+    temporary.write_bytes(content)
+    reached("write", target)
+    _flush(temporary)
 
 
 def _flush(path: Path) -> None:

@@ -166,20 +166,27 @@ def write_file(
     the same name and other bytes another one, so that no writer, not even one that was frozen and wakes up after a
     commit, can change what somebody else wrote.
 
-    `fixed_name` keeps `path` as it is, for files that people open by name and whose bytes follow from the parents
-    alone: what a dead attempt left there is replaced, what is committed is left as it is.
+    `fixed_name` keeps `path` as it is where nothing else lies there, for files that people open by name: their bytes
+    follow from the parents, so that what another attempt left is almost always the same.
     """
     digest = hashlib.sha256(content).hexdigest()
     place = PurePosixPath(path)
     named = str(place.with_name(f"{place.stem}-{digest[:DIGEST_LENGTH]}{place.suffix}"))
     file = File(path=named, split=split, size=len(content), rows=rows, sha256=digest)
-    if fixed_name:
-        file = file.model_copy(update={"path": path})
-        if files.exists(uri.child(NAME)):
-            return file
     check_place(uri, file.path)
+    if fixed_name and _is_there(uri.child(path), content):
+        return file.model_copy(update={"path": path})
     files.replace(uri.child(file.path), content)
     return file
+
+
+def _is_there(uri: URI, content: bytes) -> bool:
+    """Whether `uri` holds `content`, once it was created unless something else was there."""
+    try:
+        files.create(uri, content)
+    except FileExistsError:
+        return files.read(uri) == content
+    return True
 
 
 def commit(

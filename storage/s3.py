@@ -18,6 +18,8 @@ _QUICK_TIMEOUT_S = (3, 3)
 """The same for a look at whether anybody answers, which is tried twice and so ends within 10 s."""
 _KEYS_PER_REQUEST = 1000
 """How many files S3 removes at once."""
+_PASSING = ("InternalError", "ServiceUnavailable", "SlowDown")
+"""What it says of a single one of them when trying again may help."""
 
 
 def read(uri: URI) -> bytes:
@@ -108,7 +110,8 @@ def _removal(bucket: str, keys: list[str]) -> Callable[[], None]:
     def remove_them() -> None:
         objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         for failed in _client().call_s3("delete_objects", Bucket=bucket, Delete=objects).get("Errors", []):
-            raise OSError(errno.EIO, f"cannot be removed ({failed.get('Code')})", f"s3://{bucket}/{failed.get('Key')}")
+            told = f"s3://{bucket}/{failed.get('Key')} cannot be removed ({failed.get('Code')})"
+            raise ConnectionError(told) if failed.get("Code") in _PASSING else OSError(errno.EIO, told)
 
     return remove_them
 

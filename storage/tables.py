@@ -45,7 +45,7 @@ def entry(uri: URI, path: str, *, split: str) -> File | None:
 def read_part(uri: URI, file: File, *, columns: list[str] | None = None) -> pa.Table:
     """The table of one listed file, never other rows than were committed; raises `manifest.Damaged`."""
     content = manifest.read_file(uri, file)
-    return pq.read_table(pa.BufferReader(content), columns=columns)
+    return pq.read_table(pa.BufferReader(content), columns=columns, page_checksum_verification=True)
 
 
 def read_split(uri: URI, split: str | None = None, *, columns: list[str] | None = None) -> pa.Table:

@@ -1,6 +1,7 @@
 """The one place that starts or joins Ray, submits a Ray job and follows it."""
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -22,8 +23,9 @@ from storage.uri import ALLOWED_ROOTS, URI, is_web_address, masked
 from tasks.child import Child
 from tasks.follow import Follower, JobFailed, JobRefused
 from tasks.jobs import scale
+from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JOB_NAME, JobSpec
-from tasks.stage import logger
+from tasks.stage import logger, tidy
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -32,6 +34,11 @@ CODE = Path(__file__).resolve().parent.parent
 """Where the packages `tasks` and `storage` lie."""
 
 _START_LIMIT_S = 120
+GRACE_S = 60
+"""How much longer than its deadline a stage may take that runs a job: the job minds the deadline itself."""
+_REQUEST_S = 30
+"""How long one request to Ray may take."""
+_ROOT_DIGITS = 8
 _ASK_S = 4
 """How long a cluster may take to say what it has."""
 _POLL_S = 0.25
@@ -94,14 +101,18 @@ class Cluster:
         would come again and `JobFailed` for any other; when this is interrupted, a job of its own is stopped.
         """
         client = self._connect()
-        threads = os.cpu_count() if self._local else None
-        place = scratch.child(f"{stage}.json")
-        files.replace(place, spec.model_copy(update={"threads": threads}).model_dump_json(indent=1).encode())
-        found = self._live_job(client, f"{stage}-{target.fingerprint}-")
-        job = found or self._submit(client, stage, target, place)
+        # The fingerprint is the same on every storage root, and a cluster may be used for several.
+        name = f"{stage}-{target.fingerprint}-{hashlib.sha256(spec.storage.encode()).hexdigest()[:_ROOT_DIGITS]}-"
+        try:
+            found = self._live_job(client, name)
+        except (OSError, RuntimeError) as error:
+            raise JobFailed(f"Ray does not say which jobs it has: {error}") from error
+        job = found or self._submit(client, stage, name, spec, scratch)
         self._link(stage, job)
         try:
             self._follow(client, job, stage, deadline_s=spec.deadline_s)
+            if not files.exists(target.child(manifest.NAME)):
+                raise JobFailed(f"job {job} ended well, but {target} is not committed: do its nodes share the storage?")
         except JobFailed:
             # Of two runs at once on one URI the first to commit wins, and the other may trip over that: it has won too.
             if not files.exists(target.child(manifest.NAME)):
@@ -111,7 +122,7 @@ class Cluster:
                 with contextlib.suppress(Exception):
                     client.stop_job(job)
             raise
-        files.remove(scratch)
+        tidy(scratch)
 
     def end(self) -> None:
         """End a local Ray and everything that runs on it; a cluster is left as it is."""
@@ -124,6 +135,8 @@ class Cluster:
         # Read when ray is imported, here for the client as in the child.
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
+        for name in ("NO_PROXY", "no_proxy"):  # Ray is on this machine, and no proxy needs to see the token
+            os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
         code = {"PYTHONPATH": os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")]))}
         self._child, self._address, folder = start_ray(os.environ | _JOB_ENV | code)
         token = Path(folder, "token")
@@ -142,11 +155,9 @@ class Cluster:
             self._start()
         if self._child is not None:
             await_ray(self._child, self._address)
-        from ray.job_submission import JobSubmissionClient
-
         logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of every package that goes with a job
         try:
-            self._client = JobSubmissionClient(self._address)
+            self._client = _client(self._address)
         except Exception as error:
             where = f"RAY_ADDRESS={masked(self._address)}"
             raise JobRefused(f"{where}: no Ray Jobs API answers there: {masked(str(error))}") from error
@@ -155,18 +166,19 @@ class Cluster:
         logger().info("Ray's dashboard, while this lasts: %s%s", masked(self._address), self._how_to_log_in)
         return self._client
 
-    def _submit(self, client: "JobSubmissionClient", stage: str, target: URI, place: URI) -> str:
+    def _submit(self, client: "JobSubmissionClient", stage: str, prefix: str, spec: JobSpec, scratch: URI) -> str:
+        threads = os.cpu_count() if self._local else None
+        place = scratch.child(f"{stage}.json")
+        files.replace(place, spec.model_copy(update={"threads": threads}).model_dump_json(indent=1).encode())
         python = sys.executable if self._local else "python"
         runtime_env: dict[str, Any] = {}  # a local Ray has this process's environment and code
         if not self._local:
             runtime_env["env_vars"] = _JOB_ENV | _storage_env()
             runtime_env["py_modules"] = [str(CODE / "tasks"), str(CODE / "storage")]
-        number = 1 + sum(
-            (job.submission_id or "").startswith(f"{stage}-{target.fingerprint}-") for job in client.list_jobs()
-        )
-        name = f"{stage}-{target.fingerprint}-{number}"
-        entrypoint = f"exec env {JOB_NAME}={name} {python} -m tasks.jobs.{stage} {shlex.quote(place)}"
         try:
+            number = 1 + sum((job.submission_id or "").startswith(prefix) for job in client.list_jobs())
+            name = f"{prefix}{number}"
+            entrypoint = f"exec env {JOB_NAME}={name} {python} -m tasks.jobs.{stage} {shlex.quote(place)}"
             return str(client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=runtime_env))
         except (OSError, RuntimeError) as error:
             raise JobFailed(f"Ray did not take the job: {error}") from error
@@ -201,12 +213,27 @@ class Cluster:
             answered = time.monotonic()
             if status.is_terminal():
                 break
-            if time.monotonic() > deadline:
-                client.stop_job(job)
-                raise JobRefused(f"job {job} was stopped: it took longer than {deadline_s:.0f} s")
+            if time.monotonic() > deadline:  # whoever submitted it stops it
+                raise DeadlineExceeded(
+                    f"{job}: not done within {deadline_s:.0f} s; give it longer with --deadline MINUTES"
+                )
             time.sleep(_POLL_S)
         if status != "SUCCEEDED":
-            raise follower.error(f"job {job} ended {status}: {client.get_job_info(job).message}")
+            reason = ""
+            with contextlib.suppress(OSError, RuntimeError):
+                reason = f": {client.get_job_info(job).message}"
+            raise follower.error(f"job {job} ended {status}{reason}")
+
+
+def _client(address: str) -> "JobSubmissionClient":
+    """A client of the Jobs API whose every request ends."""
+    from ray.job_submission import JobSubmissionClient
+
+    class Client(JobSubmissionClient):
+        def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
+            return super()._do_request(method, endpoint, **{"timeout": _REQUEST_S, **options})
+
+    return Client(address)
 
 
 def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ()) -> tuple[Child, str, str]:
@@ -240,8 +267,9 @@ def await_ray(child: Child, address: str) -> None:
     """Return once the Jobs API of `start_ray` answers; raises `JobFailed` with what Ray wrote when it does not."""
     deadline = time.monotonic() + _START_LIMIT_S
     request = urllib.request.Request(f"{address}/api/version", headers=_authorization())
+    directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy needs to see the token
     while child.running and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=5):
+        with contextlib.suppress(OSError), directly.open(request, timeout=5):
             return
         time.sleep(_POLL_S)
     raise JobFailed(f"the local Ray did not start; it wrote:\n{child.output()[-2000:]}")

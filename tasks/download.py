@@ -19,7 +19,7 @@ from tasks.learning.datasets import DataSet, Split
 from tasks.learning.sources import fetch
 from tasks.options import task_options
 from tasks.plan import Plan, is_committed
-from tasks.stage import logger, stage
+from tasks.stage import logger, stage, tidy
 
 
 @task(name="download", **task_options, task_run_name="download {plan.recipe.data}")
@@ -73,7 +73,7 @@ def ingest(
             "seconds": time.monotonic() - started,
         },
     )
-    files.remove(scratch)
+    tidy(scratch)
     return committed
 
 

@@ -1,6 +1,7 @@
 """Evaluate: metrics from predictions on a test split, every row once; the model does not run again."""
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,7 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
 def read_evaluation(uri: EvaluationURI) -> dict[str, Any]:
     """What `write_evaluation` wrote, by name, every byte checked."""
     listed = manifest.load(uri).files
-    return {file.path.removesuffix(".json"): json.loads(manifest.read_file(uri, file)) for file in listed}
+    return {re.split(r"[-.]", file.path)[0]: json.loads(manifest.read_file(uri, file)) for file in listed}
 
 
 def _check_rows(rows: pd.DataFrame, expected: pd.DataFrame) -> None:

@@ -4,7 +4,7 @@ from prefect import task
 
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.batch import BatchRequest
-from tasks.cluster import Cluster, retry_on_fault
+from tasks.cluster import GRACE_S, Cluster, retry_on_fault
 from tasks.jobs.spec import PredictSpec
 from tasks.options import task_options
 from tasks.plan import Plan, predictions_of, scratch_of
@@ -53,7 +53,7 @@ def predict_split(
 ) -> PredictionsURI:
     """Where the predictions of one split (none: all) of `dataset` lie, once they are committed."""
     target = predictions_of(root, checkpoint, dataset, split=split)
-    with stage(name, target) as current:
+    with stage(name, target, deadline_s=deadline_s + GRACE_S) as current:
         if not current.reused:
             spec = PredictSpec(
                 storage=root,

@@ -3,7 +3,7 @@
 from prefect import task
 
 from storage.uri import DatasetURI
-from tasks.cluster import Cluster, retry_on_fault
+from tasks.cluster import GRACE_S, Cluster, retry_on_fault
 from tasks.jobs.spec import PreprocessSpec
 from tasks.options import task_options
 from tasks.plan import Plan
@@ -13,7 +13,7 @@ from tasks.stage import stage
 @task(name="preprocess", **task_options, **retry_on_fault)
 def preprocess(raw: DatasetURI, plan: Plan, cluster: Cluster) -> DatasetURI:
     """Every usable row of `raw` once, in a train, validation or test split; what is unusable counted and listed."""
-    with stage("preprocess", plan.prepared) as current:
+    with stage("preprocess", plan.prepared, deadline_s=plan.deadline_s + GRACE_S) as current:
         if not current.reused:
             spec = PreprocessSpec(
                 storage=plan.root,

@@ -10,6 +10,7 @@ from storage.registry import Decision, Superseded
 from storage.uri import CheckpointURI, EvaluationURI
 from tasks.cluster import Cluster
 from tasks.evaluate import evaluate
+from tasks.jobs.deadline import DeadlineExceeded
 from tasks.options import task_options
 from tasks.plan import Plan
 from tasks.predict import predict
@@ -70,6 +71,8 @@ def score_champion(champion: CheckpointURI, plan: Plan, cluster: Cluster) -> Eva
     """The champion's evaluation on this plan's test rows, made if need be, or why there can be none."""
     try:
         return evaluate(predict(champion, plan.prepared, plan, cluster), plan)
+    except DeadlineExceeded:
+        raise
     except Exception as error:  # whatever it is, it must not put the challenger in charge
         logger().warning("the champion %s cannot be scored: %s", champion, error)
         return f"{type(error).__name__}: {error}"

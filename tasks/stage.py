@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from storage import manifest
+from storage import files, manifest
 from storage.hooks import reached
-from storage.uri import URI
+from storage.uri import URI, masked
 from tasks.jobs.deadline import deadline
 
 
@@ -66,6 +66,16 @@ def stage(
     stages = _stages.get()
     if stages is not None:
         stages.append(current)
+
+
+def tidy(scratch: URI) -> None:
+    """Remove what a committed result needs no more; what cannot be removed now is left to `python -m storage gc`."""
+    try:
+        files.remove(scratch)
+    except Exception as error:
+        if not files.is_trouble(error):
+            raise
+        logger().warning("%s is not needed any more but cannot be removed: %s", scratch, masked(str(error)))
 
 
 def logger() -> Any:

@@ -3,7 +3,7 @@
 from prefect import task
 
 from storage.uri import CheckpointURI, DatasetURI
-from tasks.cluster import Cluster, retry_on_fault
+from tasks.cluster import GRACE_S, Cluster, retry_on_fault
 from tasks.jobs.spec import TrainSpec
 from tasks.options import task_options
 from tasks.plan import Plan
@@ -13,7 +13,7 @@ from tasks.stage import stage
 @task(name="train", **task_options, **retry_on_fault)
 def train(prepared: DatasetURI, plan: Plan, cluster: Cluster) -> CheckpointURI:
     """The epoch with the lowest validation loss; goes on from the newest whole checkpoint of an earlier attempt."""
-    with stage("train", plan.checkpoint) as current:
+    with stage("train", plan.checkpoint, deadline_s=plan.deadline_s + GRACE_S) as current:
         if not current.reused:
             scratch = plan.scratch(plan.checkpoint)
             spec = TrainSpec(

@@ -7,6 +7,9 @@ import time
 import types
 from collections.abc import Iterator
 
+_AGAIN_S = 5.0
+"""How soon the alarm comes again, should somebody have swallowed it."""
+
 
 class DeadlineExceeded(Exception):
     """Something took longer than it was given."""
@@ -30,7 +33,7 @@ def deadline(seconds: float | None) -> Iterator[None]:
 
     started = time.monotonic()
     handler = signal.signal(signal.SIGALRM, on_alarm)
-    left, every = signal.setitimer(signal.ITIMER_REAL, seconds)
+    left, every = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
     try:
         yield
     finally:

@@ -45,8 +45,8 @@ def main(stage: str, spec_type: type[JobSpec]) -> None:
         raise SystemExit(0 if "--help" in sys.argv else 2)
     place = sys.argv[1]
     uri = URI(place if "://" in place else os.path.abspath(place))
-    spec = spec_type.model_validate_json(files.read(uri))
     try:
+        spec = spec_type.model_validate_json(files.read(uri))
         with deadline(spec.deadline_s), _lease(spec) as held:
             if held:
                 reached("job", spec.target)

@@ -42,6 +42,8 @@ def resolve(workers: int | None, *, threads: int | None, nodes: Sequence[Resourc
     `threads` is all that this machine has, shared among the workers; none: each has as many as CPUs. Raises
     `ValueError` naming what was asked and what there is when the cluster can never give it.
     """
+    if any(node.get("GPU", 0) >= 1 for node in nodes):
+        nodes = [node for node in nodes if node.get("GPU", 0) >= 1]  # a worker with a GPU fits nowhere else
     gpus, cpus = (int(sum(node.get(kind, 0) for node in nodes)) for kind in ("GPU", "CPU"))
     number = workers or gpus or (1 if threads else len(nodes))
     if gpus and number > gpus:
@@ -50,15 +52,21 @@ def resolve(workers: int | None, *, threads: int | None, nodes: Sequence[Resourc
         raise ValueError(
             f"--workers must be at most {max(0, cpus - 1)} on a cluster with {cpus} CPUs, got {number}; one stays free"
         )
-    per_node = -(-number // len(nodes))
+    per_node = max(min(int(node["GPU"]), number) for node in nodes) if gpus else -(-number // len(nodes))
     cpus_each = 1
     if threads is None:
         # One CPU of each node stays free: data tasks that get none would wait for ever.
-        cpus_each = max(1, (int(min(node["CPU"] for node in nodes)) - 1) // per_node)
+        cpus_each = max(1, min(_share(node, number, per_node) for node in nodes))
         threads_each = cpus_each
     else:
         threads_each = max(1, threads // number)
     return Scale(workers=number, use_gpu=gpus > 0, cpus=cpus_each, threads=threads_each, per_node=per_node)
+
+
+def _share(node: Resources, number: int, per_node: int) -> int:
+    """CPUs of `node` for each of the workers that may come to lie on it."""
+    sharing = min(int(node["GPU"]), number) if node.get("GPU", 0) >= 1 else per_node
+    return (int(node["CPU"]) - 1) // sharing
 
 
 def threads_here(most: int, *, sharing: int) -> int:

@@ -40,6 +40,8 @@ from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
 
 _MAX_FAILURES = 3
+_MAX_PREEMPTIONS = 100
+"""How often a node may be taken away by whoever lends it; that is nobody's fault, but not to go on for ever."""
 _CHECKPOINTS = 4
 """How many checkpoints there are at once at most: two that are kept, one being written, and the committed one."""
 _ERROR = "error.json"
@@ -66,6 +68,8 @@ def run(spec: TrainSpec) -> None:
     # A worker that is frozen as a whole answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
+    # On a busy cluster it waits for its turn: that it fits at all is known.
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(spec.deadline_s)
     trainer = TorchTrainer(
         train_on_one_rank,
         train_loop_config={"spec": spec.model_dump_json(), "threads": given.threads, "attempt": attempt},
@@ -80,7 +84,9 @@ def run(spec: TrainSpec) -> None:
         run_config=RunConfig(
             name=attempt,
             storage_path=str(spec.scratch),
-            failure_config=FailureConfig(max_failures=_MAX_FAILURES, controller_failure_limit=1),
+            failure_config=FailureConfig(
+                max_failures=_MAX_FAILURES, max_preemption_failures=_MAX_PREEMPTIONS, controller_failure_limit=1
+            ),
             checkpoint_config=CheckpointConfig(
                 num_to_keep=2, checkpoint_score_attribute="validation_loss", checkpoint_score_order="min"
             ),
@@ -139,13 +145,23 @@ def train_on_one_rank(config: dict[str, Any]) -> None:
     try:
         with watched(limit_s=spec.stall_s) as beat:
             _train(spec, attempt, threads=config["threads"], beat=beat)
-    except _PERMANENT_ERRORS as error:
-        kind = next(kind for kind in _PERMANENT_ERRORS if isinstance(error, kind))
-        content = json.dumps({"type": kind.__name__, "message": str(error)})
-        with contextlib.suppress(FileExistsError, files.DiskFull):
-            files.create(attempt.child(_ERROR), content.encode())
+    except Exception as error:
+        kind = _permanent_kind(error)
+        if kind is not None:
+            content = json.dumps({"type": kind.__name__, "message": str(error)})
+            with contextlib.suppress(FileExistsError, files.DiskFull):
+                files.create(attempt.child(_ERROR), content.encode())
         if not isinstance(error, _COMMON_ERRORS):
             raise
+
+
+def _permanent_kind(error: Exception) -> type[Exception] | None:
+    """As which of the permanent errors `error` is told, none when another try may end otherwise."""
+    if files.is_disk_full(error):
+        return files.DiskFull
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # how torch says it on a CPU
+        return torch.OutOfMemoryError
+    return next((kind for kind in _PERMANENT_ERRORS if isinstance(error, kind)), None)
 
 
 def _train(spec: TrainSpec, attempt: URI, *, threads: int, beat: Callable[[], None]) -> None:

@@ -126,35 +126,51 @@ def of_epoch(scratch: URI, epoch: int) -> URI | None:
 
 
 def verified(uri: URI) -> Meta | None:
-    """What the checkpoint in folder `uri` says of itself when every byte of it is right, else none.
+    """What the checkpoint in folder `uri` says of itself when every byte of it is right, else none."""
+    found = _opened(uri)
+    return found[0] if found else None
+
+
+def _opened(uri: URI) -> tuple[Meta, dict[str, bytes]] | None:
+    """The checkpoint in folder `uri` when every byte of it is right, else none.
 
     A link that leads out of the folder of all attempts makes it none as well.
     """
-    if not all(uri.child(name).lies_in(uri.parent.parent) for name in (META, WEIGHTS, TRAINING)):
+    if not all(uri.child(name).lies_in(uri.parent.parent) for name in FILES):
         return None
     try:
         meta = Meta.model_validate_json(files.read(uri.child(META)))
-        found = {name: hashlib.sha256(files.read(uri.child(name))).hexdigest() for name in (WEIGHTS, TRAINING)}
+        content = {name: files.read(uri.child(name)) for name in (WEIGHTS, TRAINING)}
     except (FileNotFoundError, ValidationError):
         return None
-    return meta if meta == meta.model_copy(update={"sha256": found}).signed() else None
+    found = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
+    is_right = meta == meta.model_copy(update={"sha256": found}).signed()
+    return (meta, content) if is_right else None
+
+
+def _checked(uri: URI) -> tuple[Meta, dict[str, bytes]]:
+    """The same bytes that were found right before, or a `RuntimeError`."""
+    found = _opened(uri)
+    if found is None:
+        raise RuntimeError(f"the checkpoint {uri} changed after it was chosen; run again to take another")
+    return found
 
 
 def threads_of(uri: URI) -> int:
     """With how many threads per worker the run that wrote this checkpoint computed."""
-    return int(Meta.model_validate_json(files.read(uri.child(META))).resolved["threads"])
+    return int(_checked(uri)[0].resolved["threads"])
 
 
 def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:
     """Put `trainer` in the state that `save` wrote to `uri`; returns the history so far.
 
-    Raises `WrongResume` naming the first thing in which the two runs differ.
+    Every rank checks the bytes that it loads. Raises `WrongResume` naming the first thing in which the two runs differ,
+    `RuntimeError` when the bytes are not those that were chosen.
     """
-    meta = Meta.model_validate_json(files.read(uri.child(META)))
+    meta, content = _checked(uri)
     check_same(meta, prepared=prepared, about=about)
-    state = safetensors.torch.load(files.read(uri.child(WEIGHTS)))
-    trainer.model.load_state_dict(state)
-    training = torch.load(io.BytesIO(files.read(uri.child(TRAINING))), weights_only=True, map_location=trainer.device)
+    trainer.model.load_state_dict(safetensors.torch.load(content[WEIGHTS]))
+    training = torch.load(io.BytesIO(content[TRAINING]), weights_only=True, map_location=trainer.device)
     trainer.optimizer.load_state_dict(training["optimizer"])
     trainer.scheduler.load_state_dict(training["scheduler"])
     return [EpochMetrics(**metrics) for metrics in meta.history]  # type: ignore[arg-type]
@@ -180,13 +196,14 @@ def commit(scratch: URI, target: CheckpointURI, *, prepared: URI, statistics: di
     """
     last = newest(scratch)
     assert last is not None, "training ended without a checkpoint"
-    final = Meta.model_validate_json(files.read(last.child(META)))
+    final, _ = _checked(last)
     if final.epoch != final.recipe["epochs"]:
         raise RuntimeError(f"the checkpoints after epoch {final.epoch} are damaged; run again to go on from there")
     best = of_epoch(scratch, final.best_epoch)
     assert best is not None, "the best epoch was there a moment ago"
-    meta = Meta.model_validate_json(files.read(best.child(META))).model_copy(update={"history": final.history}).signed()
-    listed = [manifest.write_file(target, name, files.read(best.child(name))) for name in (WEIGHTS, TRAINING)]
+    meta, content = _checked(best)
+    meta = meta.model_copy(update={"history": final.history}).signed()
+    listed = [manifest.write_file(target, name, data) for name, data in content.items()]
     listed.append(manifest.write_file(target, META, meta.model_dump_json(indent=1).encode()))
     history = json.dumps(final.history, indent=1).encode()
     listed.append(manifest.write_file(target, "history.json", history))

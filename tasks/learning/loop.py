@@ -151,8 +151,10 @@ class Trainer:
             totals[1] += (logits.detach().argmax(1) == labels).sum()
             totals[2] += len(labels)
             on_batch()
-            if on_step and (step % every == 0 or step == self.steps_per_epoch):
-                on_step(step, self.steps_per_epoch, summed.item() / len(labels))
+            if step % every == 0 or step == self.steps_per_epoch:
+                self._all_reduced_sum(totals.clone(), what=f"training loss in epoch {epoch}")  # ends what diverges
+                if on_step:
+                    on_step(step, self.steps_per_epoch, summed.item() / len(labels))
         return self._all_reduced_sum(totals, what=f"training loss in epoch {epoch}")
 
     @torch.inference_mode()

@@ -17,6 +17,7 @@ from urllib.parse import quote, urlsplit
 
 from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential, wait_random
 
+from storage import files
 from storage.uri import masked
 from tasks.learning.datasets import DataSet, SourceFile
 
@@ -48,6 +49,8 @@ def fetch(data_set: DataSet, folder: Path, *, mirrors: Sequence[str], log: Calla
             try:
                 _fetch_file(mirror + file.name, file, folder)
             except (WrongChecksum, OSError, HTTPException) as error:
+                if files.is_disk_full(error):
+                    raise files.DiskFull(f"the disk of {folder} is full: {error}; make room, then try again") from error
                 problems.append(f"{mirror}: {_reason(error)}")
                 log("%s: %s", file.name, problems[-1])
                 continue
@@ -161,7 +164,9 @@ def _is_transient(error: BaseException) -> bool:
         return error.code in (408, 429) or error.code >= 500
     reason = getattr(error, "reason", error)
     permanent = (FileNotFoundError, PermissionError, IsADirectoryError)
-    return isinstance(error, OSError | HTTPException) and not isinstance(reason, permanent)
+    if not isinstance(error, OSError | HTTPException) or files.is_disk_full(error):
+        return False
+    return not isinstance(reason, permanent)
 
 
 def _reason(error: Exception) -> str:

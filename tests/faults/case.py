@@ -204,9 +204,8 @@ def carry_out(lab: Lab, name: str, scenario: Callable[[Case], dict[str, Any] | N
 
 
 def _problems(case: Case, result: dict[str, Any] | None, ray_folders: set[Path]) -> Iterator[str]:
-    if result is not None:
-        secrets = [case.lab.server.secret_key]
-        yield from checker.violations(case.root, result, case.lab.golden, secrets=secrets, folder=case.folder)
+    secrets = [case.lab.server.secret_key]
+    yield from checker.violations(case.root, result, case.lab.golden, secrets=secrets, folder=case.folder)
     try:
         await_that(lambda: not any(run.processes() for run in case.runs), limit_s=GONE_S)
     except AssertionError:

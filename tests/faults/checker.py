@@ -19,9 +19,12 @@ STATES = {
 """Names that a run's or task's state may have."""
 
 
-def violations(root: URI, result: dict[str, Any], golden: Golden, *, secrets: list[str], folder: Path) -> Iterator[str]:
-    """One line for everything that is not as after a run to which nothing happened."""
-    yield from _wrong_results(result, golden)
+def violations(
+    root: URI, result: dict[str, Any] | None, golden: Golden, *, secrets: list[str], folder: Path
+) -> Iterator[str]:
+    """One line for everything that is not as after a run to which nothing happened; no result: there is to be none."""
+    if result is not None:
+        yield from _wrong_results(result, golden)
     yield from _damaged(root)
     yield from _secrets(root, folder, [CANARY, *secrets])
     yield from _illegal_states(folder)
@@ -62,7 +65,7 @@ def _secrets(root: URI, folder: Path, secrets: list[str]) -> Iterator[str]:
 
 
 def _illegal_states(folder: Path) -> Iterator[str]:
-    for database in folder.glob("prefect/*.db"):
+    for database in folder.rglob("*.db"):
         with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
             for table in ("flow_run", "task_run"):
                 for (name,) in connection.execute(f"SELECT DISTINCT state_name FROM {table}"):

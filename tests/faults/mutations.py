@@ -22,9 +22,16 @@ class Mutation:
     code: str
     """Stands there exactly once."""
     instead: str
+    also: tuple[tuple[str, str, str], ...] = ()
+    """File, code and what to put instead, where a second line of defence does the same."""
     kind: str
-    """The kind of fault that must then not be survived."""
-    seed: int = 0
+    """The kind of fault that must then not be survived, with seed 0."""
+    notices: str
+    """Words of the problem that it must then be told by, so that no other failure is taken for it."""
+
+    def edits(self) -> tuple[tuple[str, str, str], ...]:
+        """All of them: file, code and what to put instead."""
+        return ((self.file, self.code, self.instead), *self.also)
 
 
 MUTATIONS = (
@@ -34,6 +41,7 @@ MUTATIONS = (
         code="    if hashlib.sha256(content).hexdigest() != file.sha256:\n",
         instead="    if False:\n",
         kind="dataset file flipped",
+        notices="did not end with exit code 1",
     ),
     Mutation(
         protection="a manifest holds its own digest",
@@ -41,20 +49,23 @@ MUTATIONS = (
         code="    if found.digest is not None and found != found.signed():\n",
         instead="    if False:\n",
         kind="manifest flipped",
+        notices="did not end with exit code 1",
     ),
     Mutation(
         protection="a checkpoint is verified before it is loaded",
         file="tasks/learning/checkpoint.py",
-        code='    return meta if meta == meta.model_copy(update={"sha256": found}).signed() else None\n',
-        instead="    return meta\n",
+        code="    return (meta, content) if is_right else None\n",
+        instead="    return meta, content\n",
         kind="checkpoint flipped",
+        notices="was not trained again",
     ),
     Mutation(
         protection="each attempt has a fresh run folder",
         file="tasks/jobs/train.py",
-        code="            number += 1\n",
-        instead='            return "attempt-1"\n',
+        code="    number = max(checkpoint.attempts(scratch), default=0) + 1\n",
+        instead='    return "attempt-1"\n',
         kind="torn snapshot of Ray Train",
+        notices="did not succeed",
     ),
     Mutation(
         protection="training goes on from the newest checkpoint of any attempt",
@@ -62,13 +73,16 @@ MUTATIONS = (
         code="        chosen[0] = checkpoint.newest(spec.scratch)\n",
         instead="        pass\n",
         kind="controller killed",
+        notices="training began again",
     ),
     Mutation(
-        protection="the watchdog ends a worker that makes no progress",
+        protection="the watchdog and the collectives' time-out end a worker that makes no progress",
         file="tasks/jobs/watchdog.py",
         code="                os._exit(EXIT_CODE)\n",
         instead="                pass\n",
+        also=(("tasks/jobs/train.py", "TorchConfig(timeout_s=max(1, int(spec.stall_s)))", "TorchConfig()"),),
         kind="rank stuck in a step",
+        notices="did not come to hold that the run ended",
     ),
     Mutation(
         protection="a lease keeps a second flow from doing the same work",
@@ -76,6 +90,7 @@ MUTATIONS = (
         code="        return not self.released and _now() < self.expires and not self.process.has_ended()\n",
         instead="        return False\n",
         kind="two flows at once",
+        notices="work was done twice",
     ),
     Mutation(
         protection="transient faults of S3 are tried again",
@@ -83,6 +98,7 @@ MUTATIONS = (
         code="    return retrying(request)\n",
         instead="    return request()\n",
         kind="S3: 503 on commit",
+        notices="not ridden out",
     ),
     Mutation(
         protection="a loss that is not finite ends training",
@@ -90,6 +106,7 @@ MUTATIONS = (
         code="        if not math.isfinite(values[0]):\n",
         instead="        if False:\n",
         kind="training diverges",
+        notices="did not end with exit code 1",
     ),
     Mutation(
         protection="what a flow started ends with it, even by SIGKILL",
@@ -97,6 +114,7 @@ MUTATIONS = (
         code="        if readable and not os.read(sys.stdin.fileno(), 1024):\n",
         instead="        if False:\n",
         kind="flow killed in evaluate",
+        notices="processes are left",
     ),
     Mutation(
         protection="downloads are compared with the published checksums",
@@ -104,13 +122,15 @@ MUTATIONS = (
         code="        if found != expected:\n",
         instead="        if False:\n",
         kind="download tampered",
+        notices="ended before",
     ),
     Mutation(
         protection="a deadline ends what blocks",
         file="tasks/jobs/deadline.py",
-        code="    left, every = signal.setitimer(signal.ITIMER_REAL, seconds)\n",
+        code="    left, every = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)\n",
         instead="    left, every = 0.0, 0.0\n",
-        kind="deadline passes",
+        kind="deadline passes in the flow",
+        notices="did not come to hold that the run ended",
     ),
 )
 
@@ -122,10 +142,11 @@ def check(folder: Path, console: Console) -> int:
         for mutation in MUTATIONS:
             started = time.monotonic()
             made.checkout = _mutated(mutation, folder / "mutated")
-            outcome = carry_out(made, mutation.kind, KINDS[mutation.kind].scenario, seed=mutation.seed)
-            unnoticed += outcome.survived
-            verdict = "NOT NOTICED" if outcome.survived else "noticed"
-            problem = outcome.problem.splitlines()[0] if outcome.problem else ""
+            outcome = carry_out(made, mutation.kind, KINDS[mutation.kind].scenario, seed=0)
+            noticed = mutation.notices in outcome.problem
+            unnoticed += not noticed
+            verdict = "noticed" if noticed else "NOT NOTICED"
+            problem = outcome.problem.splitlines()[0] if outcome.problem else "survived"
             line = f"{verdict}: without '{mutation.protection}', {mutation.kind!r} ({time.monotonic() - started:.0f} s)"
             console.print(line, f"  {problem[:140]}", sep="\n", markup=False, highlight=False)
     console.print(f"{len(MUTATIONS) - unnoticed} of {len(MUTATIONS)} were noticed", highlight=False)
@@ -137,8 +158,8 @@ def _mutated(mutation: Mutation, folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     for package in ("flows", "tasks", "storage"):
         shutil.copytree(CHECKOUT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-    path = folder / mutation.file
-    content = path.read_text()
-    assert content.count(mutation.code) == 1, f"{mutation.file} has no such line once: {mutation.code!r}"
-    path.write_text(content.replace(mutation.code, mutation.instead))
+    for file, code, instead in mutation.edits():
+        content = (folder / file).read_text()
+        assert content.count(code) == 1, f"{file} has no such code once: {code!r}"
+        (folder / file).write_text(content.replace(code, instead))
     return folder

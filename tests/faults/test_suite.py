@@ -24,7 +24,9 @@ def test_the_same_seed_gives_the_same_plan_and_each_kind_is_in_it() -> None:
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.protection)
 def test_a_mutation_changes_code_that_is_there_and_names_a_kind(mutation: Mutation) -> None:
-    assert (CHECKOUT / mutation.file).read_text().count(mutation.code) == 1
+    assert [(CHECKOUT / file).read_text().count(code) for file, code, _ in mutation.edits()] == [1] * len(
+        mutation.edits()
+    )
     assert mutation.kind in KINDS
 
 

@@ -23,6 +23,18 @@ def test_the_outer_of_two_deadlines_holds_after_the_inner() -> None:
             time.sleep(1)
 
 
+def test_a_deadline_that_somebody_swallowed_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.jobs.deadline._AGAIN_S", 0.05)
+    swallowed = 0
+    with pytest.raises(DeadlineExceeded), deadline(0.05):
+        try:
+            time.sleep(60)
+        except Exception:
+            swallowed += 1
+        time.sleep(60)
+    assert swallowed == 1
+
+
 def test_what_is_done_in_time_leaves_no_alarm() -> None:
     before = signal.getitimer(signal.ITIMER_REAL)[0]
     with deadline(5):

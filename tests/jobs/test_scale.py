@@ -35,6 +35,15 @@ def test_where_there_are_gpus_every_one_has_a_worker() -> None:
 
 
 @pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [([{"CPU": 32, "GPU": 8}, {"CPU": 32}], (8, 3)), ([{"CPU": 8, "GPU": 4}, {"CPU": 16, "GPU": 2}], (6, 1))],
+)
+def test_workers_with_gpus_fit_on_the_nodes_that_have_them(nodes: list[Resources], expected: tuple[int, int]) -> None:
+    given = resolve(None, threads=None, nodes=nodes)
+    assert (given.workers, given.cpus) == expected
+
+
+@pytest.mark.parametrize(
     ("workers", "nodes", "named"),
     [
         (None, [{"CPU": 1}], "a cluster with 1 CPUs, got 1"),

@@ -7,14 +7,14 @@ from typing import Any
 
 from tests.faults import deployed
 from tests.faults.case import Case, Failed
-from tests.faults.history import step, step_of
+from tests.faults.history import Event, step, step_of
 from tests.faults.kinds.going_on import kill_flow, went_on_from_epoch_2
 from tests.faults.kinds.register import kind
 
 
 @kind("flow killed in preprocess")
 def _flow_killed_in_preprocess(case: Case) -> dict[str, Any]:
-    return _flow_killed(case, "preprocess", after="raw", mid=lambda event: "/train/part-" in event["at"])
+    return _flow_killed(case, "preprocess", after="raw", mid=_writes("/train/part-"))
 
 
 @kind("flow killed in train", quick=True)
@@ -24,7 +24,7 @@ def _flow_killed_in_train(case: Case) -> dict[str, Any]:
 
 @kind("flow killed in predict")
 def _flow_killed_in_predict(case: Case) -> dict[str, Any]:
-    return _flow_killed(case, "predict", after="checkpoint", mid=lambda event: "/predictions/" in event["at"])
+    return _flow_killed(case, "predict", after="checkpoint", mid=_writes("/predictions/"))
 
 
 @kind("flow killed in evaluate")
@@ -67,16 +67,14 @@ def _flow_terminated(case: Case) -> dict[str, Any]:
     return case.finish()
 
 
-@kind("deadline passes")
-def _deadline(case: Case) -> dict[str, Any]:
-    after, point, at, minutes = case.random.choice(
-        [("prepared", "step", "epoch 1", "0.5"), ("predictions", "evaluate", "", "0.1")]
-    )
-    case.begin(after=after)
-    case.options = ("--deadline", minutes)
-    case.refused(case.start(point, at, action="hang"), "not done within")
-    case.options = ()
-    return case.finish()
+@kind("deadline passes in a job")
+def _deadline_in_a_job(case: Case) -> dict[str, Any]:
+    return _deadline(case, "step", "epoch 1", after="prepared", minutes="0.5")
+
+
+@kind("deadline passes in the flow")
+def _deadline_in_the_flow(case: Case) -> dict[str, Any]:
+    return _deadline(case, "evaluate", "", after="predictions", minutes="0.1")
 
 
 @kind("two flows at once", quick=True)
@@ -106,9 +104,20 @@ def _holder_frozen(case: Case) -> dict[str, Any]:
     return result
 
 
-def _flow_killed(
-    case: Case, stage: str, *, after: str, mid: Callable[[dict[str, Any]], bool] | None = None
-) -> dict[str, Any]:
+def _deadline(case: Case, point: str, at: str, *, after: str, minutes: str) -> dict[str, Any]:
+    case.begin(after=after)
+    case.options = ("--deadline", minutes)
+    case.refused(case.start(point, at, action="hang"), "not done within")
+    case.options = ()
+    return case.finish()
+
+
+def _writes(part: str) -> Callable[[Event], bool]:
+    """Whether an event is the writing of a file there."""
+    return lambda event: event["point"] == "written" and part in event["at"]
+
+
+def _flow_killed(case: Case, stage: str, *, after: str, mid: Callable[[Event], bool] | None = None) -> dict[str, Any]:
     """The flow is killed as the stage begins or, where there is work to watch for, in the middle of it."""
     case.begin(after=after)
     if mid is None or case.random.random() < 0.3:

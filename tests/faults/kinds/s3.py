@@ -24,6 +24,7 @@ def _s3_fault(case: Case, *, fault: Fault, way: str) -> dict[str, Any]:
             *[("checkpoint", "/datasets/prepared/", "/predictions/")] * 2,
             ("checkpoint", "/checkpoints/", "/predictions/"),
             ("prepared", "/datasets/prepared/", "/checkpoints/"),
+            ("prepared", "/datasets/prepared/", "/epoch-0001/weights"),
         ]
     )
     case.begin(after=after, on_s3=True)
@@ -32,7 +33,8 @@ def _s3_fault(case: Case, *, fault: Fault, way: str) -> dict[str, Any]:
     elif way == "writes":
         case.spoil(fault, "PUT", target)
     else:
-        case.spoil(fault, "PUT", case.golden_path(target, "/" + manifest.NAME))
+        shelf = "/checkpoints/" if "epoch" in target else target
+        case.spoil(fault, "PUT", case.golden_path(shelf, "/" + manifest.NAME))
     run = case.start()
     if fault != "403":
         return case.rides_out(run)

@@ -26,17 +26,17 @@ def _torn_snapshot(case: Case) -> dict[str, Any]:
 
 @kind("checkpoint truncated")
 def _checkpoint_truncated(case: Case) -> dict[str, Any]:
-    return _checkpoint_damaged(case, _truncate)
+    return _checkpoint_damaged(case, _truncate, file="training.pt")
 
 
 @kind("checkpoint flipped", quick=True)
 def _checkpoint_flipped(case: Case) -> dict[str, Any]:
-    return _checkpoint_damaged(case, partial(_flip, case))
+    return _checkpoint_damaged(case, partial(_flip, case), file="weights.safetensors")
 
 
 @kind("checkpoint missing")
 def _checkpoint_missing(case: Case) -> dict[str, Any]:
-    return _checkpoint_damaged(case, Path.unlink)
+    return _checkpoint_damaged(case, Path.unlink, file="*")
 
 
 @kind("dataset file flipped", quick=True)
@@ -56,7 +56,7 @@ def _dataset_deleted(case: Case) -> dict[str, Any]:
 
 @kind("manifest flipped")
 def _manifest_flipped(case: Case) -> dict[str, Any]:
-    return _dataset_damaged(case, manifest.NAME, partial(_flip, case))
+    return _dataset_damaged(case, manifest.NAME, partial(_change_statistic, case))
 
 
 @kind("disk full")
@@ -72,13 +72,13 @@ def _disk_full(case: Case) -> dict[str, Any]:
     return case.finish()
 
 
-def _checkpoint_damaged(case: Case, change: Callable[[Path], None]) -> dict[str, Any]:
+def _checkpoint_damaged(case: Case, change: Callable[[Path], None], *, file: str) -> dict[str, Any]:
     """The newest checkpoint is damaged after the last epoch, before the commit; the one before it is used."""
     case.begin(after="prepared")
     run = case.start("write", "/checkpoints/", action="freeze")
     case.reaches(run, lambda event: "struck" in event, "training ended")
     kill_flow(case, run)
-    victim = case.random.choice(case.paths("runs/*/attempt-*/epoch-0002/*"))
+    victim = case.random.choice(case.paths(f"runs/*/attempt-*/epoch-0002/{file}"))
     case.damage(lambda: change(victim), what=victim.name)
     result = went_on_from_epoch_2(case, case.finish())
     if sum(step_of(2)(event) for event in case.history.events()) <= sum(map(step_of(1), case.history.events())):
@@ -98,6 +98,15 @@ def _dataset_damaged(case: Case, files_: str, change: Callable[[Path], None]) ->
 
 def _truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def _change_statistic(case: Case, path: Path) -> None:
+    """Flip the lowest bit of one digit of the mean, which is still JSON and would train another model."""
+    content = bytearray(path.read_bytes())
+    start = content.index(b'"mean"')
+    digits = [at for at in range(start, start + 60) if chr(content[at]).isdigit()][3:]  # not those before the point
+    content[case.random.choice(digits[:8])] ^= 1
+    path.write_bytes(content)
 
 
 def _flip(case: Case, path: Path) -> None:
