@@ -20,8 +20,10 @@ def kill_flow_and_runner(case: "Case") -> None:
         "workers": 2,
         "settings": case.lab.settings(),
     }
+    folder = case.folder / "operated"
+    folder.mkdir(parents=True, exist_ok=True)
     with webhook() as (address, _):
-        operated = Operated(case.folder / "operated", webhook=address)
+        operated = Operated(folder, webhook=address)
         operated.env |= {"PIPELINE_STRIKE": case.lab.plan(None)} | case.lab.environment(case.root)
         try:
             operated.deploy()
