@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import random
+import re
 import signal
 import time
 import traceback
@@ -149,12 +150,14 @@ class Case:
         """Spoil the next S3 requests of this kind."""
         self.lab.proxy.spoils.append(Spoil(fault=fault, method=method, part=part, times=times))
 
-    def until(self, condition: Callable[[], object], what: str, *, interval_s: float = 0.1) -> None:
+    def until(
+        self, condition: Callable[[], object], what: str, *, interval_s: float = 0.1, limit_s: float = LIMIT_S
+    ) -> None:
         """Wait until `condition` holds; raises `Failed` when it does not come to hold."""
         try:
-            await_that(condition, limit_s=LIMIT_S, interval_s=interval_s)
+            await_that(condition, limit_s=limit_s, interval_s=interval_s)
         except AssertionError:
-            raise Failed(f"within {LIMIT_S:.0f} s it did not come to hold that {what}") from None
+            raise Failed(f"within {limit_s:.0f} s it did not come to hold that {what}") from None
 
     def reaches(self, run: Run, matches: Callable[[Event], bool], what: str) -> None:
         """Wait until the history has such an event; raises `Failed` when the run ends before."""
@@ -183,13 +186,12 @@ def carry_out(lab: Lab, name: str, scenario: Callable[[Case], dict[str, Any] | N
     """The outcome of one case; nothing of it is left running."""
     case = Case(lab, name=name, seed=seed)
     started = time.monotonic()
-    ray_folders = set(Path("/tmp").glob("ray-*"))
     outcome = Outcome(survived=True)
     try:
         result = scenario(case)
         if not case.once.exists() and not lab.proxy.spoilt:
             raise Failed("the fault never struck")
-        problems = list(_problems(case, result, ray_folders))
+        problems = list(_problems(case, result))
         if problems:
             raise Failed("; ".join(problems))
     except Exception as error:  # one case must not take the others with it
@@ -203,7 +205,7 @@ def carry_out(lab: Lab, name: str, scenario: Callable[[Case], dict[str, Any] | N
     return outcome
 
 
-def _problems(case: Case, result: dict[str, Any] | None, ray_folders: set[Path]) -> Iterator[str]:
+def _problems(case: Case, result: dict[str, Any] | None) -> Iterator[str]:
     secrets = [case.lab.server.secret_key]
     yield from checker.violations(case.root, result, case.lab.golden, secrets=secrets, folder=case.folder)
     try:
@@ -211,8 +213,9 @@ def _problems(case: Case, result: dict[str, Any] | None, ray_folders: set[Path])
     except AssertionError:
         left = {pid: command for run in case.runs for pid, command in run.processes().items()}
         yield f"{len(left)} processes are left: {list(left.values())[:3]}"
-    if left_folders := set(Path("/tmp").glob("ray-*")) - ray_folders:
-        yield f"Ray's folders are left: {sorted(map(str, left_folders))}"
+    told = {folder for run in case.runs for folder in re.findall(r"/tmp/ray-\w+", run.log.read_text(errors="replace"))}
+    if left_folders := [folder for folder in sorted(told) if Path(folder).exists()]:
+        yield f"Ray's folders are left: {left_folders}"
 
 
 def _end_all(case: Case) -> None:

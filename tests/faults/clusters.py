@@ -10,7 +10,7 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tasks.child import Child
 from tasks.cluster import await_ray, start_ray
@@ -72,10 +72,22 @@ class TwoNodes:
 
     def jobs(self) -> list[str]:
         """The ids of all jobs that were ever submitted."""
-        request = urllib.request.Request(f"{self.address}/api/jobs/")
+        return [str(job["submission_id"]) for job in self._ask("/api/jobs/")]
+
+    def await_free(self) -> None:
+        """Return once no CPU of the cluster is held any more."""
+
+        def used() -> float:
+            status = self._ask("/api/cluster_status")["data"]["clusterStatus"]
+            return float(status["loadMetricsReport"]["usage"]["CPU"][0])
+
+        self._case.until(lambda: used() == 0, "no CPU was held", interval_s=1, limit_s=60)
+
+    def _ask(self, path: str) -> Any:
+        request = urllib.request.Request(self.address + path)
         request.add_header("Authorization", f"Bearer {self._env['RAY_AUTH_TOKEN']}")
         with urllib.request.urlopen(request, timeout=10) as answer:
-            return [str(job["submission_id"]) for job in json.load(answer)]
+            return json.load(answer)
 
     def end(self) -> None:
         """End every node."""
@@ -88,11 +100,12 @@ class TwoNodes:
 
 @contextlib.contextmanager
 def two_nodes(case: "Case") -> Iterator[TwoNodes]:
-    """A cluster that the case's runs use for as long as the block lasts."""
+    """A cluster that the case's runs use for as long as the block lasts; in the end nobody holds any of it."""
     cluster = TwoNodes(case)
     try:
         cluster.begin()
         yield cluster
+        cluster.await_free()
     finally:
         cluster.end()
 

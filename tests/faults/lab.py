@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,13 @@ import numpy as np
 from storage import files, manifest, tables
 from storage.manifest import Manifest
 from storage.uri import URI, DatasetURI
+from tasks.child import Child
 from tasks.download import ingest
 from tasks.learning import datasets, images
 from tests import s3
 from tests.faults import proxy
 from tests.faults.history import History
+from tests.operated import free_port
 from tests.runs import CHECKOUT, Run
 
 CANARY = f"canary{secrets.token_hex(12)}"
@@ -130,10 +133,16 @@ def prepared(folder: Path, *, checkout: Path = CHECKOUT) -> Iterator[Lab]:
 
     for name in ("root", "runs", "s3"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "runs").mkdir(parents=True)
+    (folder / "history.jsonl").unlink(missing_ok=True)
     before = dict(os.environ)
-    with s3.serve(folder / "s3") as server, proxy.serve(server.endpoint) as spoiling:
-        os.environ.update(server.environment())  # the suite itself does without the proxy
+    with (
+        s3.serve(folder / "s3") as server,
+        proxy.serve(server.endpoint) as spoiling,
+        _prefect(folder / "runs") as prefect_url,
+    ):
+        # The suite itself does without the proxy.
+        os.environ.update(server.environment() | {"PREFECT_API_URL": prefect_url})
         s3fs.S3FileSystem.clear_instance_cache()
         try:
             yield Lab(folder, server, spoiling, checkout=checkout)
@@ -141,6 +150,22 @@ def prepared(folder: Path, *, checkout: Path = CHECKOUT) -> Iterator[Lab]:
             os.environ.clear()
             os.environ.update(before)
             s3fs.S3FileSystem.clear_instance_cache()
+
+
+@contextlib.contextmanager
+def _prefect(folder: Path) -> Iterator[str]:
+    """The API of a server for all runs, so that not each has to start its own."""
+    from flows.server import await_server
+
+    port = free_port()
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    env = os.environ | {"PREFECT_HOME": str(folder / "prefect"), "PREFECT_SERVER_ANALYTICS_ENABLED": "0"}
+    child = Child(command, env=env)
+    try:
+        await_server(child, f"http://127.0.0.1:{port}/api/health")
+        yield f"http://127.0.0.1:{port}/api"
+    finally:
+        child.end()
 
 
 def write_raw(root: URI) -> None:

@@ -113,8 +113,8 @@ MUTATIONS = (
         file="tasks/supervise.py",
         code="        if readable and not os.read(sys.stdin.fileno(), 1024):\n",
         instead="        if False:\n",
-        kind="flow killed in evaluate",
-        notices="processes are left",
+        kind="flow killed in train",
+        notices="what the flow had started ended with it",
     ),
     Mutation(
         protection="downloads are compared with the published checksums",
