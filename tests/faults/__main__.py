@@ -1,12 +1,11 @@
 """`make faults`: every kind of fault strikes at least once, and a table says what came of it."""
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -83,22 +82,34 @@ def _faults(plan: Sequence[tuple[str, int]], folder: Path, console: Console) -> 
     console.print(_table(outcomes))
     lost = sum(not outcome.survived for tries in outcomes.values() for outcome in tries)
     console.print(f"{len(plan) - lost} of {len(plan)} survived in {(time.monotonic() - started) / 60:.0f} minutes")
-    if folder.name and not str(folder).startswith(tempfile.gettempdir()):
-        (folder / "outcomes.json").write_text(json.dumps({n: [vars(o) for o in t] for n, t in outcomes.items()}))
+    (folder / "table.md").write_text(_markdown(outcomes))
     return 1 if lost else 0
 
 
-def _table(outcomes: dict[str, list[Outcome]]) -> Table:
-    table = Table("kind", box=None, pad_edge=False, header_style="bold")
-    for title in ("tries", "survived", "worst recovery", "seconds"):
-        table.add_column(title, justify="right")
+_TITLES = ("kind", "tries", "survived", "worst recovery", "seconds")
+
+
+def _rows(outcomes: dict[str, list[Outcome]]) -> Iterator[tuple[str, ...]]:
     for name, tries in outcomes.items():
         measured = [outcome.recovery_s for outcome in tries if outcome.recovery_s is not None]
         worst = f"{max(measured):.1f} s" if measured else "-"
         survived = str(sum(outcome.survived for outcome in tries))
         seconds = f"{statistics.mean(outcome.seconds for outcome in tries):.0f}"
-        table.add_row(name, str(len(tries)), survived, worst, seconds)
+        yield name, str(len(tries)), survived, worst, seconds
+
+
+def _table(outcomes: dict[str, list[Outcome]]) -> Table:
+    table = Table(_TITLES[0], box=None, pad_edge=False, header_style="bold")
+    for title in _TITLES[1:]:
+        table.add_column(title, justify="right")
+    for row in _rows(outcomes):
+        table.add_row(*row)
     return table
+
+
+def _markdown(outcomes: dict[str, list[Outcome]]) -> str:
+    lines = [_TITLES, ("---", *("---:",) * 4), *_rows(outcomes)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":
