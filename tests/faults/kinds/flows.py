@@ -69,7 +69,7 @@ def _flow_terminated(case: Case) -> dict[str, Any]:
 
 @kind("deadline passes in a job")
 def _deadline_in_a_job(case: Case) -> dict[str, Any]:
-    return _deadline(case, "step", "epoch 1", after="prepared", minutes="0.5")
+    return _deadline(case, "step", "epoch 1", after="prepared", minutes="1")
 
 
 @kind("deadline passes in the flow")
