@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -294,9 +295,10 @@ def _model_spec(recipe: Recipe, prepared: Manifest) -> ModelSpec:
 def _new_attempt(scratch: URI) -> str:
     """The name of a run folder that no attempt has: Ray Train's own state of an earlier one is never trusted."""
     number = max(checkpoint.attempts(scratch), default=0) + 1
+    claim = json.dumps({"token": uuid.uuid4().hex}).encode()  # so that it is known again when a reply is lost
     while True:
         try:
-            files.create(scratch.child(f"attempt-{number}/_attempt.json"), b"{}\n")
+            files.create(scratch.child(f"attempt-{number}/_attempt.json"), claim)
         except FileExistsError:
             number += 1
         else:
