@@ -19,7 +19,7 @@ from tests.faults.proxy import Fault, Spoil
 from tests.runs import Run, await_that
 
 LIMIT_S = 300.0
-"""Within which each run has to end."""
+"""Within which each run has to end, and everything else that is waited for to come."""
 GONE_S = 60.0
 """Within which every process of a run that has ended has to be gone."""
 _TRIES = 3
@@ -47,8 +47,8 @@ class Outcome:
 class Case:
     """What a kind of fault has at hand to strike with; every choice is drawn from the case's seed."""
 
-    def __init__(self, lab: Lab, *, name: str, seed: int) -> None:
-        self.lab, self.name = lab, name
+    def __init__(self, lab: Lab, *, name: str, seed: int, limit_s: float) -> None:
+        self.lab, self.name, self.limit_s = lab, name, limit_s
         self.random = random.Random(f"{name} {seed}")
         self.root = lab.disk
         self.arguments: list[str] | None = None
@@ -151,9 +151,10 @@ class Case:
         self.lab.proxy.spoils.append(Spoil(fault=fault, method=method, part=part, times=times))
 
     def until(
-        self, condition: Callable[[], object], what: str, *, interval_s: float = 0.1, limit_s: float = LIMIT_S
+        self, condition: Callable[[], object], what: str, *, interval_s: float = 0.1, limit_s: float | None = None
     ) -> None:
         """Wait until `condition` holds; raises `Failed` when it does not come to hold."""
+        limit_s = limit_s or self.limit_s
         try:
             await_that(condition, limit_s=limit_s, interval_s=interval_s)
         except AssertionError:
@@ -182,9 +183,11 @@ class Case:
         return self.lab.folder / "runs"
 
 
-def carry_out(lab: Lab, name: str, scenario: Callable[[Case], dict[str, Any] | None], *, seed: int) -> Outcome:
+def carry_out(
+    lab: Lab, name: str, scenario: Callable[[Case], dict[str, Any] | None], *, seed: int, limit_s: float = LIMIT_S
+) -> Outcome:
     """The outcome of one case; nothing of it is left running."""
-    case = Case(lab, name=name, seed=seed)
+    case = Case(lab, name=name, seed=seed, limit_s=limit_s)
     started = time.monotonic()
     outcome = Outcome(survived=True)
     try:

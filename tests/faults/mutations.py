@@ -34,6 +34,9 @@ class Mutation:
         return ((self.file, self.code, self.instead), *self.also)
 
 
+_LIMIT_S = 150.0
+"""Without a protection a run may never end: this is long enough for one that does."""
+
 MUTATIONS = (
     Mutation(
         protection="files are compared with the SHA-256 that was committed",
@@ -142,7 +145,7 @@ def check(folder: Path, console: Console) -> int:
         for mutation in MUTATIONS:
             started = time.monotonic()
             made.checkout = _mutated(mutation, folder / "mutated")
-            outcome = carry_out(made, mutation.kind, KINDS[mutation.kind].scenario, seed=0)
+            outcome = carry_out(made, mutation.kind, KINDS[mutation.kind].scenario, seed=0, limit_s=_LIMIT_S)
             noticed = mutation.notices in outcome.problem
             unnoticed += not noticed
             verdict = "noticed" if noticed else "NOT NOTICED"
