@@ -28,6 +28,8 @@ class Up(Server):
             env={**os.environ, "PREFECT_HOME": home, "PIPELINE_STORAGE": str(folder / "root")},
             stdout=self.output.open("wb"),
             stderr=subprocess.STDOUT,
+            # As in a terminal: what is started in a shell's background ignores SIGINT, and so does all that it starts.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         await_that(lambda: "Ctrl-C stops everything" in self.output.read_text() or self.process.poll(), limit_s=180)
         assert self.process.poll() is None, self.output.read_text()
