@@ -40,17 +40,21 @@ class History:
         return any(map(matches, self.events()))
 
     def recovery_s(self) -> float | None:
-        """Seconds from the first strike until a process that is younger reached a point again, none if none did."""
+        """Seconds from the first strike until a process that is younger did work again, none if none did."""
         events = list(self.events())
         struck = next((event["s"] for event in events if "struck" in event), None)
         if struck is None:
             return None
-        again = (event["s"] for event in events if event.get("started", 0) > struck and event["point"] in _WORK)
+        again = (event["s"] for event in events if event.get("started", 0) > struck and is_work(event))
         return next((s - struck for s in again), None)
 
 
-_WORK = ("step", "write", "written", "evaluate", "promote", "report")
-"""Points that are only reached when work goes on, not when it is merely prepared."""
+def is_work(event: Event) -> bool:
+    """Whether `event` brings a result nearer: a training step, or a file of one; not a probe, a lease or a job's spec."""
+    return step(event) or (event["point"] == "written" and any(shelf in event["at"] for shelf in _SHELVES))
+
+
+_SHELVES = ("/datasets/", "/checkpoints/", "/predictions/", "/evaluations/", "/registry/", "/reports/", "/epoch-")
 
 
 def step(event: Event) -> bool:
