@@ -90,7 +90,7 @@ def _dataset_damaged(case: Case, files_: str, change: Callable[[Path], None]) ->
     case.begin(after="prepared")
     victim = case.random.choice(case.paths(f"datasets/prepared/*/{files_}"))
     case.damage(lambda: change(victim), what=victim.name)
-    case.refused(case.start(), "Damaged")
+    case.refused(case.start(), "restore it", "run again")
     folder = next(path for path in victim.parents if path.parent.name == "prepared")
     shutil.rmtree(folder)  # as the message says
     return case.finish()
