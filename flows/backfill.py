@@ -49,7 +49,7 @@ def main() -> int:
 def _main(arguments: argparse.Namespace) -> int:
     from flows import cli
     from storage.uri import parse_root
-    from tasks import cluster, plan, versions
+    from tasks import capacity, plan, versions
     from tasks.learning import recipes
 
     try:
@@ -57,8 +57,7 @@ def _main(arguments: argparse.Namespace) -> int:
         plan.check_numbers(
             workers=arguments.workers, deadline_minutes=arguments.deadline, stall_minutes=arguments.stall
         )
-        cluster.check_address()
-        cluster.check_workers(arguments.workers)
+        capacity.check_workers(arguments.workers)
         root = parse_root(arguments.storage)
         found = versions.known(root, recipe.data)
         chosen = versions.chosen(found, names=arguments.version, first=arguments.first, last=arguments.last)

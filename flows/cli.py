@@ -142,7 +142,7 @@ def predict_parser() -> argparse.ArgumentParser:
 def main_predict(argv: Sequence[str] | None = None) -> int:
     """Run batch prediction as the command line says; the exit code is 0, 1 (failed), 2 (wrong request) or 130."""
     arguments = predict_parser().parse_args(argv)
-    from tasks import batch, cluster
+    from tasks import batch, capacity
 
     request = {
         "dataset": arguments.dataset,
@@ -154,8 +154,7 @@ def main_predict(argv: Sequence[str] | None = None) -> int:
     }
 
     def work() -> int:
-        _requested(cluster.check_address)
-        _requested(cluster.check_workers, arguments.workers)
+        _requested(capacity.check_workers, arguments.workers)
         _requested(batch.resolve, **request)
         return run("predict", request, as_json=arguments.json)
 
@@ -164,11 +163,10 @@ def main_predict(argv: Sequence[str] | None = None) -> int:
 
 def checked(arguments: argparse.Namespace) -> dict[str, Any]:
     """The flow's parameters, once everything that can be wrong with them was looked at; raises `ValueError`."""
-    from tasks import cluster, plan
+    from tasks import capacity, plan
     from tasks.learning import recipes, sources
 
-    cluster.check_address()
-    cluster.check_workers(arguments.workers)
+    capacity.check_workers(arguments.workers)
     base = recipes.load(arguments.recipe)
     recipe = recipes.override(base, arguments.settings)
     mirrors = [source for source in arguments.source if source != "sample"]

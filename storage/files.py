@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from storage import s3
@@ -76,15 +76,7 @@ def create(uri: URI, content: bytes) -> None:
     Raises `FileExistsError` when something is there already, `DiskFull` when there is no space. A write whose reply was
     lost is known again by its content.
     """
-    if uri.is_s3:
-        reached("write", uri)
-        s3.create(uri, content)
-    else:
-        with _beside(uri, needed=len(content)) as temporary:
-            _write(temporary, content, target=uri)
-            os.link(temporary, uri)
-        _flush(Path(uri).parent)
-    reached("written", uri)
+    _publish(uri, content, on_s3=s3.create, on_disk=os.link)
 
 
 def replace(uri: URI, content: bytes) -> None:
@@ -92,15 +84,7 @@ def replace(uri: URI, content: bytes) -> None:
 
     Raises `DiskFull` when there is no space; what was there stays.
     """
-    if uri.is_s3:
-        reached("write", uri)
-        s3.replace(uri, content)
-    else:
-        with _beside(uri, needed=len(content)) as temporary:
-            _write(temporary, content, target=uri)
-            os.replace(temporary, uri)
-        _flush(Path(uri).parent)
-    reached("written", uri)
+    _publish(uri, content, on_s3=s3.replace, on_disk=os.replace)
 
 
 def children(uri: URI) -> list[str]:
@@ -294,11 +278,21 @@ def _beside(uri: URI, *, needed: int) -> Iterator[Path]:
         raise
 
 
-def _write(temporary: Path, content: bytes, *, target: URI) -> None:
-    """Write what is to become `target`, and flush."""
-    temporary.write_bytes(content)
-    reached("write", target)
-    _flush(temporary)
+def _publish(
+    uri: URI, content: bytes, *, on_s3: Callable[[URI, bytes], None], on_disk: Callable[[Path, URI], None]
+) -> None:
+    """Make `uri` hold `content` in one step: a request on S3, on a disk a link to what was flushed beside it."""
+    if uri.is_s3:
+        reached("write", uri)
+        on_s3(uri, content)
+    else:
+        with _beside(uri, needed=len(content)) as temporary:
+            temporary.write_bytes(content)
+            reached("write", uri)
+            _flush(temporary)
+            on_disk(temporary, uri)
+        _flush(Path(uri).parent)
+    reached("written", uri)
 
 
 def _flush(path: Path) -> None:

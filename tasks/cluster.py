@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import secrets
@@ -13,16 +12,15 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import files, manifest
 from storage.s3 import ENDPOINTS
-from storage.uri import ALLOWED_ROOTS, URI, is_web_address, masked
+from storage.uri import ALLOWED_ROOTS, URI, masked
+from tasks.capacity import SPARE_CPUS, authorization, check_workers
 from tasks.child import Child
 from tasks.follow import Follower, JobFailed, JobRefused
-from tasks.jobs import scale
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JOB_NAME, JobSpec
 from tasks.stage import logger, tidy
@@ -39,13 +37,9 @@ GRACE_S = 60
 _REQUEST_S = 30
 """How long one request to Ray may take."""
 _ROOT_DIGITS = 8
-_ASK_S = 4
-"""How long a cluster may take to say what it has."""
 _POLL_S = 0.25
 _SILENCE_S = 60
 """After how long without an answer from Ray a job is taken for lost."""
-_SPARE_CPUS = 3
-"""CPUs that a local Ray counts beyond the machine's: a driver, a controller and data tasks run beside the workers."""
 _OBJECT_STORE_BYTES = 2**30
 _JOB_ENV = {
     # The default of two seconds costs a small run more than its own work takes.
@@ -90,7 +84,6 @@ class Cluster:
         self._address = os.environ.get("RAY_ADDRESS", "")
         self._local = not self._address
         self._how_to_log_in = ""
-        check_address()
         if wanted and self._local:
             self._start()
 
@@ -258,7 +251,7 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0"]
     # Ray lets everybody write in the folder that it is given: that one lies in one which is ours alone.
     command += [f"--temp-dir={folder}/ray", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
-    command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + _SPARE_CPUS}"]
+    command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + SPARE_CPUS}"]
     command += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats"]
     return Child([*prefix, *command, *options], env={**env, **more}, remove=folder), address, folder
 
@@ -266,38 +259,13 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
 def await_ray(child: Child, address: str) -> None:
     """Return once the Jobs API of `start_ray` answers; raises `JobFailed` with what Ray wrote when it does not."""
     deadline = time.monotonic() + _START_LIMIT_S
-    request = urllib.request.Request(f"{address}/api/version", headers=_authorization())
+    request = urllib.request.Request(f"{address}/api/version", headers=authorization())
     directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy needs to see the token
     while child.running and time.monotonic() < deadline:
         with contextlib.suppress(OSError), directly.open(request, timeout=5):
             return
         time.sleep(_POLL_S)
     raise JobFailed(f"the local Ray did not start; it wrote:\n{child.output()[-2000:]}")
-
-
-def check_address() -> None:
-    """Raise `ValueError` naming RAY_ADDRESS when it cannot be the address of Ray's dashboard; nobody is asked yet."""
-    address = os.environ.get("RAY_ADDRESS")
-    if address and not is_web_address(address):
-        raise ValueError(
-            f"RAY_ADDRESS must be the address of Ray's dashboard, such as http://head:8265, got {masked(address)!r}"
-        )
-
-
-def check_workers(workers: int | None) -> None:
-    """Raise `ValueError` naming what was asked and what there is when Ray can never give that many workers.
-
-    Within 5 s: a cluster is asked what it has, and `RAY_ADDRESS` is named when it does not answer.
-    """
-    address = os.environ.get("RAY_ADDRESS", "")
-    if address:
-        scale.resolve(workers, threads=None, nodes=scale.usable(nodes_of(address)))
-        return
-    most = (os.cpu_count() or 1) + _SPARE_CPUS - 1
-    if workers and workers > most:
-        raise ValueError(
-            f"--workers must be at most {most} on this machine, got {workers}; RAY_ADDRESS names a cluster"
-        )
 
 
 @contextlib.contextmanager
@@ -313,26 +281,6 @@ def session(*, wanted: bool, workers: int | None) -> Iterator[Cluster]:
         yield cluster
     finally:
         cluster.end()
-
-
-def nodes_of(address: str) -> list[dict[str, float]]:
-    """What each live node of the cluster has, from the dashboard that also takes jobs."""
-    try:
-        request = urllib.request.Request(f"{address}/api/v0/nodes?limit=10000", headers=_authorization())
-        with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
-            listed = json.load(answer)["data"]["result"]["result"]
-    except (OSError, ValueError, TypeError, KeyError, HTTPException) as error:
-        reason = "it asks for another RAY_AUTH_TOKEN" if getattr(error, "code", 0) in (401, 403) else error
-        raise ValueError(
-            f"RAY_ADDRESS must be where a Ray cluster's Jobs API answers, http://host:8265, got {masked(address)!r} "
-            f"({reason}); leave it out for a local Ray"
-        ) from None
-    return [node["resources_total"] for node in listed if node["state"] == "ALIVE"]
-
-
-def _authorization() -> dict[str, str]:
-    token = os.environ.get("RAY_AUTH_TOKEN")
-    return {"Authorization": f"Bearer {token}"} if token else {}
 
 
 def _storage_env() -> dict[str, str]:

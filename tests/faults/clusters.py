@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.capacity import nodes_of
 from tasks.child import Child
 from tasks.cluster import await_ray, start_ray
 from tests.operated import free_port
@@ -52,8 +53,6 @@ class TwoNodes:
 
     def add_a_node(self) -> None:
         """Add a node, and return once it has joined."""
-        from tasks.cluster import nodes_of
-
         mark, before = uuid.uuid4().hex, len(nodes_of(self.address))
         command = [*_on_core(1), sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
         command += [f"--address=127.0.0.1:{self._port}", f"--num-cpus={_CPUS}", f"--object-store-memory={2**28}"]
@@ -63,8 +62,6 @@ class TwoNodes:
 
     def kill_a_node(self) -> None:
         """SIGKILL every process of the node that was added last."""
-        from tasks.cluster import nodes_of
-
         before = len(nodes_of(self.address))
         for pid, command in processes_with(f"{_MARK}={self._nodes[-1][1]}").items():
             self._case.strike(pid, signal.SIGKILL, what=f"node: {command[:40]}")

@@ -16,7 +16,7 @@ import ray
 from storage import files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import URI, DatasetURI
-from tasks.jobs import driver, preprocess
+from tasks.jobs import checks, driver, preprocess
 from tasks.jobs.preprocess import place, random_keys
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
@@ -275,4 +275,4 @@ class TestUnusableDatasets:
     def test_class_without_training_rows_is_refused_by_name(self, checked: pd.DataFrame) -> None:
         left = placed(checked[(checked["label"] != 2) | (checked["source"] == "test")])
         with pytest.raises(ValueError, match="no training row is left of class two"):
-            preprocess._check_complete(left, ("zero", "one", "two", "three"))
+            checks.check_complete(left, ("zero", "one", "two", "three"))
