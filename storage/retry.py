@@ -18,14 +18,21 @@ _CODES = ("ConditionalRequestConflict", "RequestTimeout", "SlowDown")
 def patiently(request: Callable[[], T]) -> T:
     """What `request` returns, tried again for `PATIENCE_S` with growing, random pauses while its faults are transient.
 
+    At least once again, however long the first try took: one that stalls until its time-out is no reason to give up.
+
     Raises its last error; at once where another try would meet it again: no access, nothing there, a wrong checksum.
     """
-    from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_random_exponential
+    from tenacity import (
+        Retrying,
+        retry_if_exception,
+        stop_after_attempt,
+        stop_after_delay,
+        wait_random_exponential,
+    )
 
     pauses = wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S)
-    retrying = Retrying(
-        stop=stop_after_delay(PATIENCE_S), wait=pauses, retry=retry_if_exception(is_transient), reraise=True
-    )
+    stop = stop_after_delay(PATIENCE_S) & stop_after_attempt(2)
+    retrying = Retrying(stop=stop, wait=pauses, retry=retry_if_exception(is_transient), reraise=True)
     return retrying(request)
 
 
