@@ -34,7 +34,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="faults-") as temporary:
         folder = Path(arguments.folder or temporary)
         if arguments.mutations:
-            return mutations.check(folder, console)
+            return mutations.check(folder, console, only=arguments.only)
         return _faults(plan, folder, console)
 
 
