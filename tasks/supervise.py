@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 _PR_SET_CHILD_SUBREAPER = 36
+_PATIENCE_S, _LIMIT_S = 6.0, 10.0
 
 
 def main() -> int:
@@ -43,14 +44,19 @@ def _default_signals() -> None:
 
 
 def _end(child: "subprocess.Popen[bytes]", *, grace_s: float) -> None:
-    """First kindly, then not; until nothing is left."""
+    """First kindly, then not; until nothing is left.
+
+    Others like this one, which lost their owner with the command, get the time to end what is theirs and to clean up.
+    """
     if child.poll() is None:
         child.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.wait(grace_s)
-    deadline = time.monotonic() + 10
-    while (pids := _children()) and time.monotonic() < deadline:
+    started = time.monotonic()
+    while (pids := _children()) and time.monotonic() - started < _LIMIT_S:
         for pid in pids:
+            if _is_like_this_one(pid) and time.monotonic() - started < _PATIENCE_S:
+                continue
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         _reap()
@@ -61,6 +67,12 @@ def _reap() -> None:
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
+
+
+def _is_like_this_one(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return os.fsencode(__file__) in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return False
 
 
 def _children() -> list[int]:

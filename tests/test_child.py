@@ -40,6 +40,17 @@ def test_everything_a_child_started_ends_when_its_owner_is_killed(tmp_path: Path
     await_that(lambda: not folder.exists(), limit_s=5)
 
 
+def test_a_child_of_a_child_still_removes_its_folder(tmp_path: Path) -> None:
+    told, folder = tmp_path / "pid", tmp_path / "scratch"
+    folder.mkdir()
+    command = [sys.executable, "-c", _OWNER, _TREE, str(told), str(folder)]
+    outer = Child(command, env=os.environ | {"PYTHONPATH": str(CHECKOUT)})
+    await_that(lambda: told.exists() and told.read_text().endswith("\n"), limit_s=30)
+    outer.end()
+    assert not _alive(int(told.read_text()))
+    assert not folder.exists()
+
+
 def test_ending_a_child_waits_until_all_of_it_is_gone(tmp_path: Path) -> None:
     told = tmp_path / "pid"
     child = Child([sys.executable, "-c", _TREE, str(told)], env=os.environ)
