@@ -1,6 +1,7 @@
 """The command line of the pipeline: checks everything that can be checked first, then runs the flow."""
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -244,7 +245,9 @@ def run(name: str, request: dict[str, Any], *, as_json: bool) -> int:
     from prefect import tags
 
     narrator = console.Narrator(Console(stderr=True))
-    with own_server(), tags(PROJECT):
+    # A tag makes every task ask for concurrency slots, which a busy SQLite answers with "again in two seconds". Only on
+    # a server that outlives this run is there anybody who looks for it.
+    with own_server() as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):
         flow = _flow(name)
         console.attach(narrator)
         try:

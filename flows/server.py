@@ -16,8 +16,8 @@ _START_LIMIT_S = 120
 
 
 @contextlib.contextmanager
-def own_server() -> Iterator[None]:
-    """A Prefect API to talk to: the configured one, else a server on loopback that ends with this process.
+def own_server() -> Iterator[bool]:
+    """A Prefect API to talk to: the configured one, else a server on loopback that ends with this process (true).
 
     That one asks for a password, which nobody else has: other users of the machine can reach loopback too.
     Prefect's own temporary server would survive a SIGKILL of its owner. Raises `RuntimeError` when it does not start.
@@ -25,7 +25,7 @@ def own_server() -> Iterator[None]:
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, get_current_settings, temporary_settings
 
     if get_current_settings().api.url:
-        yield
+        yield False
         return
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -46,7 +46,7 @@ def own_server() -> Iterator[None]:
         ours = {PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}
         with temporary_settings(ours):
             try:
-                yield
+                yield True
             finally:
                 _flush()
     finally:
