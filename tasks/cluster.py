@@ -41,7 +41,7 @@ _POLL_S = 0.25
 _SILENCE_S = 60
 """After how long without an answer from Ray a job is taken for lost."""
 _OBJECT_STORE_BYTES = 2**30
-_JOB_ENV = {
+JOB_ENV = {
     # The default of two seconds costs a small run more than its own work takes.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
     "RAY_DEDUP_LOGS": "0",
@@ -93,7 +93,7 @@ class Cluster:
         A live job for the same `target` is followed instead of starting another. Raises `JobRefused` for an error that
         would come again and `JobFailed` for any other; when this is interrupted, a job of its own is stopped.
         """
-        client = self._connect()
+        client = self.connect()
         # The fingerprint is the same on every storage root, and a cluster may be used for several.
         name = f"{stage}-{target.fingerprint}-{hashlib.sha256(spec.storage.encode()).hexdigest()[:_ROOT_DIGITS]}-"
         try:
@@ -131,13 +131,13 @@ class Cluster:
         for name in ("NO_PROXY", "no_proxy"):  # Ray is on this machine, and no proxy needs to see the token
             os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
         code = {"PYTHONPATH": os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")]))}
-        self._child, self._address, folder = start_ray(os.environ | _JOB_ENV | code)
+        self._child, self._address, folder = start_ray(os.environ | JOB_ENV | code)
         token = Path(folder, "token")
         token.touch(mode=0o600)
         token.write_text(os.environ["RAY_AUTH_TOKEN"] + "\n")
         self._how_to_log_in = f"; it asks for the token in {token}"
 
-    def _connect(self) -> "JobSubmissionClient":
+    def connect(self) -> "JobSubmissionClient":
         """A client of the Jobs API, once it answers."""
         if self._child is not None and not self._child.running:
             logger().warning("the local Ray has ended: starting another")
@@ -166,7 +166,7 @@ class Cluster:
         python = sys.executable if self._local else "python"
         runtime_env: dict[str, Any] = {}  # a local Ray has this process's environment and code
         if not self._local:
-            runtime_env["env_vars"] = _JOB_ENV | _storage_env()
+            runtime_env["env_vars"] = JOB_ENV | _storage_env()
             runtime_env["py_modules"] = [str(CODE / "tasks"), str(CODE / "storage")]
         try:
             number = 1 + sum((job.submission_id or "").startswith(prefix) for job in client.list_jobs())
@@ -177,9 +177,12 @@ class Cluster:
             raise JobFailed(f"Ray did not take the job: {error}") from error
 
     def _link(self, stage: str, job: str) -> None:
-        """A link to the job's page in Ray's dashboard, among the artifacts of the running flow."""
+        """A link to the job's page in Ray's dashboard, among the artifacts of the running flow, if one runs."""
         from prefect.artifacts import create_link_artifact
+        from prefect.runtime import flow_run
 
+        if not flow_run.id:
+            return
         link = f"{masked(self._address)}/#/jobs/{job}"
         about = f"Ray's dashboard for {stage}, while it lasts{self._how_to_log_in}"
         create_link_artifact(link, key="ray-dashboard", link_text=f"{stage} in Ray's dashboard", description=about)

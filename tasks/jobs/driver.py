@@ -53,10 +53,10 @@ def main(stage: str, spec_type: type[JobSpec]) -> None:
                 if "RAY_ADDRESS" not in os.environ:  # run by hand: Ray would write a token of its own for all to read
                     os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
                 ray.init(logging_level="WARNING")
-                _configure_ray_data(max_cpus=spec.threads)
+                configure_ray_data(max_cpus=spec.threads)
                 work(spec)
     except Exception as error:
-        cause = _root_cause(error)
+        cause = root_cause(error)
         if files.is_disk_full(cause) and not isinstance(cause, files.DiskFull):  # what Ray Train wrote itself
             cause = files.DiskFull(f"the disk is full: {cause}; make room, then give the same command again")
         kinds = {kind.__name__ for kind in type(cause).__mro__}
@@ -99,7 +99,7 @@ def say(marker: str, **content: Any) -> None:
     sys.stdout.flush()
 
 
-def _configure_ray_data(*, max_cpus: int | None) -> None:
+def configure_ray_data(*, max_cpus: int | None) -> None:
     """Deterministic order everywhere, no progress bars or plans among the job's own lines.
 
     On a small machine no more tasks at once than it has cores: each starts a process, which takes a core for seconds.
@@ -114,7 +114,7 @@ def _configure_ray_data(*, max_cpus: int | None) -> None:
     logging.getLogger("ray.data").setLevel(logging.WARNING)
 
 
-def _root_cause(error: BaseException) -> BaseException:
+def root_cause(error: BaseException) -> BaseException:
     """The error that somebody can act on: under what Ray, Ray Train and Ray Data wrapped around it."""
     while True:
         failures = getattr(error, "worker_failures", None) or {}

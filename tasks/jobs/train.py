@@ -1,21 +1,26 @@
 """Ray job: Ray Train's DDP over Ray Data's shards; goes on from the newest whole checkpoint of any earlier attempt."""
 
 import contextlib
-import functools
 import json
 import os
-import tempfile
 import time
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import ray.data
 import ray.train
 import torch
 import torch.distributed as dist
-from ray.train import Checkpoint, CheckpointConfig, DataConfig, FailureConfig, RunConfig, ScalingConfig
+from ray.train import (
+    Checkpoint,
+    CheckpointConfig,
+    CheckpointUploadMode,
+    DataConfig,
+    FailureConfig,
+    RunConfig,
+    ScalingConfig,
+)
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from storage import files, hooks, manifest
@@ -147,16 +152,17 @@ def train_on_one_rank(config: dict[str, Any]) -> None:
         with watched(limit_s=spec.stall_s) as beat:
             _train(spec, attempt, threads=config["threads"], beat=beat)
     except Exception as error:
-        kind = _permanent_kind(error)
+        cause = driver.root_cause(error)  # what Ray Data raised says its whole traceback
+        kind = _permanent_kind(cause)
         if kind is not None:
-            content = json.dumps({"type": kind.__name__, "message": str(error)})
+            content = json.dumps({"type": kind.__name__, "message": str(cause)})
             with contextlib.suppress(FileExistsError, files.DiskFull):
                 files.create(attempt.child(_ERROR), content.encode())
-        if not isinstance(error, _COMMON_ERRORS):
+        if not isinstance(cause, _COMMON_ERRORS):
             raise
 
 
-def _permanent_kind(error: Exception) -> type[Exception] | None:
+def _permanent_kind(error: BaseException) -> type[Exception] | None:
     """As which of the permanent errors `error` is told, none when another try may end otherwise."""
     if files.is_disk_full(error):
         return files.DiskFull
@@ -182,7 +188,7 @@ def _train(spec: TrainSpec, attempt: URI, *, threads: int, beat: Callable[[], No
     resolved = {"workers": world_size, "device": device.type, "precision": precision, "threads": threads}
     about = {"parameters": spec.parameters, "resolved": resolved}
     loader = make_loader(recipe, prepared, rank=rank, world_size=world_size, device=device)
-    model = Classifier(_model_spec(recipe, prepared))
+    model = Classifier(model_of(recipe, prepared))
     trainer = Trainer(recipe, model, loader, precision=precision, device=device)
     print(f"{recipe.model} on {device.type}, {precision}, {threads} threads, {loader.num_train_rows():,} training rows")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * checkpoint.size_of(trainer))
@@ -194,10 +200,10 @@ def _train(spec: TrainSpec, attempt: URI, *, threads: int, beat: Callable[[], No
             beat()
             reached("step", at)
 
-        history.append(trainer.run_epoch(epoch, on_step=_reporter(epoch, recipe.epochs, rank), on_batch=on_batch))
+        history.append(trainer.run_epoch(epoch, on_step=reporter(epoch, recipe.epochs, rank), on_batch=on_batch))
         if reached("report", f"epoch {epoch}") == "leave":
             return
-        _report(history, trainer, attempt, rank=rank, prepared=spec.source.fingerprint, about=about)
+        report_epoch(history, trainer, attempt, rank=rank, prepared=spec.source.fingerprint, about=about)
         beat()
 
 
@@ -245,33 +251,30 @@ def _resume(spec: TrainSpec, trainer: Trainer, about: dict[str, Any]) -> list[Ep
     return history
 
 
-def _report(
+def report_epoch(
     history: list[EpochMetrics], trainer: Trainer, attempt: URI, *, rank: int, prepared: str, about: dict[str, Any]
 ) -> None:
+    """Save the state after the latest epoch below `attempt`, and tell Ray Train and whoever follows of it."""
     metrics = history[-1]
-    with tempfile.TemporaryDirectory() as folder:
-        if rank == 0:
-            checkpoint.save(Path(folder), trainer, history, prepared=prepared, about=about)
-        ray.train.report(
-            {"epoch": metrics.epoch, "validation_loss": metrics.validation_loss},
-            checkpoint=Checkpoint.from_directory(folder) if rank == 0 else None,
-            checkpoint_dir_name=f"epoch-{metrics.epoch:04d}",
-            checkpoint_upload_fn=functools.partial(_upload, attempt),
-        )
+    name = f"epoch-{metrics.epoch:04d}"
+    folder = attempt.child(name)
+    if rank == 0:
+        checkpoint.save(folder, trainer, history, prepared=prepared, about=about)
+    # Written where it stays, with the patience that everything else is written with; Ray's own upload has seconds.
+    ray.train.report(
+        {"epoch": metrics.epoch, "validation_loss": metrics.validation_loss},
+        checkpoint=Checkpoint(str(folder)) if rank == 0 else None,
+        checkpoint_dir_name=name,
+        checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
+    )
     if rank == 0:
         note = f"validation loss {metrics.validation_loss:.4f}, accuracy {metrics.validation_accuracy:.4f}"
         driver.progress("epochs", metrics.epoch, trainer.recipe.epochs, note, epoch=metrics.epoch)
 
 
-def _upload(attempt: URI, local: Checkpoint, name: str) -> Checkpoint:
-    """Copy a checkpoint to storage with the patience that everything else is written with; Ray's own is seconds."""
-    folder = attempt.child(name)
-    for file in checkpoint.FILES:
-        files.replace(folder.child(file), Path(local.path, file).read_bytes())
-    return Checkpoint(str(folder))
+def reporter(epoch: int, epochs: int, rank: int) -> Callable[[int, int, float], None]:
+    """What tells of each step that it is called for, on rank 0."""
 
-
-def _reporter(epoch: int, epochs: int, rank: int) -> Any:
     def on_step(step: int, steps: int, loss: float) -> None:
         if rank == 0:
             share = (epoch - 1 + step / steps) / epochs
@@ -281,7 +284,8 @@ def _reporter(epoch: int, epochs: int, rank: int) -> Any:
     return on_step
 
 
-def _model_spec(recipe: Recipe, prepared: Manifest) -> ModelSpec:
+def model_of(recipe: Recipe, prepared: Manifest) -> ModelSpec:
+    """The model of `recipe` for images such as those in `prepared`."""
     metadata = prepared.columns["metadata"]
     return ModelSpec(
         model=recipe.model,

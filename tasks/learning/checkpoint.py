@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import io
 import json
-from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -26,7 +25,7 @@ META = "checkpoint.json"
 WEIGHTS = "weights.safetensors"
 TRAINING = "training.pt"
 FILES = (WEIGHTS, TRAINING, META)
-"""In the order in which they are copied: last the one that holds the digests of the others."""
+"""In the order in which they are written: last the one that holds the digests of the others."""
 _STATES = 3
 """Tensors kept of each parameter: itself and AdamW's two moments."""
 
@@ -68,14 +67,15 @@ class WrongResume(ValueError):
     """A checkpoint belongs to another dataset, recipe or scale than the run that would go on from it."""
 
 
-def save(folder: Path, trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> None:
-    """Write the state after the latest epoch to `folder`; `about` gives `Meta`'s parameters and resolved."""
+def save(folder: URI, trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> None:
+    """Write the state after the latest epoch to `folder`, which is whole once the last of its files is there.
+
+    `about` gives `Meta`'s parameters and resolved.
+    """
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in trainer.model.state_dict().items()}
     buffer = io.BytesIO()
     torch.save({"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}, buffer)
     content = {WEIGHTS: safetensors.torch.save(state), TRAINING: buffer.getvalue()}
-    for name, data in content.items():
-        (folder / name).write_bytes(data)
     meta = Meta(
         model=dataclasses.asdict(trainer.model.spec),
         recipe=trainer.recipe.to_dict(),
@@ -86,7 +86,9 @@ def save(folder: Path, trainer: Trainer, history: list[EpochMetrics], *, prepare
         sha256={name: hashlib.sha256(data).hexdigest() for name, data in content.items()},
         **about,
     )
-    (folder / META).write_text(meta.signed().model_dump_json(indent=1))
+    content[META] = meta.signed().model_dump_json(indent=1).encode()
+    for name in FILES:
+        files.replace(folder.child(name), content[name])
 
 
 def size_of(trainer: Trainer) -> int:

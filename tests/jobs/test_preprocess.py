@@ -117,7 +117,7 @@ def local_ray() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         ray.init(num_cpus=2, include_dashboard=False, logging_level="WARNING", object_store_memory=10**8)
-        driver._configure_ray_data(max_cpus=2)
+        driver.configure_ray_data(max_cpus=2)
         yield
         ray.shutdown()
 
@@ -223,7 +223,7 @@ class TestUnusableRows:
         table = rows(0, 40)
         with pytest.raises(Exception) as caught:
             prepare(tmp_path, table.set_column(table.schema.get_field_index(name), name, column), rows(100, 10))
-        cause = driver._root_cause(caught.value)
+        cause = driver.root_cause(caught.value)
         assert isinstance(cause, ValueError)
         expected, found = str(cause).split(", got ")
         assert f"'{name}': '{COLUMNS.field(name).type}'" in expected and f"'{name}': '{column.type}'" in found
@@ -239,7 +239,7 @@ class TestUnusableRows:
         monkeypatch.setattr(tables, "write_part", write_another)
         with pytest.raises(Exception) as caught:
             prepare(tmp_path, rows(0, 40), rows(100, 10))
-        cause = driver._root_cause(caught.value)
+        cause = driver.root_cause(caught.value)
         assert type(cause).__name__ == "Damaged"
         assert "train/part-00000-" in str(cause) and "SHA-256" in str(cause)
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray.exceptions import RayTaskError
 
 from storage import files, manifest, tables
 from storage.uri import URI, DatasetURI
@@ -82,3 +83,18 @@ def test_shares_of_the_batch_add_up_to_it_and_differ_by_at_most_one(batch_size: 
     shares = [local_batch_size(batch_size, rank=rank, world_size=world_size) for rank in range(world_size)]
     assert sum(shares) == batch_size
     assert max(shares) - min(shares) <= 1
+
+
+def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(*_: Any, **__: Any) -> None:
+        error = manifest.Damaged("train/part is damaged: restore it, then run again")
+        raise RayTaskError("read", "Traceback\n" + "line\n" * 1000, error).as_instanceof_cause()
+
+    monkeypatch.setattr(train, "_train", damaged)
+    spec = training(tmp_path, rows=40, batch_size=8, workers=1)
+    with pytest.raises(manifest.Damaged):
+        train.train_on_one_rank({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1})
+    with pytest.raises(manifest.Damaged, match="^train/part is damaged: restore it, then run again$"):
+        train._raise_permanent_error(spec.scratch.child("attempt-1"))

@@ -42,8 +42,7 @@ class Run:
         for epoch, loss in enumerate(VALIDATION_LOSSES, start=1):
             self.history.append(dataclasses.replace(trainer.run_epoch(epoch), validation_loss=loss))
             self.weights.append(weights(trainer))
-            (scratch / EPOCHS[epoch]).mkdir(parents=True)
-            checkpoint.save(scratch / EPOCHS[epoch], trainer, self.history, prepared=PREPARED, about=ABOUT)
+            checkpoint.save(URI(str(scratch / EPOCHS[epoch])), trainer, self.history, prepared=PREPARED, about=ABOUT)
 
 
 def new_trainer(digits: dict[str, Split], **changes: Any) -> Trainer:

@@ -38,7 +38,7 @@ class Run:
         trainer = resnet18(digits)
         self.history = [trainer.run_epoch(1)]
         self.checkpoint = folder
-        checkpoint.save(folder, trainer, self.history, prepared="0123456789ab", about=ABOUT)
+        checkpoint.save(URI(str(folder)), trainer, self.history, prepared="0123456789ab", about=ABOUT)
         self.history.append(trainer.run_epoch(2))
         self.weights = weights(trainer)
 
