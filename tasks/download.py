@@ -1,10 +1,10 @@
 """Download: from a data set's mirrors to a raw dataset in Parquet."""
 
-import functools
 import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -56,7 +56,7 @@ def ingest(
         for split in data_set.read(Path(folder)):
             _check(data_set, split)
             files.check_space(uri, needed=split.images.nbytes)
-            listed += _write(data_set, uri, split)
+            listed += write_split(data_set, uri, split)
             counts[split.name] = _class_counts(data_set, split)
             log("wrote %s rows of split %s", f"{len(split.labels):,}", split.name)
     committed = manifest.commit(
@@ -88,18 +88,19 @@ def _check(data_set: DataSet, split: Split) -> None:
         raise ValueError(f"{data_set.name} {split.name}: labels must be int64 ({len(split.images)},), got {found}")
 
 
-def _write(data_set: DataSet, uri: DatasetURI, split: Split) -> list[File]:
+def write_split(data_set: DataSet, uri: DatasetURI, split: Split) -> list[File]:
+    """Write every row of `split` below `uri`, parts side by side; their entries for the manifest, in order."""
     bounds = images.part_bounds(len(split.labels), images.num_parts(len(split.labels), data_set.image_shape))
-    make = functools.partial(images.to_table, classes=data_set.classes)
-    return [
-        tables.write_part(
-            uri,
-            make(np.arange(start, end), split.images[start:end], split.labels[start:end]),
-            split=split.name,
-            index=index,
-        )
-        for index, (start, end) in enumerate(bounds)
-    ]
+
+    def write(index: int) -> File:
+        rows = slice(*bounds[index])
+        ids = np.arange(rows.start, rows.stop)
+        table = images.to_table(ids, split.images[rows], split.labels[rows], classes=data_set.classes)
+        return tables.write_part(uri, table, split=split.name, index=index)
+
+    # Compression, checksums and storage do without Python's lock.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(write, range(len(bounds))))
 
 
 def _class_counts(data_set: DataSet, split: Split) -> dict[str, int]:
