@@ -29,7 +29,7 @@ def _checkpoint_truncated(case: Case) -> dict[str, Any]:
     return _checkpoint_damaged(case, _truncate, file="training.pt")
 
 
-@kind("checkpoint flipped", quick=True)
+@kind("checkpoint flipped")
 def _checkpoint_flipped(case: Case) -> dict[str, Any]:
     return _checkpoint_damaged(case, partial(_flip, case), file="weights.safetensors")
 
@@ -39,7 +39,7 @@ def _checkpoint_missing(case: Case) -> dict[str, Any]:
     return _checkpoint_damaged(case, Path.unlink, file="*")
 
 
-@kind("dataset file flipped", quick=True)
+@kind("dataset file flipped")
 def _dataset_flipped(case: Case) -> dict[str, Any]:
     return _dataset_damaged(case, "[tv]*/part-*", partial(_flip, case))
 

@@ -49,7 +49,7 @@ def _node_killed(case: Case) -> dict[str, Any]:
         return case.goes_on(run)
 
 
-@kind("crash in Parquet writing", quick=True)
+@kind("crash in Parquet writing")
 def _crash_in_writing(case: Case) -> dict[str, Any]:
     after, part = case.random.choice([("raw", "/train/part-"), ("checkpoint", "/predictions/")])
     case.begin(after=after)

@@ -45,7 +45,7 @@ def _worker_frozen(case: Case) -> dict[str, Any]:
     return case.goes_on(_struck_in_step(case, "freeze"))
 
 
-@kind("rank stuck in a step", quick=True)
+@kind("rank stuck in a step")
 def _rank_stuck(case: Case) -> dict[str, Any]:
     case.options = _QUICK_STALL
     return case.goes_on(_struck_in_step(case, "hang"))
