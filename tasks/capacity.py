@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 import urllib.request
 from http.client import HTTPException
 
@@ -21,13 +22,26 @@ def check_workers(workers: int | None) -> None:
     """
     address = os.environ.get("RAY_ADDRESS", "")
     if address:
-        scale.resolve(workers, threads=None, nodes=scale.usable(nodes_of(address)))
+        scale.resolve(workers, threads=None, nodes=_usable_nodes(address))
         return
     most = (os.cpu_count() or 1) + SPARE_CPUS - 1
     if workers and workers > most:
         raise ValueError(
             f"--workers must be at most {most} on this machine, got {workers}; RAY_ADDRESS names a cluster"
         )
+
+
+def _usable_nodes(address: str) -> list[scale.Resources]:
+    """The nodes that work can be put on, once there are any: a dashboard that just started answers before them."""
+    asked = time.monotonic()
+    while not (found := scale.usable(nodes_of(address))):
+        if time.monotonic() - asked > _ASK_S:
+            raise ValueError(
+                f"RAY_ADDRESS={masked(address)}: no node of that cluster has a CPU to give; add one, or leave it out "
+                "for a local Ray"
+            )
+        time.sleep(0.2)
+    return found
 
 
 def nodes_of(address: str) -> list[dict[str, float]]:
