@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run up deploy install check test test-slow faults lock clean
+.PHONY: help run up deploy install check test test-slow faults bench lock clean
 
 help: ## say what there is to type
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ test-slow: $(VENV)/.installed ## the tests that kill whole runs and train twice
 
 faults: $(VENV)/.installed ## strike real runs with every kind of fault (ARGS=--quick: 10 minutes; ARGS=--help for more)
 	@$(BIN)/python -m tests.faults $(ARGS)
+
+bench: $(VENV)/.installed ## measure beside a plain script (ARGS=--quick: on the sample; ARGS=--help for more)
+	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
 lock: $(VENV)/.installed ## pin the newest versions that pyproject.toml allows
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \

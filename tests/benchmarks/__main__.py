@@ -1,0 +1,136 @@
+"""`make bench`: what this project costs and gains beside a hand-written script and a notebook."""
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from tests.benchmarks import data
+from tests.benchmarks.lines import LINES, Bench
+from tests.benchmarks.ratios import Ratio
+
+_EPILOG = """\
+Every ratio is the median over pairs of runs that take turns. Leave the machine alone meanwhile.
+The exit code is 0 when every ratio meets its bar within the noise that it had, else 1."""
+_TITLES = ("", "what", "ours", "other", "", "ratio", "noise", "bar", "")
+
+
+def main() -> int:
+    """Measure and tell; 0 when no bar is missed."""
+    given = parser().parse_args()
+    unknown = sorted(set(given.only) - set(LINES))
+    if unknown:
+        raise SystemExit(f"error: --only must be one of {', '.join(LINES)}, got {unknown[0]!r}")
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    source = given.source or (data.SAMPLE if given.quick else data.DATA_SET.mirrors[0])
+    about = machine(source)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=given.folder) as folder, _quiet_prefect(folder):
+        bench = Bench(Path(folder), source=source, quick=given.quick, log=console.log)
+        bench.prepare()
+        ratios: list[Ratio] = []
+        for name in given.only or LINES:
+            begun = time.monotonic()
+            for ratio in LINES[name](bench):
+                ratios.append(ratio)
+                console.print(f"{ratio.what}: {ratio.median:.3g} ({ratio.bar}, {ratio.verdict})", highlight=False)
+            console.print(f"  {name}: {time.monotonic() - begun:.0f} s", highlight=False, style="dim")
+    about["load after"] = os.getloadavg()
+    report = markdown(ratios, about)
+    console.print(report, markup=False, highlight=False, soft_wrap=True)
+    if given.out:
+        given.out.with_suffix(".md").write_text(report)
+        given.out.with_suffix(".json").write_text(to_json(ratios, about))
+    return 1 if any(ratio.verdict == "missed" for ratio in ratios) else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    made = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks",
+        description="Measure the pipeline beside a hand-written script (plain) and a tutorial's notebook (seed).",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = made.add_argument
+    add("--quick", action="store_true", help="on the sample that comes with the project, in minutes")
+    add("--source", metavar="URL_OR_DIR", help="where MNIST's files are, or 'sample' (default: MNIST's first mirror)")
+    add("--only", metavar="NAME", action="append", default=[], help=f"one of {', '.join(LINES)}; may be repeated")
+    add("--out", metavar="FILE", type=Path, help="write FILE.md and FILE.json as well")
+    add("--folder", metavar="DIR", help="where to work (default: the system's folder for temporary files)")
+    return made
+
+
+def machine(source: str) -> dict[str, Any]:
+    """What has to be known to read the figures."""
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.processor(),
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    packages = ("ray", "torch", "prefect", "pyarrow")
+    return {
+        "machine": f"{os.cpu_count()} x {cpu}, {memory:.0f} GiB",
+        "data": "the sample of MNIST" if source == data.SAMPLE else "MNIST",
+        "versions": {"python": platform.python_version()}
+        | {name: importlib.metadata.version(name) for name in packages},
+        "load before": os.getloadavg(),
+    }
+
+
+def markdown(ratios: Sequence[Ratio], about: dict[str, Any]) -> str:
+    """The table and what it was measured on."""
+    lines: list[tuple[str, ...]] = [_TITLES, ("---:", "---", "---:", "---:", "---", "---:", "---:", "---:", "---")]
+    for ratio in sorted(ratios, key=lambda ratio: ratio.number):
+        figures = [f"{statistics.median(values):,.4g}" for values in (ratio.ours, ratio.other)]
+        lines.append(
+            (
+                *(str(ratio.number), ratio.what + (f" ({ratio.note})" if ratio.note else ""), *figures, ratio.unit),
+                *(f"{ratio.median:.3g}", f"{ratio.noise:.2g}", str(ratio.bar), ratio.verdict),
+            )
+        )
+    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    facts = "".join(f"- {name}: {_fact(value)}\n" for name, value in about.items())
+    return f"{table}\n{facts}"
+
+
+def to_json(ratios: Sequence[Ratio], about: dict[str, Any]) -> str:
+    """Every figure of every pair."""
+    listed = [
+        dataclasses.asdict(ratio) | {"ratio": ratio.median, "noise": ratio.noise, "verdict": ratio.verdict}
+        for ratio in ratios
+    ]
+    return json.dumps({"about": about, "lines": listed}, indent=1) + "\n"
+
+
+def _fact(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {version}" for name, version in value.items())
+    if isinstance(value, tuple):
+        return ", ".join(f"{number:.2f}" for number in value)
+    return str(value)
+
+
+def _quiet_prefect(folder: str) -> contextlib.AbstractContextManager[None]:
+    """Nothing of Prefect's outside `folder`."""
+    os.environ["PREFECT_HOME"] = str(Path(folder, "prefect"))
+    return contextlib.nullcontext()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,100 @@
+"""A process that does one piece of work each time it is asked, so that two of them can take turns."""
+
+import contextlib
+import json
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Client, Connection, Listener, wait
+
+from tasks.child import Child
+from tests.runs import CHECKOUT
+
+_WHERE = "PIPELINE_BENCHMARK"
+Work = Callable[[], dict[str, float]]
+"""Does one piece of work and says what it measured."""
+
+
+class Arm:
+    """The side that asks: a running process, or several of them of which rank 0 answers."""
+
+    def __init__(self, connection: Connection, child: Child) -> None:
+        self._connection, self._child = connection, child
+
+    def ask(self, work: str) -> dict[str, float]:
+        """Have one piece of work done; what the arm measured."""
+        self._connection.send(work)
+        while not self._connection.poll(1):
+            _check_runs(self._child)
+        try:
+            answer: dict[str, float] = self._connection.recv()
+        except EOFError:
+            raise RuntimeError(f"an arm ended:\n{self._child.output()[-4000:]}") from None
+        return answer
+
+
+@contextlib.contextmanager
+def started(module: str, *arguments: str, launcher: Sequence[str] = (), threads: int | None = None) -> Iterator[Arm]:
+    """The arm `python -m tests.benchmarks.<module>` for as long as the context lasts, ready for work.
+
+    `launcher` takes the place of `python`; `threads` is how many OpenMP uses in each process.
+    """
+    key = secrets.token_bytes(16)
+    with Listener(("127.0.0.1", 0), authkey=key) as listener:
+        env = os.environ | {_WHERE: json.dumps([listener.address[1], key.hex()]), "PYTHONPATH": str(CHECKOUT)}
+        if threads:
+            env["OMP_NUM_THREADS"] = str(threads)
+        command = [*(launcher or [sys.executable]), "-m", f"tests.benchmarks.{module}", *arguments]
+        child = Child(command, env=env)
+        try:
+            while not wait([listener._listener._socket], 1):  # type: ignore[attr-defined]
+                _check_runs(child)
+            with listener.accept() as connection:
+                yield Arm(connection, child)
+        finally:
+            child.end()
+
+
+def _check_runs(child: Child) -> None:
+    if not child.running:
+        raise RuntimeError(f"an arm ended:\n{child.output()[-4000:]}")
+
+
+def serve(can: Mapping[str, Work], *, address: str | None = None) -> None:
+    """The side that answers, on every rank: do what is asked until nobody asks any more.
+
+    `address` is where to answer, for ranks that did not inherit it.
+    """
+    rank, world_size = _rank_and_world_size()
+    connection = None
+    if rank == 0:
+        port, key = json.loads(address or os.environ[_WHERE])
+        connection = Client(("127.0.0.1", port), authkey=bytes.fromhex(key))
+    while True:
+        asked: list[str | None] = [None]
+        if connection is not None:
+            with contextlib.suppress(EOFError, OSError):
+                asked[0] = connection.recv()
+        if world_size > 1:
+            import torch.distributed as dist
+
+            dist.broadcast_object_list(asked, src=0)
+        if asked[0] is None:
+            return
+        answer = can[asked[0]]()
+        if connection is not None:
+            connection.send(answer)
+
+
+def own_address() -> str:
+    """Where this process was told to answer, to be handed on."""
+    return os.environ[_WHERE]
+
+
+def _rank_and_world_size() -> tuple[int, int]:
+    if "torch" not in sys.modules:
+        return 0, 1
+    import torch.distributed as dist
+
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)

@@ -1,0 +1,54 @@
+"""The ingest arms: the same images written as parts of a dataset, by plain pyarrow, and as the notebook does."""
+
+import argparse
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from storage.uri import DatasetURI
+from tasks.download import write_split
+from tasks.learning import images
+from tests.benchmarks import seed
+from tests.benchmarks.arm import serve
+from tests.benchmarks.data import DATA_SET, load, tiled
+
+_SEED_ROWS = 2_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.ingest", description=__doc__)
+    parser.add_argument("--source", required=True)
+    parser.add_argument("--times", type=int, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    split = tiled(load(given.source)["train"], given.times)
+    rows = len(split.labels)
+
+    def ours() -> int:
+        write_split(DATA_SET, DatasetURI(str(given.out / "ours-000000000000")), split)
+        return rows
+
+    def plain() -> int:
+        table = images.to_table(split.labels, split.images, split.labels, classes=DATA_SET.classes)
+        pq.write_table(table, given.out / "plain.parquet", compression="zstd", use_dictionary=["id", "label"])
+        return rows
+
+    def notebook() -> int:
+        seed.write(given.out / "seed.parquet", split.images[:_SEED_ROWS], split.labels[:_SEED_ROWS])
+        return _SEED_ROWS
+
+    def timed(write: Callable[[], int]) -> dict[str, float]:
+        shutil.rmtree(given.out, ignore_errors=True)
+        given.out.mkdir()
+        started = time.perf_counter()
+        written = write()
+        return {"seconds": time.perf_counter() - started, "rows": float(written)}
+
+    serve({"ours": lambda: timed(ours), "plain": lambda: timed(plain), "seed": lambda: timed(notebook)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Our arm: the project's own training worker, under Ray Train as in a run, doing one piece of work when it is asked."""
+
+import argparse
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from storage import manifest
+from storage.uri import URI, DatasetURI
+from tasks.capacity import SPARE_CPUS
+from tasks.cluster import JOB_ENV
+from tasks.jobs import driver, parts
+from tasks.jobs.loaders import make_loader
+from tasks.jobs.train import Shards, model_of, report_epoch, reporter
+from tasks.jobs.watchdog import watched
+from tasks.learning import recipes
+from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
+from tasks.learning.modeling import Classifier, resolve_precision
+from tasks.learning.recipes import Recipe
+from tests.benchmarks.arm import own_address, serve
+
+_EPOCHS = 1000
+"""More than are ever asked for: the schedule has to know their number."""
+
+
+class Timed:
+    """A loader that keeps the time for which the loop waited for it."""
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader, self.waited_s = loader, 0.0
+        self.num_train_rows, self.validation_batches = loader.num_train_rows, loader.validation_batches
+
+    def train_batches(self, *, epoch: int, batch_size: int) -> Iterator[Batch]:
+        batches = self.loader.train_batches(epoch=epoch, batch_size=batch_size)
+        while True:
+            started = time.perf_counter()
+            batch = next(batches, None)
+            self.waited_s += time.perf_counter() - started
+            if batch is None:
+                return
+            yield batch
+
+
+def work(config: dict[str, Any]) -> None:
+    """What each worker does."""
+    import ray.train
+
+    recipe, uri, scratch = Recipe(**config["recipe"]), DatasetURI(config["prepared"]), URI(config["scratch"])
+    context = ray.train.get_context()
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    torch.set_num_threads(config["threads"])
+    prepared, device = manifest.load(uri), torch.device("cpu")
+    seed_everything(recipe.seed)
+    precision = resolve_precision(recipe.precision, device)
+
+    def loader_of(kind: str) -> Loader:
+        chosen: Any = dataclasses.replace(recipe, loader=kind)  # type: ignore[arg-type]
+        return make_loader(chosen, prepared, rank=rank, world_size=world_size, device=device)
+
+    loader = Timed(loader_of("resident"))
+    streaming = loader_of("streaming")
+    model = Classifier(model_of(recipe, prepared))
+    trainer = Trainer(recipe, model, loader, precision=precision, device=device)
+    resolved = {"workers": world_size, "device": "cpu", "precision": precision, "threads": config["threads"]}
+    history: list[Any] = []
+
+    def epoch() -> dict[str, float]:
+        started, loader.waited_s = time.perf_counter(), 0.0
+        number = len(history) + 1
+        with watched(limit_s=600) as beat:
+            history.append(trainer.run_epoch(number, on_step=reporter(number, _EPOCHS, rank), on_batch=beat))
+        seconds = time.perf_counter() - started
+        return {"seconds": seconds, "waited": loader.waited_s, "rows": float(prepared_rows)}
+
+    def feed(chosen: Loader) -> dict[str, float]:
+        started = time.perf_counter()
+        batches = chosen.train_batches(epoch=len(history) + 1, batch_size=trainer.local_batch_size)
+        rows = sum(len(labels) for _, labels in batches)
+        return {"seconds": time.perf_counter() - started, "rows": float(rows)}
+
+    def checkpoint() -> dict[str, float]:
+        started = time.perf_counter()
+        about = {"parameters": {}, "resolved": resolved}
+        # As after another epoch: Ray Train wants another folder for each.
+        last = dataclasses.replace(history[-1], epoch=len(history) + 1)
+        history.append(last)
+        report_epoch(history, trainer, scratch.child("attempt-1"), rank=rank, prepared=uri.fingerprint, about=about)
+        return {"seconds": time.perf_counter() - started}
+
+    prepared_rows = sum(file.rows or 0 for file in prepared.split("train"))
+    can = {"epoch": epoch, "checkpoint": checkpoint}
+    can |= {"resident": lambda: feed(loader.loader), "streaming": lambda: feed(streaming)}
+    serve(can, address=config["address"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.ours", description=__doc__)
+    parser.add_argument("--prepared", required=True)
+    parser.add_argument("--scratch", required=True)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, default=128)
+    given = parser.parse_args()
+    os.environ.update(JOB_ENV)
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    import ray
+    from ray.train import CheckpointConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    cores = os.cpu_count() or 1
+    ray.init(num_cpus=cores + SPARE_CPUS, object_store_memory=2**30, include_dashboard=False, logging_level="WARNING")
+    driver.configure_ray_data(max_cpus=cores)
+    recipe = recipes.override(
+        recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": given.batch_size, "precision": "auto"}
+    )
+    prepared = DatasetURI(given.prepared)
+    made = manifest.load(prepared)
+    TorchTrainer(
+        work,
+        train_loop_config={
+            "recipe": recipe.to_dict(),
+            "prepared": given.prepared,
+            "scratch": given.scratch,
+            "threads": max(1, cores // given.workers),
+            "address": own_address(),
+        },
+        scaling_config=ScalingConfig(num_workers=given.workers, resources_per_worker={"CPU": 1}),
+        datasets={split: parts.read(prepared, parts.whole(made.split(split))) for split in Shards.splits},
+        dataset_config=Shards(prepared, made),
+        run_config=RunConfig(
+            name="attempt-1", storage_path=given.scratch, checkpoint_config=CheckpointConfig(num_to_keep=2)
+        ),
+    ).fit()
+
+
+if __name__ == "__main__":
+    main()

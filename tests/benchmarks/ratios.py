@@ -1,0 +1,63 @@
+"""Ratios of two arms that take turns, what noise they had, and whether they meet their bar."""
+
+import dataclasses
+import statistics
+from collections.abc import Callable, Sequence
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bar:
+    """What a ratio has to be."""
+
+    value: float
+    at_least: bool
+    """Else at most."""
+
+    def __str__(self) -> str:
+        return f"{'>=' if self.at_least else '<='} {self.value:g}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """One line of the table."""
+
+    number: int
+    """Of the line, as documented."""
+    what: str
+    ours: Sequence[float]
+    """One figure for each pair."""
+    other: Sequence[float]
+    """The arm beside it; ones where the figure is a ratio already or has a bar of its own."""
+    unit: str
+    bar: Bar
+    note: str = ""
+
+    @property
+    def ratios(self) -> list[float]:
+        """Of each pair."""
+        return [mine / other for mine, other in zip(self.ours, self.other, strict=True)]
+
+    @property
+    def median(self) -> float:
+        """Of all pairs."""
+        return statistics.median(self.ratios)
+
+    @property
+    def noise(self) -> float:
+        """Median distance of the pairs' ratios from their median, as a standard deviation; 0 of a single pair."""
+        return 1.4826 * statistics.median(abs(ratio - self.median) for ratio in self.ratios)
+
+    @property
+    def verdict(self) -> str:
+        """`met`, `within noise` or `missed`."""
+        short = self.bar.value - self.median if self.bar.at_least else self.median - self.bar.value
+        return "met" if short <= 0 else "within noise" if short <= self.noise else "missed"
+
+
+def in_turn(first: Callable[[], float], second: Callable[[], float], *, pairs: int) -> tuple[list[float], list[float]]:
+    """Figures of both, taken in the order A B, B A, A B ..., so that a drift of the machine meets both alike."""
+    figures: tuple[list[float], list[float]] = ([], [])
+    for pair in range(pairs):
+        for which in (0, 1) if pair % 2 == 0 else (1, 0):
+            figures[which].append((first, second)[which]())
+    return figures

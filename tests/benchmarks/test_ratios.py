@@ -1,0 +1,47 @@
+import pytest
+
+from tests.benchmarks.__main__ import markdown, to_json
+from tests.benchmarks.ratios import Bar, Ratio, in_turn
+
+
+def ratio(*pairs: tuple[float, float], bar: Bar) -> Ratio:
+    ours, other = zip(*pairs, strict=True)
+    return Ratio(number=4, what="training", ours=ours, other=other, unit="images/s", bar=bar)
+
+
+def test_arms_take_turns_and_the_first_one_changes() -> None:
+    asked: list[str] = []
+
+    def arm(name: str) -> float:
+        asked.append(name)
+        return float(len(asked))
+
+    assert in_turn(lambda: arm("A"), lambda: arm("B"), pairs=3) == ([1, 4, 5], [2, 3, 6])
+    assert asked == ["A", "B", "B", "A", "A", "B"]
+
+
+def test_one_disturbed_pair_moves_neither_ratio_nor_noise_much() -> None:
+    measured = ratio((98, 100), (99, 100), (100, 100), (101, 100), (20, 100), bar=Bar(value=0.97, at_least=True))
+    assert measured.median == pytest.approx(0.99)
+    assert measured.noise < 0.02
+
+
+@pytest.mark.parametrize(
+    ("pairs", "bar", "verdict"),
+    [
+        ([(97, 100)], Bar(value=0.97, at_least=True), "met"),
+        ([(96, 100)], Bar(value=0.97, at_least=True), "missed"),
+        ([(90, 100), (96, 100), (99, 100)], Bar(value=0.97, at_least=True), "within noise"),
+        ([(150, 100)], Bar(value=1.5, at_least=False), "met"),
+        ([(151, 100)], Bar(value=1.5, at_least=False), "missed"),
+    ],
+)
+def test_a_bar_is_missed_only_beyond_the_noise(pairs: list[tuple[float, float]], bar: Bar, verdict: str) -> None:
+    assert ratio(*pairs, bar=bar).verdict == verdict
+
+
+def test_the_table_and_the_document_hold_every_line_with_its_verdict() -> None:
+    measured = ratio((50, 100), bar=Bar(value=0.97, at_least=True))
+    about = {"machine": "2 x a CPU", "versions": {"torch": "2"}, "load before": (0.1, 0.2, 0.3)}
+    assert "| 4 | training | 50 | 100 | images/s | 0.5 | 0 | >= 0.97 | missed |" in markdown([measured], about)
+    assert '"verdict": "missed"' in to_json([measured], about)
