@@ -12,10 +12,12 @@ from storage.uri import URI
 
 
 def write_part(uri: URI, table: pa.Table, *, split: str, index: int) -> File:
-    """Write `table` as part `index` of `split` and return its entry for the manifest; the same table, the same bytes.
+    """Write `table` as part `index` of `split`; its entry for the manifest. The same table, the same bytes."""
+    return write_encoded(uri, encode(table), rows=table.num_rows, split=split, index=index)
 
-    zstd, with page checksums; binary columns without a dictionary, since images do not repeat.
-    """
+
+def encode(table: pa.Table) -> bytes:
+    """A part's bytes: zstd, with page checksums; binary columns without a dictionary, since images do not repeat."""
     binary = [field.name for field in table.schema if pa.types.is_fixed_size_binary(field.type)]
     dictionary = [field.name for field in table.schema if field.name not in binary]
     sink = io.BytesIO()
@@ -27,8 +29,12 @@ def write_part(uri: URI, table: pa.Table, *, split: str, index: int) -> File:
         write_page_checksum=True,
         row_group_size=max(1, table.num_rows),
     )
-    path = f"{split}/part-{index:05d}.parquet"
-    return manifest.write_file(uri, path, sink.getvalue(), split=split, rows=table.num_rows)
+    return sink.getvalue()
+
+
+def write_encoded(uri: URI, content: bytes, *, rows: int, split: str, index: int) -> File:
+    """Write what `encode` made of a table of `rows` rows as part `index` of `split`; its entry for the manifest."""
+    return manifest.write_file(uri, f"{split}/part-{index:05d}.parquet", content, split=split, rows=rows)
 
 
 def entry(uri: URI, path: str, *, split: str) -> File | None:

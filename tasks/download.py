@@ -89,18 +89,26 @@ def _check(data_set: DataSet, split: Split) -> None:
 
 
 def write_split(data_set: DataSet, uri: DatasetURI, split: Split) -> list[File]:
-    """Write every row of `split` below `uri`, parts side by side; their entries for the manifest, in order."""
+    """Write every row of `split` below `uri`; the entries of its parts for the manifest, in order.
+
+    Parts are compressed side by side, and written one by one in this thread, which a deadline can interrupt.
+    """
     bounds = images.part_bounds(len(split.labels), images.num_parts(len(split.labels), data_set.image_shape))
 
-    def write(index: int) -> File:
-        rows = slice(*bounds[index])
-        ids = np.arange(rows.start, rows.stop)
-        table = images.to_table(ids, split.images[rows], split.labels[rows], classes=data_set.classes)
-        return tables.write_part(uri, table, split=split.name, index=index)
+    def encoded(rows: tuple[int, int]) -> bytes:
+        here = slice(*rows)
+        ids = np.arange(*rows)
+        return tables.encode(images.to_table(ids, split.images[here], split.labels[here], classes=data_set.classes))
 
-    # Compression, checksums and storage do without Python's lock.
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(write, range(len(bounds))))
+    pool = ThreadPoolExecutor(os.cpu_count())
+    try:
+        contents = pool.map(encoded, bounds)
+        return [
+            tables.write_encoded(uri, content, rows=stop - start, split=split.name, index=index)
+            for index, ((start, stop), content) in enumerate(zip(bounds, contents, strict=True))
+        ]
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _class_counts(data_set: DataSet, split: Split) -> dict[str, int]:

@@ -1,14 +1,17 @@
 """From a data set's files to a raw dataset: rows stay as they came, what is no data set of images is refused."""
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from storage import tables
+from storage import manifest, tables
 from storage.manifest import Manifest
 from storage.uri import URI, DatasetURI
-from tasks.download import ingest
+from tasks.download import ingest, write_split
+from tasks.learning import datasets
 from tasks.learning.datasets import DataSet, Split
 
 IMAGES = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1)
@@ -57,3 +60,19 @@ def test_wrong_number_shape_or_dtype_is_refused_with_expected_and_found(
     with pytest.raises(ValueError, match=message):
         ingested(tmp_path, images, labels)
     assert not Path(raw(tmp_path)).exists()
+
+
+def test_parts_are_written_by_the_thread_that_a_deadline_interrupts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_file, threads = manifest.write_file, []
+
+    def noted(*arguments: Any, **keywords: Any) -> manifest.File:
+        threads.append(threading.current_thread())
+        return write_file(*arguments, **keywords)
+
+    monkeypatch.setattr(manifest, "write_file", noted)
+    split = Split(name="train", images=np.zeros((9, 28, 28, 1), np.uint8), labels=np.arange(9))
+    listed = write_split(datasets.load("mnist"), DatasetURI(f"{tmp_path}/raw-0123456789ab"), split)
+    assert [file.rows for file in listed] == [2, 2, 2, 3]
+    assert threads == [threading.main_thread()] * 4

@@ -1,6 +1,5 @@
 """Ray job: Ray Train's DDP over Ray Data's shards; goes on from the newest whole checkpoint of any earlier attempt."""
 
-import contextlib
 import json
 import os
 import time
@@ -27,17 +26,14 @@ from storage import files, hooks, manifest
 from storage.hooks import reached
 from storage.manifest import File, Manifest
 from storage.uri import URI, DatasetURI
-from tasks.jobs import driver, parts, scale
+from tasks.jobs import driver, parts, permanent, scale
 from tasks.jobs.loaders import make_loader
 from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.watchdog import watched
 from tasks.learning import checkpoint, images
-from tasks.learning.checkpoint import WrongResume
 from tasks.learning.loop import (
     EpochMetrics,
-    NonFiniteLoss,
     Trainer,
-    WrongBatchSize,
     check_steps,
     local_batch_size,
     seed_everything,
@@ -50,14 +46,6 @@ _MAX_PREEMPTIONS = 100
 """How often a node may be taken away by whoever lends it; that is nobody's fault, but not to go on for ever."""
 _CHECKPOINTS = 4
 """How many checkpoints there are at once at most: two that are kept, one being written, and the committed one."""
-_ERROR = "error.json"
-_COMMON_ERRORS: tuple[type[Exception], ...] = (NonFiniteLoss, WrongBatchSize, WrongResume)
-"""What every rank meets alike, so that all of them can simply return."""
-_PERMANENT_ERRORS: tuple[type[Exception], ...] = (
-    *_COMMON_ERRORS,
-    *(manifest.Damaged, files.DiskFull, torch.OutOfMemoryError, ValueError, TypeError),
-)
-"""What another try would meet again; the first of these that an error is an instance of names it."""
 
 
 def run(spec: TrainSpec) -> None:
@@ -101,7 +89,7 @@ def run(spec: TrainSpec) -> None:
     try:
         trainer.fit()
     finally:
-        _raise_permanent_error(spec.scratch.child(attempt))
+        permanent.raise_left(spec.scratch.child(attempt))
     if files.exists(spec.target.child(manifest.NAME)):
         return  # another run was first
     seconds = time.monotonic() - started
@@ -146,29 +134,16 @@ def train_on_one_rank(config: dict[str, Any]) -> None:
     """
     spec = TrainSpec.model_validate_json(config["spec"])
     attempt = spec.scratch.child(config["attempt"])
-    if files.exists(attempt.child(_ERROR)):
+    if permanent.is_left(attempt):
         return  # this is that other try
     try:
         with watched(limit_s=spec.stall_s) as beat:
             _train(spec, attempt, threads=config["threads"], beat=beat)
     except Exception as error:
         cause = driver.root_cause(error)  # what Ray Data raised says its whole traceback
-        kind = _permanent_kind(cause)
-        if kind is not None:
-            content = json.dumps({"type": kind.__name__, "message": str(cause)})
-            with contextlib.suppress(FileExistsError, files.DiskFull):
-                files.create(attempt.child(_ERROR), content.encode())
-        if not isinstance(cause, _COMMON_ERRORS):
+        permanent.leave(attempt, cause)
+        if not isinstance(cause, permanent.COMMON):
             raise
-
-
-def _permanent_kind(error: BaseException) -> type[Exception] | None:
-    """As which of the permanent errors `error` is told, none when another try may end otherwise."""
-    if files.is_disk_full(error):
-        return files.DiskFull
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # how torch says it on a CPU
-        return torch.OutOfMemoryError
-    return next((kind for kind in _PERMANENT_ERRORS if isinstance(error, kind)), None)
 
 
 def _train(spec: TrainSpec, attempt: URI, *, threads: int, beat: Callable[[], None]) -> None:
@@ -221,14 +196,6 @@ def _committed(spec: TrainSpec, trainer: Trainer) -> bool:
     if trainer.world_size > 1:
         dist.broadcast_object_list(seen, src=0)
     return seen[0]
-
-
-def _raise_permanent_error(attempt: URI) -> None:
-    """Raise the error that ended this attempt for good, if there was one."""
-    if files.exists(attempt.child(_ERROR)):
-        error = json.loads(files.read(attempt.child(_ERROR)))
-        kinds = {kind.__name__: kind for kind in _PERMANENT_ERRORS}
-        raise kinds[error["type"]](error["message"])
 
 
 def _resume(spec: TrainSpec, trainer: Trainer, about: dict[str, Any]) -> list[EpochMetrics]:

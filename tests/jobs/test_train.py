@@ -9,7 +9,7 @@ from ray.exceptions import RayTaskError
 
 from storage import files, manifest, tables
 from storage.uri import URI, DatasetURI
-from tasks.jobs import parts, scale, train
+from tasks.jobs import parts, permanent, scale, train
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import images, recipes
 from tasks.learning.loop import WrongBatchSize, local_batch_size
@@ -97,4 +97,4 @@ def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
     with pytest.raises(manifest.Damaged):
         train.train_on_one_rank({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1})
     with pytest.raises(manifest.Damaged, match="^train/part is damaged: restore it, then run again$"):
-        train._raise_permanent_error(spec.scratch.child("attempt-1"))
+        permanent.raise_left(spec.scratch.child("attempt-1"))
