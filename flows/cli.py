@@ -248,7 +248,7 @@ def run(name: str, request: dict[str, Any], *, as_json: bool) -> int:
     # A tag makes every task ask for concurrency slots, which a busy SQLite answers with "again in two seconds". Only on
     # a server that outlives this run is there anybody who looks for it.
     with own_server() as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):
-        flow = _flow(name)
+        flow = _flow(name, request)
         console.attach(narrator)
         try:
             summary = flow(**request)
@@ -261,14 +261,17 @@ def run(name: str, request: dict[str, Any], *, as_json: bool) -> int:
     return 0
 
 
-def _flow(name: str) -> Any:
+def _flow(name: str, request: dict[str, Any]) -> Any:
     if name == "predict":
         from flows.predict import predict
 
         return predict
-    from flows.pipeline import mnist
+    from flows import pipeline
+    from tasks.learning import recipes
 
-    return mnist
+    data = request["settings"].get("data") or recipes.load(request["recipe"]).data
+    siblings = {flow.name: flow for flow in (pipeline.fashion_mnist, pipeline.cifar10)}
+    return siblings.get(data, pipeline.mnist)
 
 
 def guarded(work: Any) -> int:

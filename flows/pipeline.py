@@ -1,4 +1,4 @@
-"""The flow "mnist": from images to a promoted model and its report. Run as a script it is the command line."""
+"""The flow "mnist" and its siblings: from images to a promoted model and its report. As a script, the command line."""
 
 import sys
 from pathlib import Path
@@ -48,7 +48,7 @@ def mnist(
     deadline_minutes: float = 24 * 60,
     stall_minutes: float = 10,
 ) -> Any:
-    """Train a model on MNIST, evaluate it and promote it if it is better; what is done already is found, not redone.
+    """Train a model, evaluate it and promote it if it is better; what is done already is found, not redone.
 
     Args:
         recipe: What to train on what, such as mnist-resnet18 or mnist-sample-resnet18.
@@ -80,3 +80,8 @@ def mnist(
         decision = promote(checkpoint, evaluation, plan, cluster)
         page = report(checkpoint, predictions, evaluation, decision, plan)
     return outcome(summarize(plan, stages, decision, page))
+
+
+# The same flow under the name of another data set, so that each has its own runs and deployments.
+fashion_mnist = mnist.with_options(name="fashion-mnist")
+cifar10 = mnist.with_options(name="cifar10")

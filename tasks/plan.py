@@ -23,6 +23,8 @@ _YEAR = 365 * 24 * 60
 """In minutes; the timers of Python, torch and Ray take no number of any size."""
 
 _PREPROCESS_FIELDS = ("seed", "validation_fraction", "max_quarantined")
+_LATER_FIELDS = {"flip": "none"}
+"""Fields that recipes did not always have: at these values they change nothing, fingerprints included."""
 _NOT_TRAINING_FIELDS = ("name", "data", "fallback", "accuracy_floor", "margin", *_PREPROCESS_FIELDS[1:])
 
 
@@ -90,6 +92,7 @@ class Plan:
     def train_parameters(self) -> dict[str, Any]:
         """What decides the weights beside the prepared dataset."""
         fields = {name: value for name, value in self.recipe.to_dict().items() if name not in _NOT_TRAINING_FIELDS}
+        fields = {name: value for name, value in fields.items() if _LATER_FIELDS.get(name) != value}
         return fields | {"workers": self.workers or "auto"}
 
     @property

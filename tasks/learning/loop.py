@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from tasks.learning.modeling import Classifier, autocast, place, shifted
+from tasks.learning.modeling import Classifier, autocast, flipped, place, shifted
 from tasks.learning.recipes import Recipe
 
 Batch = tuple[Tensor, Tensor]
@@ -139,6 +139,8 @@ class Trainer:
         every = max(1, self.steps_per_epoch // 10)
         for step, (images, labels) in zip(range(1, self.steps_per_epoch + 1), batches, strict=False):
             images = shifted(images, max_shift=self.recipe.max_shift, generator=augmentation)
+            if self.recipe.flip == "horizontal":
+                images = flipped(images, generator=augmentation)
             with autocast(self.precision, self.device):
                 logits = self.parallel(images)
             summed = cross_entropy(logits.float(), labels, label_smoothing=self.recipe.label_smoothing, reduction="sum")

@@ -25,7 +25,7 @@ class Recipe:
     data: str
     """Name of the data set: a module of `tasks.learning.datasets`."""
     model: str
-    """Name of the model: a module of `tasks.learning.models`."""
+    """Name of the model: a module of `tasks.learning.models`, or a classifier of torchvision's."""
     epochs: int
     """Passes over the training rows."""
     batch_size: int = 128
@@ -40,6 +40,8 @@ class Recipe:
     """Share of each target spread evenly over all classes, in training only."""
     max_shift: int = 2
     """Augmentation: each image moves by up to this many pixels, in training only."""
+    flip: Literal["none", "horizontal"] = "none"
+    """Augmentation: images mirrored left to right by chance, in training only."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto is bf16 where the hardware has it."""
     loader: Literal["auto", "resident", "streaming"] = "auto"
