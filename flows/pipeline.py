@@ -33,7 +33,9 @@ from tasks.stage import collected
 from tasks.summary import outcome, summarize
 from tasks.train import train
 
-_RecipeName = Annotated[str, Field(json_schema_extra={"enum": recipes.known()})]
+_RecipeName = Annotated[
+    str, Field(json_schema_extra={"anyOf": [{"enum": recipes.known()}, {"pattern": r"\.py:[A-Za-z_][A-Za-z0-9_]*$"}]})
+]
 
 
 @flow(name="mnist", **as_json)
@@ -51,10 +53,11 @@ def mnist(
     """Train a model, evaluate it and promote it if it is better; what is done already is found, not redone.
 
     Args:
-        recipe: What to train on what, such as mnist-resnet18 or mnist-sample-resnet18.
+        recipe: What to train on what, such as mnist-resnet18, or path.py:function on the worker.
         storage: Where all results lie: a folder or s3://bucket/prefix; empty: the worker's $PIPELINE_STORAGE or ./data.
         source: Mirrors to try before the data set's own: http(s) addresses or folders.
-        data: URI of a raw dataset that is there already; empty: download the recipe's.
+        data: A folder or s3://bucket/prefix of images (train/<class>/*.png, ...) or of Parquet, or the URI of a raw
+            dataset that is there already; empty: download the recipe's.
         workers: Training workers; empty: as many as there are GPUs, else one.
         settings: Fields of the recipe to change, such as {"epochs": 5}.
         refresh: Do everything again, even if its result is there.
@@ -72,7 +75,7 @@ def mnist(
     )
     sources = [mirror_address(one) for one in source or []]
     with collected() as stages, session(wanted=plan.needs_ray(), workers=workers) as cluster:
-        raw = download(plan, sources)
+        raw = download(plan, sources, cluster)
         prepared = preprocess(raw, plan, cluster)
         checkpoint = train(prepared, plan, cluster)
         predictions = predict(checkpoint, prepared, plan, cluster)
@@ -85,3 +88,4 @@ def mnist(
 # The same flow under the name of another data set, so that each has its own runs and deployments.
 fashion_mnist = mnist.with_options(name="fashion-mnist")
 cifar10 = mnist.with_options(name="cifar10")
+images = mnist.with_options(name="images")

@@ -83,7 +83,7 @@ def test_what_leaves_the_file_leaves_the_server_and_nothing_else_does(operated: 
     told = operated.deploy(checkout)
     try:
         assert operated.deployment("mnist/train")["schedules"] == []
-        ours = {"mnist/train", "mnist/smoke", "fashion-mnist/train", "cifar10/train"}
+        ours = {"mnist/train", "mnist/smoke", "fashion-mnist/train", "cifar10/train", "images/train"}
         assert operated.deployments() == ours | {"mnist/of-somebody-else"}
         assert "removed deployment predict/batch" in told
         assert "removed schedule nightly" in told

@@ -93,7 +93,8 @@ def run(spec: TrainSpec) -> None:
     if files.exists(spec.target.child(manifest.NAME)):
         return  # another run was first
     seconds = time.monotonic() - started
-    checkpoint.commit(spec.scratch, spec.target, prepared=spec.source, statistics={"seconds": seconds})
+    parents = {"prepared": spec.source} | ({"initial": spec.beginning} if spec.beginning else {})
+    checkpoint.commit(spec.scratch, spec.target, parents=parents, statistics={"seconds": seconds})
 
 
 def _check_batch_size(batch_size: int, prepared: Manifest, *, workers: int) -> None:
@@ -164,6 +165,8 @@ def _train(spec: TrainSpec, attempt: URI, *, threads: int, beat: Callable[[], No
     about = {"parameters": spec.parameters, "resolved": resolved}
     loader = make_loader(recipe, prepared, rank=rank, world_size=world_size, device=device)
     model = Classifier(model_of(recipe, prepared))
+    if spec.beginning:
+        checkpoint.begin_with(model, spec.beginning)
     trainer = Trainer(recipe, model, loader, precision=precision, device=device)
     print(f"{recipe.model} on {device.type}, {precision}, {threads} threads, {loader.num_train_rows():,} training rows")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * checkpoint.size_of(trainer))

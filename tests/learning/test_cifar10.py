@@ -17,16 +17,16 @@ ROWS = 7
 """In each of the six files."""
 
 
-def pixels(batch: int) -> np.ndarray:
+def pixels(batch: int, *, rows: int = ROWS) -> np.ndarray:
     """The images of one file, NHWC."""
-    return np.random.default_rng(batch).integers(0, 256, (ROWS, 32, 32, 3), dtype=np.uint8)
+    return np.random.default_rng(batch).integers(0, 256, (rows, 32, 32, 3), dtype=np.uint8)
 
 
-def labels(batch: int) -> np.ndarray:
-    return np.arange(batch, batch + ROWS) % 10
+def labels(batch: int, *, rows: int = ROWS) -> np.ndarray:
+    return np.arange(batch, batch + rows) % 10
 
 
-def write_archive(folder: Path, *, cut: int = 0, without: str = "") -> DataSet:
+def write_archive(folder: Path, *, rows: int = ROWS, cut: int = 0, without: str = "") -> DataSet:
     """A data set whose archive lies in `folder`; `cut` bytes are missing at the end of the last file."""
     path = folder / "cifar-10-binary.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
@@ -34,8 +34,8 @@ def write_archive(folder: Path, *, cut: int = 0, without: str = "") -> DataSet:
         for batch, name in enumerate(names):
             if name == without:
                 continue
-            planes = pixels(batch).transpose(0, 3, 1, 2).reshape(ROWS, -1)
-            content = np.column_stack([labels(batch).astype(np.uint8), planes]).tobytes()
+            planes = pixels(batch, rows=rows).transpose(0, 3, 1, 2).reshape(rows, -1)
+            content = np.column_stack([labels(batch, rows=rows).astype(np.uint8), planes]).tobytes()
             content = content[: len(content) - cut] if name == "test_batch.bin" else content
             entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
             entry.size = len(content)

@@ -1,6 +1,7 @@
-"""Models by name: our own, one module each, and torchvision's classifiers; all take BCHW floats.
+"""Models by name: our own, one module each, torchvision's classifiers, and a person's own; all take BCHW floats.
 
-A module has `build(*, image_shape, num_classes) -> nn.Module`. A name of torchvision's is written with `-` for `_`.
+A module has `build(*, image_shape, num_classes) -> nn.Module`; a factory of a person's own is such a function. A name
+of torchvision's is written with `-` for `_`.
 """
 
 import importlib
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from storage.uri import is_name
+from tasks.learning import code
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,7 +25,11 @@ def known() -> list[str]:
 
 
 def check_known(name: str) -> None:
-    """Raise `ValueError` with the known names unless `name` is one of ours or of torchvision's."""
+    """Raise `ValueError` with the known names unless `name` is one of ours, of torchvision's or of a person's own."""
+    if code.is_reference(name):
+        if not callable(code.resolve(name)):
+            raise ValueError(f"model must be a function that returns a torch.nn.Module, got {name!r}")
+        return
     if name not in known() and not (is_name(name) and name in _torchvision()):
         raise ValueError(
             f"model must be one of {', '.join(known())}, or a classifier of torchvision's such as resnet34 or"
@@ -34,6 +40,8 @@ def check_known(name: str) -> None:
 def build(name: str, *, image_shape: Sequence[int], num_classes: int) -> "nn.Module":
     """A freshly initialised model from images (BCHW, float; `image_shape` is HWC) to logits (B, `num_classes`)."""
     check_known(name)
+    if code.is_reference(name):
+        return _own(name, image_shape=image_shape, num_classes=num_classes)
     if name in known():
         module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
         model: nn.Module = module.build(image_shape=image_shape, num_classes=num_classes)
@@ -46,6 +54,15 @@ def build(name: str, *, image_shape: Sequence[int], num_classes: int) -> "nn.Mod
     if name.startswith("vit-"):
         options |= {"image_size": image_shape[0]}
     return with_channels(get_model(name.replace("-", "_"), weights=None, **options), image_shape[2])
+
+
+def _own(name: str, **given: Any) -> "nn.Module":
+    from torch import nn
+
+    model = code.resolve(name)(**given)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model {name} must return a torch.nn.Module, got {type(model).__name__}")
+    return model
 
 
 def with_channels(model: "nn.Module", channels: int) -> "nn.Module":
