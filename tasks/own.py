@@ -62,7 +62,7 @@ def find(uri: URI, *, option: str = "--data") -> Own:
 
     Raises `ValueError` naming `option` where there are none, no splits, or not two classes to tell apart.
     """
-    entries = [entry for entry in files.walk(uri) if not entry.path.rpartition("/")[2].startswith((".", "_"))]
+    entries = [entry for entry in files.walk(uri) if "/." not in f"/{entry.path}"]  # not what is hidden
     parquet = [entry for entry in entries if entry.path.lower().endswith(_PARQUET)]
     images = [entry for entry in entries if entry.path.lower().endswith(IMAGES)]
     if bool(parquet) == bool(images):

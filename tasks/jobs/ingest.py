@@ -75,8 +75,13 @@ def run(spec: IngestSpec) -> None:
 
 _SOURCES = pa.schema(
     {
-        "split": pa.string(), "first_id": pa.int64(), "rows": pa.int64(), "path": pa.string(), "size": pa.int64(),
-        "sha256": pa.string(), "problem": pa.string(),
+        "split": pa.string(),
+        "first_id": pa.int64(),
+        "rows": pa.int64(),
+        "path": pa.string(),
+        "size": pa.int64(),
+        "sha256": pa.string(),
+        "problem": pa.string(),
     }
 )
 """Row `id` of a split came from the last file of that split whose first_id is not above it."""

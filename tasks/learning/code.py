@@ -8,7 +8,6 @@ project's own code, and `PIPELINE_CODE` says where it lies on this machine.
 import contextlib
 import hashlib
 import importlib
-import importlib.util
 import os
 import re
 import sys
@@ -25,6 +24,8 @@ _PACKAGE = "pipeline_code_"
 _DIGITS = 12
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.py")
 _REFERENCE = re.compile(rf"{_FILE.pattern}:(?P<name>[A-Za-z_]\w*)@(?P<digest>[0-9a-f]{{{_DIGITS}}})")
+_contents: dict[str, bytes] = {}
+"""Of the files that were loaded, by the name of their module."""
 
 
 def load(path: Path) -> ModuleType:
@@ -40,14 +41,14 @@ def load(path: Path) -> ModuleType:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     name = _PACKAGE + hashlib.sha256(content).hexdigest()[:_DIGITS]
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None and spec.loader is not None
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
+        module = sys.modules[name] = ModuleType(name)
+        module.__file__ = str(path)
         try:
-            spec.loader.exec_module(module)
+            exec(compile(content, path, "exec"), vars(module))
         except Exception as error:
             del sys.modules[name]
             raise ValueError(f"{path} cannot be imported: {type(error).__name__}: {error}") from None
+        _contents[name] = content
     listed = [place for place in os.environ.get(FILES, "").split(os.pathsep) if place]
     if str(path) not in listed:  # whatever this process starts finds it too
         os.environ[FILES] = os.pathsep.join([*listed, str(path)])
@@ -56,7 +57,7 @@ def load(path: Path) -> ModuleType:
 
 def reference(thing: Any) -> str:
     """How a recipe names `thing`, which a file of one's own has at its top level; raises `ValueError` for others."""
-    for module in _loaded():
+    for module in [module for name, module in sys.modules.items() if name.startswith(_PACKAGE)]:
         for name, value in vars(module).items():
             if value is thing and not name.startswith("__"):
                 return f"{Path(str(module.__file__)).name}:{name}@{module.__name__.removeprefix(_PACKAGE)}"
@@ -89,16 +90,12 @@ def packaged() -> Iterator[list[str]]:
     """Folders, each a package of one file of code, as long as the block lasts: for a cluster that imports them."""
     with tempfile.TemporaryDirectory(prefix="pipeline-code-") as folder:
         packages = []
-        for module in _loaded():
-            package = Path(folder, module.__name__)
+        for name, content in _contents.items():
+            package = Path(folder, name)
             package.mkdir()
-            (package / "__init__.py").write_bytes(Path(str(module.__file__)).read_bytes())
+            (package / "__init__.py").write_bytes(content)
             packages.append(str(package))
         yield packages
-
-
-def _loaded() -> list[ModuleType]:
-    return [module for name, module in sys.modules.items() if name.startswith(_PACKAGE)]
 
 
 def _find(digest: str) -> ModuleType | None:
