@@ -41,12 +41,16 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         head, address, _ = start_ray(os.environ | JOB_ENV | {"PYTHONPATH": str(CHECKOUT)})
+
+        def share(cluster: Cluster) -> None:
+            cluster._child, cluster._address = head, address
+
         try:
             with prefect_test_harness(server_startup_timeout=120):
                 from flows import pipeline
 
                 await_ray(head, address)
-                patch.setattr(Cluster, "_start", lambda cluster: vars(cluster).update(_child=head, _address=address))
+                patch.setattr(Cluster, "_start", share)
                 patch.setattr(Cluster, "end", lambda cluster: None)
                 patch.setenv("TEST_RAY_ADDRESS", address)
                 yield pipeline.images
