@@ -93,8 +93,8 @@ def run(spec: TrainSpec) -> None:
     if files.exists(spec.target.child(manifest.NAME)):
         return  # another run was first
     seconds = time.monotonic() - started
-    parents = {"prepared": spec.source} | ({"initial": spec.beginning} if spec.beginning else {})
-    checkpoint.commit(spec.scratch, spec.target, parents=parents, statistics={"seconds": seconds})
+    about = {"seconds": seconds}
+    checkpoint.commit(spec.scratch, spec.target, prepared=spec.source, initial=spec.beginning, statistics=about)
 
 
 def _check_batch_size(batch_size: int, prepared: Manifest, *, workers: int) -> None:

@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import io
 import json
-from collections.abc import Mapping
 from typing import Any
 
 import safetensors.torch
@@ -206,7 +205,7 @@ def begin_with(model: Classifier, uri: CheckpointURI) -> None:
 
 
 def commit(
-    scratch: URI, target: CheckpointURI, *, parents: Mapping[str, URI], statistics: dict[str, Any]
+    scratch: URI, target: CheckpointURI, *, prepared: URI, initial: URI | None = None, statistics: dict[str, Any]
 ) -> manifest.Manifest:
     """Commit the best epoch as `target`, with the whole history; `scratch` holds a checkpoint of the last epoch.
 
@@ -228,7 +227,7 @@ def commit(
     return manifest.commit(
         target,
         kind="checkpoint",
-        parents=parents,
+        parents={"prepared": prepared} | ({"initial": initial} if initial else {}),
         parameters=final.parameters,
         listed=listed,
         statistics={

@@ -232,7 +232,7 @@ class TestCommit:
 
 def commit(scratch: URI, target: CheckpointURI) -> manifest.Manifest:
     prepared = DatasetURI(f"/root/datasets/prepared/small-{PREPARED}")
-    return checkpoint.commit(scratch, target, parents={"prepared": prepared}, statistics={})
+    return checkpoint.commit(scratch, target, prepared=prepared, statistics={})
 
 
 class _Program:

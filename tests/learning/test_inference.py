@@ -29,7 +29,7 @@ def root(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -> 
     scratch, target = root.child("runs/x"), CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab"))
     checkpoint.save(scratch.child("attempt-1/epoch-0001"), trainer, history, prepared="0", about=ABOUT)
     prepared = URI("/nowhere/datasets/prepared/x-0123456789ab")
-    checkpoint.commit(scratch, target, parents={"prepared": prepared}, statistics={})
+    checkpoint.commit(scratch, target, prepared=prepared, statistics={})
     decision = Decision(
         number=1, champion=target, challenger=target, evaluation="", promoted=True, reason="", gate={}, metrics={}
     )
