@@ -101,7 +101,8 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
         "--workers",
         metavar="N",
         type=int,
-        help="processes that train and predict (default: as many as there are GPUs, else one per machine)",
+        help="processes that train and predict; 0: this one, without Ray: breakpoints work (default: as many as "
+        "there are GPUs, else one per machine)",
     )
     add(
         "--deadline",
@@ -244,7 +245,8 @@ def run(name: str, request: dict[str, Any], *, as_json: bool) -> int:
     os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
     from prefect import tags
 
-    narrator = console.Narrator(Console(stderr=True))
+    # A bar would be drawn over the prompt of a debugger.
+    narrator = console.Narrator(Console(stderr=True), has_bar=request["workers"] != 0)
     # A tag makes every task ask for concurrency slots, which a busy SQLite answers with "again in two seconds". Only on
     # a server that outlives this run is there anybody who looks for it.
     with own_server() as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):

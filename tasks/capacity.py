@@ -18,8 +18,11 @@ _ASK_S = 4
 def check_workers(workers: int | None) -> None:
     """Raise `ValueError` naming what was asked and what there is when Ray can never give that many workers.
 
-    Within 5 s: a cluster is asked what it has, and `RAY_ADDRESS` is named when it does not answer.
+    None means auto, 0 without Ray. Within 5 s: a cluster is asked what it has, and `RAY_ADDRESS` is named when it does
+    not answer.
     """
+    if workers == 0:
+        return
     address = os.environ.get("RAY_ADDRESS", "")
     if address:
         scale.resolve(workers, threads=None, nodes=_usable_nodes(address))

@@ -273,10 +273,15 @@ def await_ray(child: Child, address: str) -> None:
 
 @contextlib.contextmanager
 def session(*, wanted: bool, workers: int | None) -> Iterator[Cluster]:
-    """The Ray of one run; started at once when `wanted`, else only if a job is submitted after all.
+    """The Ray of one run; started at once when `wanted`, else only if a job is submitted after all; 0 workers: none.
 
     Raises `ValueError` when it is wanted and can never give that many workers.
     """
+    if workers == 0:
+        from tasks.local import Local
+
+        yield Local(wanted=False)
+        return
     if wanted:
         check_workers(workers)
     cluster = Cluster(wanted=wanted)

@@ -35,7 +35,7 @@ class Plan:
     recipe: Recipe
     """Complete and checked."""
     workers: int | None = None
-    """Training workers as asked; none: as many as the cluster has GPUs, else one."""
+    """Training workers as asked; none: as many as the cluster has GPUs, else one; 0: this process, without Ray."""
     data: DatasetURI | None = None
     """A raw dataset that is there already, in place of the recipe's download."""
     refresh: int = 0
@@ -90,7 +90,7 @@ class Plan:
     def train_parameters(self) -> dict[str, Any]:
         """What decides the weights beside the prepared dataset."""
         fields = {name: value for name, value in self.recipe.to_dict().items() if name not in _NOT_TRAINING_FIELDS}
-        return fields | {"workers": self.workers or "auto"}
+        return fields | {"workers": "auto" if self.workers is None else self.workers}
 
     @property
     def gate(self) -> dict[str, float]:
@@ -158,8 +158,8 @@ def default_storage() -> str:
 
 def check_numbers(*, workers: int | None, deadline_minutes: float, stall_minutes: float = 10) -> None:
     """Raise `ValueError` naming the option and the value that is out of range."""
-    if workers is not None and workers < 1:
-        raise ValueError(f"--workers must be >= 1, got {workers}")
+    if workers is not None and workers < 0:
+        raise ValueError(f"--workers must be >= 0 (0 is without Ray), got {workers}")
     for option, minutes in (("--deadline", deadline_minutes), ("--stall", stall_minutes)):
         if not 0 < minutes <= _YEAR:
             raise ValueError(f"{option} must be > 0 and at most {_YEAR} minutes, a year, got {minutes}")

@@ -42,8 +42,8 @@ class Recipe:
     """Augmentation: each image moves by up to this many pixels, in training only."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto is bf16 where the hardware has it."""
-    loader: Literal["auto", "resident", "streaming"] = "auto"
-    """Rows held in memory, or read again each epoch; auto chooses by the size of the data."""
+    loader: Literal["auto", "resident", "streaming", "dataloader"] = "auto"
+    """Rows held in memory, read again each epoch, or through torch's DataLoader; auto: one of the first two by size."""
     seed: int = 0
     """Decides the split, the order of rows, the first weights and the augmentation."""
     validation_fraction: float = 0.1
