@@ -32,7 +32,7 @@ def predict(
     model: str = "champion",
     storage: str | None = None,
     split: str | None = None,
-    workers: int | None = None,
+    workers: int | str | None = None,
     deadline_minutes: float = 24 * 60,
 ) -> Any:
     """Predict every row of a dataset, labels or not, exactly once; predictions that are there already are found.

@@ -42,6 +42,9 @@ SETTINGS = {
     "max_shift=1": "checkpoint",
     "precision=fp32": "checkpoint",
     "loader=streaming": "checkpoint",
+    "accumulation=2": "checkpoint",
+    "accelerator_type=A100": None,
+    "cpus_per_worker=0.5": None,
 }
 """The first stage whose bytes each setting decides, none when it decides none."""
 

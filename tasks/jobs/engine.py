@@ -34,10 +34,8 @@ class Engine(Protocol):
         `table` has the rows of one part in any order, with columns `part` and `position`.
         """
 
-    def pool(
-        self, worker: Callable[..., Any], items: Sequence[Row], *, workers: int | None, spec: str
-    ) -> Iterator[Row]:
-        """`part(**item)` of every item, in any order, done by `workers` of `worker(spec=, threads=, sharing=)`."""
+    def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
+        """`part(**item)` of every item, in any order, done by some `worker(spec=, threads=, sharing=)`."""
 
     def train(self, spec: TrainSpec) -> None:
         """Commit the checkpoint of a training."""

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from storage import files, manifest
 from storage.hooks import reached
 from storage.manifest import Manifest
 from storage.uri import URI
-from tasks.jobs import driver, parts
+from tasks.jobs import driver, parts, scale
 from tasks.jobs.loaders import Feed, make_loader
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import checkpoint, images
@@ -48,14 +48,17 @@ class Place:
     """Called at every sign of progress."""
 
 
-def check_batch_size(batch_size: int, prepared: Manifest, *, workers: int) -> None:
-    """Raise `WrongBatchSize`, as every worker would, before there is any."""
-    for rank in range(workers):
-        rows = sum(
-            part.stop - part.start for part in parts.shard(prepared.split("train"), rank=rank, world_size=workers)
-        )
-        share = local_batch_size(batch_size, rank=rank, world_size=workers)
-        check_steps(rows // share if share else 0, batch_size=batch_size, world_size=workers, num_rows=rows)
+def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int]) -> int:
+    """Steps that an epoch has with any of these numbers of workers; raises `WrongBatchSize` as they would."""
+    found = []
+    for world_size in workers:
+        for rank in range(world_size):
+            shard = parts.shard(prepared.split("train"), rank=rank, world_size=world_size)
+            rows = sum(part.stop - part.start for part in shard)
+            share = local_batch_size(batch_size, rank=rank, world_size=world_size)
+            found.append(rows // share if share else 0)
+            check_steps(found[-1], batch_size=batch_size, world_size=world_size, num_rows=rows)
+    return min(found)
 
 
 def new_attempt(scratch: URI) -> str:
@@ -82,10 +85,14 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> Non
     precision = resolve_precision(recipe.precision, here.device)
     kind = here.device.type
     resolved = {"workers": here.world_size, "device": kind, "precision": precision, "threads": threads}
+    elastic, most_steps = scale.limits(spec.workers), None
+    if elastic:  # neither decides what is gone on with, but the schedule needs the same steps in every epoch
+        resolved |= {"workers": str(spec.workers), "threads": 0}
+        most_steps = fewest_steps(recipe.batch_size, prepared, workers=range(elastic[0], elastic[1] + 1))
     about = {"parameters": spec.parameters, "resolved": resolved}
     loader = make_loader(recipe, prepared, here.feed, rank=rank, world_size=here.world_size, device=here.device)
     model = Classifier(model_of(recipe, prepared))
-    trainer = Trainer(recipe, model, loader, precision=precision, device=here.device)
+    trainer = Trainer(recipe, model, loader, precision=precision, device=here.device, most_steps=most_steps)
     driver.tell(f"{recipe.model} on {kind}, {precision}, {threads} threads, {loader.num_train_rows():,} training rows")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * checkpoint.size_of(trainer))
     history = _resume(spec, trainer, about)
@@ -137,7 +144,8 @@ def _resume(spec: TrainSpec, trainer: Trainer, about: dict[str, Any]) -> list[Ep
         return []
     # A sum over two threads is not that over four: the rest of the run computes as its beginning did.
     about["resolved"]["threads"] = checkpoint.threads_of(URI(chosen[0]))
-    torch.set_num_threads(about["resolved"]["threads"])
+    if about["resolved"]["threads"]:
+        torch.set_num_threads(about["resolved"]["threads"])
     history = checkpoint.restore(URI(chosen[0]), trainer, prepared=spec.source.fingerprint, about=about)
     if trainer.rank == 0:
         share = len(history) / trainer.recipe.epochs

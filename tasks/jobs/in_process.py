@@ -12,7 +12,7 @@ from storage.manifest import File
 from storage.uri import DatasetURI
 from tasks.jobs import driver, engine, parts
 from tasks.jobs.engine import Function, Route, Row, send
-from tasks.jobs.spec import JobSpec, TrainSpec
+from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
 
 
 def run(spec: JobSpec, *, tell: Callable[[str], None]) -> None:
@@ -44,10 +44,8 @@ class InProcess:
         for rows in np.split(order, np.flatnonzero(np.diff(part[order])) + 1):
             yield from function(sent.take(rows), **keywords).to_pylist()
 
-    def pool(
-        self, worker: Callable[..., Any], items: Sequence[Row], *, workers: int | None, spec: str
-    ) -> Iterator[Row]:
-        only = worker(spec=spec, threads=os.cpu_count(), sharing=1)
+    def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
+        only = worker(spec=spec.model_dump_json(), threads=os.cpu_count(), sharing=1)
         for item in items:
             yield only.part(**item)
 

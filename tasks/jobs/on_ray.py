@@ -12,7 +12,7 @@ from storage.manifest import File
 from storage.uri import DatasetURI
 from tasks.jobs import parts, scale
 from tasks.jobs.engine import Function, Route, Row, send
-from tasks.jobs.spec import TrainSpec
+from tasks.jobs.spec import PredictSpec, TrainSpec
 
 
 class OnRay:
@@ -45,17 +45,16 @@ class OnRay:
         )
         yield from written.iter_rows()
 
-    def pool(
-        self, worker: Callable[..., Any], items: Sequence[Row], *, workers: int | None, spec: str
-    ) -> Iterator[Row]:
-        given = scale.resolve(workers, threads=self.threads, nodes=scale.nodes())
+    def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
+        given = scale.resolve(spec.workers, threads=self.threads, nodes=scale.nodes(), needs=spec.needs)
         done = ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(
             worker,
-            fn_constructor_kwargs={"spec": spec, "threads": given.threads, "sharing": given.per_node},
+            fn_constructor_kwargs={"spec": spec.model_dump_json(), "threads": given.threads, "sharing": given.per_node},
             compute=ActorPoolStrategy(size=min(given.workers, len(items))),
             batch_size=1,
             num_cpus=given.cpus,
             num_gpus=1 if given.use_gpu else 0,
+            **({"accelerator_type": spec.needs.accelerator_type} if spec.needs.accelerator_type else {}),
         )
         yield from done.iter_rows()
 

@@ -40,7 +40,7 @@ def run(spec: PredictSpec, engine: Engine) -> None:
     indices = _indices(listed)
     work = [{"index": index, "file": file.model_dump_json()} for index, file in zip(indices, listed, strict=True)]
     done: list[dict[str, Any]] = []
-    for row in engine.pool(Predictor, work, workers=spec.workers, spec=spec.model_dump_json()):
+    for row in engine.pool(Predictor, work, spec):
         done.append(row)
         driver.progress("rows predicted", sum(row["rows"] for row in done), total)
     done.sort(key=lambda row: (row["split"], row["index"]))

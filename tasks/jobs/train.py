@@ -40,9 +40,11 @@ def run(spec: TrainSpec) -> None:
     `NonFiniteLoss` when training diverges.
     """
     started = time.monotonic()
-    given = scale.resolve(spec.workers, threads=spec.threads, nodes=scale.nodes())
+    given = scale.resolve(spec.workers, threads=spec.threads, nodes=scale.nodes(), needs=spec.needs)
+    elastic = scale.limits(spec.workers)
     prepared = manifest.load(spec.source)
-    epochs.check_batch_size(spec.recipe["batch_size"], prepared, workers=given.workers)
+    numbers = range(elastic[0], elastic[1] + 1) if elastic else [given.workers]
+    epochs.fewest_steps(spec.recipe["batch_size"], prepared, workers=numbers)
     attempt = epochs.new_attempt(spec.scratch)
     # A worker that is frozen as a whole answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
@@ -53,9 +55,10 @@ def run(spec: TrainSpec) -> None:
         train_on_one_rank,
         train_loop_config={"spec": spec.model_dump_json(), "threads": given.threads, "attempt": attempt},
         scaling_config=ScalingConfig(
-            num_workers=given.workers,
+            num_workers=elastic or given.workers,
             use_gpu=given.use_gpu,
             resources_per_worker={"CPU": given.cpus} | ({"GPU": 1} if given.use_gpu else {}),
+            accelerator_type=spec.needs.accelerator_type or None,
         ),
         torch_config=TorchConfig(timeout_s=max(1, int(spec.stall_s))),
         datasets={split: parts.read(spec.source, parts.whole(prepared.split(split))) for split in Shards.splits},

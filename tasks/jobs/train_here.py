@@ -22,7 +22,7 @@ def run(spec: TrainSpec) -> None:
     """
     started = time.monotonic()
     prepared = manifest.load(spec.source)
-    epochs.check_batch_size(spec.recipe["batch_size"], prepared, workers=1)
+    epochs.fewest_steps(spec.recipe["batch_size"], prepared, workers=[1])
     attempt = spec.scratch.child(epochs.new_attempt(spec.scratch))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -34,7 +34,7 @@ def run(spec: TrainSpec) -> None:
         world_size=1,
         device=device,
         threads=scale.threads_here(os.cpu_count() or 1, sharing=1),
-        feed=Feed(shard=read, whole=read, prepare=lambda loader: _on(device, loader)),
+        feed=Feed(shard=read, whole=read, prepare=lambda loader: on_device(device, loader)),
         report=keep_newest_and_best,
     )
     try:
@@ -56,6 +56,7 @@ def keep_newest_and_best(folder: URI, history: list[EpochMetrics]) -> None:
             files.remove(folder.parent.child(name))
 
 
-def _on(device: torch.device, batches: Iterable[Batch]) -> Iterator[Batch]:
+def on_device(device: torch.device, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """`batches` with their tensors on `device`."""
     for images, labels in batches:
         yield images.to(device), labels.to(device)

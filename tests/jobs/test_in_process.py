@@ -12,7 +12,7 @@ import torch
 from storage import files, lease, manifest
 from storage.uri import DatasetURI, Root
 from tasks.follow import JobFailed, JobRefused
-from tasks.jobs import epochs
+from tasks.jobs import epochs, scale
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JobSpec, TrainSpec
 from tasks.learning import checkpoint, loop, models
@@ -128,6 +128,33 @@ def test_a_breakpoint_in_the_model_is_reached_in_the_process_of_the_flow(
     monkeypatch.setattr(Classifier, "forward", forward)
     run(raw.to_train(Root(str(tmp_path)), prepared, epochs=1))
     assert set(reached) == {(os.getpid(), True, sys.stdout)}
+
+
+def test_elastic_training_has_the_same_steps_with_any_number_of_workers_and_goes_on_with_other_threads(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=2, batch_size=9).model_copy(update={"workers": "1:4"})
+    read = manifest.load(prepared)
+    by_number = [epochs.fewest_steps(9, read, workers=[number]) for number in (1, 2, 3, 4)]
+    assert len(set(by_number)) > 1, "the schedule would end too soon or too late"
+    run_epoch = loop.Trainer.run_epoch
+
+    def cut_off(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
+        assert trainer.steps_per_epoch == min(by_number)
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return run_epoch(trainer, epoch, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "run_epoch", cut_off)
+        patch.setattr(scale, "threads_here", lambda *_, **__: 2)
+        with pytest.raises(KeyboardInterrupt):
+            run(spec)
+    monkeypatch.setattr(scale, "threads_here", lambda *_, **__: 1)
+    run(spec)
+    made = manifest.load(spec.target).statistics
+    assert [epoch["step"] for epoch in made["history"]] == [min(by_number), 2 * min(by_number)]
+    assert made["resolved"] == {"workers": "1:4", "device": "cpu", "precision": "fp32", "threads": 0}
 
 
 LOADERS = ("resident", "streaming", "dataloader")

@@ -113,6 +113,12 @@ class TestRun:
         with pytest.raises(ValueError, match="batch_size must lie .* got 65 with 1 workers and 64 rows"):
             small(digits, batch_size=65)
 
+    @pytest.mark.parametrize("pieces", [2, 5, 16])
+    def test_batch_in_pieces_learns_as_the_whole_batch_does(self, digits: dict[str, Split], pieces: int) -> None:
+        whole, in_pieces = small(digits), small(digits, accumulation=pieces)
+        for epoch in (1, 2):
+            assert vars(in_pieces.run_epoch(epoch)) == pytest.approx(vars(whole.run_epoch(epoch)), rel=1e-3)
+
     def test_batch_of_all_rows_trains(self, digits: dict[str, Split]) -> None:
         assert small(digits, batch_size=64).run_epoch(1).step == 1
 
@@ -151,17 +157,18 @@ class TestTwoRanks:
         assert found["metrics"]["validation_loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
         assert found["metrics"]["validation_accuracy"] == int((logits.argmax(1) == labels).sum()) / 600
 
+    @pytest.mark.parametrize("step", ["step", "step in pieces"])
     def test_step_of_two_ranks_is_the_step_of_one_process_on_all_their_rows(
-        self, two_ranks: list[dict[str, Any]], digits: dict[str, Split]
+        self, two_ranks: list[dict[str, Any]], digits: dict[str, Split], step: str
     ) -> None:
         recipe = training.recipe(model="small", batch_size=ranks.BATCH_SIZE, epochs=1, max_shift=0)
         train, validation = (training.rows(digits[split], 0, rows) for split, rows in (("train", 9), ("test", 600)))
         alone = training.trainer(recipe, train, validation)
-        metrics = EpochMetrics(**two_ranks[0]["step"]["metrics"])
+        metrics = EpochMetrics(**two_ranks[0][step]["metrics"])
         assert vars(metrics) == pytest.approx(vars(alone.run_epoch(1)), rel=1e-4)
         for name, weight in alone.model.named_parameters():
             for found in two_ranks:
-                torch.testing.assert_close(found["step"]["gradients"][name], weight.grad, rtol=1e-4, atol=1e-6)
+                torch.testing.assert_close(found[step]["gradients"][name], weight.grad, rtol=1e-4, atol=1e-6)
 
     @pytest.mark.parametrize("which", ["too_small_a_batch", "too_large_a_batch"])
     def test_batch_that_does_not_fit_is_refused_by_every_rank(
