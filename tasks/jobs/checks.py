@@ -47,8 +47,8 @@ def check_rows(uri: DatasetURI, raw: Manifest, columns: pa.Schema, *, num_classe
     listed = [file for split in SPLITS for file in raw.split(split)]
     for split in SPLITS:
         expected = tables.describe(columns)["columns"]
-        for batch in engine.map(uri, raw.split(split), _checked, expected=expected, num_classes=num_classes):
-            frames.append(batch.assign(source=split))
+        for table in engine.map(uri, raw.split(split), _checked, expected=expected, num_classes=num_classes):
+            frames.append(table.to_pandas(types_mapper=pd.ArrowDtype).assign(source=split))
             done, total = sum(map(len, frames)), sum(file.rows or 0 for file in listed)
             driver.progress("rows checked", done, total, fraction=done / total / 2)
     checked = pd.concat(frames, ignore_index=True).sort_values(["source", "row"], ignore_index=True)

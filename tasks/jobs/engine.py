@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from storage.manifest import File
@@ -23,7 +22,7 @@ class Engine(Protocol):
 
     def map(
         self, uri: DatasetURI, listed: Sequence[File], function: Function, /, **keywords: Any
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Iterator[pa.Table]:
         """`function(table, **keywords)` of each listed file, in order; column `row` counts over all of them."""
 
     def regroup(

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 
 from storage.manifest import File
@@ -27,9 +26,9 @@ class InProcess:
 
     def map(
         self, uri: DatasetURI, listed: Sequence[File], function: Function, /, **keywords: Any
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Iterator[pa.Table]:
         for table in parts.read_here(uri, parts.whole(listed), numbered=True):
-            yield function(table, **keywords).to_pandas()
+            yield function(table, **keywords)
 
     def regroup(
         self, uri: DatasetURI, routes: Sequence[Route], function: Function, /, **keywords: Any

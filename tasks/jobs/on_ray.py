@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import ray.data
 from ray.data import ActorPoolStrategy, Dataset
@@ -23,11 +22,11 @@ class OnRay:
 
     def map(
         self, uri: DatasetURI, listed: Sequence[File], function: Function, /, **keywords: Any
-    ) -> Iterator[pd.DataFrame]:
+    ) -> Iterator[pa.Table]:
         mapped = parts.read(uri, parts.whole(listed), numbered=True).map_batches(
             function, batch_format="pyarrow", batch_size=None, fn_kwargs=keywords
         )
-        yield from mapped.iter_batches(batch_format="pandas", batch_size=None, prefetch_batches=0)
+        yield from mapped.iter_batches(batch_format="pyarrow", batch_size=None, prefetch_batches=0)
 
     def regroup(
         self, uri: DatasetURI, routes: Sequence[Route], function: Function, /, **keywords: Any

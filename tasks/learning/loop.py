@@ -168,8 +168,7 @@ class Trainer:
         batch_loss = torch.zeros((), device=self.device)
         pieces = list(zip(*(rows.chunk(self.recipe.accumulation) for rows in (images, labels)), strict=True))
         for number, (some, targets) in enumerate(pieces, start=1):
-            waits = number < len(pieces) and isinstance(self.parallel, DistributedDataParallel)
-            with self.parallel.no_sync() if waits else contextlib.nullcontext():
+            with contextlib.nullcontext() if number == len(pieces) else self._apart():
                 with autocast(self.precision, self.device):
                     logits = self.parallel(some)
                 smoothing = self.recipe.label_smoothing
@@ -181,6 +180,12 @@ class Trainer:
             totals[1] += (logits.detach().argmax(1) == targets).sum()
             totals[2] += len(targets)
         return batch_loss
+
+    def _apart(self) -> contextlib.AbstractContextManager[None]:
+        """The context of backward passes whose gradients wait for the next one to be exchanged between ranks."""
+        if isinstance(self.parallel, DistributedDataParallel):
+            return self.parallel.no_sync()
+        return contextlib.nullcontext()
 
     @torch.inference_mode()
     def _validate(self, on_batch: Callable[[], None]) -> list[float]:
