@@ -119,7 +119,8 @@ def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finis
 
 
 def test_a_worse_model_leaves_the_champion_in_place_and_says_so(finished: Finished) -> None:
-    result = finished.again("--set", "learning_rate=1e-6", "--set", "accuracy_floor=0").result()
+    settings = ("learning_rate=1e-6", "accuracy_floor=0", "loader=dataloader")
+    result = finished.again(*(word for setting in settings for word in ("--set", setting))).result()
     assert result["promoted"] is False
     assert "below the champion's" in result["reason"]
     assert registry.champion(finished.root, "mnist-sample") == finished.result["uris"]["checkpoint"]
