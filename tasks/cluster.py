@@ -22,6 +22,7 @@ from tasks.capacity import SPARE_CPUS, authorization, check_workers
 from tasks.child import Child
 from tasks.follow import Follower, JobFailed, JobRefused
 from tasks.jobs.deadline import DeadlineExceeded
+from tasks.jobs.scale import Workers
 from tasks.jobs.spec import JOB_NAME, JobSpec
 from tasks.stage import logger, tidy
 
@@ -272,11 +273,16 @@ def await_ray(child: Child, address: str) -> None:
 
 
 @contextlib.contextmanager
-def session(*, wanted: bool, workers: int | None) -> Iterator[Cluster]:
-    """The Ray of one run; started at once when `wanted`, else only if a job is submitted after all.
+def session(*, wanted: bool, workers: Workers) -> Iterator[Cluster]:
+    """The Ray of one run; started at once when `wanted`, else only if a job is submitted after all; 0 workers: none.
 
     Raises `ValueError` when it is wanted and can never give that many workers.
     """
+    if workers == 0:
+        from tasks.local import Local
+
+        yield Local(wanted=False)
+        return
     if wanted:
         check_workers(workers)
     cluster = Cluster(wanted=wanted)
@@ -287,9 +293,9 @@ def session(*, wanted: bool, workers: int | None) -> Iterator[Cluster]:
 
 
 def _storage_env() -> dict[str, str]:
-    """Where S3 is and what may be used; not the keys, since Ray's dashboard shows a job's environment."""
+    """Where S3 is, what may be used, NCCL's settings; not the keys, since Ray's dashboard shows a job's environment."""
     names = (*ENDPOINTS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_CA_BUNDLE", ALLOWED_ROOTS)
-    return {name: os.environ[name] for name in names if name in os.environ}
+    return {name: value for name, value in os.environ.items() if name in names or name.startswith("NCCL_")}
 
 
 def _free_port() -> int:

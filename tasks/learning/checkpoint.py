@@ -174,7 +174,7 @@ def _checked(uri: URI) -> tuple[Meta, dict[str, bytes]]:
 
 
 def threads_of(uri: URI) -> int:
-    """With how many threads per worker the run that wrote this checkpoint computed."""
+    """With how many threads per worker the run that wrote this checkpoint computed; 0 where that does not matter."""
     return int(_checked(uri)[0].resolved["threads"])
 
 

@@ -13,9 +13,10 @@ from storage import manifest
 from storage.uri import URI, DatasetURI
 from tasks.capacity import SPARE_CPUS
 from tasks.cluster import JOB_ENV
-from tasks.jobs import driver, parts
+from tasks.jobs import driver, parts, train
+from tasks.jobs.epochs import model_of, report_epoch, reporter
 from tasks.jobs.loaders import make_loader
-from tasks.jobs.train import Shards, model_of, report_epoch, reporter
+from tasks.jobs.train import Shards
 from tasks.jobs.watchdog import watched
 from tasks.learning import recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
@@ -59,7 +60,9 @@ def work(config: dict[str, Any]) -> None:
 
     def loader_of(kind: str) -> Loader:
         chosen: Any = dataclasses.replace(recipe, loader=kind)  # type: ignore[arg-type]
-        return make_loader(chosen, prepared, rank=rank, world_size=world_size, device=device)
+        return make_loader(
+            chosen, prepared, train.feed_of(uri, prepared), rank=rank, world_size=world_size, device=device
+        )
 
     loader = Timed(loader_of("resident"))
     streaming = loader_of("streaming")
@@ -88,7 +91,7 @@ def work(config: dict[str, Any]) -> None:
         # As after another epoch: Ray Train wants another folder for each.
         last = dataclasses.replace(history[-1], epoch=len(history) + 1)
         history.append(last)
-        report_epoch(history, trainer, scratch.child("attempt-1"), rank=rank, prepared=uri.fingerprint, about=about)
+        report_epoch(history, trainer, scratch.child("attempt-1"), train.report, prepared=uri.fingerprint, about=about)
         return {"seconds": time.perf_counter() - started}
 
     prepared_rows = sum(file.rows or 0 for file in prepared.split("train"))

@@ -30,6 +30,8 @@ class Recipe:
     """Passes over the training rows."""
     batch_size: int = 128
     """Rows per optimizer step over all workers together, however many there are."""
+    accumulation: int = 1
+    """Pieces in which each worker computes its share of a batch, one after the other: more of them take less memory."""
     learning_rate: float = 2e-3
     """Peak of the one-cycle schedule."""
     weight_decay: float = 1e-2
@@ -42,8 +44,8 @@ class Recipe:
     """Augmentation: each image moves by up to this many pixels, in training only."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto is bf16 where the hardware has it."""
-    loader: Literal["auto", "resident", "streaming"] = "auto"
-    """Rows held in memory, or read again each epoch; auto chooses by the size of the data."""
+    loader: Literal["auto", "resident", "streaming", "dataloader"] = "auto"
+    """Rows held in memory, read again each epoch, or through torch's DataLoader; auto: one of the first two by size."""
     seed: int = 0
     """Decides the split, the order of rows, the first weights and the augmentation."""
     validation_fraction: float = 0.1
@@ -55,6 +57,10 @@ class Recipe:
     margin: float = 0.0
     """Gate: how far below the champion's test accuracy a challenger may lie and still be promoted."""
 
+    accelerator_type: str = ""
+    """Kind of GPU that every worker gets, as Ray calls it, such as A100; empty: any. Changes no name of a result."""
+    cpus_per_worker: float = 0.0
+    """CPUs, as Ray counts them, that every worker takes; 0: its share of a node. Changes no name of a result."""
     fallback: str | None = None
     """Recipe that the command line goes on with when no mirror of `data` can be reached, if there is one."""
 
@@ -68,7 +74,8 @@ class Recipe:
         models.check_known(self.model)
         _check("epochs", self.epochs, at_least=1, at_most=100_000)
         _check("batch_size", self.batch_size, at_least=1, at_most=2**24)
-        for name in ("weight_decay", "max_shift", "seed", "margin", "label_smoothing"):
+        _check("accumulation", self.accumulation, at_least=1, at_most=self.batch_size)
+        for name in ("weight_decay", "max_shift", "seed", "margin", "label_smoothing", "cpus_per_worker"):
             _check(name, getattr(self, name), at_least=0)
         _check("seed", self.seed, at_most=2**63 - 1)
         _check("learning_rate", self.learning_rate, above=0)
