@@ -101,8 +101,9 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
     add(
         "--workers",
         metavar="N",
-        type=int,
-        help="processes that train and predict (default: as many as there are GPUs, else one per machine)",
+        type=_workers,
+        help="processes that train and predict; 0: this one, without Ray: breakpoints work; MIN:MAX: as many as the "
+        "cluster has at the time (default: as many as there are GPUs, else one per machine)",
     )
     add(
         "--deadline",
@@ -112,6 +113,13 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
         help="give up a stage that takes longer (default: %(default)s)",
     )
     add("--json", action="store_true", help="print one JSON document on stdout and logs on stderr (default: a table)")
+
+
+def _workers(text: str) -> int | str:
+    try:
+        return text if ":" in text else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"it must be a whole number or MIN:MAX, got {text!r}") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -168,9 +176,9 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
     from tasks import capacity, given, plan
     from tasks.learning import recipes, sources
 
-    capacity.check_workers(arguments.workers)
     base = recipes.load(given.default_recipe(arguments.data) if arguments.recipe is None else arguments.recipe)
     recipe = recipes.override(base, arguments.settings)
+    capacity.check_workers(arguments.workers, plan.needs_of(recipe))
     mirrors = [source for source in arguments.source if source != "sample"]
     addresses = [sources.mirror_address(source) for source in mirrors]
     asked_for_sample = len(mirrors) < len(arguments.source)
@@ -245,7 +253,8 @@ def run(name: str, request: dict[str, Any], *, as_json: bool) -> int:
     os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
     from prefect import tags
 
-    narrator = console.Narrator(Console(stderr=True))
+    # A bar would be drawn over the prompt of a debugger.
+    narrator = console.Narrator(Console(stderr=True), has_bar=request["workers"] != 0)
     # A tag makes every task ask for concurrency slots, which a busy SQLite answers with "again in two seconds". Only on
     # a server that outlives this run is there anybody who looks for it.
     with own_server() as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):

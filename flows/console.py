@@ -21,9 +21,9 @@ _EVERY_S = 5.0
 class Narrator(logging.Handler):
     """Shows a run's log records: a line per stage, a bar on a terminal, else a line now and then; no chatter."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, has_bar: bool = True) -> None:
         super().__init__()
-        self.console = console
+        self.console, self.has_bar = console, has_bar and console.is_terminal
         self.started = self._told = time.monotonic()
         self._bar: Progress | None = None
         self._task: Any = None
@@ -49,7 +49,7 @@ class Narrator(logging.Handler):
 
     def _progress(self, progress: dict[str, Any]) -> None:
         what, done, total, note = (progress[name] for name in ("what", "done", "total", "note"))
-        if self.console.is_terminal:
+        if self.has_bar:
             if self._bar is None:
                 columns = (TextColumn("          {task.description}"), BarColumn(), MofNCompleteColumn())
                 self._bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)

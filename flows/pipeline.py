@@ -44,7 +44,7 @@ def mnist(
     storage: str | None = None,
     source: list[str] | None = None,
     data: str | None = None,
-    workers: int | None = None,
+    workers: int | str | None = None,
     settings: dict[str, Any] | None = None,
     refresh: bool = False,
     deadline_minutes: float = 24 * 60,
@@ -58,7 +58,8 @@ def mnist(
         source: Mirrors to try before the data set's own: http(s) addresses or folders.
         data: A folder or s3://bucket/prefix of images (train/<class>/*.png, ...) or of Parquet, or the URI of a raw
             dataset that is there already; empty: download the recipe's.
-        workers: Training workers; empty: as many as there are GPUs, else one.
+        workers: Training workers; empty: as many as there are GPUs, else one; 0: the flow's own process, without Ray;
+            MIN:MAX: as many as the cluster has at the time.
         settings: Fields of the recipe to change, such as {"epochs": 5}.
         refresh: Do everything again, even if its result is there.
         deadline_minutes: After how long one stage is given up.

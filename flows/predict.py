@@ -32,7 +32,7 @@ def predict(
     model: str = "champion",
     storage: str | None = None,
     split: str | None = None,
-    workers: int | None = None,
+    workers: int | str | None = None,
     deadline_minutes: float = 24 * 60,
 ) -> Any:
     """Predict every row of a dataset, labels or not, exactly once; predictions that are there already are found.
@@ -42,7 +42,7 @@ def predict(
         model: URI of a checkpoint, or champion: the one in charge of the dataset's data set (champion:NAME of another).
         storage: Where the registry and the results lie; empty: the worker's $PIPELINE_STORAGE or ./data.
         split: Only this split; empty: all.
-        workers: Processes that predict; empty: as many as there are GPUs, else one.
+        workers: Processes that predict; empty: as many as there are GPUs, else one; 0: the flow's own, without Ray.
         deadline_minutes: After how long it is given up.
     """
     request = batch.resolve(

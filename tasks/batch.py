@@ -8,6 +8,7 @@ from storage import files, manifest, registry
 from storage.admin.catalog import check_links
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root, check_name, parse_root
 from tasks.given import check_committed
+from tasks.jobs.scale import Workers, limits
 from tasks.plan import check_numbers, is_committed, predictions_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,8 @@ class BatchRequest:
     """The rows."""
     split: str | None
     """One split, or none for all."""
-    workers: int | None
-    """As asked."""
+    workers: Workers
+    """As asked; elastic ones are refused."""
     deadline_s: float
     """Seconds after which the job is ended."""
 
@@ -37,10 +38,12 @@ class BatchRequest:
 
 
 def resolve(
-    *, storage: str, model: str, dataset: str, split: str | None, workers: int | None, deadline_minutes: float
+    *, storage: str, model: str, dataset: str, split: str | None, workers: Workers, deadline_minutes: float
 ) -> BatchRequest:
     """The checked request; raises `ValueError` naming the option, the value and the next step."""
     check_numbers(workers=workers, deadline_minutes=deadline_minutes)
+    if limits(workers):
+        raise ValueError(f"--workers must be one number for prediction, got {workers!r}: only training is elastic")
     root = parse_root(storage)
     files.check_writable(root)
     check_links(root)

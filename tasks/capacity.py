@@ -15,19 +15,25 @@ _ASK_S = 4
 """How long a cluster may take to say what it has."""
 
 
-def check_workers(workers: int | None) -> None:
+def check_workers(workers: scale.Workers, needs: scale.Needs = scale.ANY) -> None:
     """Raise `ValueError` naming what was asked and what there is when Ray can never give that many workers.
 
-    Within 5 s: a cluster is asked what it has, and `RAY_ADDRESS` is named when it does not answer.
+    None means auto, 0 without Ray. Within 5 s: a cluster is asked what it has, and `RAY_ADDRESS` is named when it does
+    not answer.
     """
+    if workers == 0:
+        return
     address = os.environ.get("RAY_ADDRESS", "")
     if address:
-        scale.resolve(workers, threads=None, nodes=_usable_nodes(address))
+        scale.resolve(workers, threads=None, nodes=_usable_nodes(address), needs=needs)
         return
     most = (os.cpu_count() or 1) + SPARE_CPUS - 1
-    if workers and workers > most:
+    elastic = scale.limits(workers)
+    most = int(most // (needs.cpus or 1))
+    if int(elastic[1] if elastic else workers or 1) > most:
+        each = f"with {needs.cpus:g} CPUs each (cpus_per_worker) " if needs.cpus else ""
         raise ValueError(
-            f"--workers must be at most {most} on this machine, got {workers}; RAY_ADDRESS names a cluster"
+            f"--workers {each}must be at most {most} on this machine, got {workers or 1}; RAY_ADDRESS names a cluster"
         )
 
 

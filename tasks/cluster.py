@@ -22,6 +22,7 @@ from tasks.capacity import SPARE_CPUS, authorization, check_workers
 from tasks.child import Child
 from tasks.follow import Follower, JobFailed, JobRefused
 from tasks.jobs.deadline import DeadlineExceeded
+from tasks.jobs.scale import Workers
 from tasks.jobs.spec import JOB_NAME, JobSpec
 from tasks.learning import code
 from tasks.stage import logger, tidy
@@ -94,7 +95,7 @@ class Cluster:
         A live job for the same `target` is followed instead of starting another. Raises `JobRefused` for an error that
         would come again and `JobFailed` for any other; when this is interrupted, a job of its own is stopped.
         """
-        client = self._connect()
+        client = self.connect()
         # The fingerprint is the same on every storage root, and a cluster may be used for several.
         name = f"{stage}-{target.fingerprint}-{hashlib.sha256(spec.storage.encode()).hexdigest()[:_ROOT_DIGITS]}-"
         try:
@@ -138,7 +139,7 @@ class Cluster:
         token.write_text(os.environ["RAY_AUTH_TOKEN"] + "\n")
         self._how_to_log_in = f"; it asks for the token in {token}"
 
-    def _connect(self) -> "JobSubmissionClient":
+    def connect(self) -> "JobSubmissionClient":
         """A client of the Jobs API, once it answers."""
         if self._child is not None and not self._child.running:
             logger().warning("the local Ray has ended: starting another")
@@ -276,11 +277,16 @@ def await_ray(child: Child, address: str) -> None:
 
 
 @contextlib.contextmanager
-def session(*, wanted: bool, workers: int | None) -> Iterator[Cluster]:
-    """The Ray of one run; started at once when `wanted`, else only if a job is submitted after all.
+def session(*, wanted: bool, workers: Workers) -> Iterator[Cluster]:
+    """The Ray of one run; started at once when `wanted`, else only if a job is submitted after all; 0 workers: none.
 
     Raises `ValueError` when it is wanted and can never give that many workers.
     """
+    if workers == 0:
+        from tasks.local import Local
+
+        yield Local(wanted=False)
+        return
     if wanted:
         check_workers(workers)
     cluster = Cluster(wanted=wanted)
@@ -291,9 +297,9 @@ def session(*, wanted: bool, workers: int | None) -> Iterator[Cluster]:
 
 
 def _storage_env() -> dict[str, str]:
-    """Where S3 is and what may be used; not the keys, since Ray's dashboard shows a job's environment."""
+    """Where S3 is, what may be used, NCCL's settings; not the keys, since Ray's dashboard shows a job's environment."""
     names = (*ENDPOINTS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_CA_BUNDLE", ALLOWED_ROOTS)
-    return {name: os.environ[name] for name in names if name in os.environ}
+    return {name: value for name, value in os.environ.items() if name in names or name.startswith("NCCL_")}
 
 
 def _free_port() -> int:

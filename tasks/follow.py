@@ -58,7 +58,7 @@ class Follower:
         end = len(log) if ended else log.rfind("\n") + 1
         new, self._seen = log[self._seen : end], max(end, self._seen)
         for line in new.splitlines():
-            self._line(_ANSI.sub("", line))
+            self.line(_ANSI.sub("", line))
         if ended:
             self._tell_left_out()
 
@@ -71,7 +71,8 @@ class Follower:
         kind = JobRefused if self._error["permanent"] else JobFailed
         return kind(f"{self._error['type']}: {self._error['message']}")
 
-    def _line(self, line: str) -> None:
+    def line(self, line: str) -> None:
+        """Handle one whole line."""
         if PROGRESS in line:
             content = _json_after(PROGRESS, line)
             if content:

@@ -11,6 +11,7 @@ from storage.fingerprint import fingerprint
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, Root, parse_root
 from tasks import champions, own
 from tasks.given import check_shift, given
+from tasks.jobs.scale import Needs, Workers, limits
 from tasks.learning import datasets
 from tasks.learning.recipes import Recipe
 from tasks.own import Own
@@ -22,12 +23,14 @@ _YEAR = 365 * 24 * 60
 """In minutes; the timers of Python, torch and Ray take no number of any size."""
 
 _PREPROCESS_FIELDS = ("seed", "validation_fraction", "max_quarantined")
-_LATER_FIELDS = {"flip": "none", "initialize": "random"}
+_LATER_FIELDS = {"flip": "none", "initialize": "random", "accumulation": 1}
 """Fields that recipes did not always have: at these values they change nothing, fingerprints included."""
 _OWN_FIELDS = ("image_size", "channels")
+_SCALE_FIELDS = ("accelerator_type", "cpus_per_worker")
 _NOT_TRAINING_FIELDS = (
     *("name", "data", "fallback", "origin", "accuracy_floor", "margin"),
     *_OWN_FIELDS,
+    *_SCALE_FIELDS,
     *_PREPROCESS_FIELDS[1:],
 )
 
@@ -40,8 +43,8 @@ class Plan:
     """Storage root."""
     recipe: Recipe
     """Complete and checked."""
-    workers: int | None = None
-    """Training workers as asked; none: as many as the cluster has GPUs, else one."""
+    workers: Workers = None
+    """Training workers as asked; none: as many as the cluster has GPUs, else one; 0: this process, without Ray."""
     data: DatasetURI | None = None
     """A raw dataset that is there already, in place of the recipe's download."""
     own: Own | None = None
@@ -126,7 +129,12 @@ class Plan:
         fields = {name: value for name, value in fields.items() if _LATER_FIELDS.get(name) != value}
         if self.initial is not None:
             fields["initialize"] = self.initial.fingerprint
-        return fields | {"workers": self.workers or "auto"}
+        return fields | {"workers": "auto" if self.workers is None else self.workers}
+
+    @property
+    def needs(self) -> Needs:
+        """What each worker is asked to have."""
+        return needs_of(self.recipe)
 
     @property
     def gate(self) -> dict[str, float]:
@@ -159,7 +167,7 @@ def make(
     *,
     storage: str,
     recipe: Recipe,
-    workers: int | None = None,
+    workers: Workers = None,
     data: str | None = None,
     refresh: bool = False,
     deadline_minutes: float = 24 * 60,
@@ -196,13 +204,20 @@ def default_storage() -> str:
     return os.environ.get("PIPELINE_STORAGE") or "./data"
 
 
-def check_numbers(*, workers: int | None, deadline_minutes: float, stall_minutes: float = 10) -> None:
+def check_numbers(*, workers: Workers, deadline_minutes: float, stall_minutes: float = 10) -> None:
     """Raise `ValueError` naming the option and the value that is out of range."""
-    if workers is not None and workers < 1:
-        raise ValueError(f"--workers must be >= 1, got {workers}")
+    if isinstance(workers, str) and limits(workers) is None:
+        raise ValueError(f"--workers must be a whole number or MIN:MAX, got {workers!r}")
+    if isinstance(workers, int) and workers < 0:
+        raise ValueError(f"--workers must be >= 0 (0 is without Ray), got {workers}")
     for option, minutes in (("--deadline", deadline_minutes), ("--stall", stall_minutes)):
         if not 0 < minutes <= _YEAR:
             raise ValueError(f"{option} must be > 0 and at most {_YEAR} minutes, a year, got {minutes}")
+
+
+def needs_of(recipe: Recipe) -> Needs:
+    """What each worker is asked to have."""
+    return Needs(accelerator_type=recipe.accelerator_type, cpus=recipe.cpus_per_worker)
 
 
 def scratch_of(root: Root, target: URI) -> URI:

@@ -5,6 +5,7 @@ from prefect import task
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.batch import BatchRequest
 from tasks.cluster import GRACE_S, Cluster, retry_on_fault
+from tasks.jobs.scale import ANY, Needs, Workers
 from tasks.jobs.spec import PredictSpec
 from tasks.options import task_options
 from tasks.plan import Plan, predictions_of, scratch_of
@@ -21,6 +22,7 @@ def predict(checkpoint: CheckpointURI, prepared: DatasetURI, plan: Plan, cluster
         root=plan.root,
         split="test",
         workers=plan.workers,
+        needs=plan.needs,
         deadline_s=plan.deadline_s,
         name="predict" if checkpoint == plan.checkpoint else "predict with champion",
     )
@@ -47,8 +49,9 @@ def predict_split(
     *,
     root: Root,
     split: str | None,
-    workers: int | None,
+    workers: Workers,
     deadline_s: float,
+    needs: Needs = ANY,
     name: str = "predict",
 ) -> PredictionsURI:
     """Where the predictions of one split (none: all) of `dataset` lie, once they are committed."""
@@ -63,6 +66,7 @@ def predict_split(
                 predictions=target,
                 split=split,
                 workers=workers,
+                needs=needs,
             )
             cluster.run("predict", spec, target=target, scratch=scratch_of(root, target))
     return target

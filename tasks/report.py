@@ -98,7 +98,8 @@ def gather(
         champion_metrics=decision.metrics.get("champion"),
         lineage=tuple(_lineage(plan, checkpoint, predictions, evaluation, decision)),
         timings=[(name, made.statistics["seconds"]) for name, made in seconds.items()],
-        parameters=plan.recipe.to_dict() | {"workers": plan.workers or "auto", **_resolved(trained)},
+        parameters=plan.recipe.to_dict()
+        | {"workers": "auto" if plan.workers is None else plan.workers, **_resolved(trained)},
         command=command(plan),
         producer=trained.producer,
     )
@@ -110,7 +111,7 @@ def command(plan: Plan) -> str:
     for name, value in recipes.changes(plan.recipe).items():
         words += ["--set", f"{name}={value}"]
     words += ["--data", str(plan.given)] if plan.given else []
-    words += ["--workers", str(plan.workers)] if plan.workers else []
+    words += ["--workers", str(plan.workers)] if plan.workers is not None else []
     return shlex.join(words)
 
 

@@ -119,7 +119,8 @@ def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finis
 
 
 def test_a_worse_model_leaves_the_champion_in_place_and_says_so(finished: Finished) -> None:
-    result = finished.again("--set", "learning_rate=1e-6", "--set", "accuracy_floor=0").result()
+    settings = ("learning_rate=1e-6", "accuracy_floor=0", "loader=dataloader")
+    result = finished.again(*(word for setting in settings for word in ("--set", setting))).result()
     assert result["promoted"] is False
     assert "below the champion's" in result["reason"]
     assert registry.champion(finished.root, "mnist-sample") == finished.result["uris"]["checkpoint"]
@@ -175,6 +176,29 @@ def test_two_workers_that_stream_from_s3_predict_every_row_and_no_secret_gets_ou
     assert sorted(rows["id"]) == list(range(1000))
     assert manifest.load(EvaluationURI(result["uris"]["evaluation"])).statistics["num_rows"] == 1000
     assert manifest.load(URI(result["uris"]["checkpoint"])).statistics["resolved"]["workers"] == 2
+
+
+def test_a_run_without_ray_in_its_own_process_gives_the_same_to_the_bit(finished: Finished, tmp_path: Path) -> None:
+    without = tmp_path / "checkout" / "flows" / "without_ray.py"
+    without.parent.mkdir(parents=True)
+    pipeline = CHECKOUT / "flows" / "pipeline.py"
+    program = f"import runpy, sys\nsys.modules['ray'] = None\nrunpy.run_path({str(pipeline)!r}, run_name='__main__')\n"
+    without.write_text(program)
+    arguments = [*_QUICK, "--workers", "0", "--source", "sample", "--storage", str(tmp_path / "root")]
+    run = Run(*arguments, folder=tmp_path, script=without.name, checkout=without.parent.parent)
+    result = run.result()
+    assert not any(stage["reused"] for stage in result["stages"])
+    made, other = ({name: URI(uri) for name, uri in one["uris"].items()} for one in (result, finished.result))
+    assert manifest.load(made["prepared"]).files == manifest.load(other["prepared"]).files
+    assert made["checkpoint"].name != other["checkpoint"].name
+    weights, others = (
+        [file.sha256 for file in manifest.load(one["checkpoint"]).files if file.path.startswith("weights")]
+        for one in (made, other)
+    )
+    assert weights == others and weights
+    predicted, expected = (tables.read_split(one["predictions"], "test") for one in (made, other))
+    assert predicted.equals(expected)
+    assert result["metrics"] == finished.result["metrics"]
 
 
 def _ray_folder(command: str) -> Path | None:

@@ -46,6 +46,9 @@ SETTINGS = {
     "model=resnet18-3x3": "checkpoint",
     "precision=fp32": "checkpoint",
     "loader=streaming": "checkpoint",
+    "accumulation=2": "checkpoint",
+    "accelerator_type=A100": None,
+    "cpus_per_worker=0.5": None,
 }
 """The first stage whose bytes each setting decides, none when it decides none."""
 
@@ -93,6 +96,7 @@ class TestURIs:
     def test_number_of_workers_changes_everything_from_the_checkpoint_on(self, tmp_path: Path) -> None:
         assert changed(make(tmp_path), make(tmp_path, workers=2)) == STAGES[2:]
         assert changed(make(tmp_path, workers=1), make(tmp_path, workers=2)) == STAGES[2:]
+        assert changed(make(tmp_path), make(tmp_path, workers=0)) == STAGES[2:]
 
     def test_deadline_changes_nothing(self, tmp_path: Path) -> None:
         assert changed(make(tmp_path), make(tmp_path, deadline_minutes=1)) == []
@@ -161,7 +165,7 @@ class TestRequest:
     @pytest.mark.parametrize(
         ("changes", "message"),
         [
-            ({"workers": 0}, "--workers must be >= 1, got 0"),
+            ({"workers": -1}, r"--workers must be >= 0 \(0 is without Ray\), got -1"),
             ({"deadline_minutes": 0}, "--deadline must be > 0 and at most 525600 minutes, a year, got 0"),
             ({"deadline_minutes": float("nan")}, "--deadline must be .* minutes, a year, got nan"),
         ],

@@ -12,7 +12,8 @@ import pyarrow as pa
 from storage import tables
 from storage.manifest import Manifest
 from storage.uri import DatasetURI
-from tasks.jobs import driver, parts
+from tasks.jobs import driver
+from tasks.jobs.engine import Engine
 from tasks.jobs.spec import SOURCES
 from tasks.learning import images
 
@@ -35,7 +36,7 @@ def check_schema(raw: Manifest) -> pa.Schema:
     return columns
 
 
-def check_rows(uri: DatasetURI, raw: Manifest, columns: pa.Schema, *, num_classes: int) -> pd.DataFrame:
+def check_rows(uri: DatasetURI, raw: Manifest, columns: pa.Schema, *, num_classes: int, engine: Engine) -> pd.DataFrame:
     """Every row and why it cannot be used, if so; raises `ValueError` for a split without rows or another schema.
 
     Columns source, row (number in its split), id, label, digest (of the image) and reason.
@@ -46,14 +47,9 @@ def check_rows(uri: DatasetURI, raw: Manifest, columns: pa.Schema, *, num_classe
     frames = []
     listed = [file for split in SPLITS for file in raw.split(split)]
     for split in SPLITS:
-        dataset = parts.read(uri, parts.whole(raw.split(split)), numbered=True).map_batches(
-            _checked,
-            batch_format="pyarrow",
-            batch_size=None,
-            fn_kwargs={"expected": tables.describe(columns)["columns"], "num_classes": num_classes},
-        )
-        for batch in dataset.iter_batches(batch_format="pandas", batch_size=None, prefetch_batches=0):
-            frames.append(batch.assign(source=split))
+        expected = tables.describe(columns)["columns"]
+        for table in engine.map(uri, raw.split(split), _checked, expected=expected, num_classes=num_classes):
+            frames.append(table.to_pandas(types_mapper=pd.ArrowDtype).assign(source=split))
             done, total = sum(map(len, frames)), sum(file.rows or 0 for file in listed)
             driver.progress("rows checked", done, total, fraction=done / total / 2)
     checked = pd.concat(frames, ignore_index=True).sort_values(["source", "row"], ignore_index=True)
@@ -128,7 +124,7 @@ def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
     if missing["train"]:
         raise ValueError(f"no training row is left of class {', '.join(missing['train'])}")
     if missing["test"]:
-        print(f"WARNING: no test row is of class {', '.join(missing['test'])}: nothing will be known of it", flush=True)
+        driver.tell(f"WARNING: no test row is of class {', '.join(missing['test'])}: nothing will be known of it")
 
 
 def test_rows_in_train(placed: pd.DataFrame) -> dict[str, Any]:
@@ -137,5 +133,5 @@ def test_rows_in_train(placed: pd.DataFrame) -> dict[str, Any]:
     ids = sorted(test.loc[test["digest"].isin(placed.loc[placed["source"] == "train", "digest"]), "id"].tolist())
     shown = ids[:_IDS_SHOWN]
     if ids:
-        print(f"WARNING: {len(ids)} test rows also stand in train, which flatters the metrics: ids {shown}", flush=True)
+        driver.tell(f"WARNING: {len(ids)} test rows also stand in train, which flatters the metrics: ids {shown}")
     return {"count": len(ids), "ids": shown}

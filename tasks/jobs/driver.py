@@ -1,17 +1,14 @@
 """What every job's driver does around its work: read the spec, mind the deadline, say what goes on, end plainly."""
 
 import contextlib
-import importlib
 import json
 import logging
 import os
 import secrets
 import sys
 import time
+from collections.abc import Callable, Iterator
 from typing import Any
-
-import ray
-import ray.data
 
 from storage import files, lease, manifest
 from storage.hooks import reached
@@ -27,6 +24,8 @@ PERMANENT = (
 """Errors that the same call would meet again: nothing is gained by trying again."""
 
 _said_at = float("-inf")
+_listener: Callable[[str], None] | None = None
+"""Takes the lines of the stage that runs in this process, if one does; else they are printed."""
 
 
 def main(stage: str, spec_type: type[JobSpec]) -> None:
@@ -34,8 +33,6 @@ def main(stage: str, spec_type: type[JobSpec]) -> None:
 
     Ends with exit code 0, or 1 after one line that says what went wrong.
     """
-    # Imported by name, not taken from `__main__`: workers can then import what the driver sends them.
-    work = importlib.import_module(f"tasks.jobs.{stage}").run
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         print(
             f"usage: python -m tasks.jobs.{stage} SPEC\n\nSPEC is the path or s3:// URI of a job's spec.json, as a run "
@@ -47,22 +44,55 @@ def main(stage: str, spec_type: type[JobSpec]) -> None:
     uri = URI(place if "://" in place else os.path.abspath(place))
     try:
         spec = spec_type.model_validate_json(files.read(uri))
-        with deadline(spec.deadline_s), _lease(spec) as held:
-            if held:
-                reached("job", spec.target)
-                if "RAY_ADDRESS" not in os.environ:  # run by hand: Ray would write a token of its own for all to read
-                    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-                ray.init(logging_level="WARNING")
-                configure_ray_data(max_cpus=spec.threads)
-                work(spec)
+        with held(spec) as is_ours:
+            if is_ours:
+                _work_on_ray(spec)
     except Exception as error:
-        cause = root_cause(error)
-        if files.is_disk_full(cause) and not isinstance(cause, files.DiskFull):  # what Ray Train wrote itself
-            cause = files.DiskFull(f"the disk is full: {cause}; make room, then give the same command again")
-        kinds = {kind.__name__ for kind in type(cause).__mro__}
-        message = str(cause).strip()[:2000]
-        say(ERROR, type=type(cause).__name__, message=message, permanent=not kinds.isdisjoint(PERMANENT))
+        say(ERROR, **described(error))
         raise SystemExit(1) from error
+
+
+def _work_on_ray(spec: JobSpec) -> None:
+    import ray  # a run without it uses the rest of this
+
+    from tasks.jobs import engine
+    from tasks.jobs.on_ray import OnRay
+
+    if "RAY_ADDRESS" not in os.environ:  # run by hand: Ray would write a token of its own for all to read
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    ray.init(logging_level="WARNING")
+    configure_ray_data(max_cpus=spec.threads)
+    engine.work(spec, OnRay(threads=spec.threads))
+
+
+@contextlib.contextmanager
+def telling(tell: Callable[[str], None]) -> Iterator[None]:
+    """What a stage says inside the context goes to `tell`, a line at a time, in place of standard output."""
+    global _listener
+    _listener = tell
+    try:
+        yield
+    finally:
+        _listener = None
+
+
+def described(error: BaseException) -> dict[str, Any]:
+    """What ended a job, for those who follow it: type, message, and whether it is permanent."""
+    cause = root_cause(error)
+    if files.is_disk_full(cause) and not isinstance(cause, files.DiskFull):  # what Ray Train wrote itself
+        cause = files.DiskFull(f"the disk is full: {cause}; make room, then give the same command again")
+    kinds = {kind.__name__ for kind in type(cause).__mro__}
+    message = str(cause).strip()[:2000]
+    return {"type": type(cause).__name__, "message": message, "permanent": not kinds.isdisjoint(PERMANENT)}
+
+
+@contextlib.contextmanager
+def held(spec: JobSpec) -> Iterator[bool]:
+    """A job's deadline and, as soon as nobody else has it, its lease; whether there is still something to do."""
+    with deadline(spec.deadline_s), _lease(spec) as taken:
+        if taken:
+            reached("job", spec.target)
+        yield taken is not None
 
 
 def _lease(spec: JobSpec) -> contextlib.AbstractContextManager[Lease | None]:
@@ -72,8 +102,8 @@ def _lease(spec: JobSpec) -> contextlib.AbstractContextManager[Lease | None]:
         spec.target,
         owner=os.environ.get(JOB_NAME, f"process {os.getpid()}"),
         is_done=lambda: files.exists(spec.target.child(manifest.NAME)),
-        on_wait=lambda other: print(
-            f"WARNING: {other.owner} on {other.host} is at work on {spec.target}: waiting for its result", flush=True
+        on_wait=lambda other: tell(
+            f"WARNING: {other.owner} on {other.host} is at work on {spec.target}: waiting for its result"
         ),
     )
 
@@ -94,8 +124,16 @@ def progress(
 
 
 def say(marker: str, **content: Any) -> None:
-    """Write one line for the follower; past `print`, which Ray Train repeats in its own log."""
-    sys.stdout.write(f"{marker}{json.dumps(content)}\n")
+    """Tell the follower something that it understands."""
+    tell(f"{marker}{json.dumps(content)}")
+
+
+def tell(line: str) -> None:
+    """Tell whoever follows this stage `line`; past `print`, which Ray Train repeats in its own log."""
+    if _listener is not None:
+        _listener(line)
+        return
+    sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
@@ -104,6 +142,8 @@ def configure_ray_data(*, max_cpus: int | None) -> None:
 
     On a small machine no more tasks at once than it has cores: each starts a process, which takes a core for seconds.
     """
+    import ray.data
+
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     if max_cpus:

@@ -1,4 +1,4 @@
-"""Ray job: from a person's own images, a file each or in Parquet, to a raw dataset of images of one size."""
+"""Job: from a person's own images, a file each or in Parquet, to a raw dataset of images of one size."""
 
 import dataclasses
 import hashlib
@@ -6,19 +6,19 @@ import io
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import ray.data
 
 from storage import files, manifest, tables
 from storage.manifest import File
 from storage.uri import URI, check_allowed
 from tasks.jobs import driver, tabular
+from tasks.jobs.engine import Engine
 from tasks.jobs.spec import SOURCES, IngestSpec, SourceEntry
 from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
@@ -29,7 +29,7 @@ _SHOWN = 20
 """How many unreadable files the manifest's statistics name; the table of sources names all."""
 
 
-def run(spec: IngestSpec) -> None:
+def run(spec: IngestSpec, engine: Engine) -> None:
     """Commit the raw dataset: every image has its row, in the order of the paths; unreadable ones have no pixels.
 
     Raises `ValueError` for a file that is not what was listed, and for Parquet without images and labels.
@@ -41,12 +41,12 @@ def run(spec: IngestSpec) -> None:
     if spec.kind == "images":
         classes, work = tuple(spec.classes), list(_image_work(listed, shape))
     else:
-        surveyed = _map(_survey, [{"file": file} for file in listed], spec, what="files looked through", upto=0.3)
+        surveyed = _map(engine, _survey, [{"file": file} for file in listed], spec, what="files looked through", upto=0.3)
         classes = tabular.classes_of(surveyed)
         work = list(_tabular_work(listed, surveyed, shape))
     files.check_space(spec.target, needed=sum(one["rows"] for one in work) * int(np.prod(shape)) // 2)
     make = _images if spec.kind == "images" else _rows
-    done = _map(make, work, spec, classes=classes, what="parts written", upto=1.0)
+    done = _map(engine, make, work, spec, classes=classes, what="parts written", upto=1.0)
     parts = [File.model_validate(part) for one in done for part in one["parts"]]
     sources = [source for one in done for source in one["sources"]]
     broken = [source["path"] for source in sources if source["problem"]]
@@ -87,22 +87,27 @@ _SOURCES = pa.schema(
 """Row `id` of a split came from the last file of that split whose first_id is not above it."""
 
 
-def _map(make: Any, work: Sequence[dict[str, Any]], spec: IngestSpec, *, what: str, upto: float, **more: Any) -> Any:
-    """What `make` gives for each of `work`, in their order, as Ray Data's tasks."""
-    items = [{"index": index, "work": json.dumps(one, default=_plain)} for index, one in enumerate(work)]
-    dataset = ray.data.from_items(items, override_num_blocks=len(items)).map(
-        _call, fn_kwargs={"make": make, "spec": spec.model_dump_json(), "more": more}
-    )
-    done = []
-    for row in dataset.iter_rows():
-        done.append(row)
+def _map(
+    engine: Engine,
+    make: Callable[..., dict[str, Any]],
+    work: Sequence[dict[str, Any]],
+    spec: IngestSpec,
+    *,
+    what: str,
+    upto: float,
+    **more: Any,
+) -> list[dict[str, Any]]:
+    """What `make` gives for each of `work`, in their order; JSON on the way, since Ray Data makes arrays of lists."""
+    items = [{"work": json.dumps(one, default=_plain)} for one in work]
+    done: list[dict[str, Any]] = []
+    for row in engine.each(_call, items, make=make, spec=spec.model_dump_json(), more=more):
+        done.append(json.loads(row["made"]))
         driver.progress(what, len(done), len(work), fraction=upto * len(done) / len(work))
-    return [json.loads(row["made"]) for row in sorted(done, key=lambda row: int(row["index"]))]
+    return done
 
 
 def _call(row: dict[str, Any], *, make: Any, spec: str, more: dict[str, Any]) -> dict[str, Any]:
-    made = make(json.loads(row["work"]), IngestSpec.model_validate_json(spec), **more)
-    return {"index": row["index"], "made": json.dumps(made)}
+    return {"made": json.dumps(make(json.loads(row["work"]), IngestSpec.model_validate_json(spec), **more))}
 
 
 def _plain(value: Any) -> Any:

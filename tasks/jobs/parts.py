@@ -1,17 +1,22 @@
-"""Ray Data over committed parts: exactly the listed rows, each file checked against its SHA-256 as it is read."""
+"""Committed parts: exactly the listed rows, each file checked against its SHA-256 as it is read."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import ray
-from ray.data import Dataset
-from ray.data.block import BlockMetadata
-from ray.data.datasource import Datasource, ReadTask
 
 from storage import tables
 from storage.manifest import File
 from storage.uri import DatasetURI
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+_AHEAD = 2
+"""Parts that are read before they are asked for, of at most 64 MiB of pixels each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,44 +47,43 @@ def shard(listed: Sequence[File], *, rank: int, world_size: int) -> list[Slice]:
     return slices
 
 
-def read(uri: DatasetURI, slices: Sequence[Slice], *, numbered: bool = False) -> Dataset:
+def starts(slices: Sequence[Slice]) -> list[int]:
+    """How many rows come before each of `slices`."""
+    lengths = [part.stop - part.start for part in slices]
+    return [sum(lengths[:index]) for index in range(len(lengths))]
+
+
+def read(uri: DatasetURI, slices: Sequence[Slice], *, numbered: bool = False) -> "Dataset":
     """The rows of `slices`, a block each, in their order; `numbered` adds a column `row`, counting from 0 over all."""
-    return ray.data.read_datasource(_Parts(uri, slices, numbered), override_num_blocks=max(1, len(slices)))
+    from tasks.jobs.datasource import dataset  # the rest of this works without Ray
+
+    return dataset(uri, slices, numbered=numbered)
 
 
-class _Parts(Datasource):
-    """Ray Data's interface to committed parts: the manifest lists the files, so there is nothing to probe."""
-
-    def __init__(self, uri: DatasetURI, slices: Sequence[Slice], numbered: bool) -> None:
-        super().__init__()
-        self._uri, self._slices, self._numbered = uri, list(slices), numbered
-
-    def get_name(self) -> str:
-        return "Parts"
-
-    def estimate_inmemory_data_size(self) -> int | None:
-        return sum(part.file.size for part in self._slices)
-
-    def get_read_tasks(
-        self, parallelism: int, per_task_row_limit: int | None = None, *args: object, **kwargs: object
-    ) -> list[ReadTask]:
-        lengths = [part.stop - part.start for part in self._slices]
-        offsets = [sum(lengths[:index]) if self._numbered else None for index in range(len(lengths))]
-        return [_read_task(self._uri, part, offset) for part, offset in zip(self._slices, offsets, strict=True)]
+def read_here(uri: DatasetURI, slices: Sequence[Slice], *, numbered: bool = False) -> Iterator[pa.Table]:
+    """What `read` gives, a table for each slice, read in this process."""
+    for part, first in zip(slices, starts(slices), strict=True):
+        yield read_slice(uri, part, first=first if numbered else None)
 
 
-def _read_task(uri: DatasetURI, part: Slice, offset: int | None) -> ReadTask:
-    def read_rows() -> Iterable[pa.Table]:
-        table = tables.read_part(uri, part.file).slice(part.start, part.stop - part.start)
-        if offset is not None:
-            table = table.append_column("row", pa.array(range(offset, offset + len(table)), pa.int64()))
-        return [table]
+def read_ahead(uri: DatasetURI, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+    """What `read_here` gives, the next ones being read meanwhile in other threads."""
+    waiting: deque[Future[pa.Table]] = deque()
+    pool = ThreadPoolExecutor(_AHEAD)
+    try:
+        for part in slices:
+            waiting.append(pool.submit(read_slice, uri, part, first=None))
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
-    metadata = BlockMetadata(
-        num_rows=part.stop - part.start,
-        size_bytes=part.file.size,
-        input_files=(part.file.path,),
-        exec_stats=None,
-        task_exec_stats=None,
-    )
-    return ReadTask(read_rows, metadata)
+
+def read_slice(uri: DatasetURI, part: Slice, *, first: int | None) -> pa.Table:
+    """The rows of `part`, numbered from `first` on in a column `row` unless that is none."""
+    table = tables.read_part(uri, part.file).slice(part.start, part.stop - part.start)
+    if first is None:
+        return table
+    return table.append_column("row", pa.array(range(first, first + len(table)), pa.int64()))

@@ -42,6 +42,12 @@ def raise_left(attempt: URI) -> None:
         raise kinds[error["type"]](error["message"])
 
 
+def told(error: BaseException) -> BaseException:
+    """`error`, or the permanent error that it amounts to."""
+    kind = _kind(error)
+    return error if kind is None or isinstance(error, kind) else kind(str(error))
+
+
 def _kind(error: BaseException) -> type[Exception] | None:
     """As which of the permanent errors `error` is told, none when another try may end otherwise."""
     if files.is_disk_full(error):

@@ -1,6 +1,5 @@
-"""Ray job: a Ray Data actor pool over the parts of a dataset; each input part becomes one prediction part."""
+"""Job: a pool of workers over the parts of a dataset; each input part becomes one prediction part."""
 
-import functools
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -8,13 +7,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import ray.data
-from ray.data import ActorPoolStrategy
 
 from storage import files, manifest, tables
 from storage.manifest import File
-from storage.uri import CheckpointURI, DatasetURI, PredictionsURI
+from storage.uri import DatasetURI
 from tasks.jobs import driver, scale
+from tasks.jobs.engine import Engine
 from tasks.jobs.spec import PredictSpec
 from tasks.learning import images
 
@@ -24,7 +22,7 @@ _BYTES_PER_ROW = 28
 """Of id, label, prediction and its probability; each class's probability takes four more."""
 
 
-def run(spec: PredictSpec) -> None:
+def run(spec: PredictSpec, engine: Engine) -> None:
     """Commit predictions with exactly one row per input row; parts of an earlier attempt are checked and used.
 
     A row without an image, as raw datasets have them, is predicted as null.
@@ -37,23 +35,14 @@ def run(spec: PredictSpec) -> None:
     listed = [file for file in source.split(spec.split) if file.split != "quarantine" and file.rows is not None]
     if not listed:
         raise ValueError(f"split must be one of {sorted({str(f.split) for f in source.files})}, got {spec.split!r}")
-    given = scale.resolve(spec.workers, threads=spec.threads, nodes=scale.nodes())
     model = manifest.load(spec.model).statistics["model"]
     _check_fits(model["image_shape"], images.shape_of(source.columns["metadata"]))
     total = sum(file.rows or 0 for file in listed)
     files.check_space(spec.target, needed=total * (_BYTES_PER_ROW + 4 * len(model["classes"])))
     indices = _indices(listed)
     work = [{"index": index, "file": file.model_dump_json()} for index, file in zip(indices, listed, strict=True)]
-    predicted = ray.data.from_items(work, override_num_blocks=len(work)).map_batches(
-        Predictor,
-        fn_constructor_kwargs={"spec": spec.model_dump_json(), "threads": given.threads, "sharing": given.per_node},
-        compute=ActorPoolStrategy(size=min(given.workers, len(work))),
-        batch_size=1,
-        num_cpus=given.cpus,
-        num_gpus=1 if given.use_gpu else 0,
-    )
     done: list[dict[str, Any]] = []
-    for row in predicted.iter_rows():
+    for row in engine.pool(Predictor, work, spec):
         done.append(row)
         driver.progress("rows predicted", sum(row["rows"] for row in done), total)
     done.sort(key=lambda row: (row["split"], row["index"]))
@@ -75,26 +64,49 @@ def run(spec: PredictSpec) -> None:
 
 
 class Predictor:
-    """One actor of the pool: holds the model, turns references to parts into entries of prediction parts."""
+    """One of the pool: holds the model, turns references to parts into entries of prediction parts."""
 
     def __init__(self, *, spec: str, threads: int, sharing: int) -> None:
         from tasks.learning.inference import Inference  # torch: the driver does without
 
         self.spec = PredictSpec.model_validate_json(spec)
         self.inference = Inference(self.spec.model, threads=scale.threads_here(threads, sharing=sharing))
+        self._there: dict[str, list[str]] = {}
+        """What each split's folder held when this one first looked."""
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
-        rows = [self._part(int(index), str(file)) for index, file in zip(batch["index"], batch["file"], strict=True)]
+        given = zip(batch["index"], batch["file"], strict=True)
+        rows = [self.part(index=int(index), file=str(file)) for index, file in given]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
-    def _part(self, index: int, entry: str) -> dict[str, Any]:
-        source = File.model_validate_json(entry)
+    def part(self, *, index: int, file: str) -> dict[str, Any]:
+        """Predict the rows of the part with the entry `file`, number `index` of its split, or find that done."""
+        source = File.model_validate_json(file)
         split = source.split or "all"
-        file = find_part(self.spec.target, split, index, source=source, model=self.spec.model)
-        reused = file is not None
-        if file is None:
-            file = tables.write_part(self.spec.target, self._predict(source), split=split, index=index)
-        return {"file": file.model_dump_json(), "split": split, "index": index, "rows": file.rows, "reused": reused}
+        found = self._find(split, index, source)
+        made = found or tables.write_part(self.spec.target, self._predict(source), split=split, index=index)
+        entry = {"file": made.model_dump_json(), "split": split, "index": index}
+        return entry | {"rows": made.rows, "reused": found is not None}
+
+    def _find(self, split: str, index: int, source: File) -> File | None:
+        """The whole prediction part that an earlier attempt made of `source`, none when there is none.
+
+        The name holds a digest of the content, which is compared; the content says what it was made from.
+        """
+        target = self.spec.target
+        if split not in self._there:
+            self._there[split] = files.children(target.child(split))
+        origin = (source.sha256.encode(), self.spec.model.fingerprint.encode())
+        for name in self._there[split]:
+            if not name.startswith(f"part-{index:05d}-"):
+                continue
+            file = tables.entry(target, f"{split}/{name}", split=split)
+            if file is None or file.rows != source.rows:
+                continue
+            made_from = pq.read_schema(pa.BufferReader(files.read(target.child(file.path)))).metadata or {}
+            if (made_from.get(_INPUT_KEY), made_from.get(_MODEL_KEY)) == origin:
+                return file
+        return None
 
     def _predict(self, source: File) -> pa.Table:
         table = tables.read_part(DatasetURI(self.spec.dataset), source)
@@ -111,33 +123,6 @@ class Predictor:
         schema = _schema(model.classes, labelled=labels is not None)
         origin = {_INPUT_KEY: source.sha256.encode(), _MODEL_KEY: self.spec.model.fingerprint.encode()}
         return pa.table(columns, schema=schema.with_metadata(origin))
-
-
-def find_part(target: PredictionsURI, split: str, index: int, *, source: File, model: CheckpointURI) -> File | None:
-    """The whole prediction part that an earlier attempt made of `source` with `model`, none when there is none.
-
-    The name holds a digest of the content, which is compared; the content says what it was made from.
-    """
-    prefix = f"part-{index:05d}-"
-    for name in _names(target, split):
-        if not name.startswith(prefix):
-            continue
-        file = tables.entry(target, f"{split}/{name}", split=split)
-        if file is None or file.rows != source.rows:
-            continue
-        made_from = pq.read_schema(pa.BufferReader(files.read(target.child(file.path)))).metadata or {}
-        if (made_from.get(_INPUT_KEY), made_from.get(_MODEL_KEY)) == (
-            source.sha256.encode(),
-            model.fingerprint.encode(),
-        ):
-            return file
-    return None
-
-
-@functools.lru_cache(maxsize=8)
-def _names(target: PredictionsURI, split: str) -> list[str]:
-    """What lay there when this actor first looked."""
-    return files.children(target.child(split))
 
 
 def _indices(listed: list[File]) -> list[int]:

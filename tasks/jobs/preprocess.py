@@ -1,4 +1,4 @@
-"""Ray job: from a raw dataset to a prepared one. Checks every row, splits, shuffles globally, measures."""
+"""Job: from a raw dataset to a prepared one. Checks every row, splits, shuffles globally, measures."""
 
 import json
 import time
@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import ray
-from ray.data import Dataset
 
 from storage import files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
-from tasks.jobs import checks, driver, parts
+from tasks.jobs import checks, driver
+from tasks.jobs.engine import Engine
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
 
@@ -22,7 +21,7 @@ _FILES_SHOWN = 20
 """How many files with unusable rows the manifest's statistics name; the split `quarantine` names all."""
 
 
-def run(spec: PreprocessSpec) -> None:
+def run(spec: PreprocessSpec, engine: Engine) -> None:
     """Commit the prepared dataset, whatever the cluster's size and order of execution: the same rows, the same bytes.
 
     Rows that cannot be used are left out, counted by reason and listed in the split `quarantine`. Raises `ValueError`
@@ -33,14 +32,14 @@ def run(spec: PreprocessSpec) -> None:
     columns = checks.check_schema(raw)
     files.check_space(spec.target, needed=sum(file.size for file in raw.files))
     shape, classes = images.shape_of(raw.columns["metadata"]), images.classes_of(raw.columns["metadata"])
-    checked = checks.check_rows(spec.source, raw, columns, num_classes=len(classes))
+    checked = checks.check_rows(spec.source, raw, columns, num_classes=len(classes), engine=engine)
     placed = place(checked, seed=spec.parameters["seed"], validation_fraction=spec.parameters["validation_fraction"])
     quarantined = checks.check_share(checked, limit=spec.parameters["max_quarantined"])
     quarantined = checks.with_files(quarantined, spec.source, raw)
     checks.check_complete(placed, classes)
     in_train = checks.test_rows_in_train(placed)
     placed = _number_parts(placed, shape)
-    written = _write(spec, raw, placed, columns, shape)
+    written = _write(spec, raw, placed, columns, shape, engine)
     listed = [File.model_validate_json(row["file"]) for row in written]
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
@@ -103,32 +102,32 @@ def _number_parts(placed: pd.DataFrame, image_shape: tuple[int, int, int]) -> pd
 
 
 def _write(
-    spec: PreprocessSpec, raw: Manifest, placed: pd.DataFrame, columns: pa.Schema, image_shape: tuple[int, int, int]
+    spec: PreprocessSpec,
+    raw: Manifest,
+    placed: pd.DataFrame,
+    columns: pa.Schema,
+    image_shape: tuple[int, int, int],
+    engine: Engine,
 ) -> list[dict[str, Any]]:
     """Send every row to its part and write the parts; one row for each, in order: file (JSON), sums of pixels."""
     firsts = placed.groupby("part")["split"].first()
     number_in_split = firsts.groupby(firsts).cumcount()
     targets = {int(part): (str(firsts[part]), int(number_in_split[part])) for part in firsts.index}
-    source: Dataset | None = None
-    for split in checks.SPLITS:
-        lookup = ray.put(_targets(placed[placed["source"] == split], sum(file.rows or 0 for file in raw.split(split))))
-        sent = parts.read(spec.source, parts.whole(raw.split(split)), numbered=True).map_batches(
-            _send, batch_format="pyarrow", batch_size=None, fn_kwargs={"lookup": [lookup]}
-        )
-        source = sent if source is None else source.union(sent)
-    assert source is not None
-    written = source.groupby("part", num_partitions=len(targets)).map_groups(
-        _write_part,
-        batch_format="pyarrow",
-        fn_kwargs={
-            "uri": str(spec.target),
-            "targets": targets,
-            "schema": columns.serialize().to_pybytes(),
-            "image_shape": image_shape,
-        },
-    )
+    routes = [
+        (listed, _targets(placed[placed["source"] == split], sum(file.rows or 0 for file in listed)))
+        for split in checks.SPLITS
+        if (listed := raw.split(split))
+    ]
     rows: list[dict[str, Any]] = []
-    for row in written.iter_rows():
+    for row in engine.regroup(
+        spec.source,
+        routes,
+        _write_part,
+        uri=str(spec.target),
+        targets=targets,
+        schema=columns.serialize().to_pybytes(),
+        image_shape=image_shape,
+    ):
         rows.append(row)
         driver.progress("parts written", len(rows), len(targets), fraction=0.5 + len(rows) / len(targets) / 2)
     rows.sort(key=lambda row: row["part"])
@@ -141,15 +140,6 @@ def _targets(placed: pd.DataFrame, num_rows: int) -> np.ndarray:
     targets = np.full((num_rows, 2), -1, dtype=np.int64)
     targets[placed["row"].to_numpy()] = placed[["part", "position"]].to_numpy()
     return targets
-
-
-def _send(table: pa.Table, *, lookup: list[ray.ObjectRef]) -> pa.Table:
-    """The usable rows of `table`, each with its part and its position there."""
-    targets = ray.get(lookup[0])[table["row"].to_numpy()]
-    keep = np.flatnonzero(targets[:, 0] >= 0)
-    sent = table.drop_columns("row").take(keep).replace_schema_metadata(None)
-    part, position = targets[keep].T
-    return sent.append_column("part", pa.array(part)).append_column("position", pa.array(position))
 
 
 def _write_part(

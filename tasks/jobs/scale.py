@@ -6,6 +6,22 @@ from collections.abc import Mapping, Sequence
 
 Resources = Mapping[str, float]
 """What Ray counts on one node: CPU, GPU and more."""
+Workers = int | str | None
+"""As asked: a number (0: without Ray), `MIN:MAX` for elastic ones, or none for auto."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What each worker is asked to have."""
+
+    accelerator_type: str = ""
+    """Kind of GPU, as Ray calls it; empty: any, or none."""
+    cpus: float = 0.0
+    """CPUs, as Ray counts them; 0: its share of a node."""
+
+
+ANY = Needs()
+"""Whatever there is."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,7 +32,7 @@ class Scale:
     """Processes that compute."""
     use_gpu: bool
     """Whether each takes a whole GPU."""
-    cpus: int
+    cpus: float
     """CPUs, as Ray counts them, that each takes."""
     threads: int
     """Threads each computes with at most."""
@@ -36,31 +52,66 @@ def usable(alive: Sequence[Resources]) -> list[Resources]:
     return [node for node in alive if node.get("CPU", 0) >= 1]
 
 
-def resolve(workers: int | None, *, threads: int | None, nodes: Sequence[Resources]) -> Scale:
+def limits(workers: Workers) -> tuple[int, int] | None:
+    """The fewest and the most of elastic workers, none for any others; raises `ValueError` for limits that are none."""
+    if not isinstance(workers, str) or ":" not in workers:
+        return None
+    fewest, _, most = workers.partition(":")
+    if not (fewest.isdecimal() and most.isdecimal() and 1 <= int(fewest) < int(most)):
+        raise ValueError(f"--workers must be MIN:MAX with 1 <= MIN < MAX, got {workers!r}; or give one number")
+    return int(fewest), int(most)
+
+
+def resolve(
+    workers: Workers,
+    *,
+    threads: int | None,
+    nodes: Sequence[Resources],
+    needs: Needs = ANY,
+) -> Scale:
     """What `workers` (none: as many as there are GPUs, else one per node) means on the cluster of `nodes`.
 
-    `threads` is all that this machine has, shared among the workers; none: each has as many as CPUs. Raises
-    `ValueError` naming what was asked and what there is when the cluster can never give it.
+    Of elastic workers as many as fit. `threads` is all that this machine has, shared among the workers; none: each has
+    as many as CPUs. Raises `ValueError` naming what was asked and what there is when the cluster can never give it.
     """
+    if needs.accelerator_type:
+        nodes = _with_accelerator(nodes, needs.accelerator_type)
     if any(node.get("GPU", 0) >= 1 for node in nodes):
         nodes = [node for node in nodes if node.get("GPU", 0) >= 1]  # a worker with a GPU fits nowhere else
     gpus, cpus = (int(sum(node.get(kind, 0) for node in nodes)) for kind in ("GPU", "CPU"))
-    number = workers or gpus or (1 if threads else len(nodes))
+    most = int((cpus - 1) // (needs.cpus or 1))
+    elastic = limits(workers)
+    if elastic:
+        number = max(elastic[0], min(elastic[1], gpus or most))
+    else:
+        number = int(workers or 0) or gpus or (1 if threads else len(nodes))
     if gpus and number > gpus:
-        raise ValueError(f"--workers must be at most the number of GPUs, {gpus}, got {number}")
-    if number >= cpus:
+        raise ValueError(f"--workers must be at most the number of GPUs, {gpus}, got {workers or number}")
+    if number > most:
+        each = f"with {needs.cpus:g} CPUs each (cpus_per_worker) " if needs.cpus else ""
         raise ValueError(
-            f"--workers must be at most {max(0, cpus - 1)} on a cluster with {cpus} CPUs, got {number}; one stays free"
+            f"--workers {each}must be at most {max(0, most)} on a cluster with {cpus} CPUs, got {workers or number}; "
+            "one stays free"
         )
     per_node = max(min(int(node["GPU"]), number) for node in nodes) if gpus else -(-number // len(nodes))
-    cpus_each = 1
+    cpus_each: float = needs.cpus or 1
     if threads is None:
         # One CPU of each node stays free: data tasks that get none would wait for ever.
-        cpus_each = max(1, min(_share(node, number, per_node) for node in nodes))
-        threads_each = cpus_each
+        cpus_each = needs.cpus or max(1, min(_share(node, number, per_node) for node in nodes))
+        threads_each = max(1, int(cpus_each))
     else:
         threads_each = max(1, threads // number)
     return Scale(workers=number, use_gpu=gpus > 0, cpus=cpus_each, threads=threads_each, per_node=per_node)
+
+
+def _with_accelerator(nodes: Sequence[Resources], wanted: str) -> list[Resources]:
+    mark = "accelerator_type:"
+    found = [node for node in nodes if node.get(f"{mark}{wanted}")]
+    if not found:
+        there = sorted({name.removeprefix(mark) for node in nodes for name in node if name.startswith(mark)})
+        has = f"has {', '.join(there)}" if there else "has none"
+        raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; this Ray {has}")
+    return found
 
 
 def _share(node: Resources, number: int, per_node: int) -> int:

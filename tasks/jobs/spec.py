@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
+from tasks.jobs.scale import ANY, Needs, Workers
 from tasks.learning.recipes import Recipe
 
 JOB_NAME = "PIPELINE_JOB"
@@ -114,8 +115,8 @@ class TrainSpec(JobSpec):
     recipe: dict[str, Any]
     parameters: dict[str, Any]
     """What decides the weights, as hashed in the fingerprint."""
-    workers: int | None
-    """As asked; none: auto."""
+    workers: Workers
+    """As asked."""
     stall_s: float = 600.0
     """Seconds without progress after which a worker is started again."""
 
@@ -140,6 +141,11 @@ class TrainSpec(JobSpec):
         return CheckpointURI(self.initial) if self.initial else None
 
     @property
+    def needs(self) -> Needs:
+        """What each worker is asked to have."""
+        return Needs(accelerator_type=self.recipe["accelerator_type"], cpus=self.recipe["cpus_per_worker"])
+
+    @property
     def scratch(self) -> URI:
         """The folder of all attempts."""
         return URI(self.runs)
@@ -153,7 +159,10 @@ class PredictSpec(JobSpec):
     predictions: str
     split: str | None
     """None: every split."""
-    workers: int | None
+    workers: Workers
+    """As asked."""
+    needs: Needs = ANY
+    """What each worker is asked to have."""
 
     @property
     def model(self) -> CheckpointURI:

@@ -1,8 +1,10 @@
 """The training loop: plain PyTorch that knows ranks only through `torch.distributed`."""
 
+import contextlib
 import dataclasses
 import math
 import random
+import sys
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -76,20 +78,31 @@ class NonFiniteLoss(RuntimeError):
 
 
 class Trainer:
-    """Model, optimizer and schedule of one rank; `run_epoch` is deterministic in (recipe, rank, world size, epoch)."""
+    """Model, optimizer and schedule of one rank; `run_epoch` is deterministic in (recipe, rank, world size, epoch).
+
+    `most_steps` is the most that an epoch may have.
+    """
 
     def __init__(
-        self, recipe: Recipe, model: Classifier, loader: Loader, *, precision: str, device: torch.device
+        self,
+        recipe: Recipe,
+        model: Classifier,
+        loader: Loader,
+        *,
+        precision: str,
+        device: torch.device,
+        most_steps: int | None = None,
     ) -> None:
         self.recipe, self.loader, self.precision, self.device = recipe, loader, precision, device
         self.rank, self.world_size = _rank_and_world_size()
         self.model = place(model, precision=precision, device=device)
         self.parallel: nn.Module = self.model
         if self.world_size > 1:
-            self.parallel = DistributedDataParallel(self.model, gradient_as_bucket_view=True, static_graph=True)
+            is_static = recipe.accumulation == 1  # else some backward passes end without exchanging gradients
+            self.parallel = DistributedDataParallel(self.model, gradient_as_bucket_view=True, static_graph=is_static)
         self.local_batch_size = local_batch_size(recipe.batch_size, rank=self.rank, world_size=self.world_size)
         steps = loader.num_train_rows() // self.local_batch_size if self.local_batch_size else 0
-        self.steps_per_epoch = _all_reduced_min(steps, device)
+        self.steps_per_epoch = min(_all_reduced_min(steps, device), most_steps or sys.maxsize)
         num_rows = loader.num_train_rows()
         check_steps(self.steps_per_epoch, batch_size=recipe.batch_size, world_size=self.world_size, num_rows=num_rows)
         self.optimizer = torch.optim.AdamW(
@@ -141,23 +154,40 @@ class Trainer:
             images = shifted(images, max_shift=self.recipe.max_shift, generator=augmentation)
             if self.recipe.flip == "horizontal":
                 images = flipped(images, generator=augmentation)
-            with autocast(self.precision, self.device):
-                logits = self.parallel(images)
-            summed = cross_entropy(logits.float(), labels, label_smoothing=self.recipe.label_smoothing, reduction="sum")
             self.optimizer.zero_grad(set_to_none=True)
-            # DDP averages over ranks: this makes every row of the global batch weigh the same.
-            (summed * (self.world_size / self.recipe.batch_size)).backward()
+            summed = self._backward(images, labels, totals)
             self.optimizer.step()
             self.scheduler.step()
-            totals[0] += summed.detach()
-            totals[1] += (logits.detach().argmax(1) == labels).sum()
-            totals[2] += len(labels)
             on_batch()
             if step % every == 0 or step == self.steps_per_epoch:
                 self._all_reduced_sum(totals.clone(), what=f"training loss in epoch {epoch}")  # ends what diverges
                 if on_step:
                     on_step(step, self.steps_per_epoch, summed.item() / len(labels))
         return self._all_reduced_sum(totals, what=f"training loss in epoch {epoch}")
+
+    def _backward(self, images: Tensor, labels: Tensor, totals: Tensor) -> Tensor:
+        """Add up the gradients of a batch, piece by piece; adds loss, right answers and rows to `totals`. The loss."""
+        batch_loss = torch.zeros((), device=self.device)
+        pieces = list(zip(*(rows.chunk(self.recipe.accumulation) for rows in (images, labels)), strict=True))
+        for number, (some, targets) in enumerate(pieces, start=1):
+            with contextlib.nullcontext() if number == len(pieces) else self._apart():
+                with autocast(self.precision, self.device):
+                    logits = self.parallel(some)
+                smoothing = self.recipe.label_smoothing
+                summed = cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="sum")
+                # DDP averages over ranks: this makes every row of the global batch weigh the same.
+                (summed * (self.world_size / self.recipe.batch_size)).backward()
+            batch_loss += summed.detach()
+            totals[0] += summed.detach()
+            totals[1] += (logits.detach().argmax(1) == targets).sum()
+            totals[2] += len(targets)
+        return batch_loss
+
+    def _apart(self) -> contextlib.AbstractContextManager[None]:
+        """The context of backward passes whose gradients wait for the next one to be exchanged between ranks."""
+        if isinstance(self.parallel, DistributedDataParallel):
+            return self.parallel.no_sync()
+        return contextlib.nullcontext()
 
     @torch.inference_mode()
     def _validate(self, on_batch: Callable[[], None]) -> list[float]:

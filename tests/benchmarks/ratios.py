@@ -29,8 +29,8 @@ class Ratio:
     other: Sequence[float]
     """The arm beside it; ones where the figure is a ratio already or has a bar of its own."""
     unit: str
-    bar: Bar
-    note: str = ""
+    bar: Bar | None
+    """None: there to be seen."""
 
     @property
     def ratios(self) -> list[float]:
@@ -44,12 +44,16 @@ class Ratio:
 
     @property
     def noise(self) -> float:
-        """Median distance of the pairs' ratios from their median, as a standard deviation; 0 of a single pair."""
+        """Median distance of the pairs' ratios from their median, as a standard deviation; unknown of a single pair."""
+        if len(self.ratios) == 1:
+            return float("inf")
         return 1.4826 * statistics.median(abs(ratio - self.median) for ratio in self.ratios)
 
     @property
     def verdict(self) -> str:
-        """`met`, `within noise` or `missed`."""
+        """`met`, `within noise` or `missed`; empty without a bar."""
+        if self.bar is None:
+            return ""
         short = self.bar.value - self.median if self.bar.at_least else self.median - self.bar.value
         return "met" if short <= 0 else "within noise" if short <= self.noise else "missed"
 

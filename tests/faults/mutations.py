@@ -66,7 +66,7 @@ MUTATIONS = (
     ),
     Mutation(
         protection="each attempt has a fresh run folder",
-        file="tasks/jobs/train.py",
+        file="tasks/jobs/epochs.py",
         code="    number = max(checkpoint.attempts(scratch), default=0) + 1\n",
         instead='    return "attempt-1"\n',
         kind="torn snapshot of Ray Train",
@@ -74,7 +74,7 @@ MUTATIONS = (
     ),
     Mutation(
         protection="training goes on from the newest checkpoint of any attempt",
-        file="tasks/jobs/train.py",
+        file="tasks/jobs/epochs.py",
         code="        chosen[0] = checkpoint.newest(spec.scratch)\n",
         instead="        pass\n",
         kind="controller killed",

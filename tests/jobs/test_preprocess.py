@@ -17,6 +17,9 @@ from storage import files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import URI, DatasetURI
 from tasks.jobs import checks, driver, preprocess
+from tasks.jobs.engine import Engine
+from tasks.jobs.in_process import InProcess
+from tasks.jobs.on_ray import OnRay
 from tasks.jobs.preprocess import place, random_keys
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
@@ -109,6 +112,7 @@ class TestRandomKeys:
 
 CLASSES = ("cat", "dog")
 COLUMNS = images.schema((2, 2, 1), CLASSES)
+ON_RAY = OnRay(threads=2)
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +143,13 @@ def rows(start: int, count: int, **changes: dict[int, Any]) -> pa.Table:
 
 
 def prepare(
-    folder: Path, train: pa.Table, test: pa.Table, *, said: pa.Schema = COLUMNS, limit: float = 0.2
+    folder: Path,
+    train: pa.Table,
+    test: pa.Table,
+    *,
+    said: pa.Schema = COLUMNS,
+    limit: float = 0.2,
+    engine: Engine = ON_RAY,
 ) -> Manifest:
     """What the job makes of a raw dataset whose manifest says the schema `said`."""
     raw, prepared = (DatasetURI(f"{folder}/{name}-0123456789ab") for name in ("raw", "prepared"))
@@ -152,7 +162,7 @@ def prepare(
     manifest.commit(raw, kind="raw", parents={}, parameters={}, listed=listed, schema=tables.describe(said))
     parameters = {"seed": 0, "validation_fraction": 0.2, "max_quarantined": limit}
     preprocess.run(
-        PreprocessSpec(storage=str(folder), deadline_s=600, raw=raw, prepared=prepared, parameters=parameters)
+        PreprocessSpec(storage=str(folder), deadline_s=600, raw=raw, prepared=prepared, parameters=parameters), engine
     )
     return manifest.load(prepared)
 
@@ -183,6 +193,16 @@ class TestUnusableRows:
         assert list(listed.columns) == ["row", "id", "label", "reason", "source"]
         kept = [row["id"] for split in ("train", "validation") for row in tables.read_split(target, split).to_pylist()]
         assert sorted(kept) == [*range(4), *range(11, 40)]
+
+    def test_what_is_prepared_without_ray_is_the_same_to_the_byte(self, tmp_path: Path) -> None:
+        with_ray, without = (
+            prepare(tmp_path / name, rows(0, 40, **BAD_ROWS), rows(100, 10), engine=engine)
+            for name, engine in (("with", ON_RAY), ("without", InProcess()))
+        )
+        assert without.files == with_ray.files
+        assert len({file.split for file in without.files}) == 4, "the quarantined rows are compared too"
+        differing = {name for name, value in without.statistics.items() if value != with_ray.statistics[name]}
+        assert differing <= {"seconds"}
 
     def test_more_than_the_limit_of_them_is_refused_with_counts_and_reasons(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError) as caught:

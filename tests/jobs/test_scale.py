@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tasks.jobs.scale import Resources, resolve, threads_here
+from tasks.jobs.scale import Needs, Resources, limits, resolve, threads_here
 
 _LAPTOP: list[Resources] = [{"CPU": 5}]
 
@@ -64,3 +64,38 @@ def test_threads_never_exceed_the_cores_even_where_a_node_counts_more_cpus_than_
     assert threads_here(4 * cores, sharing=1) == cores
     assert threads_here(4 * cores, sharing=cores) == 1
     assert threads_here(1, sharing=1) == 1
+
+
+def test_elastic_workers_are_as_many_as_fit() -> None:
+    assert limits("1:2") == (1, 2) and limits(2) is None and limits(None) is None
+    nodes: list[Resources] = [{"CPU": 4}, {"CPU": 4}]
+    assert [resolve(workers, threads=None, nodes=nodes).workers for workers in ("1:2", "2:64")] == [2, 7]
+    with pytest.raises(ValueError, match="--workers must be at most 7 on a cluster with 8 CPUs, got 8:9"):
+        resolve("8:9", threads=None, nodes=nodes)
+
+
+@pytest.mark.parametrize("workers", ["0:2", "2:1", "2:2", ":2", "1:", "1:2:3", "-1:2", "a:b"])
+def test_limits_that_are_none_are_refused(workers: str) -> None:
+    with pytest.raises(ValueError, match=f"--workers must be MIN:MAX with 1 <= MIN < MAX, got '{workers}'"):
+        limits(workers)
+
+
+def test_workers_take_as_many_cpus_as_they_are_told_to() -> None:
+    nodes: list[Resources] = [{"CPU": 8}]
+    half = resolve(12, threads=None, nodes=nodes, needs=Needs(cpus=0.5))
+    assert (half.workers, half.cpus, half.threads) == (12, 0.5, 1)
+    three = resolve(2, threads=None, nodes=nodes, needs=Needs(cpus=3))
+    assert (three.cpus, three.threads) == (3, 3)
+    with pytest.raises(ValueError, match=r"--workers with 3 CPUs each \(cpus_per_worker\) must be at most 2 .* got 3"):
+        resolve(3, threads=None, nodes=nodes, needs=Needs(cpus=3))
+
+
+def test_workers_with_a_kind_of_gpu_count_the_nodes_that_have_it() -> None:
+    nodes: list[Resources] = [
+        {"CPU": 16, "GPU": 4, "accelerator_type:T4": 1},
+        {"CPU": 16, "GPU": 2, "accelerator_type:A100": 1},
+    ]
+    assert resolve(None, threads=None, nodes=nodes, needs=Needs(accelerator_type="A100")).workers == 2
+    assert resolve(None, threads=None, nodes=nodes).workers == 6
+    with pytest.raises(ValueError, match="one that a node has, got 'H100'; this Ray has A100, T4"):
+        resolve(None, threads=None, nodes=nodes, needs=Needs(accelerator_type="H100"))

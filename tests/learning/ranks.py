@@ -4,6 +4,7 @@ import datetime
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -33,6 +34,7 @@ def run(rank: int, folder: str) -> None:
     found = {
         "epoch": one_epoch(rank, digits),
         "step": one_step(rank, digits),
+        "step in pieces": one_step(rank, digits, accumulation=3),
         "too_small_a_batch": refusal(rank, digits, batch_size=1),
         "too_large_a_batch": refusal(rank, digits, batch_size=2 * 41 + 2),
     }
@@ -50,11 +52,11 @@ def one_epoch(rank: int, digits: dict[str, Batch]) -> dict[str, object]:
     return {"weights": training.weights(trainer), "metrics": vars(metrics)}
 
 
-def one_step(rank: int, digits: dict[str, Batch]) -> dict[str, object]:
+def one_step(rank: int, digits: dict[str, Batch], **changes: Any) -> dict[str, object]:
     """One step of a model without batch norm on nine rows, five here and four there: gradients and what it reports."""
     models.__path__.append(str(training.MORE_MODELS))
     bounds = ((0, 5), (5, BATCH_SIZE))[rank]
-    recipe = training.recipe(model="small", batch_size=BATCH_SIZE, epochs=1, max_shift=0)
+    recipe = training.recipe(model="small", batch_size=BATCH_SIZE, epochs=1, max_shift=0, **changes)
     trainer = training.trainer(recipe, part(digits["train"], bounds), part(digits["test"], VALIDATION[rank]), rank=rank)
     metrics = trainer.run_epoch(1)
     gradients = {name: weight.grad for name, weight in trainer.model.named_parameters()}

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from storage.uri import URI
 from tasks.learning import checkpoint
 from tasks.learning.datasets import Split
-from tasks.learning.loaders import ResidentLoader
+from tasks.learning.loaders import MapStyleLoader, ResidentLoader
 from tasks.learning.loop import EpochMetrics, NonFiniteLoss, Trainer
 from tasks.learning.modeling import shifted
 from tests.learning import ranks, training
@@ -113,6 +114,12 @@ class TestRun:
         with pytest.raises(ValueError, match="batch_size must lie .* got 65 with 1 workers and 64 rows"):
             small(digits, batch_size=65)
 
+    @pytest.mark.parametrize("pieces", [2, 5, 16])
+    def test_batch_in_pieces_learns_as_the_whole_batch_does(self, digits: dict[str, Split], pieces: int) -> None:
+        whole, in_pieces = small(digits), small(digits, accumulation=pieces)
+        for epoch in (1, 2):
+            assert vars(in_pieces.run_epoch(epoch)) == pytest.approx(vars(whole.run_epoch(epoch)), rel=1e-3)
+
     def test_batch_of_all_rows_trains(self, digits: dict[str, Split]) -> None:
         assert small(digits, batch_size=64).run_epoch(1).step == 1
 
@@ -151,17 +158,18 @@ class TestTwoRanks:
         assert found["metrics"]["validation_loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
         assert found["metrics"]["validation_accuracy"] == int((logits.argmax(1) == labels).sum()) / 600
 
+    @pytest.mark.parametrize("step", ["step", "step in pieces"])
     def test_step_of_two_ranks_is_the_step_of_one_process_on_all_their_rows(
-        self, two_ranks: list[dict[str, Any]], digits: dict[str, Split]
+        self, two_ranks: list[dict[str, Any]], digits: dict[str, Split], step: str
     ) -> None:
         recipe = training.recipe(model="small", batch_size=ranks.BATCH_SIZE, epochs=1, max_shift=0)
         train, validation = (training.rows(digits[split], 0, rows) for split, rows in (("train", 9), ("test", 600)))
         alone = training.trainer(recipe, train, validation)
-        metrics = EpochMetrics(**two_ranks[0]["step"]["metrics"])
+        metrics = EpochMetrics(**two_ranks[0][step]["metrics"])
         assert vars(metrics) == pytest.approx(vars(alone.run_epoch(1)), rel=1e-4)
         for name, weight in alone.model.named_parameters():
             for found in two_ranks:
-                torch.testing.assert_close(found["step"]["gradients"][name], weight.grad, rtol=1e-4, atol=1e-6)
+                torch.testing.assert_close(found[step]["gradients"][name], weight.grad, rtol=1e-4, atol=1e-6)
 
     @pytest.mark.parametrize("which", ["too_small_a_batch", "too_large_a_batch"])
     def test_batch_that_does_not_fit_is_refused_by_every_rank(
@@ -190,6 +198,43 @@ class TestLoader:
         numbered = torch.zeros(50, 1, 1, 1, dtype=torch.uint8), torch.arange(50)
         loader = ResidentLoader(numbered, numbered, seed=seed, rank=rank, device=CPU)
         return [labels for _, labels in loader.train_batches(epoch=epoch, batch_size=16)]
+
+
+class TestMapStyleLoader:
+    ROWS = torch.zeros(51, 1, 1, 1, dtype=torch.uint8), torch.arange(51)
+
+    @classmethod
+    def loaders(cls, *, seed: int = 0) -> list[MapStyleLoader]:
+        """One for each of two ranks."""
+        kind = partial(MapStyleLoader, cls.ROWS, cls.ROWS, seed=seed, world_size=2, prepare=lambda batches: batches)
+        return [kind(rank=rank) for rank in (0, 1)]
+
+    @staticmethod
+    def order(loader: MapStyleLoader, *, epoch: int) -> list[int]:
+        """The rows of all training batches of `epoch`, once these are known to be full."""
+        labels = [labels for _, labels in loader.train_batches(epoch=epoch, batch_size=8)]
+        assert [len(batch) for batch in labels] == [8, 8, 8]
+        return [int(row) for row in torch.cat(labels)]
+
+    def test_ranks_have_as_many_steps_and_different_rows(self) -> None:
+        first, second = self.loaders()
+        assert first.num_train_rows() == second.num_train_rows() == 25
+        assert len({*self.order(first, epoch=1), *self.order(second, epoch=1)}) == 48
+
+    def test_order_depends_on_seed_and_epoch_alone(self) -> None:
+        asked = [(0, 1), (0, 1), (0, 2), (1, 1), (1, 0)]
+        orders = [tuple(self.order(self.loaders(seed=seed)[0], epoch=epoch)) for seed, epoch in asked]
+        assert orders[0] == orders[1] and len(set(orders)) == 4
+
+    def test_every_validation_row_comes_exactly_once(self) -> None:
+        batches = [batch for loader in self.loaders() for batch in loader.validation_batches(batch_size=8)]
+        assert torch.cat([labels for _, labels in batches]).tolist() == list(range(51))
+        assert all(isinstance(batch, tuple) and batch[0].dtype == torch.uint8 for batch in batches)
+
+    def test_no_number_is_drawn_from_the_generator_of_the_model(self) -> None:
+        before = torch.get_rng_state()
+        self.order(self.loaders()[0], epoch=1)
+        assert torch.equal(torch.get_rng_state(), before)
 
 
 class TestShift:

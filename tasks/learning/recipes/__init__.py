@@ -31,6 +31,8 @@ class Recipe:
     """Passes over the training rows."""
     batch_size: int = 128
     """Rows per optimizer step over all workers together, however many there are."""
+    accumulation: int = 1
+    """Pieces in which each worker computes its share of a batch, one after the other: more of them take less memory."""
     learning_rate: float = 2e-3
     """Peak of the one-cycle schedule."""
     weight_decay: float = 1e-2
@@ -49,8 +51,8 @@ class Recipe:
     """Of a person's own images: to how many pixels a side they are made."""
     channels: Literal[1, 3] = 3
     """Of a person's own images: 1 makes all of them gray, 3 gives all of them colours."""
-    loader: Literal["auto", "resident", "streaming"] = "auto"
-    """Rows held in memory, or read again each epoch; auto chooses by the size of the data."""
+    loader: Literal["auto", "resident", "streaming", "dataloader"] = "auto"
+    """Rows held in memory, read again each epoch, or through torch's DataLoader; auto: one of the first two by size."""
     initialize: Literal["random", "champion"] = "random"
     """First weights: drawn anew, or those of the data set's champion."""
     seed: int = 0
@@ -64,6 +66,10 @@ class Recipe:
     margin: float = 0.0
     """Gate: how far below the champion's test accuracy a challenger may lie and still be promoted."""
 
+    accelerator_type: str = ""
+    """Kind of GPU that every worker gets, as Ray calls it, such as A100; empty: any. Changes no name of a result."""
+    cpus_per_worker: float = 0.0
+    """CPUs, as Ray counts them, that every worker takes; 0: its share of a node. Changes no name of a result."""
     fallback: str | None = None
     """Recipe that the command line goes on with when no mirror of `data` can be reached, if there is one."""
     origin: str | None = None
@@ -79,7 +85,8 @@ class Recipe:
         models.check_known(self.model)
         _check("epochs", self.epochs, at_least=1, at_most=100_000)
         _check("batch_size", self.batch_size, at_least=1, at_most=2**24)
-        for name in ("weight_decay", "max_shift", "seed", "margin", "label_smoothing"):
+        _check("accumulation", self.accumulation, at_least=1, at_most=self.batch_size)
+        for name in ("weight_decay", "max_shift", "seed", "margin", "label_smoothing", "cpus_per_worker"):
             _check(name, getattr(self, name), at_least=0)
         _check("seed", self.seed, at_most=2**63 - 1)
         _check("image_size", self.image_size, at_least=4, at_most=4096)

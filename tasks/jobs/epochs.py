@@ -1,0 +1,203 @@
+"""A training on one rank, wherever that runs: every epoch that is not done yet, and a checkpoint after each."""
+
+import dataclasses
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+from storage import files, manifest
+from storage.hooks import reached
+from storage.manifest import Manifest
+from storage.uri import URI
+from tasks.jobs import driver, parts, scale
+from tasks.jobs.loaders import make_loader
+from tasks.jobs.spec import TrainSpec
+from tasks.learning import checkpoint, images
+from tasks.learning.loop import Batch, EpochMetrics, Trainer, check_steps, local_batch_size, seed_everything
+from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
+from tasks.learning.recipes import Recipe
+
+_CHECKPOINTS = 4
+"""How many checkpoints there are at once at most: two that are kept, one being written, and the committed one."""
+Report = Callable[[URI, list[EpochMetrics]], None]
+"""Told the folder of a new checkpoint and the history so far."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where one rank computes, and with whom."""
+
+    rank: int
+    """From 0."""
+    world_size: int
+    """Ranks together."""
+    device: torch.device
+    """On which it computes."""
+    threads: int
+    """With how many it computes at most; all ranks take the smallest of theirs."""
+    prepare: Callable[[DataLoader[Batch]], Iterable[Batch]]
+    """What makes a DataLoader one whose batches are on `device`."""
+    report: Report
+    """Called on every rank after each epoch."""
+    beat: Callable[[], None] = lambda: None
+    """Called at every sign of progress."""
+
+
+def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int]) -> int:
+    """Steps that an epoch has with any of these numbers of workers; raises `WrongBatchSize` as they would."""
+    found = []
+    for world_size in workers:
+        for rank in range(world_size):
+            shard = parts.shard(prepared.split("train"), rank=rank, world_size=world_size)
+            rows = sum(part.stop - part.start for part in shard)
+            share = local_batch_size(batch_size, rank=rank, world_size=world_size)
+            found.append(rows // share if share else 0)
+            check_steps(found[-1], batch_size=batch_size, world_size=world_size, num_rows=rows)
+    return min(found)
+
+
+def new_attempt(scratch: URI) -> str:
+    """The name of a run folder that no attempt has: Ray Train's own state of an earlier one is never trusted."""
+    number = max(checkpoint.attempts(scratch), default=0) + 1
+    claim = json.dumps({"token": uuid.uuid4().hex}).encode()  # so that it is known again when a reply is lost
+    while True:
+        try:
+            files.create(scratch.child(f"attempt-{number}/_attempt.json"), claim)
+        except FileExistsError:
+            number += 1
+        else:
+            return f"attempt-{number}"
+
+
+def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> None:
+    """Train `spec.recipe` on `prepared` to its last epoch, from the newest whole checkpoint of any attempt on."""
+    recipe, rank = Recipe(**spec.recipe), here.rank
+    if here.device.type == "cuda":
+        torch.cuda.set_device(here.device)  # NCCL sends objects through the current one, else the first for all
+    threads = _least(here.threads, here.world_size)
+    torch.set_num_threads(threads)
+    seed_everything(recipe.seed)
+    precision = resolve_precision(recipe.precision, here.device)
+    kind = here.device.type
+    resolved = {"workers": here.world_size, "device": kind, "precision": precision, "threads": threads}
+    elastic, most_steps = scale.limits(spec.workers), None
+    if elastic:  # neither decides what is gone on with, but the schedule needs the same steps in every epoch
+        resolved |= {"workers": str(spec.workers), "threads": 0}
+        most_steps = fewest_steps(recipe.batch_size, prepared, workers=range(elastic[0], elastic[1] + 1))
+    about = {"parameters": spec.parameters, "resolved": resolved}
+    loader = make_loader(
+        recipe,
+        spec.source,
+        prepared,
+        rank=rank,
+        world_size=here.world_size,
+        device=here.device,
+        prepare=here.prepare,
+    )
+    model = Classifier(model_of(recipe, prepared))
+    if spec.beginning:
+        checkpoint.begin_with(model, spec.beginning)
+    trainer = Trainer(recipe, model, loader, precision=precision, device=here.device, most_steps=most_steps)
+    driver.tell(f"{recipe.model} on {kind}, {precision}, {threads} threads, {loader.num_train_rows():,} training rows")
+    files.check_space(spec.scratch, needed=_CHECKPOINTS * checkpoint.size_of(trainer))
+    history = _resume(spec, trainer, about)
+    while len(history) < recipe.epochs and not _committed(spec, trainer):
+        epoch = len(history) + 1
+
+        def on_batch(at: str = f"epoch {epoch}") -> None:
+            here.beat()
+            reached("step", at)
+
+        history.append(trainer.run_epoch(epoch, on_step=reporter(epoch, recipe.epochs, rank), on_batch=on_batch))
+        if reached("report", f"epoch {epoch}") == "leave":
+            return
+        report_epoch(history, trainer, attempt, here.report, prepared=spec.source.fingerprint, about=about)
+        here.beat()
+
+
+def commit(spec: TrainSpec, *, started: float) -> None:
+    """Commit the best epoch of all attempts, unless another run was first; `started` is on the monotonic clock."""
+    if not files.exists(spec.target.child(manifest.NAME)):
+        about = {"seconds": time.monotonic() - started}
+        checkpoint.commit(spec.scratch, spec.target, prepared=spec.source, initial=spec.beginning, statistics=about)
+
+
+def _least(threads: int, world_size: int) -> int:
+    """The smallest `threads` of all ranks: each adds up its sums in the same way, wherever it runs."""
+    every: list[int] = [threads] * world_size
+    if world_size > 1:
+        dist.all_gather_object(every, threads)
+    return min(every)
+
+
+def _committed(spec: TrainSpec, trainer: Trainer) -> bool:
+    """Whether another run was first meanwhile, as rank 0 sees it."""
+    seen = [trainer.rank == 0 and files.exists(spec.target.child(manifest.NAME))]
+    if trainer.world_size > 1:
+        dist.broadcast_object_list(seen, src=0)
+    return seen[0]
+
+
+def _resume(spec: TrainSpec, trainer: Trainer, about: dict[str, Any]) -> list[EpochMetrics]:
+    """The history of the checkpoint that rank 0 chose for all ranks, its state restored; empty when there is none."""
+    chosen: list[str | None] = [None]
+    if trainer.rank == 0:
+        chosen[0] = checkpoint.newest(spec.scratch)
+    if trainer.world_size > 1:
+        dist.broadcast_object_list(chosen, src=0)
+    if chosen[0] is None:
+        return []
+    # A sum over two threads is not that over four: the rest of the run computes as its beginning did.
+    about["resolved"]["threads"] = checkpoint.threads_of(URI(chosen[0]))
+    if about["resolved"]["threads"]:
+        torch.set_num_threads(about["resolved"]["threads"])
+    history = checkpoint.restore(URI(chosen[0]), trainer, prepared=spec.source.fingerprint, about=about)
+    if trainer.rank == 0:
+        share = len(history) / trainer.recipe.epochs
+        note = "going on from the newest checkpoint"
+        driver.progress("epochs done before", len(history), len(history), note, fraction=share)
+    return history
+
+
+def report_epoch(
+    history: list[EpochMetrics], trainer: Trainer, attempt: URI, report: Report, *, prepared: str, about: dict[str, Any]
+) -> None:
+    """Save the state after the latest epoch below `attempt`, and tell of it."""
+    metrics = history[-1]
+    folder = attempt.child(f"epoch-{metrics.epoch:04d}")
+    if trainer.rank == 0:
+        checkpoint.save(folder, trainer, history, prepared=prepared, about=about)
+    report(folder, history)
+    if trainer.rank == 0:
+        note = f"validation loss {metrics.validation_loss:.4f}, accuracy {metrics.validation_accuracy:.4f}"
+        driver.progress("epochs", metrics.epoch, trainer.recipe.epochs, note, epoch=metrics.epoch)
+
+
+def reporter(epoch: int, epochs: int, rank: int) -> Callable[[int, int, float], None]:
+    """What tells of each step that it is called for, on rank 0."""
+
+    def on_step(step: int, steps: int, loss: float) -> None:
+        if rank == 0:
+            share = (epoch - 1 + step / steps) / epochs
+            what, note = f"epoch {epoch}/{epochs}, steps", f"loss {loss:.3f}"
+            driver.progress(what, step, steps, note, fraction=share, epoch=epoch)
+
+    return on_step
+
+
+def model_of(recipe: Recipe, prepared: Manifest) -> ModelSpec:
+    """The model of `recipe` for images such as those in `prepared`."""
+    metadata = prepared.columns["metadata"]
+    return ModelSpec(
+        model=recipe.model,
+        image_shape=images.shape_of(metadata),
+        classes=images.classes_of(metadata),
+        mean=tuple(prepared.statistics["mean"]),
+        std=tuple(prepared.statistics["std"]),
+    )

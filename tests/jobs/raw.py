@@ -1,0 +1,59 @@
+"""Raw datasets of a few small images, and recipes for them."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from storage import manifest, tables
+from storage.uri import DatasetURI, Root
+from tasks.jobs.spec import PreprocessSpec, TrainSpec
+from tasks.learning import images
+from tasks.learning.recipes import Recipe
+
+CLASSES = ("dark", "light", "striped")
+PREPROCESS = {"seed": 0, "validation_fraction": 0.25, "max_quarantined": 0.1}
+
+
+def write(root: Root, *, shape: tuple[int, int, int], train: int, test: int, parts: int = 3) -> DatasetURI:
+    """A raw dataset of noisy images that can be told apart, some of whose training rows have no label."""
+    random = np.random.default_rng(0)
+    uri = DatasetURI(root.child("datasets/raw/small-0123456789ab"))
+    listed = []
+    for split, count in (("train", train), ("test", test)):
+        labels = np.arange(count) % len(CLASSES)
+        pixels = random.integers(0, 120, (count, *shape), dtype=np.uint8)
+        pixels[labels == 1] += 60
+        pixels[labels == 2, ::2] += 100
+        table = images.to_table(np.arange(count), pixels, labels, classes=CLASSES)
+        if split == "train":
+            label = [None if row in (3, 40) else int(value) for row, value in enumerate(labels)]
+            table = table.set_column(2, table.schema.field("label"), [label])
+        bounds = np.linspace(0, count, parts + 1).astype(int)
+        for index, (start, stop) in enumerate(itertools.pairwise(bounds)):
+            listed.append(tables.write_part(uri, table.slice(start, stop - start), split=split, index=index))
+    schema = tables.describe(images.schema(shape, CLASSES))
+    manifest.commit(uri, kind="raw", parents={}, parameters={}, listed=listed, schema=schema)
+    return uri
+
+
+def to_prepare(root: Root, raw: DatasetURI, name: str = "prepared") -> PreprocessSpec:
+    """The job that prepares `raw`."""
+    prepared = root.child(f"datasets/prepared/{name}-0123456789ab")
+    return PreprocessSpec(storage=root, deadline_s=600, raw=raw, prepared=prepared, parameters=PREPROCESS)
+
+
+def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes: Any) -> TrainSpec:
+    """The job that trains the small model on `prepared`, in fp32, with `changes` of the recipe."""
+    usual = {"model": "small", "epochs": 3, "batch_size": 16, "precision": "fp32", "max_shift": 1}
+    recipe = Recipe(**{"name": name, "data": "mnist", **usual, **changes})
+    return TrainSpec(
+        storage=root,
+        deadline_s=600,
+        prepared=prepared,
+        checkpoint=root.child(f"checkpoints/{name}-0123456789ab"),
+        runs=root.child(f"runs/{name}-0123456789ab"),
+        recipe=recipe.to_dict(),
+        parameters={"workers": 0},
+        workers=0,
+    )

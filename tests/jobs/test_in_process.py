@@ -1,0 +1,186 @@
+"""Stages without Ray: the same bytes, checkpoints that are gone on from, and errors as jobs tell them."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from storage import files, lease, manifest
+from storage.uri import DatasetURI, Root
+from tasks.follow import JobFailed, JobRefused
+from tasks.jobs import epochs, scale
+from tasks.jobs.deadline import DeadlineExceeded
+from tasks.jobs.spec import JobSpec, TrainSpec
+from tasks.learning import checkpoint, loop, models
+from tasks.learning.modeling import Classifier
+from tasks.local import Local
+from tests.jobs import raw
+from tests.learning.training import MORE_MODELS, same
+
+
+@pytest.fixture(autouse=True)
+def more_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models of the tests."""
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
+    """150 training and 50 validation rows of 12 x 12 pixels."""
+    root = Root(str(tmp_path_factory.mktemp("prepared")))
+    spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=30))
+    run(spec)
+    return spec.target
+
+
+def run(spec: JobSpec) -> None:
+    """Do here what the job of `spec` would do."""
+    scratch = spec.scratch if isinstance(spec, TrainSpec) else Root(spec.storage).child("runs/none")
+    Local(wanted=False).run("stage", spec, target=spec.target, scratch=scratch)
+
+
+def weights(spec: TrainSpec) -> dict[str, torch.Tensor]:
+    """What was committed."""
+    return checkpoint.load_model(spec.target)[0].state_dict()
+
+
+def test_training_that_was_cut_off_goes_on_to_the_same_weights(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, cut = (raw.to_train(Root(str(tmp_path)), prepared, name=name, epochs=4) for name in ("whole", "cut"))
+    run(whole)
+    run_epoch = loop.Trainer.run_epoch
+
+    def interrupted(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
+        if epoch == 4:
+            raise KeyboardInterrupt
+        return run_epoch(trainer, epoch, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "run_epoch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(cut)
+    left = {name for name in files.children(cut.scratch.child("attempt-1")) if name.startswith("epoch-")}
+    assert "epoch-0003" in left and len(left) <= 2, "the newest checkpoint and the best are kept"
+    assert lease.holder(Root(cut.storage), cut.target) is None
+    with caplog.at_level("INFO"):
+        run(cut)
+    assert "epochs done before: 3/3" in caplog.text
+    assert same(weights(cut), weights(whole))
+    assert manifest.load(cut.target).statistics["history"] == manifest.load(whole.target).statistics["history"]
+    assert not files.exists(cut.scratch.child("attempt-1/_attempt.json")), "what is not needed any more is removed"
+
+
+def test_an_error_that_would_come_again_is_told_as_that_of_a_job(prepared: DatasetURI, tmp_path: Path) -> None:
+    spec = raw.to_train(Root(str(tmp_path)), prepared, learning_rate=1e30)
+    with pytest.raises(JobRefused, match=r"^NonFiniteLoss: training loss .* lower learning_rate \(1e\+30\)"):
+        run(spec)
+    with pytest.raises(JobRefused, match=r"^WrongBatchSize: batch_size must lie .* got 1000 with 1 workers"):
+        run(raw.to_train(Root(str(tmp_path)), prepared, batch_size=1000))
+
+
+def test_memory_that_does_not_suffice_is_permanent_and_any_other_error_is_not(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = raw.to_train(Root(str(tmp_path)), prepared)
+    for message, kind, told in (
+        ("DefaultCPUAllocator: can't allocate memory", JobRefused, "OutOfMemoryError: DefaultCPU"),
+        ("something else", JobFailed, "RuntimeError: something else"),
+    ):
+
+        def fails(*_: Any, message: str = message, **__: Any) -> None:
+            raise RuntimeError(message)
+
+        monkeypatch.setattr(epochs, "model_of", fails)
+        with pytest.raises(kind, match=f"^{told}") as caught:
+            run(spec)
+        assert type(caught.value) is kind
+
+
+def test_a_deadline_ends_training_where_it_is(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = raw.to_train(Root(str(tmp_path)), prepared).model_copy(update={"deadline_s": 0.5})
+    monkeypatch.setattr(loop.Trainer, "run_epoch", lambda *_, **__: threading.Event().wait(60))
+    with pytest.raises(DeadlineExceeded, match="not done within"):
+        run(spec)
+    assert lease.holder(Root(spec.storage), spec.target) is None
+
+
+def test_a_breakpoint_in_the_model_is_reached_in_the_process_of_the_flow(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached: list[tuple[int, bool, Any]] = []
+
+    def here() -> None:
+        reached.append((os.getpid(), threading.current_thread() is threading.main_thread(), sys.stdout))
+
+    def forward(model: Classifier, images: torch.Tensor) -> torch.Tensor:
+        breakpoint()
+        return usual(model, images)
+
+    usual = Classifier.forward
+    monkeypatch.setattr(sys, "breakpointhook", here)
+    monkeypatch.setattr(Classifier, "forward", forward)
+    run(raw.to_train(Root(str(tmp_path)), prepared, epochs=1))
+    assert set(reached) == {(os.getpid(), True, sys.stdout)}
+
+
+def test_elastic_training_has_the_same_steps_with_any_number_of_workers_and_goes_on_with_other_threads(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=2, batch_size=9).model_copy(update={"workers": "1:4"})
+    read = manifest.load(prepared)
+    by_number = [epochs.fewest_steps(9, read, workers=[number]) for number in (1, 2, 3, 4)]
+    assert len(set(by_number)) > 1, "the schedule would end too soon or too late"
+    run_epoch = loop.Trainer.run_epoch
+
+    def cut_off(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
+        assert trainer.steps_per_epoch == min(by_number)
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return run_epoch(trainer, epoch, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "run_epoch", cut_off)
+        patch.setattr(scale, "threads_here", lambda *_, **__: 2)
+        with pytest.raises(KeyboardInterrupt):
+            run(spec)
+    monkeypatch.setattr(scale, "threads_here", lambda *_, **__: 1)
+    run(spec)
+    made = manifest.load(spec.target).statistics
+    assert [epoch["step"] for epoch in made["history"]] == [min(by_number), 2 * min(by_number)]
+    assert made["resolved"] == {"workers": "1:4", "device": "cpu", "precision": "fp32", "threads": 0}
+
+
+LOADERS = ("resident", "streaming", "dataloader")
+
+
+@pytest.fixture(scope="module")
+def curves(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The validation losses of a small vision transformer on images of CIFAR's shape, with each loader."""
+    root = Root(str(tmp_path_factory.mktemp("loaders")))
+    spec = raw.to_prepare(root, raw.write(root, shape=(32, 32, 3), train=642, test=30))
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
+        run(spec)
+        for name, changes in {loader: {"loader": loader} for loader in LOADERS}.items():
+            training = raw.to_train(root, spec.target, name=name, model="vit-tiny", epochs=6, **changes)
+            run(training)
+            history = manifest.load(training.target).statistics["history"]
+            found[name] = torch.tensor([epoch["validation_loss"] for epoch in history])
+    return found
+
+
+@pytest.mark.parametrize("loader", LOADERS[1:])
+def test_every_loader_gives_the_loss_curve_of_the_others_within_tolerance(
+    curves: dict[str, torch.Tensor], loader: str
+) -> None:
+    print(curves)
+    torch.testing.assert_close(curves[loader], curves["resident"], rtol=0.1, atol=0.05)
+    assert curves[loader][-1] < curves[loader][0] / 2, "it learns"
