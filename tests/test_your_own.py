@@ -1,4 +1,4 @@
-"""Every recipe, and images of one's own, from the data to the report: the whole flow on one Ray."""
+"""Every recipe, and images of one's own, from the data to the report: the whole flow, on one Ray or without."""
 
 import dataclasses
 import functools
@@ -132,8 +132,9 @@ def test_parquet_as_hugging_face_writes_it_is_learned(flow: Flow, root: Root, tm
         images = [{"bytes": encoded(number, number % 3), "path": None} for number in range(count)]
         frame = pd.DataFrame({"image": images, "label": [number % 3 for number in range(count)]})
         _write(frame, tmp_path / "fruit" / "data" / f"{split}-00000-of-00001.parquet", features)
+    settings = SMALL | {"channels": 1}
     result = flow(
-        recipe="images-resnet18", storage=str(root), data=str(tmp_path / "fruit"), settings=SMALL | {"channels": 1}
+        recipe="images-resnet18", storage=str(root), data=str(tmp_path / "fruit"), settings=settings, workers=0
     )
     made = manifest.load(URI(result["uris"]["checkpoint"])).statistics["model"]
     assert (made["classes"], made["image_shape"]) == (names, [24, 24, 1])
@@ -165,7 +166,7 @@ def test_every_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
     else:
         monkeypatch.setattr(fashion_mnist, "DATA_SET", write_idx(tmp_path, train=50, test=10))
     settings = {"epochs": 1, "batch_size": 16, "accuracy_floor": 0.0, "precision": "fp32"}
-    result = flow(recipe=recipe, storage=str(root), source=[str(tmp_path)], settings=settings)
+    result = flow(recipe=recipe, storage=str(root), source=[str(tmp_path)], settings=settings, workers=0)
     assert result["metrics"]["num_rows"] == 10
     assert manifest.load(URI(result["uris"]["prepared"])).rows == 60
 
