@@ -114,14 +114,14 @@ def test_the_same_folder_again_is_found_and_a_new_file_makes_a_training_that_goe
     (pictures / "test" / "卵").mkdir()
     (pictures / "test" / "卵" / "first.png").write_bytes(encoded(5, 2))
     settings = SMALL | {"epochs": 1, "initialize": "champion", "margin": 1.0}
-    more = flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=settings)
+    more = flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=settings, workers=0)
     assert not any(stage["reused"] for stage in more["stages"])
     assert more["metrics"]["num_rows"] == trained["metrics"]["num_rows"] + 1
     made = manifest.load(URI(more["uris"]["checkpoint"]))
     assert made.parents["initial"] == trained["uris"]["checkpoint"]
     assert made.parameters["initialize"] == URI(trained["uris"]["checkpoint"]).fingerprint
     assert more["champion"] == more["uris"]["checkpoint"]
-    again = flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=settings)
+    again = flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=settings, workers=0)
     assert again["uris"] == more["uris"], "its own model is in charge now, and still it is the same request"
 
 
