@@ -94,7 +94,7 @@ class Cluster:
         A live job for the same `target` is followed instead of starting another. Raises `JobRefused` for an error that
         would come again and `JobFailed` for any other; when this is interrupted, a job of its own is stopped.
         """
-        client = self._connect()
+        client = self.connect()
         # The fingerprint is the same on every storage root, and a cluster may be used for several.
         name = f"{stage}-{target.fingerprint}-{hashlib.sha256(spec.storage.encode()).hexdigest()[:_ROOT_DIGITS]}-"
         try:
@@ -138,7 +138,7 @@ class Cluster:
         token.write_text(os.environ["RAY_AUTH_TOKEN"] + "\n")
         self._how_to_log_in = f"; it asks for the token in {token}"
 
-    def _connect(self) -> "JobSubmissionClient":
+    def connect(self) -> "JobSubmissionClient":
         """A client of the Jobs API, once it answers."""
         if self._child is not None and not self._child.running:
             logger().warning("the local Ray has ended: starting another")

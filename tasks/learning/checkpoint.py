@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import io
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import safetensors.torch
@@ -25,7 +26,7 @@ META = "checkpoint.json"
 WEIGHTS = "weights.safetensors"
 TRAINING = "training.pt"
 FILES = (WEIGHTS, TRAINING, META)
-"""In the order in which they are written: last the one that holds the digests of the others."""
+"""The last one is written last: it holds the digests of the others."""
 _STATES = 3
 """Tensors kept of each parameter: itself and AdamW's two moments."""
 
@@ -70,12 +71,17 @@ class WrongResume(ValueError):
 def save(folder: URI, trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> None:
     """Write the state after the latest epoch to `folder`, which is whole once the last of its files is there.
 
-    `about` gives `Meta`'s parameters and resolved.
+    `about` gives `Meta`'s parameters and resolved. While one file is put together, the other is on its way to storage.
     """
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in trainer.model.state_dict().items()}
-    buffer = io.BytesIO()
-    torch.save({"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}, buffer)
-    content = {WEIGHTS: safetensors.torch.save(state), TRAINING: buffer.getvalue()}
+
+    def stored(name: str, content: bytes) -> str:
+        files.replace(folder.child(name), content)
+        return hashlib.sha256(content).hexdigest()
+
+    with ThreadPoolExecutor() as pool:
+        training = pool.submit(stored, TRAINING, _training_state(trainer))
+        weights = pool.submit(stored, WEIGHTS, _weights(trainer))
+    digests = {WEIGHTS: weights.result(), TRAINING: training.result()}
     meta = Meta(
         model=dataclasses.asdict(trainer.model.spec),
         recipe=trainer.recipe.to_dict(),
@@ -83,12 +89,21 @@ def save(folder: URI, trainer: Trainer, history: list[EpochMetrics], *, prepared
         epoch=history[-1].epoch,
         step=history[-1].step,
         history=[dataclasses.asdict(metrics) for metrics in history],
-        sha256={name: hashlib.sha256(data).hexdigest() for name, data in content.items()},
+        sha256=digests,
         **about,
     )
-    content[META] = meta.signed().model_dump_json(indent=1).encode()
-    for name in FILES:
-        files.replace(folder.child(name), content[name])
+    files.replace(folder.child(META), meta.signed().model_dump_json(indent=1).encode())
+
+
+def _training_state(trainer: Trainer) -> bytes:
+    buffer = io.BytesIO()
+    torch.save({"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}, buffer)
+    return buffer.getvalue()
+
+
+def _weights(trainer: Trainer) -> bytes:
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in trainer.model.state_dict().items()}
+    return safetensors.torch.save(state)
 
 
 def size_of(trainer: Trainer) -> int:

@@ -61,15 +61,12 @@ def _check_runs(child: Child) -> None:
         raise RuntimeError(f"an arm ended:\n{child.output()[-4000:]}")
 
 
-def serve(can: Mapping[str, Work], *, address: str | None = None) -> None:
-    """The side that answers, on every rank: do what is asked until nobody asks any more.
-
-    `address` is where to answer, for ranks that did not inherit it.
-    """
+def serve(can: Mapping[str, Work]) -> None:
+    """The side that answers, on every rank: do what is asked until nobody asks any more."""
     rank, world_size = _rank_and_world_size()
     connection = None
     if rank == 0:
-        port, key = json.loads(address or os.environ[_WHERE])
+        port, key = json.loads(os.environ[_WHERE])
         connection = Client(("127.0.0.1", port), authkey=bytes.fromhex(key))
     while True:
         asked: list[str | None] = [None]
@@ -85,11 +82,6 @@ def serve(can: Mapping[str, Work], *, address: str | None = None) -> None:
         answer = can[asked[0]]()
         if connection is not None:
             connection.send(answer)
-
-
-def own_address() -> str:
-    """Where this process was told to answer, to be handed on."""
-    return os.environ[_WHERE]
 
 
 def _rank_and_world_size() -> tuple[int, int]:

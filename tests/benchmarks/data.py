@@ -1,21 +1,20 @@
 """The images that all arms work on: MNIST, or the sample of it, and as much of either as is asked for."""
 
+import dataclasses
 import tempfile
 from pathlib import Path
 
 import numpy as np
 
-from storage import manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.download import write_split
-from tasks.learning import datasets, images
+from tasks.download import ingest
+from tasks.learning import datasets
 from tasks.learning.datasets import DataSet, Split
 from tasks.learning.datasets.mnist_sample import FOLDER
 from tasks.learning.sources import fetch, mirror_address
 
-DATA_SET = datasets.load("mnist")
-"""What all datasets of the benchmark are said to be of."""
 SAMPLE = "sample"
+"""The source that is the sample which comes with the project."""
 
 
 def load(source: str) -> dict[str, Split]:
@@ -28,7 +27,7 @@ def load(source: str) -> dict[str, Split]:
 
 def of(source: str) -> DataSet:
     """The data set that lies at `source`."""
-    return datasets.load("mnist-sample") if source == SAMPLE else DATA_SET
+    return datasets.load("mnist-sample" if source == SAMPLE else "mnist")
 
 
 def address(source: str) -> str:
@@ -42,20 +41,9 @@ def tiled(split: Split, times: int) -> Split:
     return Split(name=split.name, images=np.concatenate(moved), labels=np.tile(split.labels, times))
 
 
-def write_raw(root: Root, splits: dict[str, Split], *, name: str) -> DatasetURI:
-    """A committed raw dataset of these splits; `name` ends in a fingerprint."""
+def write_raw(root: Root, splits: dict[str, Split], *, source: str, name: str) -> DatasetURI:
+    """A committed raw dataset of `splits`, said to be of the data set at `source`; `name` ends in a fingerprint."""
     uri = DatasetURI(root.child(f"datasets/raw/{name}"))
-    listed = [file for split in splits.values() for file in write_split(DATA_SET, uri, split)]
-    counts = {split.name: np.bincount(split.labels, minlength=10).tolist() for split in splits.values()}
-    manifest.commit(
-        uri,
-        kind="raw",
-        parents={},
-        parameters={"data": DATA_SET.name},
-        listed=listed,
-        schema=tables.describe(images.schema(DATA_SET.image_shape, DATA_SET.classes)),
-        statistics={
-            "class_counts": {split: dict(zip(DATA_SET.classes, n, strict=True)) for split, n in counts.items()}
-        },
-    )
+    made = dataclasses.replace(of(source), files=(), read=lambda folder: iter(splits.values()))
+    ingest(made, uri, scratch=root.child(f"runs/{name}"), log=lambda *_: None)
     return uri

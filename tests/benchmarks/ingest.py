@@ -11,9 +11,8 @@ import pyarrow.parquet as pq
 from storage.uri import DatasetURI
 from tasks.download import write_split
 from tasks.learning import images
-from tests.benchmarks import seed
+from tests.benchmarks import data, seed
 from tests.benchmarks.arm import serve
-from tests.benchmarks.data import DATA_SET, load, tiled
 
 _SEED_ROWS = 2_000
 
@@ -24,15 +23,15 @@ def main() -> None:
     parser.add_argument("--times", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    split = tiled(load(given.source)["train"], given.times)
+    data_set, split = data.of(given.source), data.tiled(data.load(given.source)["train"], given.times)
     rows = len(split.labels)
 
     def ours() -> int:
-        write_split(DATA_SET, DatasetURI(str(given.out / "ours-000000000000")), split)
+        write_split(data_set, DatasetURI(str(given.out / "ours-000000000000")), split)
         return rows
 
     def plain() -> int:
-        table = images.to_table(split.labels, split.images, split.labels, classes=DATA_SET.classes)
+        table = images.to_table(split.labels, split.images, split.labels, classes=data_set.classes)
         pq.write_table(table, given.out / "plain.parquet", compression="zstd", use_dictionary=["id", "label"])
         return rows
 

@@ -22,7 +22,7 @@ from tasks.learning import recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision
 from tasks.learning.recipes import Recipe
-from tests.benchmarks.arm import own_address, serve
+from tests.benchmarks.arm import serve
 
 _EPOCHS = 1000
 """More than are ever asked for: the schedule has to know their number."""
@@ -97,7 +97,7 @@ def work(config: dict[str, Any]) -> None:
     prepared_rows = sum(file.rows or 0 for file in prepared.split("train"))
     can = {"epoch": epoch, "checkpoint": checkpoint}
     can |= {"resident": lambda: feed(loader.loader), "streaming": lambda: feed(streaming)}
-    serve(can, address=config["address"])
+    serve(can)
 
 
 def main() -> None:
@@ -128,7 +128,6 @@ def main() -> None:
             "prepared": given.prepared,
             "scratch": given.scratch,
             "threads": max(1, cores // given.workers),
-            "address": own_address(),
         },
         scaling_config=ScalingConfig(num_workers=given.workers, resources_per_worker={"CPU": 1}),
         datasets={split: parts.read(prepared, parts.whole(made.split(split))) for split in Shards.splits},

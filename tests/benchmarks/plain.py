@@ -232,6 +232,23 @@ def arm(prepared: Path, store: Path, *, batch_size: int) -> None:
     serve({"epoch": epoch, "feed": feed, "checkpoint": checkpoint})
 
 
+def predict_arm(test: Path, out: Path) -> None:
+    """Read, predict and write a folder of Parquet files each time it is asked."""
+    from tests.benchmarks.arm import serve
+
+    few = Split(images=torch.zeros(512, 28, 28, 1, dtype=torch.uint8), labels=torch.zeros(512, dtype=torch.int64))
+    few.images[0] = 1
+    script = Script(few, few, batch_size=128, epochs=1, bf16=has_bf16())
+
+    def predict() -> dict[str, float]:
+        started = time.perf_counter()
+        split = read_split(test)
+        write_predictions(out, script.predict(split.images), split.labels)
+        return {"seconds": time.perf_counter() - started, "rows": float(len(split.labels))}
+
+    serve({"predict": predict})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.plain", description=__doc__)
     parser.add_argument("--source", help="address of the data set's files")
@@ -239,9 +256,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--prepared", type=Path, help="be an arm that trains on this dataset")
+    parser.add_argument("--test", type=Path, help="be an arm that predicts this folder")
     given = parser.parse_args()
     if given.prepared:
         arm(given.prepared, given.out, batch_size=given.batch_size)
+    elif given.test:
+        predict_arm(given.test, given.out)
     else:
         whole(given.source, given.out, epochs=given.epochs, batch_size=given.batch_size)
 

@@ -30,7 +30,6 @@ class Ratio:
     """The arm beside it; ones where the figure is a ratio already or has a bar of its own."""
     unit: str
     bar: Bar
-    note: str = ""
 
     @property
     def ratios(self) -> list[float]:
@@ -44,7 +43,9 @@ class Ratio:
 
     @property
     def noise(self) -> float:
-        """Median distance of the pairs' ratios from their median, as a standard deviation; 0 of a single pair."""
+        """Median distance of the pairs' ratios from their median, as a standard deviation; unknown of a single pair."""
+        if len(self.ratios) == 1:
+            return float("inf")
         return 1.4826 * statistics.median(abs(ratio - self.median) for ratio in self.ratios)
 
     @property

@@ -1,0 +1,26 @@
+"""Two convolutions and two linear layers: for trying things out, where accuracy is not the point."""
+
+import torch
+from torch import Tensor, nn
+
+
+def build(*, channels: int, num_classes: int) -> nn.Module:
+    """A network for images of any size; weights at random."""
+    return SmallCNN(channels=channels, num_classes=num_classes)
+
+
+class SmallCNN(nn.Module):
+    """About 50,000 parameters, whatever the size of the images (BCHW)."""
+
+    def __init__(self, *, channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            *(nn.Conv2d(channels, 16, kernel_size=3, stride=2, padding=1), nn.ReLU()),
+            *(nn.Conv2d(16, 32, kernel_size=3, stride=2, padding=1), nn.ReLU()),
+            nn.AdaptiveAvgPool2d(4),
+        )
+        self.head = nn.Sequential(nn.Linear(32 * 4 * 4, 64), nn.ReLU(), nn.Linear(64, num_classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.flatten(self.features(images), 1))
+        return logits

@@ -1,0 +1,68 @@
+"""The orchestration arms, in one process with a warm server: the flow, and the same stages called as functions."""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flows.pipeline import mnist
+from flows.server import own_server
+from tasks import plan as planning
+from tasks.cluster import session
+from tasks.download import download
+from tasks.evaluate import evaluate
+from tasks.learning import recipes
+from tasks.predict import predict
+from tasks.preprocess import preprocess
+from tasks.promote import promote
+from tasks.report import report
+from tasks.stage import collected
+from tasks.train import train
+from tests.benchmarks import data
+from tests.benchmarks.arm import serve
+
+
+def functions(storage: str, recipe: str, source: str) -> None:
+    """What the flow does, without Prefect."""
+    plan = planning.make(storage=storage, recipe=recipes.load(recipe))
+    with collected(), session(wanted=plan.needs_ray(), workers=None) as cluster:
+        raw = download.fn(plan, [data.address(source)])
+        prepared = preprocess.fn(raw, plan, cluster)
+        checkpoint = train.fn(prepared, plan, cluster)
+        predictions = predict.fn(checkpoint, prepared, plan, cluster)
+        evaluation = evaluate.fn(predictions, plan)
+        decision = promote.fn(checkpoint, evaluation, plan, cluster)
+        report.fn(checkpoint, predictions, evaluation, decision, plan)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.orchestration", description=__doc__)
+    parser.add_argument("--source", required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    given = parser.parse_args()
+    given.folder.mkdir(parents=True)
+    recipe = "mnist-sample-resnet18" if given.source == data.SAMPLE else "mnist-resnet18"
+
+    def timed(work: Callable[[str], Any]) -> dict[str, float]:
+        with tempfile.TemporaryDirectory(dir=given.folder) as storage:
+            started = time.perf_counter()
+            work(storage)
+            return {"seconds": time.perf_counter() - started}
+
+    os.environ.setdefault("PREFECT_HOME", str(given.folder / "prefect"))
+    with own_server():
+        serve(
+            {
+                "flow": lambda: timed(
+                    lambda storage: mnist(recipe=recipe, storage=storage, source=[data.address(given.source)])
+                ),
+                "functions": lambda: timed(lambda storage: functions(storage, recipe, given.source)),
+            }
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Lines 1 to 8: one stage of ours beside the same work by hand."""
+
+import sys
+import time
+from collections.abc import Iterator
+
+from storage import manifest
+from tasks.cluster import session
+from tests.benchmarks import data, seed
+from tests.benchmarks.arm import started
+from tests.benchmarks.bench import Bench, at_least, at_most, rate, rate_of, seconds_of
+from tests.benchmarks.ratios import Ratio, in_turn
+
+
+def ingest(bench: Bench) -> Iterator[Ratio]:
+    """1: from images in memory to Parquet on the disk."""
+    times = 16
+    arguments = ["--source", bench.source, "--times", str(times), "--out", str(bench.fresh("ingest"))]
+    with started("ingest", *arguments) as arm:
+        arm.ask("ours"), arm.ask("plain")
+        ours, plain = in_turn(rate_of(arm, "ours"), rate_of(arm, "plain"), pairs=bench.pairs)
+        what = f"ingest, {times}x: ours / plain `pq.write_table`"
+        yield Ratio(number=1, what=what, ours=ours, other=plain, unit="rows/s", bar=at_least(0.9))
+        ours, notebook = in_turn(rate_of(arm, "ours"), rate_of(arm, "seed"), pairs=bench.pairs)
+        what = f"ingest, {times}x: ours / notebook"
+        yield Ratio(number=1, what=what, ours=ours, other=notebook, unit="rows/s", bar=at_least(50))
+
+
+def training(bench: Bench) -> Iterator[Ratio]:
+    """2, 3, 4 and 8: feeding, steps and checkpoints of one worker."""
+    store = bench.fresh("store")
+    store.mkdir()
+    ours_arguments = ["--prepared", bench.prepared, "--scratch", str(bench.fresh("scratch"))]
+    plain_arguments = ["--prepared", bench.prepared, "--out", str(store)]
+    with started("ours", *ours_arguments) as ours, started("plain", *plain_arguments) as plain:
+        for work in ("resident", "streaming"):
+            ours.ask(work), plain.ask("feed")
+            mine, other = in_turn(rate_of(ours, work), rate_of(plain, "feed"), pairs=bench.pairs)
+            what = f"feeding, batches of 128: {work} / slices of a tensor"
+            bar = at_least(0.95 if work == "resident" else 0.3)
+            yield Ratio(number=2, what=what, ours=mine, other=other, unit="rows/s", bar=bar)
+        ours.ask("epoch"), plain.ask("epoch")
+        waited: list[float] = []
+
+        def epoch() -> float:
+            found = ours.ask("epoch")
+            waited.append(found["waited"] / found["seconds"])
+            return rate(found)
+
+        mine, other = in_turn(epoch, rate_of(plain, "epoch"), pairs=bench.pairs)
+        what = "waiting for data / epoch"
+        yield Ratio(number=3, what=what, ours=waited, other=[1.0] * len(waited), unit="", bar=at_most(0.01))
+        what = "training, 1 worker: ours / plain"
+        yield Ratio(number=4, what=what, ours=mine, other=other, unit="images/s", bar=at_least(0.97))
+        mine, other = in_turn(seconds_of(ours, "checkpoint"), seconds_of(plain, "checkpoint"), pairs=bench.pairs)
+        what = "checkpoint: blocked in ours / `torch.save` and copy"
+        yield Ratio(number=8, what=what, ours=mine, other=other, unit="s", bar=at_most(1.5))
+
+
+def ddp(bench: Bench) -> Iterator[Ratio]:
+    """6: two workers with one thread each."""
+    store = bench.fresh("store")
+    store.mkdir()
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    ours_arguments = ["--prepared", bench.prepared, "--scratch", str(bench.fresh("scratch")), "--workers", "2"]
+    plain_arguments = ["--prepared", bench.prepared, "--out", str(store)]
+    with (
+        started("ours", *ours_arguments) as ours,
+        started("plain", *plain_arguments, launcher=torchrun, threads=1) as plain,
+    ):
+        ours.ask("epoch"), plain.ask("epoch")
+        mine, other = in_turn(rate_of(ours, "epoch"), rate_of(plain, "epoch"), pairs=bench.pairs)
+        what = "training, 2 workers x 1 thread: ours / torchrun"
+        yield Ratio(number=6, what=what, ours=mine, other=other, unit="images/s", bar=at_least(0.97))
+
+
+def notebook(bench: Bench) -> Iterator[Ratio]:
+    """5: a whole training call of three epochs, Ray running."""
+    epochs, split = 3, bench.splits["train"]
+    rows = sum(file.rows or 0 for file in manifest.load(bench.prepared).split("train"))
+    parquet = bench.fresh("seed").with_suffix(".parquet")
+    seed.write(parquet, split.images[:rows], split.labels[:rows])
+
+    def theirs() -> float:
+        asked = ["--parquet", str(parquet), "--out", str(bench.fresh("seed")), "--epochs", str(epochs)]
+        said = bench.module("seed", *asked, "--batch-size", str(bench.recipe.batch_size))
+        return float(said.rpartition("seconds ")[2].split()[0])
+
+    def mine() -> float:
+        with session(wanted=True, workers=None) as cluster:
+            cluster.connect()
+            begun = time.perf_counter()
+            bench.train(cluster, epochs=epochs)
+            return time.perf_counter() - begun
+
+    other, ours = in_turn(theirs, mine, pairs=bench.few_pairs)
+    what = f"training call of {epochs} epochs: notebook / ours"
+    yield Ratio(number=5, what=what, ours=other, other=ours, unit="s", bar=at_least(2))
+
+
+def prediction(bench: Bench) -> Iterator[Ratio]:
+    """7: sixteen times the test set, from the start of the actors to the last file."""
+    times = 16
+    dataset = bench.write_raw({"test": data.tiled(bench.splits["test"], times)})
+    rows = sum(file.rows or 0 for file in manifest.load(dataset).files)
+    plain_arguments = ["--test", f"{dataset}/test", "--out", str(bench.fresh("predictions"))]
+    with session(wanted=True, workers=None) as cluster, started("plain", *plain_arguments) as plain:
+        model = bench.train(cluster, epochs=1)
+
+        def mine() -> float:
+            return rows / float(manifest.load(bench.predict(cluster, model, dataset)).statistics["seconds"])
+
+        mine(), plain.ask("predict")
+        ours, other = in_turn(mine, rate_of(plain, "predict"), pairs=bench.pairs)
+    what = f"prediction, {times}x the test set: ours / plain loop and `pq.write_table`"
+    yield Ratio(number=7, what=what, ours=ours, other=other, unit="rows/s", bar=at_least(0.85))

@@ -1,0 +1,121 @@
+"""Lines 9 to 12: whole runs of the command line, or of the flow."""
+
+import json
+import shutil
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.learning.datasets import Split
+from tests.benchmarks import data
+from tests.benchmarks.arm import started
+from tests.benchmarks.bench import Bench, at_most, seconds_of
+from tests.benchmarks.ratios import Ratio, in_turn
+from tests.faults.history import History
+from tests.runs import Run, await_that
+
+_STAGES_THAT_GROW = ("preprocess", "train", "predict")
+
+
+def orchestration(bench: Bench) -> Iterator[Ratio]:
+    """9: the flow against the same functions, called one after the other."""
+    with started("orchestration", "--source", bench.source, "--folder", str(bench.fresh("orchestration"))) as arm:
+        ours, other = in_turn(seconds_of(arm, "flow"), seconds_of(arm, "functions"), pairs=bench.few_pairs)
+    what = "orchestration: the flow / the same stages called directly"
+    yield Ratio(number=9, what=what, ours=ours, other=other, unit="s", bar=at_most(1.02))
+
+
+def whole(bench: Bench) -> Iterator[Ratio]:
+    """10: the command line from nothing, against one script that does the same."""
+
+    def mine() -> float:
+        begun = time.perf_counter()
+        storage = bench.fresh("whole")
+        bench.pipeline(storage, "--source", data.address(bench.source)).result()
+        seconds = time.perf_counter() - begun
+        shutil.rmtree(storage)
+        return seconds
+
+    def plain() -> float:
+        begun = time.perf_counter()
+        asked = ["--source", data.address(bench.source).rstrip("/"), "--out", str(bench.fresh("plain"))]
+        recipe = bench.recipe
+        bench.module("plain", *asked, "--epochs", str(recipe.epochs), "--batch-size", str(recipe.batch_size))
+        return time.perf_counter() - begun
+
+    ours, other = in_turn(mine, plain, pairs=bench.few_pairs)
+    what = "the whole command, from nothing / one plain script"
+    yield Ratio(number=10, what=what, ours=ours, other=other, unit="s", bar=at_most(1.3))
+
+
+def cold_start(bench: Bench) -> Iterator[Ratio]:
+    """11: from the command to the first optimizer step, raw data at hand."""
+    seconds, counted = [], []
+    for _ in range(2 if bench.quick else 3):
+        storage, path = bench.fresh("cold"), bench.fresh("history")
+        history, begun = History(path), time.time()
+        plan = json.dumps({"history": str(path), "strike": None})
+        run = bench.pipeline(storage, "--data", bench.raw, env={"PIPELINE_STRIKE": plan})
+        try:
+            await_that(lambda: _first_step(history) or run.process.poll() is not None)  # noqa: B023
+            assert run.process.poll() is None, run.log.read_text()[-4000:]
+            seconds.append(_first_step(history) - begun)
+            counted.append(len(run.processes()))
+        finally:
+            run.process.terminate()
+            run.process.wait()
+            shutil.rmtree(storage, ignore_errors=True)
+    what = f"cold start: from the command to the first step, {statistics.median(counted):.0f} processes"
+    ones = [1.0] * len(seconds)
+    yield Ratio(number=11, what=what, ours=seconds, other=ones, unit="s", bar=at_most(30))
+
+
+def growth(bench: Bench) -> Iterator[Ratio]:
+    """12: preprocess, one epoch and predict with a small model on 1, 4 and 16 times the data."""
+    few = {name: Split(name, split.images[:640], split.labels[:640]) for name, split in bench.splits.items()}
+    datasets = {0: bench.write_raw(few)}
+    for times in (1, 4, 16):
+        datasets[times] = bench.write_raw({name: data.tiled(split, times) for name, split in bench.splits.items()})
+    took: dict[int, list[float]] = {times: [] for times in datasets}
+    peak: dict[int, list[float]] = {times: [] for times in datasets}
+    for _ in range(bench.few_pairs):
+        for times, dataset in datasets.items():
+            storage = bench.fresh("growth")
+            settings = ("model=small-cnn", "epochs=1", "loader=streaming", "accuracy_floor=0")
+            run = bench.pipeline(storage, "--data", dataset, *[word for one in settings for word in ("--set", one)])
+            peak[times].append(_peak_memory(run) / 2**20)
+            took[times].append(_seconds_of_stages(run.result()))
+            shutil.rmtree(storage)
+    ours = [sixteen - fixed for sixteen, fixed in zip(took[16], took[0], strict=True)]
+    other = [one - fixed for one, fixed in zip(took[1], took[0], strict=True)]
+    what = "growth: seconds for 16x / 1x, the fixed start subtracted"
+    yield Ratio(number=12, what=what, ours=ours, other=other, unit="s", bar=at_most(16.8))
+    what = "growth: peak memory of all processes and the object store, streaming, 16x / 4x"
+    yield Ratio(number=12, what=what, ours=peak[16], other=peak[4], unit="MiB", bar=at_most(1.25))
+
+
+def _first_step(history: History) -> float:
+    """When it was, in seconds since 1970; 0 while there is none."""
+    return next((float(event["s"]) for event in history.events() if event["point"] == "step"), 0.0)
+
+
+def _seconds_of_stages(summary: dict[str, Any]) -> float:
+    return sum(float(stage["seconds"]) for stage in summary["stages"] if stage["name"] in _STAGES_THAT_GROW)
+
+
+def _peak_memory(run: Run) -> float:
+    """Bytes that all its processes held at most at once, what they share counted once, until it ended."""
+    most = 0
+    while run.process.poll() is None:
+        held = 0
+        for pid in run.processes():
+            try:
+                rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            except OSError:
+                continue
+            held += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
+        most = max(most, held)
+        time.sleep(0.5)
+    return float(most)
