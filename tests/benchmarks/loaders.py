@@ -1,4 +1,4 @@
-"""How fast each loader feeds one epoch in one process: `python -m tests.benchmarks.loaders PREPARED [BATCH_SIZE]`.
+"""How fast each loader feeds one epoch in one thread: `python -m tests.benchmarks.loaders PREPARED [BATCH_SIZE]`.
 
 They take turns, another one first in each round; the medians are over the rounds.
 """
@@ -25,6 +25,7 @@ _ROUNDS = 7
 
 
 def main() -> None:
+    torch.set_num_threads(1)  # several wait for each other at every batch, for long when something else runs
     uri, batch_size = DatasetURI(sys.argv[1]), int((*sys.argv, "128")[2])
     prepared, recipe, device = manifest.load(uri), recipes.load("mnist-resnet18"), torch.device("cpu")
 
