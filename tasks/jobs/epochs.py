@@ -9,16 +9,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader
 
 from storage import files, manifest
 from storage.hooks import reached
 from storage.manifest import Manifest
 from storage.uri import URI
 from tasks.jobs import driver, parts, scale
-from tasks.jobs.loaders import Feed, make_loader
+from tasks.jobs.loaders import make_loader
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import checkpoint, images
-from tasks.learning.loop import EpochMetrics, Trainer, check_steps, local_batch_size, seed_everything
+from tasks.learning.loop import Batch, EpochMetrics, Trainer, check_steps, local_batch_size, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
 
@@ -40,8 +41,8 @@ class Place:
     """On which it computes."""
     threads: int
     """With how many it computes at most; all ranks take the smallest of theirs."""
-    feed: Feed
-    """Where its rows come from."""
+    prepare: Callable[[DataLoader[Batch]], Iterable[Batch]]
+    """What makes a DataLoader one whose batches are on `device`."""
     report: Report
     """Called on every rank after each epoch."""
     beat: Callable[[], None] = lambda: None
@@ -90,7 +91,15 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> Non
         resolved |= {"workers": str(spec.workers), "threads": 0}
         most_steps = fewest_steps(recipe.batch_size, prepared, workers=range(elastic[0], elastic[1] + 1))
     about = {"parameters": spec.parameters, "resolved": resolved}
-    loader = make_loader(recipe, prepared, here.feed, rank=rank, world_size=here.world_size, device=here.device)
+    loader = make_loader(
+        recipe,
+        spec.source,
+        prepared,
+        rank=rank,
+        world_size=here.world_size,
+        device=here.device,
+        prepare=here.prepare,
+    )
     model = Classifier(model_of(recipe, prepared))
     trainer = Trainer(recipe, model, loader, precision=precision, device=here.device, most_steps=most_steps)
     driver.tell(f"{recipe.model} on {kind}, {precision}, {threads} threads, {loader.num_train_rows():,} training rows")

@@ -1,7 +1,9 @@
 """Committed parts: exactly the listed rows, each file checked against its SHA-256 as it is read."""
 
 import dataclasses
+from collections import deque
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,6 +14,9 @@ from storage.uri import DatasetURI
 
 if TYPE_CHECKING:
     from ray.data import Dataset
+
+_AHEAD = 2
+"""Parts that are read before they are asked for, of at most 64 MiB of pixels each."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +64,21 @@ def read_here(uri: DatasetURI, slices: Sequence[Slice], *, numbered: bool = Fals
     """What `read` gives, a table for each slice, read in this process."""
     for part, first in zip(slices, starts(slices), strict=True):
         yield read_slice(uri, part, first=first if numbered else None)
+
+
+def read_ahead(uri: DatasetURI, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+    """What `read_here` gives, the next ones being read meanwhile in other threads."""
+    waiting: deque[Future[pa.Table]] = deque()
+    pool = ThreadPoolExecutor(_AHEAD)
+    try:
+        for part in slices:
+            waiting.append(pool.submit(read_slice, uri, part, first=None))
+            if len(waiting) > _AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def read_slice(uri: DatasetURI, part: Slice, *, first: int | None) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Ray job: Ray Train's DDP over Ray Data's shards; goes on from the newest whole checkpoint of any earlier attempt."""
+"""Ray job: Ray Train's DDP, each rank on its own rows; goes on from the newest whole checkpoint of any attempt."""
 
 import functools
 import os
@@ -6,13 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import ray.data
 import ray.train
 from ray.train import (
     Checkpoint,
     CheckpointConfig,
     CheckpointUploadMode,
-    DataConfig,
     FailureConfig,
     RunConfig,
     ScalingConfig,
@@ -20,14 +18,14 @@ from ray.train import (
 from ray.train.torch import TorchConfig, TorchTrainer, get_device, prepare_data_loader
 
 from storage import hooks, manifest
-from storage.manifest import File, Manifest
-from storage.uri import URI, DatasetURI
-from tasks.jobs import driver, epochs, parts, permanent, scale
-from tasks.jobs.loaders import Feed
+from storage.uri import URI
+from tasks.jobs import driver, epochs, permanent, scale
 from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.watchdog import watched
 from tasks.learning.loop import EpochMetrics
 
+prepare = functools.partial(prepare_data_loader, add_dist_sampler=False)
+"""Makes a DataLoader one whose batches are on the worker's device; which rows it gives is said already."""
 _MAX_FAILURES = 3
 _MAX_PREEMPTIONS = 100
 """How often a node may be taken away by whoever lends it; that is nobody's fault, but not to go on for ever."""
@@ -61,8 +59,6 @@ def run(spec: TrainSpec) -> None:
             accelerator_type=spec.needs.accelerator_type or None,
         ),
         torch_config=TorchConfig(timeout_s=max(1, int(spec.stall_s))),
-        datasets={split: parts.read(spec.source, parts.whole(prepared.split(split))) for split in Shards.splits},
-        dataset_config=Shards(spec.source, prepared),
         run_config=RunConfig(
             name=attempt,
             storage_path=str(spec.scratch),
@@ -79,27 +75,6 @@ def run(spec: TrainSpec) -> None:
     finally:
         permanent.raise_left(spec.scratch.child(attempt))
     epochs.commit(spec, started=started)
-
-
-class Shards(DataConfig):
-    """Gives every rank its own rows of each split, every row to exactly one rank; Ray's equal split would drop some."""
-
-    splits = ("train", "validation")
-
-    def __init__(self, uri: DatasetURI, prepared: Manifest) -> None:
-        super().__init__()
-        self._uri = uri
-        self._listed = {split: prepared.split(split) for split in self.splits}
-
-    def configure(self, datasets: dict[str, Any], world_size: int, *args: Any, **kwargs: Any) -> list[dict[str, Any]]:
-        """One iterator for each rank and each of `datasets`."""
-        return [
-            {name: self._shard(name, rank, world_size).iterator() for name in datasets} for rank in range(world_size)
-        ]
-
-    def _shard(self, split: str, rank: int, world_size: int) -> ray.data.Dataset:
-        listed: list[File] = self._listed[split]
-        return parts.read(self._uri, parts.shard(listed, rank=rank, world_size=world_size))
 
 
 def train_on_one_rank(config: dict[str, Any]) -> None:
@@ -131,20 +106,11 @@ def _train(spec: TrainSpec, attempt: URI, *, threads: int, beat: Callable[[], No
         world_size=context.get_world_size(),
         device=get_device(),
         threads=scale.threads_here(threads, sharing=context.get_local_world_size()),
-        feed=feed_of(spec.source, prepared),
+        prepare=prepare,
         report=report,
         beat=beat,
     )
     epochs.train(spec, prepared, attempt, here)
-
-
-def feed_of(uri: DatasetURI, prepared: Manifest) -> Feed:
-    """Where this rank's rows come from: Ray Train's shards, and for a DataLoader the parts themselves."""
-    return Feed(
-        shard=lambda split: ray.train.get_dataset_shard(split).iter_batches(batch_format="pyarrow", batch_size=None),
-        whole=lambda split: parts.read_here(uri, parts.whole(prepared.split(split))),
-        prepare=functools.partial(prepare_data_loader, add_dist_sampler=False),
-    )
 
 
 def report(folder: URI, history: list[EpochMetrics]) -> None:

@@ -4,13 +4,11 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 
-import pyarrow as pa
 import torch
 
 from storage import files, manifest
 from storage.uri import URI
-from tasks.jobs import epochs, parts, permanent, scale
-from tasks.jobs.loaders import Feed
+from tasks.jobs import epochs, permanent, scale
 from tasks.jobs.spec import TrainSpec
 from tasks.learning.loop import Batch, EpochMetrics
 
@@ -25,16 +23,12 @@ def run(spec: TrainSpec) -> None:
     epochs.fewest_steps(spec.recipe["batch_size"], prepared, workers=[1])
     attempt = spec.scratch.child(epochs.new_attempt(spec.scratch))
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-    def read(split: str) -> Iterator[pa.Table]:
-        return parts.read_here(spec.source, parts.whole(prepared.split(split)))
-
     here = epochs.Place(
         rank=0,
         world_size=1,
         device=device,
         threads=scale.threads_here(os.cpu_count() or 1, sharing=1),
-        feed=Feed(shard=read, whole=read, prepare=lambda loader: on_device(device, loader)),
+        prepare=lambda loader: on_device(device, loader),
         report=keep_newest_and_best,
     )
     try:

@@ -103,7 +103,8 @@ def _training_state(trainer: Trainer) -> bytes:
 
 def _weights(trainer: Trainer) -> bytes:
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in trainer.model.state_dict().items()}
-    return safetensors.torch.save(state)
+    content: bytes = safetensors.torch.save(state)
+    return content
 
 
 def size_of(trainer: Trainer) -> int:

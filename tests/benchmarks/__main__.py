@@ -44,7 +44,8 @@ def main() -> int:
             begun = time.monotonic()
             for ratio in LINES[name](bench):
                 ratios.append(ratio)
-                console.print(f"{ratio.what}: {ratio.median:.3g} ({ratio.bar}, {ratio.verdict})", highlight=False)
+                judged = f" ({ratio.bar}, {ratio.verdict})" if ratio.bar else ""
+                console.print(f"{ratio.what}: {ratio.median:.3g}{judged}", highlight=False)
             console.print(f"  {name}: {time.monotonic() - begun:.0f} s", highlight=False, style="dim")
     about["load after"] = os.getloadavg()
     report = markdown(ratios, about)
@@ -104,7 +105,7 @@ def markdown(ratios: Sequence[Ratio], about: dict[str, Any]) -> str:
                 *(
                     f"{ratio.median:.3g}",
                     f"{ratio.noise:.2g}" if len(ratio.ours) > 1 else "one pair",
-                    str(ratio.bar),
+                    str(ratio.bar or ""),
                     ratio.verdict,
                 ),
             )

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 import os
 import time
 from collections.abc import Iterator
@@ -13,10 +14,9 @@ from storage import manifest
 from storage.uri import URI, DatasetURI
 from tasks.capacity import SPARE_CPUS
 from tasks.cluster import JOB_ENV
-from tasks.jobs import driver, parts, train
+from tasks.jobs import driver, train
 from tasks.jobs.epochs import model_of, report_epoch, reporter
 from tasks.jobs.loaders import make_loader
-from tasks.jobs.train import Shards
 from tasks.jobs.watchdog import watched
 from tasks.learning import recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
@@ -24,6 +24,7 @@ from tasks.learning.modeling import Classifier, resolve_precision
 from tasks.learning.recipes import Recipe
 from tests.benchmarks.arm import serve
 
+LOADERS = ("resident", "streaming", "dataloader")
 _EPOCHS = 1000
 """More than are ever asked for: the schedule has to know their number."""
 
@@ -60,12 +61,11 @@ def work(config: dict[str, Any]) -> None:
 
     def loader_of(kind: str) -> Loader:
         chosen: Any = dataclasses.replace(recipe, loader=kind)  # type: ignore[arg-type]
-        return make_loader(
-            chosen, prepared, train.feed_of(uri, prepared), rank=rank, world_size=world_size, device=device
-        )
+        place: Any = {"rank": rank, "world_size": world_size, "device": device, "prepare": train.prepare}
+        return make_loader(chosen, uri, prepared, **place)
 
-    loader = Timed(loader_of("resident"))
-    streaming = loader_of("streaming")
+    loaders = {kind: loader_of(kind) for kind in LOADERS}
+    loader = Timed(loaders["resident"])
     model = Classifier(model_of(recipe, prepared))
     trainer = Trainer(recipe, model, loader, precision=precision, device=device)
     resolved = {"workers": world_size, "device": "cpu", "precision": precision, "threads": config["threads"]}
@@ -96,7 +96,7 @@ def work(config: dict[str, Any]) -> None:
 
     prepared_rows = sum(file.rows or 0 for file in prepared.split("train"))
     can = {"epoch": epoch, "checkpoint": checkpoint}
-    can |= {"resident": lambda: feed(loader.loader), "streaming": lambda: feed(streaming)}
+    can |= {kind: functools.partial(feed, chosen) for kind, chosen in loaders.items()}
     serve(can)
 
 
@@ -119,8 +119,6 @@ def main() -> None:
     recipe = recipes.override(
         recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": given.batch_size, "precision": "auto"}
     )
-    prepared = DatasetURI(given.prepared)
-    made = manifest.load(prepared)
     TorchTrainer(
         work,
         train_loop_config={
@@ -130,8 +128,6 @@ def main() -> None:
             "threads": max(1, cores // given.workers),
         },
         scaling_config=ScalingConfig(num_workers=given.workers, resources_per_worker={"CPU": 1}),
-        datasets={split: parts.read(prepared, parts.whole(made.split(split))) for split in Shards.splits},
-        dataset_config=Shards(prepared, made),
         run_config=RunConfig(
             name="attempt-1", storage_path=given.scratch, checkpoint_config=CheckpointConfig(num_to_keep=2)
         ),

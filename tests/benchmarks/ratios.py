@@ -29,7 +29,8 @@ class Ratio:
     other: Sequence[float]
     """The arm beside it; ones where the figure is a ratio already or has a bar of its own."""
     unit: str
-    bar: Bar
+    bar: Bar | None
+    """None: there to be seen."""
 
     @property
     def ratios(self) -> list[float]:
@@ -50,7 +51,9 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        """`met`, `within noise` or `missed`."""
+        """`met`, `within noise` or `missed`; empty without a bar."""
+        if self.bar is None:
+            return ""
         short = self.bar.value - self.median if self.bar.at_least else self.median - self.bar.value
         return "met" if short <= 0 else "within noise" if short <= self.noise else "missed"
 

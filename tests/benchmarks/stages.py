@@ -11,6 +11,9 @@ from tests.benchmarks.arm import started
 from tests.benchmarks.bench import Bench, at_least, at_most, rate, rate_of, seconds_of
 from tests.benchmarks.ratios import Ratio, in_turn
 
+_FEEDING = {"resident": at_least(0.95), "streaming": at_least(0.3), "dataloader": None}
+"""The loaders; the tutorials' own has no bar."""
+
 
 def ingest(bench: Bench) -> Iterator[Ratio]:
     """1: from images in memory to Parquet on the disk."""
@@ -33,11 +36,10 @@ def training(bench: Bench) -> Iterator[Ratio]:
     ours_arguments = ["--prepared", bench.prepared, "--scratch", str(bench.fresh("scratch"))]
     plain_arguments = ["--prepared", bench.prepared, "--out", str(store)]
     with started("ours", *ours_arguments) as ours, started("plain", *plain_arguments) as plain:
-        for work in ("resident", "streaming"):
+        for work, bar in _FEEDING.items():
             ours.ask(work), plain.ask("feed")
             mine, other = in_turn(rate_of(ours, work), rate_of(plain, "feed"), pairs=bench.pairs)
             what = f"feeding, batches of 128: {work} / slices of a tensor"
-            bar = at_least(0.95 if work == "resident" else 0.3)
             yield Ratio(number=2, what=what, ours=mine, other=other, unit="rows/s", bar=bar)
         ours.ask("epoch"), plain.ask("epoch")
         waited: list[float] = []
