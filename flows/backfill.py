@@ -33,7 +33,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--from", metavar="VERSION", dest="first", help="the oldest one to do (default: the first)")
     parser.add_argument("--to", metavar="VERSION", dest="last", help="the newest one to do (default: the latest)")
     parser.add_argument("--list", action="store_true", help="say which versions there are, oldest first, and stop")
-    cli.add_recipe(parser)
+    cli.add_recipe(parser, default="mnist-resnet18")
+    parser.set_defaults(recipe="mnist-resnet18")
     cli.add_shared(parser)
     return parser
 

@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add_recipe(parser)
+    add_recipe(parser, default="mnist-resnet18, or images-resnet18 for images of your own")
     add(
         "--source",
         metavar="URL_OR_DIR",
@@ -58,18 +58,19 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--data",
         metavar="URI",
-        help="a raw dataset that is there already, such as data/datasets/raw/mnist-0164ad4b8b70 (default: the recipe's "
-        "data set, downloaded)",
+        help="images of your own: a folder or s3://bucket/prefix with train/<class>/*.png (jpg, ...) and test/<class>/"
+        "..., or with train-*.parquet and test-*.parquet; or a raw dataset that is there already, such as "
+        "data/datasets/raw/mnist-0164ad4b8b70 (default: the recipe's data set, downloaded)",
     )
     add("--refresh", action="store_true", help="do everything once more, even if its result is there (default: no)")
     add_shared(parser)
     return parser
 
 
-def add_recipe(parser: argparse.ArgumentParser) -> None:
-    """The options of a training."""
+def add_recipe(parser: argparse.ArgumentParser, *, default: str) -> None:
+    """The options of a training; `default` says in words which recipe is taken for those who name none."""
     add = parser.add_argument
-    add("--recipe", metavar="NAME", default="mnist-resnet18", help="what to train on what (default: %(default)s)")
+    add("--recipe", metavar="NAME", help=f"what to train on what, by name or as path.py:function (default: {default})")
     add(
         "--set",
         metavar="field=value",
@@ -172,10 +173,10 @@ def main_predict(argv: Sequence[str] | None = None) -> int:
 
 def checked(arguments: argparse.Namespace) -> dict[str, Any]:
     """The flow's parameters, once everything that can be wrong with them was looked at; raises `ValueError`."""
-    from tasks import capacity, plan
+    from tasks import capacity, given, plan
     from tasks.learning import recipes, sources
 
-    base = recipes.load(arguments.recipe)
+    base = recipes.load(given.default_recipe(arguments.data) if arguments.recipe is None else arguments.recipe)
     recipe = recipes.override(base, arguments.settings)
     capacity.check_workers(arguments.workers, plan.needs_of(recipe))
     mirrors = [source for source in arguments.source if source != "sample"]
@@ -184,7 +185,7 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
     if asked_for_sample and (arguments.no_sample or mirrors):
         raise ValueError("--source sample cannot be combined with another --source or with --no-sample")
     if arguments.data == "":
-        raise ValueError("--data must be the URI of a raw dataset, got nothing; leave it out to download")
+        raise ValueError("--data must be a folder or the URI of a raw dataset, got nothing; leave it out to download")
     if arguments.data and arguments.source:
         raise ValueError("--data cannot be combined with --source: nothing is downloaded")
     made = plan.make(
@@ -212,7 +213,7 @@ def checked(arguments: argparse.Namespace) -> dict[str, Any]:
         recipe = recipes.override(recipes.load(base.fallback), arguments.settings)
         if not asked_for_sample:
             note("no mirror of the data set can be reached: going on with the sample that comes with the project")
-    asked = request(arguments, recipe, storage=str(made.root), data=made.data)
+    asked = request(arguments, recipe, storage=str(made.root), data=made.given)
     return asked | {"source": addresses, "refresh": arguments.refresh}
 
 
@@ -221,7 +222,7 @@ def request(arguments: argparse.Namespace, recipe: Any, *, storage: str, data: s
     from tasks.learning import recipes
 
     return {
-        "recipe": recipe.name,
+        "recipe": recipe.origin or recipe.name,
         "storage": storage,
         "data": data and str(data),
         "workers": arguments.workers,
@@ -257,7 +258,7 @@ def run(name: str, request: dict[str, Any], *, as_json: bool) -> int:
     # A tag makes every task ask for concurrency slots, which a busy SQLite answers with "again in two seconds". Only on
     # a server that outlives this run is there anybody who looks for it.
     with own_server() as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):
-        flow = _flow(name)
+        flow = _flow(name, request)
         console.attach(narrator)
         try:
             summary = flow(**request)
@@ -270,14 +271,17 @@ def run(name: str, request: dict[str, Any], *, as_json: bool) -> int:
     return 0
 
 
-def _flow(name: str) -> Any:
+def _flow(name: str, request: dict[str, Any]) -> Any:
     if name == "predict":
         from flows.predict import predict
 
         return predict
-    from flows.pipeline import mnist
+    from flows import pipeline
+    from tasks.learning import datasets, recipes
 
-    return mnist
+    data = request["settings"].get("data") or recipes.load(request["recipe"]).data
+    siblings = {"fashion-mnist": pipeline.fashion_mnist, "cifar10": pipeline.cifar10, datasets.OWN: pipeline.images}
+    return siblings.get(data, pipeline.mnist)
 
 
 def guarded(work: Any) -> int:

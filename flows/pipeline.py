@@ -1,4 +1,4 @@
-"""The flow "mnist": from images to a promoted model and its report. Run as a script it is the command line."""
+"""The flow "mnist" and its siblings: from images to a promoted model and its report. As a script, the command line."""
 
 import sys
 from pathlib import Path
@@ -33,7 +33,9 @@ from tasks.stage import collected
 from tasks.summary import outcome, summarize
 from tasks.train import train
 
-_RecipeName = Annotated[str, Field(json_schema_extra={"enum": recipes.known()})]
+_RecipeName = Annotated[
+    str, Field(json_schema_extra={"anyOf": [{"enum": recipes.known()}, {"pattern": r"\.py:[A-Za-z_][A-Za-z0-9_]*$"}]})
+]
 
 
 @flow(name="mnist", **as_json)
@@ -48,13 +50,14 @@ def mnist(
     deadline_minutes: float = 24 * 60,
     stall_minutes: float = 10,
 ) -> Any:
-    """Train a model on MNIST, evaluate it and promote it if it is better; what is done already is found, not redone.
+    """Train a model, evaluate it and promote it if it is better; what is done already is found, not redone.
 
     Args:
-        recipe: What to train on what, such as mnist-resnet18 or mnist-sample-resnet18.
+        recipe: What to train on what, such as mnist-resnet18, or path.py:function on the worker.
         storage: Where all results lie: a folder or s3://bucket/prefix; empty: the worker's $PIPELINE_STORAGE or ./data.
         source: Mirrors to try before the data set's own: http(s) addresses or folders.
-        data: URI of a raw dataset that is there already; empty: download the recipe's.
+        data: A folder or s3://bucket/prefix of images (train/<class>/*.png, ...) or of Parquet, or the URI of a raw
+            dataset that is there already; empty: download the recipe's.
         workers: Training workers; empty: as many as there are GPUs, else one; 0: the flow's own process, without Ray;
             MIN:MAX: as many as the cluster has at the time.
         settings: Fields of the recipe to change, such as {"epochs": 5}.
@@ -73,7 +76,7 @@ def mnist(
     )
     sources = [mirror_address(one) for one in source or []]
     with collected() as stages, session(wanted=plan.needs_ray(), workers=workers) as cluster:
-        raw = download(plan, sources)
+        raw = download(plan, sources, cluster)
         prepared = preprocess(raw, plan, cluster)
         checkpoint = train(prepared, plan, cluster)
         predictions = predict(checkpoint, prepared, plan, cluster)
@@ -81,3 +84,9 @@ def mnist(
         decision = promote(checkpoint, evaluation, plan, cluster)
         page = report(checkpoint, predictions, evaluation, decision, plan)
     return outcome(summarize(plan, stages, decision, page))
+
+
+# The same flow under the name of another data set, so that each has its own runs and deployments.
+fashion_mnist = mnist.with_options(name="fashion-mnist")
+cifar10 = mnist.with_options(name="cifar10")
+images = mnist.with_options(name="images")

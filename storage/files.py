@@ -40,6 +40,8 @@ class Entry:
     """Bytes."""
     modified: float
     """When it was last written: seconds since 1970 by the storage's clock."""
+    etag: str | None = None
+    """S3's name for its content; none on a disk."""
 
 
 def read(uri: URI) -> bytes:
@@ -226,8 +228,8 @@ def _refuses_to_overwrite(root: Root) -> bool:
     return False
 
 
-def _entry(path: str, size: int, modified: float) -> Entry:
-    return Entry(path=path, size=size, modified=modified)
+def _entry(path: str, size: int, modified: float, etag: str) -> Entry:
+    return Entry(path=path, size=size, modified=modified, etag=etag)
 
 
 def _walk_on_disk(folder: URI) -> Iterator[Entry]:

@@ -69,8 +69,8 @@ def names(folder: URI) -> set[str]:
     return {entry.removeprefix(prefix).rstrip("/") for entry in entries if entry.startswith(prefix)}
 
 
-def walk(folder: URI) -> Iterator[tuple[str, int, float]]:
-    """Path, size and time of last change of every file below `folder`; not of keys that no URI can name."""
+def walk(folder: URI) -> Iterator[tuple[str, int, float, str]]:
+    """Path, size, time of last change and ETag of every file below `folder`; not of keys that no URI can name."""
     prefix = folder.removeprefix("s3://") + "/"
     try:
         found = patiently(lambda: _client().find(folder, detail=True))
@@ -79,7 +79,7 @@ def walk(folder: URI) -> Iterator[tuple[str, int, float]]:
     for key, about in found.items():
         path = key.removeprefix(prefix)
         if key.startswith(prefix) and {"", ".", ".."}.isdisjoint(path.split("/")):
-            yield path, int(about["size"]), about["LastModified"].timestamp()
+            yield path, int(about["size"]), about["LastModified"].timestamp(), about["ETag"].strip('"')
 
 
 def remove(uri: URI) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from storage import files, manifest, registry
 from storage.admin.catalog import check_links
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root, check_name, parse_root
+from tasks.given import check_committed
 from tasks.jobs.scale import Workers, limits
-from tasks.plan import check_committed, check_numbers, is_committed, predictions_of
+from tasks.plan import check_numbers, is_committed, predictions_of
 
 if TYPE_CHECKING:
     from tasks.stage import Stage

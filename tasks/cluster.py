@@ -24,6 +24,7 @@ from tasks.follow import Follower, JobFailed, JobRefused
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.scale import Workers
 from tasks.jobs.spec import JOB_NAME, JobSpec
+from tasks.learning import code
 from tasks.stage import logger, tidy
 
 if TYPE_CHECKING:
@@ -131,8 +132,8 @@ class Cluster:
         os.environ["RAY_AUTH_TOKEN"] = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
         for name in ("NO_PROXY", "no_proxy"):  # Ray is on this machine, and no proxy needs to see the token
             os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
-        code = {"PYTHONPATH": os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")]))}
-        self._child, self._address, folder = start_ray(os.environ | JOB_ENV | code)
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")]))}
+        self._child, self._address, folder = start_ray(os.environ | JOB_ENV | path)
         token = Path(folder, "token")
         token.touch(mode=0o600)
         token.write_text(os.environ["RAY_AUTH_TOKEN"] + "\n")
@@ -173,7 +174,10 @@ class Cluster:
             number = 1 + sum((job.submission_id or "").startswith(prefix) for job in client.list_jobs())
             name = f"{prefix}{number}"
             entrypoint = f"exec env {JOB_NAME}={name} {python} -m tasks.jobs.{stage} {shlex.quote(place)}"
-            return str(client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=runtime_env))
+            with code.packaged() as packages:
+                if packages and not self._local:
+                    runtime_env["py_modules"] += packages
+                return str(client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=runtime_env))
         except (OSError, RuntimeError) as error:
             raise JobFailed(f"Ray did not take the job: {error}") from error
 

@@ -1,5 +1,6 @@
 """Download: from a data set's mirrors to a raw dataset in Parquet."""
 
+import json
 import os
 import tempfile
 import time
@@ -14,7 +15,9 @@ from prefect.runtime import flow_run
 from storage import files, lease, manifest, tables
 from storage.manifest import File
 from storage.uri import URI, DatasetURI
-from tasks.learning import images
+from tasks.cluster import GRACE_S, Cluster, retry_on_fault
+from tasks.jobs.spec import IngestSpec
+from tasks.learning import datasets, images
 from tasks.learning.datasets import DataSet, Split
 from tasks.learning.sources import fetch
 from tasks.options import task_options
@@ -22,14 +25,17 @@ from tasks.plan import Plan, is_committed
 from tasks.stage import logger, stage, tidy
 
 
-@task(name="download", **task_options, task_run_name="download {plan.recipe.data}")
-def download(plan: Plan, sources: Sequence[str] = ()) -> DatasetURI:
+@task(name="download", **task_options, **retry_on_fault, task_run_name="download {plan.data_name}")
+def download(plan: Plan, sources: Sequence[str], cluster: Cluster) -> DatasetURI:
     """Every image of the data set as Parquet, checked against the published checksums, or an error and nothing.
 
-    Each of `sources` is the address of a mirror, tried before the data set's own. Raises `DownloadFailed`.
+    A person's own images are read where they lie, by a Ray job. Each of `sources` is the address of a mirror, tried
+    before the data set's own. Raises `DownloadFailed`.
     """
+    if plan.own is not None:
+        return read_own(plan, cluster)
     with stage("download", plan.raw, deadline_s=plan.deadline_s) as current:
-        if plan.data_set.notice:
+        if plan.recipe.data != datasets.OWN and plan.data_set.notice:
             logger().warning("this is %s", plan.data_set.notice)
         if not current.reused:
             with lease.held(
@@ -41,6 +47,31 @@ def download(plan: Plan, sources: Sequence[str] = ()) -> DatasetURI:
             ) as held:
                 if held:
                     ingest(plan.data_set, plan.raw, sources=sources, scratch=plan.scratch(plan.raw), log=logger().info)
+    return plan.raw
+
+
+def read_own(plan: Plan, cluster: Cluster) -> DatasetURI:
+    """Every image of a person's own as a row of one size, those that cannot be read without pixels."""
+    assert plan.own is not None
+    with stage("download", plan.raw, deadline_s=plan.deadline_s + GRACE_S) as current:
+        for note in plan.own.notes:
+            logger().warning("--data: %s", note)
+        if not current.reused:
+            scratch = plan.scratch(plan.raw)
+            listing = scratch.child("listing.json")
+            files.replace(listing, json.dumps([file.model_dump() for file in plan.own.files]).encode())
+            spec = IngestSpec(
+                storage=plan.root,
+                deadline_s=plan.deadline_s,
+                data=plan.own.uri,
+                listing=listing,
+                kind=plan.own.kind,
+                classes=list(plan.own.classes),
+                digest=plan.own.digest,
+                parameters=plan.own_parameters,
+                raw=plan.raw,
+            )
+            cluster.run("ingest", spec, target=plan.raw, scratch=scratch)
     return plan.raw
 
 

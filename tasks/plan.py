@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 from functools import cached_property
 from typing import Any
 
@@ -10,25 +9,27 @@ from storage import files, manifest, registry
 from storage.admin.catalog import check_links
 from storage.fingerprint import fingerprint
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, Root, parse_root
+from tasks import champions, own
+from tasks.given import check_shift, given
 from tasks.jobs.scale import Needs, Workers, limits
 from tasks.learning import datasets
 from tasks.learning.recipes import Recipe
+from tasks.own import Own
 
 VERSIONS = {"download": 1, "preprocess": 1, "train": 1, "predict": 1, "evaluate": 1, "report": 2}
 """Raised by one when a change of a stage changes its bytes: old results stay, new ones get other URIs."""
-
-_FINGERPRINTED = re.compile(r"-[0-9a-f]{12}$")
-"""Results are found again by the fingerprints of what they were made from: a name without one could be anything's."""
 
 _YEAR = 365 * 24 * 60
 """In minutes; the timers of Python, torch and Ray take no number of any size."""
 
 _PREPROCESS_FIELDS = ("seed", "validation_fraction", "max_quarantined")
-_LATER_FIELDS = {"accumulation": 1}
+_LATER_FIELDS = {"flip": "none", "initialize": "random", "accumulation": 1}
 """Fields that recipes did not always have: at these values they change nothing, fingerprints included."""
+_OWN_FIELDS = ("image_size", "channels")
 _SCALE_FIELDS = ("accelerator_type", "cpus_per_worker")
 _NOT_TRAINING_FIELDS = (
-    *("name", "data", "fallback", "accuracy_floor", "margin"),
+    *("name", "data", "fallback", "origin", "accuracy_floor", "margin"),
+    *_OWN_FIELDS,
     *_SCALE_FIELDS,
     *_PREPROCESS_FIELDS[1:],
 )
@@ -46,6 +47,10 @@ class Plan:
     """Training workers as asked; none: as many as the cluster has GPUs, else one; 0: this process, without Ray."""
     data: DatasetURI | None = None
     """A raw dataset that is there already, in place of the recipe's download."""
+    own: Own | None = None
+    """A person's own images, in place of the recipe's download."""
+    initial: CheckpointURI | None = None
+    """The champion whose weights training begins with; none: weights drawn anew."""
     refresh: int = 0
     """Which repetition of the same work this is; 0 the first."""
     deadline_s: float = 24 * 3600.0
@@ -59,13 +64,31 @@ class Plan:
         return datasets.load(self.recipe.data)
 
     @cached_property
+    def data_name(self) -> str:
+        """What the championship is called: the data set's name, or that of a person's own data."""
+        if self.own is not None:
+            return self.own.name
+        if self.data is not None and self.recipe.data == datasets.OWN:
+            return str(manifest.load(self.data).parameters["data"])
+        return datasets.name_of(self.recipe.data)
+
+    @property
+    def given(self) -> URI | None:
+        """What `--data` named, none when the recipe's data set is downloaded."""
+        return self.own.uri if self.own else self.data
+
+    @cached_property
     def raw(self) -> DatasetURI:
         """The images as they came, in Parquet."""
         if self.data is not None:
             return self.data
+        if self.own is not None:
+            made_from = {**self.own_parameters, "files": self.own.digest, "ingest": own.VERSION}
+            digest = self._fingerprint("download", [], made_from | {"refresh": self.refresh})
+            return DatasetURI(self.root.child(f"datasets/raw/{self.own.name}-{digest}"))
         sums = {file.name: file.sha256 for file in self.data_set.files}
-        digest = self._fingerprint("download", [], {"data": self.recipe.data, "sha256": sums, "refresh": self.refresh})
-        return DatasetURI(self.root.child(f"datasets/raw/{self.recipe.data}-{digest}"))
+        digest = self._fingerprint("download", [], {"data": self.data_name, "sha256": sums, "refresh": self.refresh})
+        return DatasetURI(self.root.child(f"datasets/raw/{self.data_name}-{digest}"))
 
     @cached_property
     def prepared(self) -> DatasetURI:
@@ -95,10 +118,17 @@ class Plan:
         return {name: getattr(self.recipe, name) for name in _PREPROCESS_FIELDS}
 
     @property
+    def own_parameters(self) -> dict[str, Any]:
+        """What decides the raw dataset of a person's own images beside their files."""
+        return {"data": self.data_name} | {name: getattr(self.recipe, name) for name in _OWN_FIELDS}
+
+    @property
     def train_parameters(self) -> dict[str, Any]:
         """What decides the weights beside the prepared dataset."""
         fields = {name: value for name, value in self.recipe.to_dict().items() if name not in _NOT_TRAINING_FIELDS}
         fields = {name: value for name, value in fields.items() if _LATER_FIELDS.get(name) != value}
+        if self.initial is not None:
+            fields["initialize"] = self.initial.fingerprint
         return fields | {"workers": "auto" if self.workers is None else self.workers}
 
     @property
@@ -121,8 +151,8 @@ class Plan:
 
     def needs_ray(self) -> bool:
         """Whether a stage that runs on Ray has no committed result yet, the champion's predictions included."""
-        uris: list[URI] = [self.prepared, self.checkpoint, self.predictions]
-        champion = registry.champion(self.root, self.data_set.name)
+        uris: list[URI] = [self.prepared, self.checkpoint, self.predictions, *([self.raw] if self.own else [])]
+        champion = registry.champion(self.root, self.data_name)
         if champion is not None:
             uris.append(self.predictions_of(champion))
         return not all(is_committed(uri) for uri in uris)
@@ -150,18 +180,22 @@ def make(
     """
     check_numbers(workers=workers, deadline_minutes=deadline_minutes, stall_minutes=stall_minutes)
     root = parse_root(storage)
-    _check_shift(recipe)
+    if not data:
+        check_shift(recipe, side=min(datasets.load(recipe.data).image_shape[:2]))
     files.check_writable(root)
     check_links(root)
-    raw = _raw(data, recipe) if data else None
+    found = given(data, recipe) if data else None
     plan = Plan(
         root=root,
         recipe=recipe,
         workers=workers,
-        data=raw,
+        data=found if isinstance(found, DatasetURI) else None,
+        own=found if isinstance(found, Own) else None,
         deadline_s=deadline_minutes * 60,
         stall_s=stall_minutes * 60,
     )
+    if recipe.initialize == "champion":
+        plan = dataclasses.replace(plan, initial=champions.to_begin_with(plan))
     return refreshed(plan) if refresh else plan
 
 
@@ -179,38 +213,6 @@ def check_numbers(*, workers: Workers, deadline_minutes: float, stall_minutes: f
     for option, minutes in (("--deadline", deadline_minutes), ("--stall", stall_minutes)):
         if not 0 < minutes <= _YEAR:
             raise ValueError(f"{option} must be > 0 and at most {_YEAR} minutes, a year, got {minutes}")
-
-
-def _check_shift(recipe: Recipe) -> None:
-    """Raise `ValueError` when augmentation could move a whole image out of sight."""
-    side = min(datasets.load(recipe.data).image_shape[:2])
-    if recipe.max_shift >= side:
-        raise ValueError(f"max_shift must be < {side}, the side of the images of {recipe.data}, got {recipe.max_shift}")
-
-
-def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tuple[str, ...]) -> manifest.Manifest:
-    """The manifest of `uri`; raises `ValueError` naming `option` when nothing of these kinds is committed there."""
-    try:
-        files.check_readable(uri, option=option)
-        made = manifest.load(uri)
-    except FileNotFoundError:
-        raise ValueError(f"{option}: nothing is committed at {uri}; give the URI that a run printed") from None
-    except manifest.Damaged as error:
-        raise ValueError(f"{option}: {error}") from None
-    if not _FINGERPRINTED.search(uri.name):
-        raise ValueError(f"{option}: the name must end in '-' and a fingerprint of 12 digits of 0-9a-f, got {uri}")
-    if made.kind not in kinds:
-        raise ValueError(f"{option} must be of kind {' or '.join(kinds)}, got {uri} of kind {made.kind}")
-    return made
-
-
-def _raw(data: str, recipe: Recipe) -> DatasetURI:
-    """The raw dataset at `data`, once it is known to be one of the recipe's data set."""
-    uri = DatasetURI(parse_root(data, option="--data"))
-    found = check_committed("--data", uri, kinds=("raw",)).parameters.get("data")
-    if found != recipe.data:
-        raise ValueError(f"--data must be of data set {recipe.data!r}, got {uri} of {found!r}; choose another --recipe")
-    return uri
 
 
 def needs_of(recipe: Recipe) -> Needs:

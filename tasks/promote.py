@@ -29,7 +29,7 @@ def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cl
 
     The champion changes in one atomic step. When another run decided meanwhile, judges again against the new champion.
     """
-    decisions = registry.history(plan.root, plan.data_set.name)
+    decisions = registry.history(plan.root, plan.data_name)
     decision = standing(checkpoint, evaluation, decisions, plan.gate)
     with stage("promote", reused=decision is not None, deadline_s=plan.deadline_s):
         decision = decision or decide(checkpoint, evaluation, plan, cluster)
@@ -40,26 +40,26 @@ def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cl
 def decide(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cluster: Cluster) -> Decision:
     """Judge and record; when another run decided meanwhile, again, against the new champion."""
     for _ in range(_TRIES):
-        decisions = registry.history(plan.root, plan.data_set.name)
+        decisions = registry.history(plan.root, plan.data_name)
         champion = decisions[-1].champion if decisions else None
         rival = None
         if champion not in (None, checkpoint):
             rival = score_champion(CheckpointURI(str(champion)), plan, cluster)
         decision = judge(checkpoint, evaluation, decisions, rival, plan.gate)
         try:
-            registry.append(plan.root, plan.data_set.name, decision)
+            registry.append(plan.root, plan.data_name, decision)
         except Superseded:
-            logger().info("another run decided on %s meanwhile: judging again", plan.data_set.name)
+            logger().info("another run decided on %s meanwhile: judging again", plan.data_name)
             continue
         announce(decision, plan)
         return decision
-    raise Superseded(f"other runs kept deciding on {plan.data_set.name}; run again")
+    raise Superseded(f"other runs kept deciding on {plan.data_name}; run again")
 
 
 def announce(decision: Decision, plan: Plan) -> None:
     """Tell Prefect's server of a promotion, as an event that automations can wait for."""
     if decision.promoted:
-        name = plan.data_set.name
+        name = plan.data_name
         emit_event(
             PROMOTED,
             resource={"prefect.resource.id": f"pipeline.champion.{name}", "prefect.resource.name": name},

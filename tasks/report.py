@@ -23,6 +23,7 @@ from tasks.stage import stage
 
 _NUM_SAMPLES = 24
 _NUM_MISTAKES = 16
+_CLASSES_SHOWN = 20
 _RAW_FILES = "Raw files and SHA-256"
 
 
@@ -79,7 +80,7 @@ def gather(
     seconds = {"download": raw, "preprocess": prepared, "train": trained, "predict": predicted}
     return pages.ReportData(
         recipe_name=plan.recipe.name,
-        data_set=plan.recipe.data,
+        data_set=plan.data_name,
         sample_notice=raw.statistics["notice"],
         promoted=decision.promoted,
         reason=decision.reason,
@@ -106,10 +107,10 @@ def gather(
 
 def command(plan: Plan) -> str:
     """The command line that gives the same URIs below another storage root; `--refresh` would make new ones."""
-    words = ["python", "flows/pipeline.py", "--recipe", plan.recipe.name]
+    words = ["python", "flows/pipeline.py", "--recipe", plan.recipe.origin or plan.recipe.name]
     for name, value in recipes.changes(plan.recipe).items():
         words += ["--set", f"{name}={value}"]
-    words += ["--data", str(plan.data)] if plan.data else []
+    words += ["--data", str(plan.given)] if plan.given else []
     words += ["--workers", str(plan.workers)] if plan.workers is not None else []
     return shlex.join(words)
 
@@ -167,7 +168,8 @@ def _lineage(
     titles = {uri.name: title for title, _, uri in steps}
     for title, maker, uri in steps:
         made = manifest.load(uri)
-        parents = tuple(titles[URI(parent).name] for parent in made.parents.values()) or (_RAW_FILES,)
+        names = [URI(parent).name for parent in made.parents.values()]
+        parents = tuple(titles[name] for name in names if name in titles) or (_RAW_FILES,)
         facts = tuple(_facts(made))
         yield LineageStep(title=title, stage=maker, uri=uri, fingerprint=uri.fingerprint, parents=parents, facts=facts)
     target = report_of(evaluation, decision, plan)
@@ -185,12 +187,24 @@ def _facts(made: Manifest) -> Iterator[tuple[str, str]]:
     for split in dict.fromkeys(file.split for file in made.files if file.split):
         yield f"{split} rows", f"{sum(file.rows or 0 for file in made.split(split)):,}"
     statistics = made.statistics
+    if made.kind == "raw" and "found" in statistics:
+        found = statistics["found"]
+        yield "images as they came", ", ".join(f"{count:,} {mode}" for mode, count in found["modes"].items())
+        yield "their sizes", " to ".join(f"{w} x {h}" for w, h in zip(found["widths"], found["heights"], strict=True))
+    if made.kind == "prepared":
+        for split, counts in statistics.get("class_counts", {}).items():
+            shown = [f"{name} {count:,}" for name, count in list(counts.items())[:_CLASSES_SHOWN]]
+            yield f"classes in {split}", ", ".join(shown) + (", ..." if len(counts) > len(shown) else "")
+    if statistics.get("quarantined_files"):
+        yield "files left out", "\n".join(statistics["quarantined_files"])
     if statistics.get("quarantined"):
         yield "quarantined", "\n".join(f"{count:,}: {why}" for why, count in statistics["quarantined"].items())
     # Not in the datasets of before it was counted.
     if (in_train := statistics.get("test_rows_in_train", {})).get("count"):
         ids = ", ".join(map(str, in_train["ids"])) + (", ..." if in_train["count"] > len(in_train["ids"]) else "")
         yield "test rows that also stand in train", f"{in_train['count']:,}: ids {ids}"
+    if "initial" in made.parents:
+        yield "began with the weights of", made.parents["initial"]
     if made.kind == "checkpoint":
         yield "best epoch", f"{statistics['best_epoch']} of {len(statistics['history'])}"
     if made.kind == "evaluation":

@@ -28,7 +28,7 @@ def summarize(plan: Plan, stages: Sequence[Stage], decision: Decision, page: Rep
     raw = manifest.load(plan.raw)
     return {
         "run": str(flow_run.id) if flow_run.id else None,
-        "source": {"data": plan.recipe.data, "notice": raw.statistics["notice"], "files": raw.statistics["sources"]},
+        "source": {"data": plan.data_name, "notice": raw.statistics["notice"], "files": raw.statistics["sources"]},
         "uris": {
             "raw": plan.raw,
             "prepared": plan.prepared,

@@ -22,6 +22,7 @@ def train(prepared: DatasetURI, plan: Plan, cluster: Cluster) -> CheckpointURI:
                 prepared=prepared,
                 checkpoint=plan.checkpoint,
                 runs=scratch,
+                initial=plan.initial,
                 recipe=plan.recipe.to_dict(),
                 parameters=plan.train_parameters,
                 workers=plan.workers,

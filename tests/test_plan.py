@@ -29,6 +29,8 @@ GOLDEN = {
 SETTINGS = {
     "accuracy_floor=0.5": None,
     "margin=0.5": None,
+    "image_size=32": None,  # of a person's own images, of which tests/test_own.py tells
+    "channels=1": None,
     "data=mnist-sample": "raw",
     "seed=1": "prepared",
     "validation_fraction=0.2": "prepared",
@@ -40,6 +42,8 @@ SETTINGS = {
     "warmup_fraction=0.5": "checkpoint",
     "label_smoothing=0.5": "checkpoint",
     "max_shift=1": "checkpoint",
+    "flip=horizontal": "checkpoint",
+    "model=resnet18-3x3": "checkpoint",
     "precision=fp32": "checkpoint",
     "loader=streaming": "checkpoint",
     "accumulation=2": "checkpoint",
@@ -87,7 +91,7 @@ class TestURIs:
     def test_every_field_of_a_recipe_is_tried(self) -> None:
         tried = {setting.partition("=")[0] for setting in SETTINGS}
         fields = {field.name for field in dataclasses.fields(recipes.Recipe)}
-        assert fields - tried == {"name", "fallback", "model"}  # there is only one model yet
+        assert fields - tried == {"name", "fallback", "origin", "initialize"}
 
     def test_number_of_workers_changes_everything_from_the_checkpoint_on(self, tmp_path: Path) -> None:
         assert changed(make(tmp_path), make(tmp_path, workers=2)) == STAGES[2:]

@@ -14,6 +14,7 @@ from storage.manifest import Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import driver
 from tasks.jobs.engine import Engine
+from tasks.jobs.spec import SOURCES
 from tasks.learning import images
 
 SPLITS = ("train", "test")
@@ -94,6 +95,21 @@ def check_share(checked: pd.DataFrame, *, limit: float) -> pd.DataFrame:
             f"{limit} allows; mend the data or raise it with --set max_quarantined=..."
         )
     return quarantined
+
+
+def with_files(quarantined: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> pd.DataFrame:
+    """With columns `path` and `problem`: the file that each row came from, where the raw dataset says so."""
+    listed = [file for file in raw.files if file.path.startswith(f"{SOURCES}-")]
+    if not listed:
+        return quarantined
+    sources = tables.read_part(uri, listed[0]).to_pandas()
+    named = []
+    for split, rows in quarantined.groupby("source"):
+        here = sources[sources["split"] == split]
+        number = np.searchsorted(here["first_id"], rows["row"], side="right") - 1
+        found = here.iloc[number]
+        named.append(rows.assign(path=found["path"].to_numpy(), problem=found["problem"].to_numpy()))
+    return pd.concat(named) if named else quarantined
 
 
 def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from storage.manifest import File
 from storage.uri import DatasetURI
-from tasks.jobs.spec import JobSpec, PredictSpec, PreprocessSpec, TrainSpec
+from tasks.jobs.spec import IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
 
 Route = tuple[Sequence[File], np.ndarray]
 """Files, and for each of their rows the part it goes to and its position there: (rows, 2), int64; -1 for nowhere."""
@@ -33,6 +33,9 @@ class Engine(Protocol):
         `table` has the rows of one part in any order, with columns `part` and `position`.
         """
 
+    def each(self, function: Callable[..., Row], items: Sequence[Row], /, **keywords: Any) -> Iterator[Row]:
+        """`function(item, **keywords)` of every item, in order."""
+
     def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
         """`part(**item)` of every item, in any order, done by some `worker(spec=, threads=, sharing=)`."""
 
@@ -42,12 +45,14 @@ class Engine(Protocol):
 
 def work(spec: JobSpec, engine: Engine) -> None:
     """Do what the job of `spec` is there for."""
-    from tasks.jobs import predict, preprocess
+    from tasks.jobs import ingest, predict, preprocess
 
     if isinstance(spec, TrainSpec):
         engine.train(spec)
     elif isinstance(spec, PreprocessSpec):
         preprocess.run(spec, engine)
+    elif isinstance(spec, IngestSpec):
+        ingest.run(spec, engine)
     elif isinstance(spec, PredictSpec):
         predict.run(spec, engine)
     else:

@@ -101,6 +101,8 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> Non
         prepare=here.prepare,
     )
     model = Classifier(model_of(recipe, prepared))
+    if spec.beginning:
+        checkpoint.begin_with(model, spec.beginning)
     trainer = Trainer(recipe, model, loader, precision=precision, device=here.device, most_steps=most_steps)
     driver.tell(f"{recipe.model} on {kind}, {precision}, {threads} threads, {loader.num_train_rows():,} training rows")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * checkpoint.size_of(trainer))
@@ -122,8 +124,8 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> Non
 def commit(spec: TrainSpec, *, started: float) -> None:
     """Commit the best epoch of all attempts, unless another run was first; `started` is on the monotonic clock."""
     if not files.exists(spec.target.child(manifest.NAME)):
-        seconds = time.monotonic() - started
-        checkpoint.commit(spec.scratch, spec.target, prepared=spec.source, statistics={"seconds": seconds})
+        about = {"seconds": time.monotonic() - started}
+        checkpoint.commit(spec.scratch, spec.target, prepared=spec.source, initial=spec.beginning, statistics=about)
 
 
 def _least(threads: int, world_size: int) -> int:

@@ -43,6 +43,10 @@ class InProcess:
         for rows in np.split(order, np.flatnonzero(np.diff(part[order])) + 1):
             yield from function(sent.take(rows), **keywords).to_pylist()
 
+    def each(self, function: Callable[..., Row], items: Sequence[Row], /, **keywords: Any) -> Iterator[Row]:
+        for item in items:
+            yield function(item, **keywords)
+
     def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
         only = worker(spec=spec.model_dump_json(), threads=os.cpu_count(), sharing=1)
         for item in items:

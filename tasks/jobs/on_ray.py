@@ -44,6 +44,10 @@ class OnRay:
         )
         yield from written.iter_rows()
 
+    def each(self, function: Callable[..., Row], items: Sequence[Row], /, **keywords: Any) -> Iterator[Row]:
+        source = ray.data.from_items(list(items), override_num_blocks=len(items))
+        yield from source.map(function, fn_kwargs=keywords).iter_rows()
+
     def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
         given = scale.resolve(spec.workers, threads=self.threads, nodes=scale.nodes(), needs=spec.needs)
         done = ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(

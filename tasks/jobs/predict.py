@@ -25,12 +25,14 @@ _BYTES_PER_ROW = 28
 def run(spec: PredictSpec, engine: Engine) -> None:
     """Commit predictions with exactly one row per input row; parts of an earlier attempt are checked and used.
 
+    A row without an image, as raw datasets have them, is predicted as null.
+
     Columns: id (int64), label (int64, where the dataset has labels), prediction (int64), probability (float32, of the
     prediction) and probability_<class> (float32) for every class.
     """
     started = time.monotonic()
     source = manifest.load(spec.source)
-    listed = [file for file in source.split(spec.split) if file.split != "quarantine"]
+    listed = [file for file in source.split(spec.split) if file.split != "quarantine" and file.rows is not None]
     if not listed:
         raise ValueError(f"split must be one of {sorted({str(f.split) for f in source.files})}, got {spec.split!r}")
     model = manifest.load(spec.model).statistics["model"]
@@ -112,8 +114,12 @@ class Predictor:
         pixels, labels = images.to_arrays(table, model.image_shape)
         probabilities = self.inference.probabilities(pixels)
         columns = {"id": table["id"].to_numpy()} | ({} if labels is None else {"label": labels})
-        columns |= {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}
-        columns |= {f"probability_{name}": probabilities[:, i] for i, name in enumerate(model.classes)}
+        answers = {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}
+        answers |= {f"probability_{name}": probabilities[:, i] for i, name in enumerate(model.classes)}
+        if table["image"].null_count:  # nothing is known of what could not be read
+            missing = table["image"].is_null().to_numpy()
+            answers = {name: pa.array(values, mask=missing) for name, values in answers.items()}
+        columns |= answers
         schema = _schema(model.classes, labelled=labels is not None)
         origin = {_INPUT_KEY: source.sha256.encode(), _MODEL_KEY: self.spec.model.fingerprint.encode()}
         return pa.table(columns, schema=schema.with_metadata(origin))

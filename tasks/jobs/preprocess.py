@@ -17,6 +17,9 @@ from tasks.jobs.engine import Engine
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
 
+_FILES_SHOWN = 20
+"""How many files with unusable rows the manifest's statistics name; the split `quarantine` names all."""
+
 
 def run(spec: PreprocessSpec, engine: Engine) -> None:
     """Commit the prepared dataset, whatever the cluster's size and order of execution: the same rows, the same bytes.
@@ -32,6 +35,7 @@ def run(spec: PreprocessSpec, engine: Engine) -> None:
     checked = checks.check_rows(spec.source, raw, columns, num_classes=len(classes), engine=engine)
     placed = place(checked, seed=spec.parameters["seed"], validation_fraction=spec.parameters["validation_fraction"])
     quarantined = checks.check_share(checked, limit=spec.parameters["max_quarantined"])
+    quarantined = checks.with_files(quarantined, spec.source, raw)
     checks.check_complete(placed, classes)
     in_train = checks.test_rows_in_train(placed)
     placed = _number_parts(placed, shape)
@@ -188,7 +192,15 @@ def _statistics(
         "mean": mean.tolist(),
         "std": std.tolist(),
         "quarantined": dict(Counter(quarantined["reason"])),
+        **({"quarantined_files": _named(quarantined)} if "path" in quarantined else {}),
     }
+
+
+def _named(quarantined: pd.DataFrame) -> list[str]:
+    """The first files that rows were left out of, and why."""
+    shown = quarantined.drop_duplicates("path").head(_FILES_SHOWN)
+    reasons = shown["problem"].where(shown["problem"] != "", shown["reason"])
+    return [f"{path}: {reason}" for path, reason in zip(shown["path"].tolist(), reasons.tolist(), strict=True)]
 
 
 if __name__ == "__main__":

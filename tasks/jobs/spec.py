@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
@@ -12,6 +12,8 @@ from tasks.learning.recipes import Recipe
 
 JOB_NAME = "PIPELINE_JOB"
 """Environment variable in which a job finds its own name."""
+SOURCES = "sources"
+"""How the table in a raw dataset is called, before its digest, that says from which file each row came."""
 PROGRESS = "::progress "
 """Starts a line of a job's log that holds progress as JSON: what, done, total, note, fraction, epoch."""
 RANK = "::rank "
@@ -36,6 +38,50 @@ class JobSpec(BaseModel, abc.ABC):
     @abc.abstractmethod
     def target(self) -> URI:
         """What the job commits."""
+
+
+class SourceEntry(BaseModel):
+    """One file of a person's own data."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    split: str
+    """`train` or `test`."""
+    label: int | None
+    """Number of its class; none for Parquet, whose rows have labels."""
+    path: str
+    """Relative to the data's URI."""
+    size: int
+    """Bytes."""
+    digest: str
+    """`sha256:` or `etag:` and what was found when it was listed."""
+
+
+class IngestSpec(JobSpec):
+    """Make a raw dataset of a person's own images."""
+
+    data: str
+    """URI that the files lie below."""
+    listing: str
+    """URI of a JSON list with a `SourceEntry` for each file."""
+    kind: Literal["images", "parquet"]
+    classes: list[str]
+    """By label; none for Parquet."""
+    digest: str
+    """SHA-256 of the list of files."""
+    parameters: dict[str, Any]
+    """Name of the data set, image_size, channels."""
+    raw: str
+
+    @property
+    def source(self) -> URI:
+        """Where the files lie."""
+        return URI(self.data)
+
+    @property
+    def target(self) -> DatasetURI:
+        """The raw dataset to commit."""
+        return DatasetURI(self.raw)
 
 
 class PreprocessSpec(JobSpec):
@@ -64,6 +110,8 @@ class TrainSpec(JobSpec):
     checkpoint: str
     runs: str
     """Scratch: the folder of all attempts at this training."""
+    initial: str | None = None
+    """The checkpoint whose weights it begins with; none: weights drawn anew."""
     recipe: dict[str, Any]
     parameters: dict[str, Any]
     """What decides the weights, as hashed in the fingerprint."""
@@ -86,6 +134,11 @@ class TrainSpec(JobSpec):
     def target(self) -> CheckpointURI:
         """The checkpoint to commit."""
         return CheckpointURI(self.checkpoint)
+
+    @property
+    def beginning(self) -> CheckpointURI | None:
+        """The checkpoint whose weights it begins with, if any."""
+        return CheckpointURI(self.initial) if self.initial else None
 
     @property
     def needs(self) -> Needs:

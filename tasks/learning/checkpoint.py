@@ -207,7 +207,22 @@ def check_same(meta: Meta, *, prepared: str, about: dict[str, Any]) -> None:
             )
 
 
-def commit(scratch: URI, target: CheckpointURI, *, prepared: URI, statistics: dict[str, Any]) -> manifest.Manifest:
+def begin_with(model: Classifier, uri: CheckpointURI) -> None:
+    """Give `model` the weights of a committed checkpoint, but not its normalisation, which is that of the new rows.
+
+    Raises `ValueError` naming the first thing in which the two models differ.
+    """
+    found, _ = load_model(uri)
+    for name in ("model", "image_shape", "classes"):
+        was, now = getattr(found.spec, name), getattr(model.spec, name)
+        if was != now:
+            raise ValueError(f"initialize=champion: {name} of {uri} is {was!r}, but {now!r} here; begin with random")
+    model.backbone.load_state_dict(found.backbone.state_dict())
+
+
+def commit(
+    scratch: URI, target: CheckpointURI, *, prepared: URI, initial: URI | None = None, statistics: dict[str, Any]
+) -> manifest.Manifest:
     """Commit the best epoch as `target`, with the whole history; `scratch` holds a checkpoint of the last epoch.
 
     Raises `RuntimeError` when that one is not whole: the same call of the job trains what is missing again.
@@ -228,7 +243,7 @@ def commit(scratch: URI, target: CheckpointURI, *, prepared: URI, statistics: di
     return manifest.commit(
         target,
         kind="checkpoint",
-        parents={"prepared": prepared},
+        parents={"prepared": prepared} | ({"initial": initial} if initial else {}),
         parameters=final.parameters,
         listed=listed,
         statistics={

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from tasks.learning.modeling import Classifier, autocast, place, shifted
+from tasks.learning.modeling import Classifier, autocast, flipped, place, shifted
 from tasks.learning.recipes import Recipe
 
 Batch = tuple[Tensor, Tensor]
@@ -152,6 +152,8 @@ class Trainer:
         every = max(1, self.steps_per_epoch // 10)
         for step, (images, labels) in zip(range(1, self.steps_per_epoch + 1), batches, strict=False):
             images = shifted(images, max_shift=self.recipe.max_shift, generator=augmentation)
+            if self.recipe.flip == "horizontal":
+                images = flipped(images, generator=augmentation)
             self.optimizer.zero_grad(set_to_none=True)
             summed = self._backward(images, labels, totals)
             self.optimizer.step()

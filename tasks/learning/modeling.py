@@ -39,7 +39,7 @@ class Classifier(nn.Module):
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.backbone = models.build(spec.model, channels=spec.image_shape[2], num_classes=len(spec.classes))
+        self.backbone = models.build(spec.model, image_shape=spec.image_shape, num_classes=len(spec.classes))
         self.mean: Tensor
         self.std: Tensor
         self.register_buffer("mean", torch.tensor(spec.mean, dtype=torch.float32).view(1, -1, 1, 1))
@@ -65,6 +65,12 @@ def shifted(images_BHWC: Tensor, *, max_shift: int, generator: torch.Generator) 
     columns = offsets[1] + torch.arange(width, device=padded.device)
     index = torch.arange(batch, device=padded.device)[:, None, None]
     return padded[index, rows[:, :, None], columns[:, None, :]]
+
+
+def flipped(images_BHWC: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Every second image, by chance, mirrored left to right; `generator` lives on the CPU."""
+    chosen = torch.randint(0, 2, (len(images_BHWC), 1, 1, 1), generator=generator).to(images_BHWC.device)
+    return torch.where(chosen.bool(), images_BHWC.flip(2), images_BHWC)
 
 
 def resolve_precision(asked: str, device: torch.device) -> str:

@@ -34,7 +34,10 @@ def recipe() -> Recipe:
         ("accuracy_floor=1.01", "accuracy_floor must be <= 1, got 1.01"),
         ("precision=fp64", "precision must be one of auto, fp32, bf16, got 'fp64'"),
         ("loader=", "loader must be one of auto, resident, streaming, dataloader, got ''"),
-        ("model=nosuch", f"model must be one of {', '.join(models.known())}, got 'nosuch'"),
+        (
+            "model=nosuch",
+            f"model must be one of {', '.join(models.known())}, or a classifier of torchvision's such as ",
+        ),
         ("data=nosuch", f"data must be one of {', '.join(datasets.known())}, got 'nosuch'"),
         ("nosuch=1", "--set: no recipe field is called 'nosuch'; the fields are data, model, epochs, "),
         ("name=mine", "--set: no recipe field is called 'name'; the fields are data, model, epochs, "),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from storage.uri import check_name
+from tasks.learning import code
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,6 +67,10 @@ class DataSet:
     """What a person must be told wherever results on it are shown, if anything."""
 
 
+OWN = "own"
+"""In place of a data set's name in recipes for whatever `--data` gives."""
+
+
 def known() -> list[str]:
     """Names of the data sets there are, sorted."""
     modules = (module.name for module in pkgutil.iter_modules(__path__))
@@ -73,15 +78,29 @@ def known() -> list[str]:
 
 
 def check_known(name: str) -> None:
-    """Raise `ValueError` with the known names unless `name` is one of them."""
-    if name not in known():
+    """Raise `ValueError` with the known names unless `name` is one of them, or of code of one's own."""
+    if code.is_reference(name):
+        if not isinstance(code.resolve(name), DataSet):
+            raise ValueError(f"data must be a DataSet, got {name!r}: {code.resolve(name)!r}")
+        return
+    if name not in (*known(), OWN):
         raise ValueError(f"data must be one of {', '.join(known())}, got {name!r}")
     check_name(name, field="data")
+
+
+def name_of(data: str) -> str:
+    """The name of the data set that a recipe calls `data`."""
+    return load(data).name if code.is_reference(data) else data
 
 
 def load(name: str) -> DataSet:
     """The data set called `name`; raises `ValueError` with the known names when there is none."""
     check_known(name)
+    if name == OWN:
+        raise ValueError("--data must be given: this recipe is for images of your own, a folder or Parquet")
+    if code.is_reference(name):
+        own: DataSet = code.resolve(name)
+        return own
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     data_set: DataSet = module.DATA_SET
     return data_set

@@ -1,12 +1,14 @@
 """Two convolutions and two linear layers: for trying things out, where accuracy is not the point."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 
-def build(*, channels: int, num_classes: int) -> nn.Module:
+def build(*, image_shape: Sequence[int], num_classes: int) -> nn.Module:
     """A network for images of any size; weights at random."""
-    return SmallCNN(channels=channels, num_classes=num_classes)
+    return SmallCNN(channels=image_shape[2], num_classes=num_classes)
 
 
 class SmallCNN(nn.Module):

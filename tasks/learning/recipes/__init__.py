@@ -7,10 +7,11 @@ import pkgutil
 import types
 import typing
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from storage.uri import check_name
-from tasks.learning import datasets, models
+from tasks.learning import code, datasets, models
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,9 +24,9 @@ class Recipe:
     name: str
     """What the run's folders are called: `[a-z0-9-]`, at most 64 characters."""
     data: str
-    """Name of the data set: a module of `tasks.learning.datasets`."""
+    """Name of the data set: a module of `tasks.learning.datasets`, `own` for what `--data` gives, `own(DATA_SET)`."""
     model: str
-    """Name of the model: a module of `tasks.learning.models`."""
+    """Name of the model: a module of `tasks.learning.models`, a classifier of torchvision's, or `own(factory)`."""
     epochs: int
     """Passes over the training rows."""
     batch_size: int = 128
@@ -42,10 +43,18 @@ class Recipe:
     """Share of each target spread evenly over all classes, in training only."""
     max_shift: int = 2
     """Augmentation: each image moves by up to this many pixels, in training only."""
+    flip: Literal["none", "horizontal"] = "none"
+    """Augmentation: images mirrored left to right by chance, in training only."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto is bf16 where the hardware has it."""
+    image_size: int = 64
+    """Of a person's own images: to how many pixels a side they are made."""
+    channels: Literal[1, 3] = 3
+    """Of a person's own images: 1 makes all of them gray, 3 gives all of them colours."""
     loader: Literal["auto", "resident", "streaming", "dataloader"] = "auto"
     """Rows held in memory, read again each epoch, or through torch's DataLoader; auto: one of the first two by size."""
+    initialize: Literal["random", "champion"] = "random"
+    """First weights: drawn anew, or those of the data set's champion."""
     seed: int = 0
     """Decides the split, the order of rows, the first weights and the augmentation."""
     validation_fraction: float = 0.1
@@ -63,6 +72,8 @@ class Recipe:
     """CPUs, as Ray counts them, that every worker takes; 0: its share of a node. Changes no name of a result."""
     fallback: str | None = None
     """Recipe that the command line goes on with when no mirror of `data` can be reached, if there is one."""
+    origin: str | None = None
+    """Where a recipe outside the project comes from, `path.py:function`; set by `load`."""
 
     def __post_init__(self) -> None:
         for name, kind in typing.get_type_hints(Recipe).items():
@@ -78,6 +89,7 @@ class Recipe:
         for name in ("weight_decay", "max_shift", "seed", "margin", "label_smoothing", "cpus_per_worker"):
             _check(name, getattr(self, name), at_least=0)
         _check("seed", self.seed, at_most=2**63 - 1)
+        _check("image_size", self.image_size, at_least=4, at_most=4096)
         _check("learning_rate", self.learning_rate, above=0)
         for name in ("validation_fraction", "warmup_fraction"):
             _check(name, getattr(self, name), above=0, below=1)
@@ -98,13 +110,39 @@ def known() -> list[str]:
 def load(name: str) -> Recipe:
     """The recipe called `name`: the result of `recipe()` in the module of that name.
 
-    Raises `ValueError` with the known names when there is none.
+    `path.py:function` takes one from a file outside the project. Raises `ValueError` with the known names when there is
+    none.
     """
+    if ".py:" in name:
+        return _outside(name)
     if name not in known():
-        raise ValueError(f"recipe must be one of {', '.join(known())}, got {name!r}")
+        raise ValueError(f"recipe must be one of {', '.join(known())}, or path.py:function, got {name!r}")
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     recipe: Recipe = module.recipe()
     return recipe
+
+
+def own(thing: Any) -> str:
+    """The name by which a recipe takes a model's factory or a `DataSet` from its own file."""
+    return code.reference(thing)
+
+
+def _outside(name: str) -> Recipe:
+    place, _, function = name.rpartition(":")
+    path = Path(place).expanduser().absolute()
+    try:
+        make = getattr(code.load(path), function, None)
+    except ValueError as error:
+        raise ValueError(f"--recipe: {error}") from None
+    if not callable(make):
+        raise ValueError(f"--recipe: there is no function {function!r} in {path}")
+    try:
+        recipe = make()
+    except Exception as error:
+        raise ValueError(f"--recipe: {path}:{function}() failed: {type(error).__name__}: {error}") from None
+    if not isinstance(recipe, Recipe):
+        raise ValueError(f"--recipe: {path}:{function}() must return a Recipe, got {type(recipe).__name__}")
+    return dataclasses.replace(recipe, origin=f"{path}:{function}")
 
 
 def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Recipe:
@@ -122,7 +160,7 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Rec
             if settings[field] != value:
                 raise ValueError(f"--set: {field} must be given once, got {value!r} and {settings[field]!r}")
     hints = typing.get_type_hints(Recipe)
-    choices = ", ".join(name for name in hints if name not in ("name", "fallback"))
+    choices = ", ".join(name for name in hints if name not in ("name", "fallback", "origin"))
     changed = {}
     for field, value in settings.items():
         if field not in choices.split(", "):
@@ -133,11 +171,13 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Rec
 
 def changes(recipe: Recipe) -> dict[str, Any]:
     """The fields in which `recipe` differs from the one of its name: what `override` needs to make it again."""
-    usual = load(recipe.name).to_dict()
+    usual = load(recipe.origin or recipe.name).to_dict()
     return {name: value for name, value in recipe.to_dict().items() if value != usual[name]}
 
 
 def _convert(field: str, value: str, kind: Any) -> Any:
+    if typing.get_origin(kind) is Literal:
+        return next((choice for choice in typing.get_args(kind) if str(choice) == value), value)
     if kind not in (int, float):
         return value
     try:
@@ -148,7 +188,7 @@ def _convert(field: str, value: str, kind: Any) -> Any:
 
 def _described(kind: Any) -> str:
     if typing.get_origin(kind) is Literal:
-        return "one of " + ", ".join(typing.get_args(kind))
+        return "one of " + ", ".join(map(str, typing.get_args(kind)))
     if isinstance(kind, types.UnionType):
         return " or ".join(_described(part) for part in typing.get_args(kind))
     return {int: "a whole number", float: "a finite number", str: "text", types.NoneType: "none"}[kind]

@@ -1,9 +1,11 @@
 """A model of some kilobytes, for tests of what goes on around a model."""
 
+from collections.abc import Sequence
+
 from torch import nn
 
 
-def build(*, channels: int, num_classes: int) -> nn.Module:
+def build(*, image_shape: Sequence[int], num_classes: int) -> nn.Module:
     """One convolution and one linear layer; no batch norm, so that ranks compute what one process does."""
-    convolution = nn.Conv2d(channels, 8, kernel_size=5, stride=2)
+    convolution = nn.Conv2d(image_shape[2], 8, kernel_size=5, stride=2)
     return nn.Sequential(convolution, nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(128, num_classes))

@@ -1,0 +1,101 @@
+"""Parquet that others wrote: images as bytes, structs or raw pixels, labels as numbers or text."""
+
+import io
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.jobs import tabular
+from tests.pictures import encoded
+
+IMAGES = [encoded(number, number % 2) for number in range(4)]
+LABELS = [0, 1, 0, 1]
+
+
+def parquet(metadata: dict[str, str] | None = None, **columns: Any) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns).replace_schema_metadata(metadata), sink)
+    return sink.getvalue()
+
+
+def rows(content: bytes, classes: tuple[str, ...]) -> tuple[list[bytes | None], list[int | None]]:
+    decoded, labels = tabular.rows(tabular.load(content), size=8, channels=3, classes=classes)
+    return [None if one is None else one.pixels for one in decoded], labels
+
+
+def hugging_face(names: list[str]) -> dict[str, str]:
+    features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
+    return {"huggingface": json.dumps({"info": {"features": features}})}
+
+
+WRITTEN = {
+    "bytes": parquet(image=IMAGES, label=LABELS),
+    "struct": parquet(img=[{"bytes": image, "path": "x.png"} for image in IMAGES], label=LABELS),
+    "large": parquet(picture=pa.array(IMAGES, pa.large_binary()), label=pa.array(LABELS, pa.uint8())),
+    "text": parquet(id=[1, 2, 3, 4], image=IMAGES, label=["0", "1", "0", "1"]),
+    "dictionary": parquet(image=IMAGES, label=pa.array(["0", "1", "0", "1"]).dictionary_encode()),
+    "names": parquet(hugging_face(["cat", "dog", "owl"]), image=IMAGES, label=LABELS),
+}
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_images_and_labels_are_found_in_whatever_form(kind: str) -> None:
+    classes = tabular.classes_of([tabular.survey(WRITTEN[kind])])
+    assert classes == (("cat", "dog", "owl") if kind == "names" else ("0", "1"))
+    assert rows(WRITTEN[kind], classes) == rows(WRITTEN["bytes"], ("0", "1"))
+
+
+def test_classes_are_those_of_all_files_together() -> None:
+    surveyed = [tabular.survey(parquet(image=IMAGES, label=labels)) for labels in (["b"] * 4, ["a", "c", "a", None])]
+    assert tabular.classes_of(surveyed) == ("a", "b", "c")
+    assert rows(parquet(image=IMAGES, label=["c", None, "a", "b"]), ("a", "b", "c"))[1] == [2, None, 0, 1]
+
+
+def test_numbers_that_do_not_begin_at_zero_are_classes_in_their_order() -> None:
+    content = parquet(image=IMAGES, label=[10, 2, 10, 7])
+    assert tabular.classes_of([tabular.survey(content)]) == ("2", "7", "10")
+    assert rows(content, ("2", "7", "10"))[1] == [2, 0, 2, 1]
+
+
+def test_images_that_are_missing_or_broken_have_no_pixels() -> None:
+    pixels, _ = rows(parquet(image=[IMAGES[0], None, b"broken", IMAGES[3]], label=LABELS), ("0", "1"))
+    assert [one is None for one in pixels] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(("metadata", "shape"), [({"shape": "[4, 6, 3]"}, (4, 6, 3)), (None, (8, 8, 1))])
+def test_raw_pixels_have_the_shape_that_is_said_or_are_square(metadata: Any, shape: tuple[int, int, int]) -> None:
+    images = np.arange(2 * np.prod(shape), dtype=np.uint8).reshape(2, -1)
+    stored = pa.array([image.tobytes() for image in images], pa.binary(images.shape[1]))
+    decoded, _ = tabular.rows(
+        tabular.load(parquet(metadata, image=stored, label=[0, 1])), size=8, channels=shape[2], classes=("0", "1")
+    )
+    assert [(one.height, one.width) for one in decoded if one] == [shape[:2]] * 2
+    if shape == (8, 8, 1):
+        assert [one.pixels for one in decoded if one] == [image.tobytes() for image in images]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"no parquet", "this is no Parquet"),
+        (parquet(label=LABELS), "a column image or img of images: .*; the columns are label .int64."),
+        (parquet(image=IMAGES), "a column label or labels of labels: .*; the columns are image .binary."),
+        (parquet(image=IMAGES, label=[0.5] * 4), "of labels: whole numbers or text; .* label .double."),
+        (parquet(image=IMAGES, a=LABELS, b=LABELS), "of labels"),
+    ],
+)
+def test_a_file_without_images_or_labels_is_refused_with_what_it_has(content: bytes, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        tabular.survey(content)
+
+
+def test_one_class_and_labels_of_two_kinds_are_refused() -> None:
+    surveys = {name: tabular.survey(parquet(image=IMAGES, label=[name] * 4)) for name in ("a", 1)}
+    with pytest.raises(ValueError, match="two different labels"):
+        tabular.classes_of([surveys["a"]])
+    with pytest.raises(ValueError, match="numbers as labels and others text"):
+        tabular.classes_of(list(surveys.values()))

@@ -1,0 +1,68 @@
+"""CIFAR-10's archive: a small one of the same shape goes through the same code."""
+
+import dataclasses
+import functools
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.learning.datasets import DataSet, SourceFile, cifar10
+from tasks.learning.sources import fetch
+
+ROWS = 7
+"""In each of the six files."""
+
+
+def pixels(batch: int, *, rows: int = ROWS) -> np.ndarray:
+    """The images of one file, NHWC."""
+    return np.random.default_rng(batch).integers(0, 256, (rows, 32, 32, 3), dtype=np.uint8)
+
+
+def labels(batch: int, *, rows: int = ROWS) -> np.ndarray:
+    return np.arange(batch, batch + rows) % 10
+
+
+def write_archive(folder: Path, *, rows: int = ROWS, cut: int = 0, without: str = "") -> DataSet:
+    """A data set whose archive lies in `folder`; `cut` bytes are missing at the end of the last file."""
+    path = folder / "cifar-10-binary.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
+        for batch, name in enumerate(names):
+            if name == without:
+                continue
+            planes = pixels(batch, rows=rows).transpose(0, 3, 1, 2).reshape(rows, -1)
+            content = np.column_stack([labels(batch, rows=rows).astype(np.uint8), planes]).tobytes()
+            content = content[: len(content) - cut] if name == "test_batch.bin" else content
+            entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    sums = {name: hashlib.new(name, path.read_bytes()).hexdigest() for name in ("md5", "sha256")}
+    file = SourceFile(name=path.name, **sums)
+    return dataclasses.replace(cifar10.DATA_SET, files=(file,), read=functools.partial(cifar10.read_binary, file=file))
+
+
+def test_every_image_comes_out_in_its_place_with_its_label(tmp_path: Path) -> None:
+    (tmp_path / "mirror").mkdir()
+    data_set = write_archive(tmp_path / "mirror")
+    fetch(data_set, tmp_path, mirrors=[f"{(tmp_path / 'mirror').as_uri()}/"], log=lambda *_: None)
+    train, test = data_set.read(tmp_path)
+    assert np.array_equal(train.images, np.concatenate([pixels(batch) for batch in range(5)]))
+    assert np.array_equal(train.labels, np.concatenate([labels(batch) for batch in range(5)]))
+    assert np.array_equal(test.images, pixels(5)) and np.array_equal(test.labels, labels(5))
+    assert train.labels.dtype == np.int64
+
+
+def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
+    data_set = write_archive(tmp_path, cut=10)
+    with pytest.raises(ValueError, match="test_batch.bin is cut off: 21501 bytes"):
+        list(data_set.read(tmp_path))
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    data_set = write_archive(tmp_path, without="data_batch_3.bin")
+    with pytest.raises(ValueError, match="data_batch_3.bin is not in the archive"):
+        list(data_set.read(tmp_path))

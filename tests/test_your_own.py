@@ -1,0 +1,195 @@
+"""Every recipe, and images of one's own, from the data to the report: the whole flow, on one Ray or without."""
+
+import dataclasses
+import functools
+import gzip
+import hashlib
+import json
+import os
+import re
+import secrets
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from storage import manifest, registry, tables
+from storage.uri import URI, Root
+from tasks.cluster import JOB_ENV, Cluster, await_ray, start_ray
+from tasks.learning import code
+from tasks.learning.datasets import DataSet, SourceFile, cifar10, fashion_mnist
+from tasks.learning.datasets.mnist import read_idx
+from tests.learning.test_cifar10 import write_archive
+from tests.pictures import BROKEN, CLASSES, encoded, write_folder
+from tests.runs import CHECKOUT
+
+Flow = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
+    """The flow in this process: one Prefect server and one Ray for all tests."""
+    from prefect.testing.utilities import prefect_test_harness
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        head, address, _ = start_ray(os.environ | JOB_ENV | {"PYTHONPATH": str(CHECKOUT)})
+
+        def share(cluster: Cluster) -> None:
+            cluster._child, cluster._address = head, address
+
+        try:
+            with prefect_test_harness(server_startup_timeout=120):
+                from flows import pipeline
+
+                await_ray(head, address)
+                patch.setattr(Cluster, "_start", share)
+                patch.setattr(Cluster, "end", lambda cluster: None)
+                patch.setenv("TEST_RAY_ADDRESS", address)
+                yield pipeline.images
+        finally:
+            head.end()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Root:
+    return Root(str(tmp_path_factory.mktemp("own") / "root"))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("pictures") / "Obst & Gemüse")
+
+
+SMALL = {"epochs": 3, "image_size": 24, "batch_size": 8, "max_quarantined": 0.1, "max_shift": 1, "precision": "fp32"}
+
+
+@pytest.fixture(scope="module")
+def trained(flow: Flow, root: Root, pictures: Path) -> dict[str, Any]:
+    return flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=SMALL)
+
+
+def test_a_folder_of_photographs_is_learned_and_its_broken_files_are_listed(
+    trained: dict[str, Any], root: Root
+) -> None:
+    prepared = manifest.load(URI(trained["uris"]["prepared"]))
+    assert prepared.statistics["quarantined"] == {"image is missing": 3}
+    listed = tables.read_split(URI(trained["uris"]["prepared"]), "quarantine").to_pandas()
+    assert sorted(listed["path"]) == sorted(BROKEN) and (listed["problem"] != "").all()
+    assert trained["source"]["data"] == "obst-gemuse"
+    assert registry.champion(root, "obst-gemuse") == trained["uris"]["checkpoint"]
+    assert manifest.load(URI(trained["uris"]["checkpoint"])).statistics["model"]["classes"] == list(CLASSES)
+
+
+def test_every_good_test_image_is_predicted_and_leads_back_to_its_file(trained: dict[str, Any], pictures: Path) -> None:
+    rows = tables.read_split(URI(trained["uris"]["predictions"]), "test").to_pandas()
+    raw = URI(trained["uris"]["raw"])
+    sources = next(file for file in manifest.load(raw).files if file.path.startswith("sources-"))
+    files = tables.read_part(raw, sources).to_pandas()
+    path_of = files[files["split"] == "test"].set_index("first_id")["path"]
+    good = [path for path in path_of if path not in BROKEN]
+    assert sorted(path_of[rows["id"]]) == sorted(good)
+    assert all(path_of[row.id].split("/")[1] == CLASSES[row.label] for row in rows.itertuples())
+    assert trained["metrics"]["test_accuracy"] >= 0.5
+
+
+def test_the_report_tells_of_classes_sizes_and_what_was_left_out(trained: dict[str, Any]) -> None:
+    page = (Path(trained["uris"]["report"]) / "index.html").read_text()
+    for said in ("on obst-gemuse", "rote Äpfel 22", "24 x 24 to 56 x 56", *BROKEN):
+        assert said in page
+
+
+def test_the_same_folder_again_is_found_and_a_new_file_makes_a_training_that_goes_on_from_the_champion(
+    flow: Flow, trained: dict[str, Any], root: Root, pictures: Path
+) -> None:
+    again = flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=SMALL)
+    assert again["uris"] == trained["uris"] and all(stage["reused"] for stage in again["stages"])
+    (pictures / "test" / "卵").mkdir()
+    (pictures / "test" / "卵" / "first.png").write_bytes(encoded(5, 2))
+    settings = SMALL | {"epochs": 1, "initialize": "champion", "margin": 1.0}
+    more = flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=settings)
+    assert not any(stage["reused"] for stage in more["stages"])
+    assert more["metrics"]["num_rows"] == trained["metrics"]["num_rows"] + 1
+    made = manifest.load(URI(more["uris"]["checkpoint"]))
+    assert made.parents["initial"] == trained["uris"]["checkpoint"]
+    assert made.parameters["initialize"] == URI(trained["uris"]["checkpoint"]).fingerprint
+    assert more["champion"] == more["uris"]["checkpoint"]
+    again = flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=settings)
+    assert again["uris"] == more["uris"], "its own model is in charge now, and still it is the same request"
+
+
+def test_parquet_as_hugging_face_writes_it_is_learned(flow: Flow, root: Root, tmp_path: Path) -> None:
+    names = ["pear", "apple", "egg"]
+    features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
+    for split, count in (("train", 48), ("test", 12)):
+        images = [{"bytes": encoded(number, number % 3), "path": None} for number in range(count)]
+        frame = pd.DataFrame({"image": images, "label": [number % 3 for number in range(count)]})
+        _write(frame, tmp_path / "fruit" / "data" / f"{split}-00000-of-00001.parquet", features)
+    settings = SMALL | {"channels": 1}
+    result = flow(
+        recipe="images-resnet18", storage=str(root), data=str(tmp_path / "fruit"), settings=settings, workers=0
+    )
+    made = manifest.load(URI(result["uris"]["checkpoint"])).statistics["model"]
+    assert (made["classes"], made["image_shape"]) == (names, [24, 24, 1])
+    assert result["metrics"]["num_rows"] == 12 and result["promoted"]
+
+
+def test_the_recipe_of_the_docs_runs_as_it_stands_on_a_cluster_that_it_is_sent_to(
+    flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (CHECKOUT / "docs" / "your-own.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(example.splitlines()) <= 30
+    monkeypatch.setenv(code.FILES, "")
+    monkeypatch.setenv("RAY_ADDRESS", os.environ["TEST_RAY_ADDRESS"])
+    file = tmp_path / "my_recipe.py"
+    file.write_text(example)
+    result = flow(recipe=f"{file}:recipe", storage=str(root))
+    assert result["promoted"], result["reason"]
+    model = manifest.load(URI(result["uris"]["checkpoint"])).statistics["model"]["model"]
+    assert model.startswith("my_recipe.py:network@")
+
+
+@pytest.mark.parametrize("recipe", ["cifar10-resnet18", "cifar10-vit", "fashion-mnist-resnet18"])
+def test_every_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
+    flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
+) -> None:
+    if recipe.startswith("cifar10"):
+        monkeypatch.setattr(cifar10, "DATA_SET", write_archive(tmp_path, rows=10))
+    else:
+        monkeypatch.setattr(fashion_mnist, "DATA_SET", write_idx(tmp_path, train=50, test=10))
+    settings = {"epochs": 1, "batch_size": 16, "accuracy_floor": 0.0, "precision": "fp32"}
+    result = flow(recipe=recipe, storage=str(root), source=[str(tmp_path)], settings=settings, workers=0)
+    assert result["metrics"]["num_rows"] == 10
+    assert manifest.load(URI(result["uris"]["prepared"])).rows == 60
+
+
+def write_idx(folder: Path, *, train: int, test: int) -> DataSet:
+    """A data set in the form of Fashion-MNIST, whose files lie in `folder`."""
+    written = []
+    for prefix, rows in (("train", train), ("t10k", test)):
+        images = np.random.default_rng(rows).integers(0, 256, (rows, 28, 28), dtype=np.uint8)
+        for kind, array in (("images-idx3", images), ("labels-idx1", (np.arange(rows) % 10).astype(np.uint8))):
+            header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+            content = gzip.compress(header + array.tobytes())
+            (folder / f"{prefix}-{kind}-ubyte.gz").write_bytes(content)
+            sums = {name: hashlib.new(name, content).hexdigest() for name in ("md5", "sha256")}
+            written.append(SourceFile(name=f"{prefix}-{kind}-ubyte.gz", **sums))
+    usual = fashion_mnist.DATA_SET
+    return dataclasses.replace(usual, files=tuple(written), read=functools.partial(read_idx, files=written))
+
+
+def _write(frame: pd.DataFrame, path: Path, features: dict[str, Any]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    pq.write_table(pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata(metadata), path)
