@@ -4,10 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from storage import files, manifest, registry
-from storage.admin.catalog import check_links
+from storage import manifest, registry
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root, check_name, parse_root
-from tasks.plan import check_committed, check_numbers, is_committed, predictions_of
+from tasks.plan import check_committed, check_numbers, check_root, is_committed, predictions_of
 
 if TYPE_CHECKING:
     from tasks.stage import Stage
@@ -40,9 +39,7 @@ def resolve(
 ) -> BatchRequest:
     """The checked request; raises `ValueError` naming the option, the value and the next step."""
     check_numbers(workers=workers, deadline_minutes=deadline_minutes)
-    root = parse_root(storage)
-    files.check_writable(root)
-    check_links(root)
+    root = check_root(storage)
     data = DatasetURI(parse_root(dataset, option="--dataset"))
     made = check_committed("--dataset", data, kinds=("raw", "prepared"))
     splits = sorted({file.split for file in made.files if file.split and file.split != "quarantine"})

@@ -135,10 +135,8 @@ def make(
     dataset that is not there or not the recipe's.
     """
     check_numbers(workers=workers, deadline_minutes=deadline_minutes, stall_minutes=stall_minutes)
-    root = parse_root(storage)
-    _check_shift(recipe)
-    files.check_writable(root)
-    check_links(root)
+    check_shift(recipe)
+    root = check_root(storage)
     raw = _raw(data, recipe) if data else None
     plan = Plan(
         root=root,
@@ -149,6 +147,14 @@ def make(
         stall_s=stall_minutes * 60,
     )
     return refreshed(plan) if refresh else plan
+
+
+def check_root(storage: str) -> Root:
+    """The storage root that a person named, once files can be created there; raises `ValueError` naming `--storage`."""
+    root = parse_root(storage)
+    files.check_writable(root)
+    check_links(root)
+    return root
 
 
 def default_storage() -> str:
@@ -165,7 +171,7 @@ def check_numbers(*, workers: int | None, deadline_minutes: float, stall_minutes
             raise ValueError(f"{option} must be > 0 and at most {_YEAR} minutes, a year, got {minutes}")
 
 
-def _check_shift(recipe: Recipe) -> None:
+def check_shift(recipe: Recipe) -> None:
     """Raise `ValueError` when augmentation could move a whole image out of sight."""
     side = min(datasets.load(recipe.data).image_shape[:2])
     if recipe.max_shift >= side:

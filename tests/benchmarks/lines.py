@@ -33,7 +33,7 @@ class Bench:
         """One raw and one prepared dataset for the arms that need no other."""
         self.raw = data.write_raw(self.root, data.load(self.source), name="mnist-000000000000")
         self.prepared = DatasetURI(self.root.child("datasets/prepared/mnist-resnet18-000000000000"))
-        with session(wanted=True, workers=None) as cluster:
+        with session(self.root, wanted=True, workers=None) as cluster:
             self.preprocess(cluster, self.raw, self.prepared)
 
     def preprocess(self, cluster: Cluster, raw: DatasetURI, prepared: DatasetURI) -> None:
