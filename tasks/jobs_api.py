@@ -37,7 +37,8 @@ def connect(address: str) -> "JobSubmissionClient":
         def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
             return super()._do_request(method, endpoint, **{"timeout": _REQUEST_S, **options})
 
-    logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of every package that goes with a job
+    for name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # they tell of every package that goes with a job
+        logging.getLogger(name).setLevel(logging.WARNING)
     return Client(address)
 
 
