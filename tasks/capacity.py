@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import tempfile
 import time
 import urllib.request
@@ -48,7 +47,7 @@ def check_disk(root: Root) -> str:
             files.check_space(place, needed=LEAST_FREE_BYTES)
         except files.DiskFull as error:
             raise ValueError(str(error)) from None
-    return ", ".join(f"{shutil.disk_usage(place).free / 1e9:.1f} GB free in {place}" for place in places)
+    return ", ".join(f"{files.free_bytes(place) / 1e9:.1f} GB free in {place}" for place in places)
 
 
 def _usable_nodes(address: str) -> list[scale.Resources]:
