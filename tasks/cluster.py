@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import os
 import secrets
 import shlex
@@ -235,8 +236,10 @@ def await_ray(child: Child, address: str) -> None:
     request = urllib.request.Request(f"{address}/api/version", headers=authorization())
     directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy needs to see the token
     while child.running and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), directly.open(request, timeout=5):
-            return
+        # What answers there may be somebody else's, who took the port first: Ray then takes another and says so.
+        with contextlib.suppress(OSError, ValueError), directly.open(request, timeout=5) as answer:
+            if "ray_version" in json.load(answer):
+                return
         time.sleep(_POLL_S)
     raise JobFailed(f"the local Ray did not start; it wrote:\n{child.output()[-2000:]}")
 

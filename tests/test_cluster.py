@@ -12,12 +12,13 @@ import pytest
 from storage import files, manifest, tables
 from storage.uri import URI, Root
 from tests.clusters import TwoNodes, two_nodes
+from tests.faults.lab import NUM_TEST, raw_name, write_raw
 from tests.runs import Run, await_that
 from tests.s3 import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-_QUICK = ["--source", "sample", "--workers", "2", "--set", "precision=fp32", "--set", "epochs=2", "--json"]
+_RECIPE = ["--recipe", "mnist-sample-resnet18", "--workers", "2", "--set", "precision=fp32", "--set", "epochs=2"]
 _SECONDS = 30.0
 """Within which a run that cannot be is refused; about 8 s on a quiet machine."""
 
@@ -39,7 +40,7 @@ def test_a_folder_that_the_nodes_do_not_share_is_refused_by_name_before_anything
     cluster: TwoNodes, apart: Path, tmp_path: Path
 ) -> None:
     root, started = apart / "root", time.monotonic()
-    run = Run(*_QUICK, "--storage", str(root), folder=tmp_path, env=cluster.env)
+    run = Run(*_RECIPE, "--storage", str(root), folder=tmp_path, env=cluster.env)
     assert run.process.wait() == 2
     said = run.log.read_text()
     assert time.monotonic() - started < _SECONDS
@@ -51,7 +52,7 @@ def test_a_folder_that_the_nodes_do_not_share_is_refused_by_name_before_anything
 def test_a_cluster_that_can_do_the_run_is_told_to_be_fine_in_a_line_each(
     cluster: TwoNodes, s3: Server, tmp_path: Path
 ) -> None:
-    run = Run("--check", *_QUICK[:-1], "--storage", f"s3://{s3.bucket}/checked", folder=tmp_path, env=cluster.env)
+    run = Run("--check", *_RECIPE, "--storage", f"s3://{s3.bucket}/checked", folder=tmp_path, env=cluster.env)
     assert run.wait() == 0
     lines = [line.split(maxsplit=2) for line in run.output.read_text().splitlines()]
     assert [verdict for verdict, _, _ in lines] == ["ok"] * 7
@@ -65,11 +66,12 @@ def test_a_run_over_two_nodes_ends_with_the_same_bytes_when_one_of_them_dies_in_
     cluster: TwoNodes, s3: Server, tmp_path: Path
 ) -> None:
     root = Root(f"s3://{s3.bucket}/two-nodes")
+    write_raw(root)
     result = _run(cluster, root, tmp_path).result()
     undisturbed = {kind: _content(result["uris"][kind]) for kind in ("checkpoint", "predictions")}
     assert manifest.load(URI(result["uris"]["checkpoint"])).statistics["resolved"]["workers"] == 2
     rows = tables.read_split(URI(result["uris"]["predictions"]), "test").to_pandas()
-    assert sorted(rows["id"]) == list(range(1000))
+    assert sorted(rows["id"]) == list(range(NUM_TEST))
 
     for kind in ("checkpoint", "predictions"):
         files.remove(URI(result["uris"][kind]))
@@ -85,7 +87,8 @@ def test_a_run_over_two_nodes_ends_with_the_same_bytes_when_one_of_them_dies_in_
 
 
 def _run(cluster: TwoNodes, root: Root, folder: Path) -> Run:
-    return Run(*_QUICK, "--storage", root, folder=folder, env=cluster.env)
+    raw = root.child(f"datasets/raw/{raw_name()}")
+    return Run(*_RECIPE, "--json", "--data", raw, "--storage", root, folder=folder, env=cluster.env)
 
 
 def _first_epoch_is_over(root: Root) -> bool:
