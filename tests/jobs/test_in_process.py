@@ -12,7 +12,7 @@ import torch
 from storage import files, lease, manifest
 from storage.uri import DatasetURI, Root
 from tasks.follow import JobFailed, JobRefused
-from tasks.jobs import epochs, scale
+from tasks.jobs import epochs, loaders, scale
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JobSpec, TrainSpec
 from tasks.learning import checkpoint, loop, models
@@ -158,6 +158,9 @@ def test_elastic_training_has_the_same_steps_with_any_number_of_workers_and_goes
 
 
 LOADERS = ("resident", "streaming", "dataloader")
+TOLERANCE = 0.07
+"""Relative, at every epoch. Seen between two orders of the rows with one loader: up to 0.045, and with half of the rows
+in place of the other half 0.09, two wrong labels in a batch 0.6, rows sorted by label 5."""
 
 
 @pytest.fixture(scope="module")
@@ -168,12 +171,13 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
+        patch.setattr(loaders, "_WINDOW_ROWS", 160)  # else one window holds all rows
         run(spec)
-        for name, changes in {loader: {"loader": loader} for loader in LOADERS}.items():
-            training = raw.to_train(root, spec.target, name=name, model="vit-tiny", epochs=6, **changes)
+        for loader in LOADERS:
+            training = raw.to_train(root, spec.target, name=loader, model="vit-tiny", epochs=6, loader=loader)
             run(training)
             history = manifest.load(training.target).statistics["history"]
-            found[name] = torch.tensor([epoch["validation_loss"] for epoch in history])
+            found[loader] = torch.tensor([epoch["validation_loss"] for epoch in history])
     return found
 
 
@@ -181,6 +185,6 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
 def test_every_loader_gives_the_loss_curve_of_the_others_within_tolerance(
     curves: dict[str, torch.Tensor], loader: str
 ) -> None:
-    print(curves)
-    torch.testing.assert_close(curves[loader], curves["resident"], rtol=0.1, atol=0.05)
-    assert curves[loader][-1] < curves[loader][0] / 2, "it learns"
+    torch.testing.assert_close(curves[loader], curves["resident"], rtol=TOLERANCE, atol=0)
+    assert not torch.equal(curves[loader], curves["resident"]), "each has an order of its own"
+    assert curves[loader][-1] < curves[loader][0] / 5, "it learns"
