@@ -92,7 +92,7 @@ def _run(cluster: TwoNodes, root: Root, folder: Path) -> Run:
 
 
 def _first_epoch_is_over(root: Root) -> bool:
-    return any("/epoch-0001/" in entry.path for entry in files.walk(root.child("runs")))
+    return any(entry.path.endswith("/epoch-0001/checkpoint.json") for entry in files.walk(root.child("runs")))
 
 
 def _content(uri: str) -> list[Any]:
