@@ -24,8 +24,13 @@ def test_a_row_without_an_image_is_predicted_as_null(tmp_path: Path) -> None:
     part = tables.write_part(uri, rows, split="test", index=0)
     predictor = object.__new__(Predictor)  # without a checkpoint: what it answers is not the point
     predictor.spec = PredictSpec(
-        storage=str(tmp_path), deadline_s=1, checkpoint=f"{tmp_path}/x-0123456789ab", dataset=uri,
-        predictions=f"{tmp_path}/y-0123456789ab", split=None, workers=None,
+        storage=str(tmp_path),
+        deadline_s=1,
+        checkpoint=f"{tmp_path}/x-0123456789ab",
+        dataset=uri,
+        predictions=f"{tmp_path}/y-0123456789ab",
+        split=None,
+        workers=None,
     )
     spec = ModelSpec(model="resnet18", image_shape=(2, 2, 1), classes=("cat", "dog"), mean=(0.0,), std=(1.0,))
     answer = np.array([[0.2, 0.8]] * 3, dtype=np.float32)
