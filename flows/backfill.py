@@ -48,9 +48,9 @@ def main() -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    from flows import cli
+    from flows import checks, cli
     from storage.uri import parse_root
-    from tasks import capacity, plan, versions
+    from tasks import capacity, plan, preflight, versions
     from tasks.learning import recipes
 
     try:
@@ -62,6 +62,8 @@ def _main(arguments: argparse.Namespace) -> int:
         root = parse_root(arguments.storage)
         found = versions.known(root, recipe.data)
         chosen = versions.chosen(found, names=arguments.version, first=arguments.first, last=arguments.last)
+        if not arguments.list:
+            preflight.check_nodes(root)
     except ValueError as error:
         cli.fail(str(error), code=2)
     if arguments.list:
@@ -71,7 +73,7 @@ def _main(arguments: argparse.Namespace) -> int:
     failed: list[str] = []
     for number, uri in enumerate(chosen, start=1):
         cli.note(f"\nversion {number} of {len(chosen)}: {uri}")
-        request = cli.request(arguments, recipe, storage=arguments.storage, data=uri)
+        request = checks.request(arguments, recipe, storage=arguments.storage, data=uri)
         code = cli.guarded(partial(cli.run, "pipeline", request, as_json=arguments.json))
         if code == cli.INTERRUPTED:
             return code

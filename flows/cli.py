@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from flows import PROJECT
+from flows.checks import Told, checked
 
 _EPILOG = """\
 examples:
@@ -18,6 +19,7 @@ examples:
   python flows/pipeline.py --storage s3://bucket/prefix        shared storage (AWS_* variables, AWS_ENDPOINT_URL)
   RAY_ADDRESS=http://head:8265 python flows/pipeline.py ...    on a Ray cluster
   python flows/pipeline.py --source ./mnist-files              without internet, from a folder
+  python flows/pipeline.py --check ...                         only say whether this would run
 
 After any accident the same command goes on where it stopped.
 exit codes: 0 done (promoted or not), 1 it failed, 2 the request was wrong, 130 interrupted"""
@@ -63,6 +65,11 @@ def parser() -> argparse.ArgumentParser:
         "data/datasets/raw/mnist-0164ad4b8b70 (default: the recipe's data set, downloaded)",
     )
     add("--refresh", action="store_true", help="do everything once more, even if its result is there (default: no)")
+    add(
+        "--check",
+        action="store_true",
+        help="say in a line each what is fine and what would refuse the run, and stop: exit code 0 or 2 (default: run)",
+    )
     add_shared(parser)
     return parser
 
@@ -123,9 +130,20 @@ def _workers(text: str) -> int | str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the pipeline as the command line says; the exit code is 0, 1 (failed), 2 (wrong request) or 130."""
+    """Run the pipeline, or only its checks, as the command line says.
+
+    The exit code is 0, 1 (failed), 2 (wrong request) or 130.
+    """
     arguments = parser().parse_args(argv)
+    if arguments.check:
+        return guarded(lambda: _told(arguments))
     return guarded(lambda: run("pipeline", _requested(checked, arguments), as_json=arguments.json))
+
+
+def _told(arguments: argparse.Namespace) -> int:
+    look = Told(as_json=arguments.json)
+    checked(arguments, look)
+    return look.end()
 
 
 def predict_parser() -> argparse.ArgumentParser:
@@ -152,7 +170,7 @@ def predict_parser() -> argparse.ArgumentParser:
 def main_predict(argv: Sequence[str] | None = None) -> int:
     """Run batch prediction as the command line says; the exit code is 0, 1 (failed), 2 (wrong request) or 130."""
     arguments = predict_parser().parse_args(argv)
-    from tasks import batch, capacity
+    from tasks import batch, capacity, preflight
 
     request = {
         "dataset": arguments.dataset,
@@ -165,71 +183,12 @@ def main_predict(argv: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         _requested(capacity.check_workers, arguments.workers)
-        _requested(batch.resolve, **request)
+        resolved = _requested(batch.resolve, **request)
+        if not resolved.is_done():
+            _requested(preflight.check_nodes, resolved.root)
         return run("predict", request, as_json=arguments.json)
 
     return guarded(work)
-
-
-def checked(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The flow's parameters, once everything that can be wrong with them was looked at; raises `ValueError`."""
-    from tasks import capacity, given, plan
-    from tasks.learning import recipes, sources
-
-    base = recipes.load(given.default_recipe(arguments.data) if arguments.recipe is None else arguments.recipe)
-    recipe = recipes.override(base, arguments.settings)
-    capacity.check_workers(arguments.workers, plan.needs_of(recipe))
-    mirrors = [source for source in arguments.source if source != "sample"]
-    addresses = [sources.mirror_address(source) for source in mirrors]
-    asked_for_sample = len(mirrors) < len(arguments.source)
-    if asked_for_sample and (arguments.no_sample or mirrors):
-        raise ValueError("--source sample cannot be combined with another --source or with --no-sample")
-    if arguments.data == "":
-        raise ValueError("--data must be a folder or the URI of a raw dataset, got nothing; leave it out to download")
-    if arguments.data and arguments.source:
-        raise ValueError("--data cannot be combined with --source: nothing is downloaded")
-    made = plan.make(
-        storage=arguments.storage,
-        recipe=recipe,
-        workers=arguments.workers,
-        data=arguments.data,
-        deadline_minutes=arguments.deadline,
-        stall_minutes=arguments.stall,
-    )
-    if asked_for_sample and base.fallback is None and made.data_set.notice is None:
-        raise ValueError(f"--source: recipe {base.name!r} has no sample; leave out --source sample")
-    use_sample = base.fallback is not None and (
-        asked_for_sample
-        or (
-            not arguments.source
-            and not arguments.data
-            and not arguments.no_sample
-            and not plan.is_committed(made.raw)
-            and sources.unreachable(made.data_set)
-        )
-    )
-    if use_sample:
-        assert base.fallback is not None
-        recipe = recipes.override(recipes.load(base.fallback), arguments.settings)
-        if not asked_for_sample:
-            note("no mirror of the data set can be reached: going on with the sample that comes with the project")
-    asked = request(arguments, recipe, storage=str(made.root), data=made.given)
-    return asked | {"source": addresses, "refresh": arguments.refresh}
-
-
-def request(arguments: argparse.Namespace, recipe: Any, *, storage: str, data: str | None) -> dict[str, Any]:
-    """The parameters of the flow that every command line has."""
-    from tasks.learning import recipes
-
-    return {
-        "recipe": recipe.origin or recipe.name,
-        "storage": storage,
-        "data": data and str(data),
-        "workers": arguments.workers,
-        "settings": recipes.changes(recipe),
-        "deadline_minutes": arguments.deadline,
-        "stall_minutes": arguments.stall,
-    }
 
 
 def _requested(check: Any, *arguments: Any, **keywords: Any) -> Any:

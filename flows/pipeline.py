@@ -75,7 +75,7 @@ def mnist(
         stall_minutes=stall_minutes,
     )
     sources = [mirror_address(one) for one in source or []]
-    with collected() as stages, session(wanted=plan.needs_ray(), workers=workers) as cluster:
+    with collected() as stages, session(plan.root, wanted=plan.needs_ray(), workers=workers) as cluster:
         raw = download(plan, sources, cluster)
         prepared = preprocess(raw, plan, cluster)
         checkpoint = train(prepared, plan, cluster)

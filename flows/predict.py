@@ -53,6 +53,6 @@ def predict(
         workers=workers,
         deadline_minutes=deadline_minutes,
     )
-    with collected() as stages, session(wanted=not request.is_done(), workers=workers) as cluster:
+    with collected() as stages, session(request.root, wanted=not request.is_done(), workers=workers) as cluster:
         predictions = predict_batch(request, cluster)
     return outcome(batch.summarize(request, predictions, stages))

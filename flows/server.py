@@ -10,9 +10,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
+from storage.uri import masked
 from tasks.child import Child
 
 _START_LIMIT_S = 120
+_ASK_S = 5
+"""How long a server may take to answer."""
 
 
 @contextlib.contextmanager
@@ -51,6 +54,28 @@ def own_server() -> Iterator[bool]:
                 _flush()
     finally:
         child.end()
+
+
+def check_api() -> str:
+    """Which Prefect API a run will talk to; raises `ValueError` when the configured one does not answer, or refuses."""
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
+
+    url = get_current_settings().api.url
+    if not url:
+        return "a server of its own for as long as the run lasts"
+    advice = "check PREFECT_API_URL and PREFECT_API_AUTH_STRING, or leave them out for a server of its own"
+    try:
+        with (
+            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+            get_client(httpx_settings={"timeout": _ASK_S}, sync_client=True) as client,
+        ):
+            return f"{masked(url)} answers, version {client.api_version()}"
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(
+            f"PREFECT_API_URL={masked(url)}: no Prefect API to work with ({masked(reason)}); {advice}"
+        ) from None
 
 
 def _flush() -> None:

@@ -156,8 +156,15 @@ def check_space(uri: URI, *, needed: int) -> None:
 
     Raises `DiskFull`, before a long write rather than in the middle of it.
     """
-    if not uri.is_s3 and shutil.disk_usage(_existing(uri)).free < needed:
+    if not uri.is_s3 and free_bytes(uri) < needed:
         raise _disk_full(uri, needed=needed)
+
+
+def free_bytes(folder: str) -> int:
+    """What can still be written to the disk of `folder`, which need not be there yet."""
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    return shutil.disk_usage(folder).free
 
 
 def is_disk_full(error: BaseException) -> bool:
@@ -172,18 +179,10 @@ def is_trouble(error: Exception) -> bool:
 
 
 def _disk_full(folder: str, *, needed: int) -> DiskFull:
-    free = shutil.disk_usage(_existing(folder)).free
     return DiskFull(
-        f"the disk of {folder} is full: {needed / 1e6:,.1f} MB are needed and {free / 1e6:,.1f} MB free; make room "
-        "(python -m storage gc), then give the same command again"
+        f"the disk of {folder} is full: {needed / 1e6:,.1f} MB are needed and {free_bytes(folder) / 1e6:,.1f} MB free; "
+        "make room (python -m storage gc), then give the same command again"
     )
-
-
-def _existing(path: str) -> str:
-    """`path`, or the nearest folder above it that is there."""
-    while not os.path.exists(path):
-        path = os.path.dirname(path)
-    return path
 
 
 @contextlib.contextmanager

@@ -4,12 +4,11 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from storage import files, manifest, registry
-from storage.admin.catalog import check_links
+from storage import manifest, registry
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root, check_name, parse_root
 from tasks.given import check_committed
 from tasks.jobs.scale import Workers, limits
-from tasks.plan import check_numbers, is_committed, predictions_of
+from tasks.plan import check_numbers, check_root, is_committed, predictions_of
 
 if TYPE_CHECKING:
     from tasks.stage import Stage
@@ -44,9 +43,7 @@ def resolve(
     check_numbers(workers=workers, deadline_minutes=deadline_minutes)
     if limits(workers):
         raise ValueError(f"--workers must be one number for prediction, got {workers!r}: only training is elastic")
-    root = parse_root(storage)
-    files.check_writable(root)
-    check_links(root)
+    root = check_root(storage)
     data = DatasetURI(parse_root(dataset, option="--dataset"))
     made = check_committed("--dataset", data, kinds=("raw", "prepared"))
     splits = sorted({file.split for file in made.files if file.split and file.split != "quarantine"})

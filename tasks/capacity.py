@@ -2,31 +2,38 @@
 
 import json
 import os
+import tempfile
 import time
 import urllib.request
 from http.client import HTTPException
 
-from storage.uri import masked
+from storage import files
+from storage.uri import URI, Root, masked
 from tasks.jobs import scale
 
 SPARE_CPUS = 3
 """CPUs that a local Ray counts beyond the machine's: a driver, a controller and data tasks run beside the workers."""
 _ASK_S = 4
 """How long a cluster may take to say what it has."""
+LEAST_FREE_BYTES = 256_000_000
+"""Less than this on a disk, and no run gets far: a checkpoint of the smallest model beside Ray's own files."""
 
 
-def check_workers(workers: scale.Workers, needs: scale.Needs = scale.ANY) -> None:
-    """Raise `ValueError` naming what was asked and what there is when Ray can never give that many workers.
+def check_workers(workers: scale.Workers, needs: scale.Needs = scale.ANY) -> str:
+    """What there is; raises `ValueError` naming it and what was asked when Ray can never give that many workers.
 
     None means auto, 0 without Ray. Within 5 s: a cluster is asked what it has, and `RAY_ADDRESS` is named when it does
     not answer.
     """
     if workers == 0:
-        return
+        return "none: this process does the work"
     address = os.environ.get("RAY_ADDRESS", "")
     if address:
-        scale.resolve(workers, threads=None, nodes=_usable_nodes(address), needs=needs)
-        return
+        found = _usable_nodes(address)
+        given = scale.resolve(workers, threads=None, nodes=found, needs=needs)
+        cpus, gpus = (int(sum(node.get(kind, 0) for node in found)) for kind in ("CPU", "GPU"))
+        have = f"{len(found)} nodes, {cpus} CPUs, {gpus} GPUs"
+        return f"{masked(address)}: {have}; {given.workers} workers with {given.cpus:g} CPUs each"
     most = (os.cpu_count() or 1) + SPARE_CPUS - 1
     elastic = scale.limits(workers)
     most = int(most // (needs.cpus or 1))
@@ -35,6 +42,18 @@ def check_workers(workers: scale.Workers, needs: scale.Needs = scale.ANY) -> Non
         raise ValueError(
             f"--workers {each}must be at most {most} on this machine, got {workers or 1}; RAY_ADDRESS names a cluster"
         )
+    return f"a local one, {os.cpu_count()} cores, at most {most} workers"
+
+
+def check_disk(root: Root) -> str:
+    """How much disk is free here; raises `ValueError` where it is too little for any run. S3 does not tell."""
+    places = [URI(tempfile.gettempdir())] if root.is_s3 else [root, URI(tempfile.gettempdir())]
+    for place in places:
+        try:
+            files.check_space(place, needed=LEAST_FREE_BYTES)
+        except files.DiskFull as error:
+            raise ValueError(str(error)) from None
+    return ", ".join(f"{files.free_bytes(place) / 1e9:.1f} GB free in {place}" for place in places)
 
 
 def _usable_nodes(address: str) -> list[scale.Resources]:

@@ -2,7 +2,7 @@
 
 import contextlib
 import hashlib
-import logging
+import json
 import os
 import secrets
 import shlex
@@ -16,43 +16,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import files, manifest
-from storage.s3 import ENDPOINTS
-from storage.uri import ALLOWED_ROOTS, URI, masked
-from tasks.capacity import SPARE_CPUS, authorization, check_workers
+from storage.uri import URI, Root, masked
+from tasks import jobs_api
+from tasks.capacity import SPARE_CPUS, authorization, check_disk, check_workers
 from tasks.child import Child
 from tasks.follow import Follower, JobFailed, JobRefused
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.scale import Workers
 from tasks.jobs.spec import JOB_NAME, JobSpec
 from tasks.learning import code
+from tasks.preflight import check_nodes
 from tasks.stage import logger, tidy
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-CODE = Path(__file__).resolve().parent.parent
-"""Where the packages `tasks` and `storage` lie."""
-
 _START_LIMIT_S = 120
 GRACE_S = 60
 """How much longer than its deadline a stage may take that runs a job: the job minds the deadline itself."""
-_REQUEST_S = 30
-"""How long one request to Ray may take."""
 _ROOT_DIGITS = 8
 _POLL_S = 0.25
 _SILENCE_S = 60
 """After how long without an answer from Ray a job is taken for lost."""
 _OBJECT_STORE_BYTES = 2**30
-JOB_ENV = {
-    # The default of two seconds costs a small run more than its own work takes.
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # what workers print would come twice
-    "RAY_COLOR_PREFIX": "0",
-    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-    "PYTHONUNBUFFERED": "1",
-}
 
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:
@@ -132,8 +118,8 @@ class Cluster:
         os.environ["RAY_AUTH_TOKEN"] = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
         for name in ("NO_PROXY", "no_proxy"):  # Ray is on this machine, and no proxy needs to see the token
             os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
-        path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(CODE), os.environ.get("PYTHONPATH")]))}
-        self._child, self._address, folder = start_ray(os.environ | JOB_ENV | path)
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(jobs_api.CODE), os.environ.get("PYTHONPATH")]))}
+        self._child, self._address, folder = start_ray(os.environ | jobs_api.JOB_ENV | path)
         token = Path(folder, "token")
         token.touch(mode=0o600)
         token.write_text(os.environ["RAY_AUTH_TOKEN"] + "\n")
@@ -150,9 +136,8 @@ class Cluster:
             self._start()
         if self._child is not None:
             await_ray(self._child, self._address)
-        logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of every package that goes with a job
         try:
-            self._client = _client(self._address)
+            self._client = jobs_api.connect(self._address)
         except Exception as error:
             where = f"RAY_ADDRESS={masked(self._address)}"
             raise JobRefused(f"{where}: no Ray Jobs API answers there: {masked(str(error))}") from error
@@ -166,10 +151,7 @@ class Cluster:
         place = scratch.child(f"{stage}.json")
         files.replace(place, spec.model_copy(update={"threads": threads}).model_dump_json(indent=1).encode())
         python = sys.executable if self._local else "python"
-        runtime_env: dict[str, Any] = {}  # a local Ray has this process's environment and code
-        if not self._local:
-            runtime_env["env_vars"] = JOB_ENV | _storage_env()
-            runtime_env["py_modules"] = [str(CODE / "tasks"), str(CODE / "storage")]
+        runtime_env = {} if self._local else jobs_api.what_goes_along()  # a local Ray has this process's own
         try:
             number = 1 + sum((job.submission_id or "").startswith(prefix) for job in client.list_jobs())
             name = f"{prefix}{number}"
@@ -226,17 +208,6 @@ class Cluster:
             raise follower.error(f"job {job} ended {status}{reason}")
 
 
-def _client(address: str) -> "JobSubmissionClient":
-    """A client of the Jobs API whose every request ends."""
-    from ray.job_submission import JobSubmissionClient
-
-    class Client(JobSubmissionClient):
-        def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
-            return super()._do_request(method, endpoint, **{"timeout": _REQUEST_S, **options})
-
-    return Client(address)
-
-
 def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ()) -> tuple[Child, str, str]:
     """A head node on this machine that ends with this process, the address of its Jobs API, and its private folder.
 
@@ -270,17 +241,19 @@ def await_ray(child: Child, address: str) -> None:
     request = urllib.request.Request(f"{address}/api/version", headers=authorization())
     directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy needs to see the token
     while child.running and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), directly.open(request, timeout=5):
-            return
+        # What answers there may be somebody else's, who took the port first: Ray then takes another and says so.
+        with contextlib.suppress(OSError, ValueError), directly.open(request, timeout=5) as answer:
+            if "ray_version" in json.load(answer):
+                return
         time.sleep(_POLL_S)
     raise JobFailed(f"the local Ray did not start; it wrote:\n{child.output()[-2000:]}")
 
 
 @contextlib.contextmanager
-def session(*, wanted: bool, workers: Workers) -> Iterator[Cluster]:
+def session(root: Root, *, wanted: bool, workers: Workers) -> Iterator[Cluster]:
     """The Ray of one run; started at once when `wanted`, else only if a job is submitted after all; 0 workers: none.
 
-    Raises `ValueError` when it is wanted and can never give that many workers.
+    Raises `ValueError` when it is wanted and can never give that many workers, or has a node that cannot use `root`.
     """
     if workers == 0:
         from tasks.local import Local
@@ -289,17 +262,13 @@ def session(*, wanted: bool, workers: Workers) -> Iterator[Cluster]:
         return
     if wanted:
         check_workers(workers)
+        check_disk(root)
+        check_nodes(root)
     cluster = Cluster(wanted=wanted)
     try:
         yield cluster
     finally:
         cluster.end()
-
-
-def _storage_env() -> dict[str, str]:
-    """Where S3 is, what may be used, NCCL's settings; not the keys, since Ray's dashboard shows a job's environment."""
-    names = (*ENDPOINTS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_CA_BUNDLE", ALLOWED_ROOTS)
-    return {name: value for name, value in os.environ.items() if name in names or name.startswith("NCCL_")}
 
 
 def _free_port() -> int:

@@ -179,11 +179,9 @@ def make(
     dataset that is not there or not the recipe's.
     """
     check_numbers(workers=workers, deadline_minutes=deadline_minutes, stall_minutes=stall_minutes)
-    root = parse_root(storage)
+    root = check_root(storage)
     if not data:
         check_shift(recipe, side=min(datasets.load(recipe.data).image_shape[:2]))
-    files.check_writable(root)
-    check_links(root)
     found = given(data, recipe) if data else None
     plan = Plan(
         root=root,
@@ -197,6 +195,14 @@ def make(
     if recipe.initialize == "champion":
         plan = dataclasses.replace(plan, initial=champions.to_begin_with(plan))
     return refreshed(plan) if refresh else plan
+
+
+def check_root(storage: str) -> Root:
+    """The storage root that a person named, once files can be created there; raises `ValueError` naming `--storage`."""
+    root = parse_root(storage)
+    files.check_writable(root)
+    check_links(root)
+    return root
 
 
 def default_storage() -> str:

@@ -1,44 +1,101 @@
-"""A run on a Ray that is not its own: the cluster that RAY_ADDRESS names."""
+"""Runs on a Ray that is not their own: a cluster of two nodes that share no disk, only S3."""
 
 import os
-import secrets
-import sys
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from storage import manifest
-from storage.uri import URI
-from tasks.cluster import await_ray, start_ray
-from tests.runs import Run
+from storage import files, manifest, tables
+from storage.uri import URI, Root
+from tests.clusters import TwoNodes, two_nodes
+from tests.faults.lab import NUM_TEST, raw_name, write_raw
+from tests.runs import Run, await_that
+from tests.s3 import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a running head node, which counts more CPUs than this machine has cores."""
-    monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    head, address, _ = start_ray(os.environ)
-    try:
-        await_ray(head, address)
-        yield address
-        assert head.running
-    finally:
-        head.end()
+_RECIPE = ["--recipe", "mnist-sample-resnet18", "--workers", "2", "--set", "precision=fp32", "--set", "epochs=2"]
+_SECONDS = 30.0
+"""Within which a run that cannot be is refused; about 8 s on a quiet machine."""
 
 
-def test_a_run_on_a_cluster_sends_its_code_along_and_leaves_the_cluster_as_it_was(cluster: str, tmp_path: Path) -> None:
-    run = Run(
-        *("--source", "sample", "--set", "epochs=1", "--json", "--storage", str(tmp_path / "root")),
-        folder=tmp_path,
-        env={"RAY_ADDRESS": cluster},
-    )
-    result = run.result()
-    resolved = manifest.load(URI(result["uris"]["checkpoint"])).statistics["resolved"]
-    assert resolved["threads"] <= len(os.sched_getaffinity(0))
-    assert result["metrics"]["num_rows"] == 1000
-    assert not run.processes(), "a process of the run outlived it"
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that each node has for itself."""
+    return tmp_path_factory.mktemp("apart")
+
+
+@pytest.fixture(scope="module")
+def cluster(s3: Server, apart: Path) -> Iterator[TwoNodes]:
+    """Two nodes, each too small for two training workers."""
+    with two_nodes(os.environ, apart=apart) as cluster:
+        yield cluster
+
+
+def test_a_folder_that_the_nodes_do_not_share_is_refused_by_name_before_anything_begins(
+    cluster: TwoNodes, apart: Path, tmp_path: Path
+) -> None:
+    root, started = apart / "root", time.monotonic()
+    run = Run(*_RECIPE, "--storage", str(root), folder=tmp_path, env=cluster.env)
+    assert run.process.wait() == 2
+    said = run.log.read_text()
+    assert time.monotonic() - started < _SECONDS
+    assert said.startswith(f"error: RAY_ADDRESS={cluster.address}: --storage: {root} is another folder on node ")
+    assert said.endswith("give s3://bucket/prefix or a shared file system\n") and len(said.splitlines()) == 1
+    assert list(root.iterdir()) == []
+
+
+def test_a_cluster_that_can_do_the_run_is_told_to_be_fine_in_a_line_each(
+    cluster: TwoNodes, s3: Server, tmp_path: Path
+) -> None:
+    run = Run("--check", *_RECIPE, "--storage", f"s3://{s3.bucket}/checked", folder=tmp_path, env=cluster.env)
+    assert run.wait() == 0
+    lines = [line.split(maxsplit=2) for line in run.output.read_text().splitlines()]
+    assert [verdict for verdict, _, _ in lines] == ["ok"] * 7
+    told = {what: about for _, what, about in lines}
+    assert told["Ray"] == f"{cluster.address}: 2 nodes, 6 CPUs, 0 GPUs; 2 workers with 2 CPUs each"
+    assert told["nodes"].startswith(f"2 share s3://{s3.bucket}/checked; Python 3.")
+    assert files.walk(URI(f"s3://{s3.bucket}/checked")) == []
+
+
+def test_a_run_over_two_nodes_ends_with_the_same_bytes_when_one_of_them_dies_in_the_middle_of_training(
+    cluster: TwoNodes, s3: Server, tmp_path: Path
+) -> None:
+    root = Root(f"s3://{s3.bucket}/two-nodes")
+    write_raw(root)
+    result = _run(cluster, root, tmp_path).result()
+    undisturbed = {kind: _content(result["uris"][kind]) for kind in ("checkpoint", "predictions")}
+    assert manifest.load(URI(result["uris"]["checkpoint"])).statistics["resolved"]["workers"] == 2
+    rows = tables.read_split(URI(result["uris"]["predictions"]), "test").to_pandas()
+    assert sorted(rows["id"]) == list(range(NUM_TEST))
+
+    for kind in ("checkpoint", "predictions"):
+        files.remove(URI(result["uris"][kind]))
+    struck = _run(cluster, root, tmp_path)
+    await_that(lambda: _first_epoch_is_over(root) or struck.process.poll() is not None, interval_s=0.2)
+    cluster.kill_a_node(lambda pid, command: os.kill(pid, signal.SIGKILL))
+    assert not files.exists(URI(result["uris"]["checkpoint"]).child(manifest.NAME)), "the node died too late"
+    cluster.add_a_node()
+    again = struck.result()
+    assert {kind: _content(again["uris"][kind]) for kind in undisturbed} == undisturbed
+    assert again["metrics"] == result["metrics"]
+    assert not struck.processes(), "a process of the run outlived it"
+
+
+def _run(cluster: TwoNodes, root: Root, folder: Path) -> Run:
+    raw = root.child(f"datasets/raw/{raw_name()}")
+    return Run(*_RECIPE, "--json", "--data", raw, "--storage", root, folder=folder, env=cluster.env)
+
+
+def _first_epoch_is_over(root: Root) -> bool:
+    return any("/epoch-0001/" in entry.path for entry in files.walk(root.child("runs")))
+
+
+def _content(uri: str) -> list[Any]:
+    """Path and digest of what was committed, without the files that tell of times."""
+    listed = manifest.load(URI(uri)).files
+    return [(file.path, file.sha256) for file in listed if file.path.startswith(("weights", "test/"))]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import cli, up
+from flows import checks, cli, up
 from tests.runs import CHECKOUT
 from tests.s3 import Server
 
@@ -97,12 +97,14 @@ except SystemExit as ended:
     assert answer.stdout.split() == ["2"], answer.stderr
 
 
-@pytest.mark.parametrize(("option", "recipe"), [([], "mnist-sample-resnet18"), (["--no-sample"], "mnist-resnet18")])
-def test_the_sample_is_taken_when_no_mirror_accepts_a_connection(
-    option: list[str], recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_sample_is_taken_when_no_mirror_accepts_a_connection_unless_it_must_not_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
     monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
-    request = cli.checked(cli.parser().parse_args(["--storage", str(tmp_path), "--set", "epochs=2", *option]))
-    assert (request["recipe"], request["settings"]) == (recipe, {"epochs": 2})
+    arguments = ["--storage", str(tmp_path), "--set", "epochs=2"]
+    request = checks.checked(cli.parser().parse_args(arguments))
+    assert (request["recipe"], request["settings"]) == ("mnist-sample-resnet18", {"epochs": 2})
+    with pytest.raises(ValueError, match="no mirror of mnist can be reached .* --source URL_OR_DIR"):
+        checks.checked(cli.parser().parse_args([*arguments, "--no-sample"]))

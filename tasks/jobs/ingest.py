@@ -41,7 +41,9 @@ def run(spec: IngestSpec, engine: Engine) -> None:
     if spec.kind == "images":
         classes, work = tuple(spec.classes), list(_image_work(listed, shape))
     else:
-        surveyed = _map(engine, _survey, [{"file": one} for one in listed], spec, what="files looked through", upto=0.3)
+        surveyed = _map(
+            engine, _survey, [{"file": file} for file in listed], spec, what="files looked through", upto=0.3
+        )
         classes = tabular.classes_of(surveyed)
         work = list(_tabular_work(listed, surveyed, shape))
     files.check_space(spec.target, needed=sum(one["rows"] for one in work) * int(np.prod(shape)) // 2)

@@ -2,10 +2,14 @@
 
 import abc
 import dataclasses
-from typing import Any, Literal
+import platform
+import shutil
+import tempfile
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
+from storage import manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
 from tasks.jobs.scale import ANY, Needs, Workers
 from tasks.learning.recipes import Recipe
@@ -20,6 +24,11 @@ RANK = "::rank "
 """Starts the line of a job's log in which a training worker tells its rank as JSON."""
 ERROR = "::error "
 """Starts a line of a job's log that holds the error that ended it as JSON: type, message, permanent."""
+
+NODES = "::nodes "
+"""Starts the line of a job's log that holds what every node says of itself as JSON: a list of `Node`."""
+ASKED = "asked"
+"""The file that whoever asks the nodes leaves in the folder of the probe."""
 
 
 class JobSpec(BaseModel, abc.ABC):
@@ -178,3 +187,33 @@ class PredictSpec(JobSpec):
     def target(self) -> PredictionsURI:
         """The predictions to commit."""
         return PredictionsURI(self.predictions)
+
+
+class Node(BaseModel):
+    """What one node of a cluster says of itself."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """Address and the first digits of its id: on one machine there may be several."""
+    probe: str
+    """Name of the file that it leaves in the folder of the probe."""
+    python: str = ""
+    """Major and minor version."""
+    ray: str | None = None
+    torch: str | None = None
+    """None: not installed."""
+    free: int = 0
+    """Bytes, where Ray keeps its own files."""
+    sees_storage: bool = True
+    """Whether it found what whoever asks had left."""
+    trouble: str | None = None
+    """Why it cannot work, where that is known."""
+
+    @classmethod
+    def here(cls, **about: Any) -> Self:
+        """The node that this process runs on; builds of a library for CPU and GPU have the same version."""
+        ray, torch = ((manifest.producer()[name] or "").partition("+")[0] or None for name in ("ray", "torch"))
+        python = ".".join(platform.python_version_tuple()[:2])
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        return cls(python=python, ray=ray, torch=torch, free=free, **about)

@@ -83,9 +83,15 @@ def unpack(file: SourceFile, folder: Path) -> Path:
     return path
 
 
-def unreachable(data_set: DataSet) -> bool:
-    """Whether no mirror of `data_set` accepts a connection; any answer at all, an error page too, is a connection."""
-    return not any(_answers(mirror + data_set.files[0].name) for mirror in data_set.mirrors)
+def reachable(data_set: DataSet, more: Sequence[str] = ()) -> bool:
+    """Whether a mirror of `data_set`, or one `more`, accepts a connection; any answer, an error page too, is one."""
+    return any(_answers(mirror + data_set.files[0].name) for mirror in [*more, *data_set.mirrors])
+
+
+def nobody_answers(data_set: DataSet, more: Sequence[str] = ()) -> str:
+    """What to say, and what to do, where that is not so."""
+    asked = ", ".join([*more, *data_set.mirrors])
+    return f"no mirror of {data_set.name} can be reached ({asked}): give one that can with --source URL_OR_DIR"
 
 
 def mirror_address(source: str) -> str:

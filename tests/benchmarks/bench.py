@@ -55,7 +55,7 @@ class Bench:
         spec = PreprocessSpec(
             storage=self.root, deadline_s=_DAY_S, raw=self.raw, prepared=target, parameters=parameters
         )
-        with session(wanted=True, workers=None) as cluster:
+        with session(self.root, wanted=True, workers=None) as cluster:
             self._run(cluster, "preprocess", spec)
         return target
 

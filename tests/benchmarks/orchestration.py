@@ -28,8 +28,8 @@ from tests.benchmarks.arm import serve
 def functions(storage: str, recipe: str, source: str) -> None:
     """What the flow does, without Prefect."""
     plan = planning.make(storage=storage, recipe=recipes.load(recipe))
-    with collected(), session(wanted=plan.needs_ray(), workers=None) as cluster:
-        raw = download.fn(plan, [data.address(source)])
+    with collected(), session(plan.root, wanted=plan.needs_ray(), workers=None) as cluster:
+        raw = download.fn(plan, [data.address(source)], cluster)
         prepared = preprocess.fn(raw, plan, cluster)
         checkpoint = train.fn(prepared, plan, cluster)
         predictions = predict.fn(checkpoint, prepared, plan, cluster)

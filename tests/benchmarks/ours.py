@@ -13,11 +13,11 @@ import torch
 from storage import manifest
 from storage.uri import URI, DatasetURI
 from tasks.capacity import SPARE_CPUS
-from tasks.cluster import JOB_ENV
 from tasks.jobs import driver, train
 from tasks.jobs.epochs import model_of, report_epoch, reporter
 from tasks.jobs.loaders import make_loader
 from tasks.jobs.watchdog import watched
+from tasks.jobs_api import JOB_ENV
 from tasks.learning import recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision

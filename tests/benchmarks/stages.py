@@ -89,7 +89,7 @@ def notebook(bench: Bench) -> Iterator[Ratio]:
         return float(said.rpartition("seconds ")[2].split()[0])
 
     def mine() -> float:
-        with session(wanted=True, workers=None) as cluster:
+        with session(bench.root, wanted=True, workers=None) as cluster:
             cluster.connect()
             begun = time.perf_counter()
             bench.train(cluster, epochs=epochs)
@@ -106,7 +106,7 @@ def prediction(bench: Bench) -> Iterator[Ratio]:
     dataset = bench.write_raw({"test": data.tiled(bench.splits["test"], times)})
     rows = sum(file.rows or 0 for file in manifest.load(dataset).files)
     plain_arguments = ["--test", f"{dataset}/test", "--out", str(bench.fresh("predictions"))]
-    with session(wanted=True, workers=None) as cluster, started("plain", *plain_arguments) as plain:
+    with session(bench.root, wanted=True, workers=None) as cluster, started("plain", *plain_arguments) as plain:
         model = bench.train(cluster, epochs=1)
 
         def mine() -> float:

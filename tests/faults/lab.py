@@ -70,7 +70,7 @@ class Lab:
         """The command line of every run on `root`."""
         usual = [f"{name}={value}" for name, value in _SETTINGS.items()]
         chosen = [word for setting in (*usual, *settings) for word in ("--set", setting)]
-        return [*_RECIPE, *chosen, "--storage", root, "--data", root.child(f"datasets/raw/{_raw_name()}")]
+        return [*_RECIPE, *chosen, "--storage", root, "--data", root.child(f"datasets/raw/{raw_name()}")]
 
     def settings(self) -> dict[str, str | int]:
         """The same, as a deployment is given them."""
@@ -111,7 +111,7 @@ class Lab:
             weights=next(file.sha256 for file in checkpoint.files if file.path.startswith("weights")),
             predictions=[[file.path, file.sha256, file.rows] for file in predictions.files],
             metrics=result["metrics"],
-            raw=_raw_name(),
+            raw=raw_name(),
         )
 
     def _moved(self, path: str, root: URI) -> bytes:
@@ -170,7 +170,7 @@ def _prefect(folder: Path) -> Iterator[str]:
 
 def write_raw(root: URI) -> None:
     """The first 1,503 training and 500 test digits of the sample as a raw dataset, with the checksums of its files."""
-    uri = root.child(f"datasets/raw/{_raw_name()}")
+    uri = root.child(f"datasets/raw/{raw_name()}")
     everything = DatasetURI(root.child("everything-000000000000"))
     data_set = datasets.load("mnist-sample")
     ingest(data_set, everything, scratch=root.child("runs/everything"), log=lambda *line: None)
@@ -198,5 +198,6 @@ def expected_ids() -> np.ndarray:
     return np.arange(NUM_TEST)
 
 
-def _raw_name() -> str:
+def raw_name() -> str:
+    """Of the raw dataset of a case."""
     return "mnist-sample-000000002003"

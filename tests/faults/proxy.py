@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
@@ -35,19 +36,21 @@ class Spoil:
 
 
 class Proxy:
-    """A running proxy: where it is, what it spoils, and what it has spoilt."""
+    """A running proxy: where it is, what it spoils and has spoilt, and how many requests of each method it got."""
 
     def __init__(self, server: str) -> None:
         self.server = urlsplit(server).netloc
         self.endpoint = ""
         self.spoils: list[Spoil] = []
         self.spoilt: list[tuple[Fault, str, str]] = []
+        self.requests: Counter[str] = Counter()
         self._taking = threading.Lock()
         self.ended = threading.Event()
 
     def fault_of(self, method: str, path: str) -> Fault | None:
         """What the request that just came in gets."""
         with self._taking:
+            self.requests[method] += 1
             for spoil in self.spoils:
                 if spoil.times and spoil.method == method and spoil.part in path:
                     spoil.times -= 1

@@ -130,13 +130,13 @@ class TestFetch:
 class TestUnreachable:
     def test_data_set_is_unreachable_when_every_mirror_refuses_connections(self) -> None:
         with mirrors.refusing() as one, mirrors.refusing() as two:
-            assert sources.unreachable(dataclasses.replace(DATA_SET, mirrors=(one, two)))
+            assert not sources.reachable(dataclasses.replace(DATA_SET, mirrors=(one, two)))
 
     @pytest.mark.parametrize("fault", [None, 503, 404, "garbage"])
     def test_mirror_that_gives_any_answer_is_reachable(self, mirror: Mirror, fault: Fault) -> None:
         mirror.misbehave(NAME, always=fault)
         with mirrors.refusing() as closed:
-            assert not sources.unreachable(dataclasses.replace(DATA_SET, mirrors=(closed, mirror.address)))
+            assert sources.reachable(dataclasses.replace(DATA_SET, mirrors=(closed, mirror.address)))
 
 
 class TestSource:

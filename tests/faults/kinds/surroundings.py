@@ -1,5 +1,6 @@
 """What surrounds the training workers. A fresh job goes on, in the same command."""
 
+import signal
 from typing import Any
 
 from storage import manifest
@@ -44,7 +45,7 @@ def _node_killed(case: Case) -> dict[str, Any]:
     with clusters.two_nodes(case) as cluster:
         run = case.start()
         case.reaches(run, step_of(2), "epoch 2 began")
-        cluster.kill_a_node()
+        cluster.kill_a_node(lambda pid, command: case.strike(pid, signal.SIGKILL, what=f"node: {command[:40]}"))
         cluster.add_a_node()
         return case.goes_on(run)
 

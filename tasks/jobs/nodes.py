@@ -1,0 +1,65 @@
+"""Ray job: what each node of the cluster has and sees: its versions, its free disk, and a probe in storage.
+
+`python -m tasks.jobs.nodes FOLDER`, in which whoever asks has left the file `asked`.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from storage import files
+from storage.uri import URI, masked
+from tasks.jobs import driver
+from tasks.jobs.spec import ASKED, NODES, Node
+
+_LIMIT_S = 30
+"""How long a node may take to answer."""
+
+
+def main() -> None:
+    """Print what every live node says of itself as one marked line of JSON."""
+    here = importlib.import_module("tasks.jobs.nodes")  # not `__main__`, which workers cannot import
+    folder = URI(sys.argv[1])
+    ray.init(logging_level="WARNING")
+    task = ray.remote(num_cpus=0, max_retries=0)(here.look)
+    asked: dict[Any, dict[str, Any]] = {}
+    for node in (node for node in ray.nodes() if node["Alive"]):
+        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        about = {"name": f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})", "probe": node["NodeID"]}
+        asked[task.options(scheduling_strategy=there).remote(folder, about)] = about
+    ready, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_LIMIT_S)
+    answers = [_answer(one, asked[one]) for one in ready]
+    answers += [Node(**asked[one], trouble=f"did not answer within {_LIMIT_S} s") for one in silent]
+    gone = {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
+    driver.say(NODES, nodes=[answer.model_dump() for answer in answers if answer.probe not in gone])
+
+
+def look(folder: str, about: dict[str, Any]) -> str:
+    """What this node has and sees, as JSON; it leaves its probe in `folder` only where it finds what was left there."""
+    uri = URI(folder)
+    sees, trouble = True, None
+    try:
+        files.read(uri.child(ASKED))
+        files.create(uri.child(about["probe"]), b"seen")
+    except FileNotFoundError:
+        sees = False
+    except Exception as error:
+        if not files.is_trouble(error):
+            raise
+        trouble = f"cannot use {uri.parent}: {masked(' '.join(str(error).split()))}"
+    return Node.here(**about, sees_storage=sees, trouble=trouble).model_dump_json()
+
+
+def _answer(reference: Any, about: dict[str, Any]) -> Node:
+    try:
+        return Node.model_validate_json(ray.get(reference))
+    except Exception as error:
+        lines = str(driver.root_cause(error)).strip().splitlines() or [type(error).__name__]
+        return Node(**about, trouble=f"cannot run a task: {lines[-1]}")
+
+
+if __name__ == "__main__":
+    main()

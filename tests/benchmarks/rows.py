@@ -1,0 +1,181 @@
+"""Many rows: `python -m tests.benchmarks.rows --times 100` takes 100 times MNIST's through the pipeline.
+
+Images of random pixels are tiny, so that rows are what counts. Raw parts as the download writes them, `preprocess`, and
+`predict` of the test rows with a model that has learned nothing: of each the seconds, the largest processes, what lies
+in storage, and with `--s3` the requests that it took.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import os
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from storage import files, manifest, tables
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
+from tasks import plan as planning
+from tasks.cluster import Cluster, session
+from tasks.download import write_split
+from tasks.jobs.spec import PredictSpec, PreprocessSpec
+from tasks.learning import checkpoint, datasets, images, recipes
+from tasks.learning.datasets import DataSet, Split
+from tasks.learning.loaders import ResidentLoader
+from tasks.learning.loop import Trainer
+from tasks.learning.modeling import Classifier, ModelSpec
+from tests import s3
+from tests.faults import proxy
+from tests.runs import processes_with
+
+_ROWS = {"train": 60_000, "test": 10_000}
+_DAY_S = 24 * 3600.0
+_MARK = "BENCHMARK_ROWS"
+_ROLES = ("tasks.jobs.", "ray::", "raylet", "gcs_server", "tests.benchmarks.rows")
+"""Parts of command lines whose memory is told; `ray::` with what comes next."""
+
+
+def main() -> None:
+    """Measure and print a table."""
+    given = _parser().parse_args()
+    os.environ |= {_MARK: str(os.getpid()), "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore"}
+    with tempfile.TemporaryDirectory(prefix="rows-", dir=given.folder) as folder, _storage(folder, given.s3) as place:
+        root, requests = place
+        data_set = dataclasses.replace(datasets.load("mnist"), image_shape=(given.side, given.side, 1))
+        raw = DatasetURI(root.child("datasets/raw/mnist-000000000000"))
+        prepared = DatasetURI(root.child("datasets/prepared/mnist-resnet18-000000000000"))
+        model = CheckpointURI(root.child("checkpoints/mnist-resnet18-000000000000"))
+        with session(root, wanted=True, workers=None) as cluster:
+            stages: dict[str, tuple[URI, Callable[[], object]]] = {
+                "raw parts": (raw, lambda: _write_raw(data_set, raw, times=given.times)),
+                "preprocess": (prepared, lambda: _preprocess(cluster, root, raw, prepared)),
+                "predict": (_predictions(root), lambda: _predict(cluster, root, prepared, model)),
+            }
+            for name, (uri, work) in stages.items():
+                if name == "predict":
+                    _untrained(root, data_set, prepared, model)
+                before, begun = Counter(requests), time.monotonic()
+                with _memory() as peaks:
+                    work()
+                _tell(name, uri, time.monotonic() - begun, peaks, requests - before)
+
+
+def _parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m tests.benchmarks.rows", description=(__doc__ or "").split("\n\n")[1])
+    add = made.add_argument
+    add("--times", type=int, default=100, help="how many times MNIST's 70,000 rows (default: %(default)s)")
+    add("--side", type=int, default=4, help="of an image, in pixels (default: %(default)s)")
+    add("--s3", action="store_true", help="on a local S3 server, with its requests counted (default: on a disk)")
+    add("--folder", metavar="DIR", help="where to work (default: the system's folder for temporary files)")
+    return made
+
+
+@contextlib.contextmanager
+def _storage(folder: str, on_s3: bool) -> Iterator[tuple[Root, Counter[str]]]:
+    """A storage root, and the requests that it gets, which on a disk nobody counts."""
+    if not on_s3:
+        yield Root(f"{folder}/root"), Counter()
+        return
+    with s3.serve(Path(folder, "s3")) as server, proxy.serve(server.endpoint) as counting:
+        os.environ |= server.environment() | {"AWS_ENDPOINT_URL": counting.endpoint}
+        yield Root(f"s3://{server.bucket}/root"), counting.requests
+
+
+def _write_raw(data_set: DataSet, uri: DatasetURI, *, times: int) -> None:
+    random = np.random.default_rng(0)
+    listed = []
+    for name, rows in _ROWS.items():
+        pixels = random.integers(0, 256, (rows * times, *data_set.image_shape), dtype=np.uint8)
+        labels = random.integers(0, len(data_set.classes), rows * times)
+        listed += write_split(data_set, uri, Split(name, pixels, labels))
+    schema = tables.describe(images.schema(data_set.image_shape, data_set.classes))
+    manifest.commit(uri, kind="raw", parents={}, parameters={"data": data_set.name}, listed=listed, schema=schema)
+
+
+def _preprocess(cluster: Cluster, root: Root, raw: DatasetURI, prepared: DatasetURI) -> None:
+    parameters = {"seed": 0, "validation_fraction": 0.1, "max_quarantined": 0.01}
+    spec = PreprocessSpec(storage=root, deadline_s=_DAY_S, raw=raw, prepared=prepared, parameters=parameters)
+    cluster.run("preprocess", spec, target=prepared, scratch=planning.scratch_of(root, prepared))
+
+
+def _untrained(root: Root, data_set: DataSet, prepared: DatasetURI, target: CheckpointURI) -> None:
+    """Commit a model that saw 512 rows."""
+    recipe = dataclasses.replace(recipes.load("mnist-resnet18"), epochs=1, precision="fp32", batch_size=256)
+    few = tables.read_part(prepared, manifest.load(prepared).split("validation")[0]).slice(0, 512)
+    pixels, labels = images.to_arrays(few, data_set.image_shape)
+    assert labels is not None
+    rows = torch.from_numpy(pixels.copy()), torch.from_numpy(labels.copy())
+    spec = ModelSpec(
+        model=recipe.model, image_shape=data_set.image_shape, classes=data_set.classes, mean=(128.0,), std=(74.0,)
+    )
+    loader = ResidentLoader(rows, rows, seed=0, rank=0, device=torch.device("cpu"))
+    trainer = Trainer(recipe, Classifier(spec), loader, precision="fp32", device=torch.device("cpu"))
+    scratch = planning.scratch_of(root, target)
+    about = {"parameters": {}, "resolved": {"precision": "fp32"}}
+    history = [trainer.run_epoch(1)]
+    checkpoint.save(scratch.child("attempt-1/epoch-0001"), trainer, history, prepared=prepared.fingerprint, about=about)
+    checkpoint.commit(scratch, target, prepared=prepared, statistics={})
+
+
+def _predictions(root: Root) -> PredictionsURI:
+    return PredictionsURI(root.child("predictions/mnist-resnet18-000000000000"))
+
+
+def _predict(cluster: Cluster, root: Root, prepared: DatasetURI, model: CheckpointURI) -> None:
+    target = _predictions(root)
+    spec = PredictSpec(
+        storage=root,
+        deadline_s=_DAY_S,
+        checkpoint=model,
+        dataset=prepared,
+        predictions=target,
+        split="test",
+        workers=None,
+    )
+    cluster.run("predict", spec, target=target, scratch=planning.scratch_of(root, target))
+
+
+@contextlib.contextmanager
+def _memory() -> Iterator[dict[str, int]]:
+    """The most memory of its own, in bytes, that any one process of each role had; as often as one can look."""
+    peaks: dict[str, int] = {}
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.3):
+            ours = {os.getpid(): "tests.benchmarks.rows "}
+            for pid, command in (processes_with(f"{_MARK}={os.getpid()}") | ours).items():
+                role = next((role for role in _ROLES if role in command), None)
+                with contextlib.suppress(OSError):
+                    own = int(Path(f"/proc/{pid}/status").read_text().partition("RssAnon:")[2].split()[0]) * 1024
+                    if role:
+                        name = command[command.index(role) :].split()[0]
+                        peaks[name] = max(peaks.get(name, 0), own)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield peaks
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _tell(name: str, uri: URI, seconds: float, peaks: dict[str, int], requests: Counter[str]) -> None:
+    made = manifest.load(uri)
+    size, text = sum(file.size for file in made.files), files.size(uri.child(manifest.NAME))
+    print(f"{name}: {seconds:.1f} s; {made.rows:,} rows in {len(made.files)} parts, {size:,} bytes; manifest {text:,}")
+    largest = sorted(peaks.items(), key=lambda item: -item[1])[:4]
+    print("  memory: " + ", ".join(f"{name} {peak / 1e6:,.0f} MB" for name, peak in largest))
+    if requests:
+        print("  requests: " + ", ".join(f"{count} {method}" for method, count in sorted(requests.items())), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""`--check` says of each thing that would refuse a run that it would, and the run refuses it with the same words."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows import cli
+from flows.server import own_server
+from storage.uri import Root
+from tasks import preflight
+from tasks.jobs.spec import Node
+from tests import mirrors
+
+HERE = Node(name="here", probe="", python="3.11", ray="2.60.0", torch="2.14.1", free=10**10)
+ALL = ["request", "Ray", "storage", "data", "disk", "nodes", "Prefect"]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No cluster, no Prefect server, and the test's own storage."""
+    for name in ("RAY_ADDRESS", "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIPELINE_STORAGE", str(tmp_path / "root"))
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+
+
+Check = Callable[..., dict[str, tuple[str, str]]]
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str]) -> Check:
+    """Carries out `--check` and gives verdict and words for each thing; a run would say the first refusal."""
+
+    def check(*arguments: str, refused: tuple[str, ...] = ()) -> dict[str, tuple[str, str]]:
+        code = cli.main(["--check", "--source", "sample", *arguments] if not refused else ["--check", *arguments])
+        lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+        assert [what for _, what, _ in lines] == ALL
+        found = {what: (verdict, about) for verdict, what, about in lines}
+        assert tuple(what for what, (verdict, _) in found.items() if verdict == "refused") == refused
+        assert code == (2 if refused else 0)
+        if refused:
+            with pytest.raises(SystemExit) as ended:
+                cli.main(list(arguments))
+            assert ended.value.code == 2
+            assert capsys.readouterr().err == f"error: {found[refused[0]][1]}\n"
+        return found
+
+    return check
+
+
+def test_where_all_is_well_each_line_says_so_and_nothing_stays(check: Check, tmp_path: Path) -> None:
+    found = check()
+    assert found["Prefect"] == ("ok", "a server of its own for as long as the run lasts")
+    assert found["data"] == ("ok", "the sample that comes with the project")
+    assert "GB free in" in found["disk"][1]
+    assert list((tmp_path / "root").iterdir()) == []
+
+
+def test_a_document_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--check", "--json", "--source", "sample", "--workers", "500"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert [one["check"] for one in told] == ALL
+    assert [one["verdict"] for one in told] == ["ok", "refused", *["ok"] * 5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refused", "says"),
+    [
+        (["--source", "sample", "--workers", "500"], "Ray", "--workers must be at most "),
+        (["--set", "epochs=0"], "request", "epochs must be >= 1, got 0"),
+        (["--recipe", "nosuch"], "request", "recipe must be one of "),
+        (["--source", "sample", "--no-sample"], "request", "--source sample cannot be combined"),
+        (["--source", "sample", "--storage", "/sys/nosuch"], "storage", "--storage: cannot write to /sys/nosuch: "),
+        (["--data", "/nothing-0123456789ab"], "data", "--data: nothing is committed at /nothing-0123456789ab"),
+    ],
+)
+def test_a_request_that_would_be_refused_is_told(check: Check, arguments: list[str], refused: str, says: str) -> None:
+    found = check(*arguments, refused=(refused,))
+    assert found[refused][1].startswith(says)
+
+
+def test_what_rests_on_something_refused_is_not_looked_at(check: Check) -> None:
+    found = check("--storage", "/sys/nosuch", "--set", "epochs=0", refused=("request", "storage"))
+    assert {what for what, (verdict, _) in found.items() if verdict == "unknown"} == {"Ray", "data", "disk", "nodes"}
+
+
+def test_a_source_that_nobody_answers_at_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    for scheme in ("http", "https"):
+        monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
+    monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
+    found = check("--no-sample", refused=("data",))
+    assert found["data"][1].startswith("no mirror of mnist can be reached (https://")
+
+
+def test_a_cluster_that_does_not_answer_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mirrors.refusing() as address:
+        monkeypatch.setenv("RAY_ADDRESS", address.rstrip("/"))
+        found = check("--source", "sample", refused=("Ray", "nodes"))
+    assert found["Ray"][1].startswith("RAY_ADDRESS must be where a Ray cluster's Jobs API answers")
+    assert "it does not take a job" in found["nodes"][1]
+
+
+def test_a_full_disk_is_told(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "root").mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path / "root"], check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a small disk needs the right to mount one")
+    try:
+        found = check("--source", "sample", refused=("disk",))
+    finally:
+        subprocess.run(["umount", tmp_path / "root"], check=True)
+    assert found["disk"][1].startswith(f"the disk of {tmp_path}/root is full: 256.0 MB are needed and 1.0 MB free")
+
+
+def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_told(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    with mirrors.refusing() as address, temporary_settings({PREFECT_API_URL: f"{address}api"}):
+        found = check("--source", "sample", refused=("Prefect",))
+        assert found["Prefect"][1].startswith(f"PREFECT_API_URL={address}api: no Prefect API to work with (")
+    with own_server():
+        assert " answers, version " in check()["Prefect"][1]
+        with temporary_settings({PREFECT_API_AUTH_STRING: "run:another"}):
+            assert "401" in check("--source", "sample", refused=("Prefect",))["Prefect"][1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"ray": "2.59.0"}, "node b has Ray 2.59.0, this process 2.60.0: install requirements.lock there"),
+        ({"python": "3.12"}, "node b has Python 3.12, this process 3.11: install requirements.lock there"),
+        ({"torch": None}, "node b has torch None, this process 2.14.1: install requirements.lock there"),
+        ({"free": 1000}, "the disk of node b has less than 256 MB free: make room there"),
+        ({"sees_storage": False}, "--storage: /x is another folder on node b: give s3://bucket/prefix or a shared "),
+        ({"trouble": "did not answer within 30 s"}, "node b did not answer within 30 s"),
+    ],
+)
+def test_a_node_that_cannot_do_the_work_is_told_by_name(changes: dict[str, object], says: str) -> None:
+    nodes = (HERE.model_copy(update={"name": "a"}), HERE.model_copy(update={"name": "b", **changes}))
+    (problem,) = preflight.find_problems(nodes, Root("/x"), here=HERE)
+    assert problem.startswith(says)
