@@ -63,7 +63,7 @@ def _main(arguments: argparse.Namespace) -> int:
         found = versions.known(root, recipe.data)
         chosen = versions.chosen(found, names=arguments.version, first=arguments.first, last=arguments.last)
         if not arguments.list:
-            preflight.check_nodes(root)
+            preflight.check_nodes(root, arguments.workers)
     except ValueError as error:
         cli.fail(str(error), code=2)
     if arguments.list:

@@ -65,7 +65,7 @@ def checked(arguments: argparse.Namespace, look: Any = strictly) -> dict[str, An
     planned = look("data", _planned, arguments, asked, root)
     if arguments.check or arguments.refresh or planned.plan.needs_ray():
         look("disk", capacity.check_disk, root)
-        look("nodes", preflight.check_nodes, root)
+        look("nodes", preflight.check_nodes, root, arguments.workers)
     look("Prefect", check_api)
     return {} if planned is UNKNOWN else planned.request
 

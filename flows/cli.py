@@ -185,7 +185,7 @@ def main_predict(argv: Sequence[str] | None = None) -> int:
         _requested(capacity.check_workers, arguments.workers)
         resolved = _requested(batch.resolve, **request)
         if not resolved.is_done():
-            _requested(preflight.check_nodes, resolved.root)
+            _requested(preflight.check_nodes, resolved.root, arguments.workers)
         return run("predict", request, as_json=arguments.json)
 
     return guarded(work)

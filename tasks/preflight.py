@@ -12,6 +12,7 @@ from storage import files
 from storage.uri import URI, Root, masked
 from tasks import jobs_api
 from tasks.capacity import LEAST_FREE_BYTES
+from tasks.jobs.scale import Workers
 from tasks.jobs.spec import ASKED, NODES, Node
 
 _LIMIT_S = 90
@@ -19,14 +20,14 @@ _LIMIT_S = 90
 _POLL_S = 0.2
 
 
-def check_nodes(root: Root) -> str:
+def check_nodes(root: Root, workers: Workers = None) -> str:
     """Return what the nodes of the cluster have in common; nothing is asked where RAY_ADDRESS names none.
 
     Raises `ValueError` naming the nodes, what is wrong and what to do when one cannot run a task, has other versions
     than this process or hardly any disk left, or when `root` is not the same place for all of them and this process.
     """
     address = os.environ.get("RAY_ADDRESS", "")
-    if not address:
+    if not address or workers == 0:
         return "this machine alone"
     nodes = _nodes(address, root)
     problems = list(find_problems(nodes, root, here=Node.here(name="here", probe="")))

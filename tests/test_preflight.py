@@ -10,7 +10,7 @@ import pytest
 from flows import cli
 from flows.server import own_server
 from storage.uri import Root
-from tasks import preflight
+from tasks import capacity, preflight
 from tasks.jobs.spec import Node
 from tests import mirrors
 
@@ -145,3 +145,9 @@ def test_a_node_that_cannot_do_the_work_is_told_by_name(changes: dict[str, objec
     nodes = (HERE.model_copy(update={"name": "a"}), HERE.model_copy(update={"name": "b", **changes}))
     (problem,) = preflight.find_problems(nodes, Root("/x"), here=HERE)
     assert problem.startswith(says)
+
+
+def test_a_run_without_ray_asks_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")
+    assert preflight.check_nodes(Root(str(tmp_path)), 0) == "this machine alone"
+    assert capacity.check_workers(0) == "none: this process does the work"

@@ -29,6 +29,8 @@ prepare = functools.partial(prepare_data_loader, add_dist_sampler=False)
 _MAX_FAILURES = 3
 _MAX_PREEMPTIONS = 100
 """How often a node may be taken away by whoever lends it; that is nobody's fault, but not to go on for ever."""
+_COUNTED_ANEW_S = 30.0
+"""How long elastic workers are waited for: Ray's first count after a node was lost, up to 20 s old, still has it."""
 
 
 def run(spec: TrainSpec) -> None:
@@ -47,8 +49,8 @@ def run(spec: TrainSpec) -> None:
     # A worker that is frozen as a whole answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
-    # On a busy cluster it waits for its turn: that it fits at all is known.
-    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(spec.deadline_s)
+    # On a busy cluster it waits for its turn: that it fits at all is known. Elastic workers are counted anew instead.
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
     trainer = TorchTrainer(
         train_on_one_rank,
         train_loop_config={"spec": spec.model_dump_json(), "threads": given.threads, "attempt": attempt},
@@ -63,7 +65,9 @@ def run(spec: TrainSpec) -> None:
             name=attempt,
             storage_path=str(spec.scratch),
             failure_config=FailureConfig(
-                max_failures=_MAX_FAILURES, max_preemption_failures=_MAX_PREEMPTIONS, controller_failure_limit=1
+                max_failures=_MAX_FAILURES,
+                max_preemption_failures=_MAX_PREEMPTIONS,
+                controller_failure_limit=_MAX_PREEMPTIONS if elastic else 1,
             ),
             checkpoint_config=CheckpointConfig(
                 num_to_keep=2, checkpoint_score_attribute="validation_loss", checkpoint_score_order="min"
