@@ -40,6 +40,9 @@ _SILENCE_S = 60
 """After how long without an answer from Ray a job is taken for lost."""
 _OBJECT_STORE_BYTES = 2**30
 
+_LOCAL_ENV = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
+"""Nobody takes this machine away; every process that a job starts costs it a second of a core."""
+
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:
     """Whether trying a failed task again can end otherwise."""
@@ -119,7 +122,7 @@ class Cluster:
         for name in ("NO_PROXY", "no_proxy"):  # Ray is on this machine, and no proxy needs to see the token
             os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
         path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(jobs_api.CODE), os.environ.get("PYTHONPATH")]))}
-        self._child, self._address, folder = start_ray(os.environ | jobs_api.JOB_ENV | path)
+        self._child, self._address, folder = start_ray(os.environ | jobs_api.JOB_ENV | _LOCAL_ENV | path)
         token = Path(folder, "token")
         token.touch(mode=0o600)
         token.write_text(os.environ["RAY_AUTH_TOKEN"] + "\n")

@@ -1,0 +1,81 @@
+"""A shard is fed to its worker whole, in a shuffled order that repeats, also when it does not fit in memory."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage import manifest, tables
+from storage.uri import DatasetURI
+from tasks.learning import images
+from tests.runs import CHECKOUT
+
+_SHAPE = (128, 128, 1)
+_ROWS, _PARTS = 24_000, 96  # 375 MiB of pixels, 4 a part
+_LIMIT_BYTES = 300 * 2**20
+_FEED = """
+import sys
+import torch
+from storage import manifest
+from storage.uri import DatasetURI
+from tasks.jobs.loaders import make_loader
+from tasks.learning.recipes import Recipe
+
+torch.set_num_threads(1)
+kind, uri = sys.argv[1], DatasetURI(sys.argv[2])
+recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1, loader=kind)
+place = {"rank": 0, "world_size": 1, "device": torch.device("cpu"), "prepare": None}
+print("ready", flush=True)
+loader = make_loader(recipe, uri, manifest.load(uri), **place)
+labels = []
+for _, batch in loader.train_batches(epoch=1, batch_size=100):
+    labels += batch.tolist()
+assert sorted(labels) == sorted(row % 10 for row in range(24_000)), len(labels)
+"""
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
+    """A prepared dataset of 375 MiB."""
+    uri = DatasetURI(str(tmp_path_factory.mktemp("large") / "datasets/prepared/large-0123456789ab"))
+    random, classes = np.random.default_rng(0), tuple("0123456789")
+    rows = _ROWS // _PARTS
+    listed = []
+    for index in range(_PARTS):
+        ids = np.arange(index * rows, (index + 1) * rows)
+        pixels = random.integers(0, 256, (rows, *_SHAPE), dtype=np.uint8)
+        table = images.to_table(ids, pixels, ids % 10, classes=classes)
+        listed.append(tables.write_part(uri, table, split="train", index=index))
+    listed.append(tables.write_part(uri, table, split="validation", index=0))
+    columns = tables.describe(images.schema(_SHAPE, classes))
+    manifest.commit(uri, kind="prepared", parents={}, parameters={}, listed=listed, schema=columns)
+    return uri
+
+
+def feed(kind: str, uri: DatasetURI) -> int:
+    """The exit code of one epoch in a process that is killed when it holds 300 MiB more than after its imports."""
+    command = [sys.executable, "-c", _FEED, kind, uri]
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        at_first = held(process.pid)
+        while process.poll() is None:
+            if held(process.pid) > at_first + _LIMIT_BYTES:
+                process.kill()
+    return process.returncode
+
+
+def held(pid: int) -> int:
+    """Bytes of memory of its own that a process has; none once it has ended."""
+    found = Path(f"/proc/{pid}/status").read_text().partition("RssAnon:")[2].split()
+    return int(found[0]) * 1024 if found else 0
+
+
+def test_a_dataset_larger_than_memory_is_streamed_row_by_row_once(large: DatasetURI) -> None:
+    assert feed("streaming", large) == 0
+
+
+def test_that_memory_does_not_hold_it(large: DatasetURI) -> None:
+    assert feed("resident", large) == -signal.SIGKILL
