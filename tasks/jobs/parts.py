@@ -1,6 +1,7 @@
 """Committed parts: exactly the listed rows, each file checked against its SHA-256 as it is read."""
 
 import dataclasses
+import itertools
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -50,7 +51,7 @@ def shard(listed: Sequence[File], *, rank: int, world_size: int) -> list[Slice]:
 def starts(slices: Sequence[Slice]) -> list[int]:
     """How many rows come before each of `slices`."""
     lengths = [part.stop - part.start for part in slices]
-    return [sum(lengths[:index]) for index in range(len(lengths))]
+    return list(itertools.accumulate(lengths, initial=0))[:-1]
 
 
 def read(uri: DatasetURI, slices: Sequence[Slice], *, numbered: bool = False) -> "Dataset":
