@@ -12,12 +12,15 @@ from tests.test_imports import MODULES, ROOT
 
 _PICKLES = {"pickle", "cloudpickle", "joblib", "dill", "shelve", "marshal"}
 _RUN_TEXT = {"eval", "exec", "read_pickle", "to_pickle"}
+_NAMED_BY_A_PERSON = {"tasks/learning/code.py": ["exec(compile(content, path, 'exec'), vars(module))"]}
+"""A recipe's own file, given on the command line; never a file from storage."""
 _SAFE_LOADERS = {"SafeLoader", "CSafeLoader"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_module_unpickles_nothing(path: Path) -> None:
-    assert list(_unsafe(path.read_text())) == []
+    found = [line.partition(": ")[2] for line in _unsafe(path.read_text())]
+    assert found == _NAMED_BY_A_PERSON.get(str(path.relative_to(ROOT)), [])
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ def test_results_in_prefect_are_json() -> None:
     found = [one for name in _with_prefect() for one in vars(importlib.import_module(name)).values()]
     flows = {one.name: one for one in found if isinstance(one, Flow)}
     tasks = {one.name: one for one in found if isinstance(one, Task)}
-    assert flows.keys() == {"mnist", "predict"}
+    assert flows.keys() == {"mnist", "fashion-mnist", "cifar10", "images", "predict"}
     assert tasks.keys() == {"download", "preprocess", "train", "predict", "evaluate", "promote", "report"}
     assert {one.result_serializer for one in flows.values()} == {"json"}
     assert {(one.result_serializer, one.persist_result) for one in tasks.values()} == {("json", False)}

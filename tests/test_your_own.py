@@ -36,11 +36,13 @@ Flow = Callable[..., dict[str, Any]]
 def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
     """The flow in this process: one Prefect server and one Ray for all tests."""
     from prefect.testing.utilities import prefect_test_harness
+    from ray._private.authentication_test_utils import reset_auth_token_state
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_AUTH_MODE", "token")
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        reset_auth_token_state()  # of another Ray, which tests before these may have used in this process
         head, address, _ = start_ray(os.environ | JOB_ENV | {"PYTHONPATH": str(CHECKOUT)})
 
         def share(cluster: Cluster) -> None:
@@ -57,6 +59,7 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
                 yield pipeline.images
         finally:
             head.end()
+            reset_auth_token_state()
 
 
 @pytest.fixture(scope="module")
