@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from storage.manifest import Damaged
+
 _SAMPLE_INSTEAD = "no mirror of the data set can be reached: going on with the sample that comes with the project"
 UNKNOWN: Any = object()
 """In place of what a check that failed would have found."""
@@ -32,7 +34,7 @@ class Told:
             return UNKNOWN
         try:
             found = check(*inputs)
-        except ValueError as error:
+        except (ValueError, OSError, Damaged) as error:
             self._tell(what, "refused", str(error))
             return UNKNOWN
         self._tell(what, "ok", str(found))

@@ -52,11 +52,13 @@ def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tupl
 def given(data: str, recipe: Recipe) -> DatasetURI | Own:
     """The raw dataset at `data`, once it is known to be one for the recipe, or the images of one's own there."""
     uri = DatasetURI(parse_root(data, option="--data"))
+    is_own = False
     with contextlib.suppress(FileNotFoundError):
         files.check_readable(uri, option="--data")
-        if not files.exists(uri.child(manifest.NAME)):
-            check_shift(recipe, side=recipe.image_size)
-            return own.find(URI(uri))
+        is_own = not files.exists(uri.child(manifest.NAME))
+    if is_own:
+        check_shift(recipe, side=recipe.image_size)
+        return own.find(URI(uri))
     made = check_committed("--data", uri, kinds=("raw",))
     found = made.parameters.get("data")
     if found != datasets.name_of(recipe.data) and (recipe.data != datasets.OWN or found is None):

@@ -169,5 +169,10 @@ def _digests(uri: URI, entries: list[Entry]) -> Iterable[str]:
 
 @functools.lru_cache(maxsize=2**20)
 def _sha256(path: str, size: int, modified: float) -> str:
-    with open(path, "rb") as file:
-        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    if not os.path.isfile(path):  # a link to nowhere, or what would be waited for
+        raise ValueError(f"--data: {path} is no file; remove it")
+    try:
+        with open(path, "rb") as file:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    except OSError as error:
+        raise ValueError(f"--data: {path} cannot be read: {error.strerror}; make it readable, or remove it") from None

@@ -12,7 +12,7 @@ from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, Predictio
 from tasks import champions, own
 from tasks.given import check_shift, given
 from tasks.jobs.scale import Needs, Workers, limits
-from tasks.learning import datasets
+from tasks.learning import code, datasets
 from tasks.learning.recipes import Recipe
 from tasks.own import Own
 
@@ -87,7 +87,10 @@ class Plan:
             digest = self._fingerprint("download", [], made_from | {"refresh": self.refresh})
             return DatasetURI(self.root.child(f"datasets/raw/{self.own.name}-{digest}"))
         sums = {file.name: file.sha256 for file in self.data_set.files}
-        digest = self._fingerprint("download", [], {"data": self.data_name, "sha256": sums, "refresh": self.refresh})
+        made_from = {"data": self.data_name, "sha256": sums, "refresh": self.refresh}
+        if code.is_reference(self.recipe.data):  # how a person's own file reads them
+            made_from["code"] = self.recipe.data
+        digest = self._fingerprint("download", [], made_from)
         return DatasetURI(self.root.child(f"datasets/raw/{self.data_name}-{digest}"))
 
     @cached_property
@@ -183,6 +186,8 @@ def make(
     if not data:
         check_shift(recipe, side=min(datasets.load(recipe.data).image_shape[:2]))
     found = given(data, recipe) if data else None
+    if isinstance(found, Own) and root.lies_in(found.uri):
+        raise ValueError(f"--storage must not lie below --data, whose files it would add to: got {root} in {found.uri}")
     plan = Plan(
         root=root,
         recipe=recipe,

@@ -57,6 +57,17 @@ def test_only_the_files_decide_the_fingerprint(pictures: Path, tmp_path: Path) -
     assert raw() == before
 
 
+def test_what_is_no_file_is_named(pictures: Path) -> None:
+    (pictures / "train" / CLASSES[0] / "gone.png").symlink_to("nowhere.png")
+    with pytest.raises(ValueError, match=r"--data: .*gone\.png is no file; remove it"):
+        plan.make(storage=str(pictures.parent / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures))
+
+
+def test_results_are_not_put_among_the_images(pictures: Path) -> None:
+    with pytest.raises(ValueError, match="--storage must not lie below --data"):
+        plan.make(storage=str(pictures / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures))
+
+
 @pytest.mark.parametrize("setting", ["image_size=32", "channels=1"])
 def test_the_recipes_size_and_channels_decide_the_raw_dataset(pictures: Path, tmp_path: Path, setting: str) -> None:
     def raw(*settings: str) -> str:

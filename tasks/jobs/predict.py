@@ -113,7 +113,7 @@ class Predictor:
         model = self.inference.model.spec
         pixels, labels = images.to_arrays(table, model.image_shape)
         probabilities = self.inference.probabilities(pixels)
-        columns = {"id": table["id"].to_numpy()} | ({} if labels is None else {"label": labels})
+        columns = {"id": table["id"].to_numpy()} | ({} if labels is None else {"label": table["label"]})
         answers = {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}
         answers |= {f"probability_{name}": probabilities[:, i] for i, name in enumerate(model.classes)}
         if table["image"].null_count:  # nothing is known of what could not be read

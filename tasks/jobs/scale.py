@@ -80,6 +80,8 @@ def resolve(
         nodes = [node for node in nodes if node.get("GPU", 0) >= 1]  # a worker with a GPU fits nowhere else
     gpus, cpus = (int(sum(node.get(kind, 0) for node in nodes)) for kind in ("GPU", "CPU"))
     most = int((cpus - 1) // (needs.cpus or 1))
+    if needs.cpus:  # a worker is never spread over nodes
+        most = min(most, sum(int(node.get("CPU", 0) // needs.cpus) for node in nodes))
     elastic = limits(workers)
     if elastic:
         number = max(elastic[0], min(elastic[1], gpus or most))

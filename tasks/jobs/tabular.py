@@ -15,6 +15,8 @@ from tasks.learning.decode import Decoded
 
 _IMAGE_NAMES = ("image", "img")
 _LABEL_NAMES = ("label", "labels", "class", "target", "fine_label")
+_LABEL = b"pipeline.label"
+"""Key of the metadata that says what the column of labels was called."""
 _MOST_CLASSES = 10_000
 
 
@@ -34,7 +36,8 @@ def load(content: bytes) -> pa.Table:
     found = table[label]
     if pa.types.is_dictionary(found.type):
         found = found.cast(found.type.value_type)
-    return pa.table({"image": stored, "label": found}).replace_schema_metadata(schema.metadata)
+    metadata = {**(schema.metadata or {}), _LABEL: label.encode()}
+    return pa.table({"image": stored, "label": found}).replace_schema_metadata(metadata)
 
 
 def _column(schema: pa.Schema, names: Sequence[str], fits: Callable[[pa.DataType], bool], what: str) -> str:
@@ -66,8 +69,9 @@ def names_of(table: pa.Table) -> list[str] | None:
         if b"classes" in metadata:
             return [str(name) for name in json.loads(metadata[b"classes"])]
         features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        return next(list(feature["names"]) for feature in features.values() if feature.get("_type") == "ClassLabel")
-    except (KeyError, TypeError, ValueError, StopIteration, AttributeError):
+        feature = features[metadata[_LABEL].decode()]
+        return list(feature["names"]) if feature.get("_type") == "ClassLabel" else None
+    except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
 

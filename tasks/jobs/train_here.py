@@ -22,7 +22,7 @@ def run(spec: TrainSpec) -> None:
     prepared = manifest.load(spec.source)
     epochs.fewest_steps(spec.recipe["batch_size"], prepared, workers=[1])
     attempt = spec.scratch.child(epochs.new_attempt(spec.scratch))
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     here = epochs.Place(
         rank=0,
         world_size=1,

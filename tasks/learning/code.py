@@ -90,12 +90,18 @@ def packaged() -> Iterator[list[str]]:
     """Folders, each a package of one file of code, as long as the block lasts: for a cluster that imports them."""
     with tempfile.TemporaryDirectory(prefix="pipeline-code-") as folder:
         packages = []
-        for name, content in _contents.items():
+        for name, content in {**_named(), **_contents}.items():
             package = Path(folder, name)
             package.mkdir()
             (package / "__init__.py").write_bytes(content)
             packages.append(str(package))
         yield packages
+
+
+def _named() -> dict[str, bytes]:
+    """The files that `PIPELINE_CODE` names, which need not have been loaded here, by the names of their modules."""
+    contents = [Path(place).read_bytes() for place in os.environ.get(FILES, "").split(os.pathsep) if place]
+    return {_PACKAGE + hashlib.sha256(content).hexdigest()[:_DIGITS]: content for content in contents}
 
 
 def _find(digest: str) -> ModuleType | None:

@@ -39,7 +39,11 @@ def decoded(content: bytes, size: int, channels: int) -> Decoded:
             return Decoded(_fitted(ImageOps.exif_transpose(image), size, channels), width, height, mode)
     except UnidentifiedImageError:
         raise Unreadable(f"no image in a format of {', '.join(_FORMATS)}") from None
+    except MemoryError:
+        raise
     except Exception as error:  # Pillow's readers raise nearly anything for what is broken
+        if getattr(error, "permanent", False):  # a deadline's alarm
+            raise
         raise Unreadable(" ".join(str(error).split())[:200] or type(error).__name__) from None
 
 

@@ -14,10 +14,10 @@ from tasks.learning import images
 from tasks.learning.modeling import ModelSpec
 
 
-def test_a_row_without_an_image_is_predicted_as_null(tmp_path: Path) -> None:
+def test_a_row_without_image_or_label_is_predicted_as_null(tmp_path: Path) -> None:
     columns = images.schema((2, 2, 1), ("cat", "dog"))
     rows = pa.table(
-        [pa.array([0, 1, 2]), pa.array([b"abcd", None, b"efgh"], columns.field("image").type), pa.array([0, 1, 1])],
+        [pa.array([0, 1, 2]), pa.array([b"abcd", None, b"efgh"], columns.field("image").type), pa.array([0, None, 1])],
         schema=columns,
     )
     uri = DatasetURI(f"{tmp_path}/pets-0123456789ab")
@@ -38,6 +38,6 @@ def test_a_row_without_an_image_is_predicted_as_null(tmp_path: Path) -> None:
         model=SimpleNamespace(spec=spec), probabilities=lambda pixels: answer[: len(pixels)]
     )
     made = predictor._predict(part)
-    assert made["id"].to_pylist() == [0, 1, 2] and made["label"].to_pylist() == [0, 1, 1]
+    assert made["id"].to_pylist() == [0, 1, 2] and made["label"].to_pylist() == [0, None, 1]
     assert made["prediction"].to_pylist() == [1, None, 1]
     assert made["probability_dog"].is_null().to_pylist() == [False, True, False]

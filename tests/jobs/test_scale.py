@@ -88,6 +88,8 @@ def test_workers_take_as_many_cpus_as_they_are_told_to() -> None:
     assert (three.cpus, three.threads) == (3, 3)
     with pytest.raises(ValueError, match=r"--workers with 3 CPUs each \(cpus_per_worker\) must be at most 2 .* got 3"):
         resolve(3, threads=None, nodes=nodes, needs=Needs(cpus=3))
+    with pytest.raises(ValueError, match=r"--workers with 5 CPUs each \(cpus_per_worker\) must be at most 0 .* got 1"):
+        resolve(1, threads=None, nodes=[{"CPU": 4}, {"CPU": 4}], needs=Needs(cpus=5))
 
 
 def test_workers_with_a_kind_of_gpu_count_the_nodes_that_have_it() -> None:

@@ -55,6 +55,16 @@ def test_classes_are_those_of_all_files_together() -> None:
     assert rows(parquet(image=IMAGES, label=["c", None, "a", "b"]), ("a", "b", "c"))[1] == [2, None, 0, 1]
 
 
+def test_names_are_those_of_the_column_of_labels() -> None:
+    features = {
+        "colour": {"names": ["red", "green"], "_type": "ClassLabel"},
+        "label": {"names": ["cat", "dog"], "_type": "ClassLabel"},
+    }
+    metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+    content = parquet(metadata, image=IMAGES, colour=LABELS, label=LABELS)
+    assert tabular.survey(content)["names"] == ["cat", "dog"]
+
+
 def test_numbers_that_do_not_begin_at_zero_are_classes_in_their_order() -> None:
     content = parquet(image=IMAGES, label=[10, 2, 10, 7])
     assert tabular.classes_of([tabular.survey(content)]) == ("2", "7", "10")

@@ -81,6 +81,13 @@ def test_another_process_finds_the_model_where_it_is_told_to_look_or_in_what_was
     assert b"Linear(in_features=16, out_features=2" in ran.stdout, ran.stderr
 
 
+def test_a_file_that_was_only_named_goes_to_a_cluster_too(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(f"{RECIPE}\nNAMED = True\n")
+    monkeypatch.setenv(code.FILES, str(file))
+    with code.packaged() as packages:
+        assert file.read_bytes() in [Path(package, "__init__.py").read_bytes() for package in packages]
+
+
 def test_a_model_whose_file_is_not_here_is_refused_with_what_to_do(file: Path) -> None:
     name = recipes.load(f"{file}:recipe").model[:-12] + "0" * 12
     with pytest.raises(ValueError, match=f"{name} is code outside .* none of the files in PIPELINE_CODE is that one"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tasks.jobs.deadline import DeadlineExceeded
 from tasks.learning.decode import Unreadable, decoded, scaled
 
 
@@ -62,3 +63,15 @@ def test_pixels_that_fit_stay_as_they_are() -> None:
     image = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
     assert scaled(image, 8, 3).pixels == image.tobytes()
     assert len(scaled(image, 4, 1).pixels) == 16
+
+
+@pytest.mark.parametrize("error", [DeadlineExceeded("over"), MemoryError()])
+def test_what_is_not_the_images_fault_is_not_taken_for_a_broken_one(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(Image, "open", fails)
+    with pytest.raises(type(error)):
+        decoded(saved(RED), 8, 3)
