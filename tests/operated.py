@@ -8,12 +8,15 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
 from tasks.child import Child
 from tests.runs import CHECKOUT, await_that, processes_with
@@ -24,6 +27,10 @@ Hook = tuple[str, list[dict[str, Any]]]
 """The address of a webhook, and what was posted to it."""
 _PREFECT = [sys.executable, "-m", "prefect"]
 _ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+
+
+def _is_busy(error: BaseException) -> bool:
+    return isinstance(error, urllib.error.HTTPError) and error.code == 503
 
 
 class Server:
@@ -39,8 +46,9 @@ class Server:
             return bool(self.api("GET", "/health"))
         return False
 
+    @retry(retry=retry_if_exception(_is_busy), wait=wait_fixed(0.5), stop=stop_after_attempt(60), reraise=True)
     def api(self, method: str, path: str, body: Any = None) -> Any:
-        """One call of the server's API."""
+        """One call of the server's API, again while its database is busy, as Prefect's own client does."""
         content = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=content, method=method)
         request.add_header("Content-Type", "application/json")
