@@ -53,7 +53,7 @@ def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int])
     """Steps that an epoch has with any of these numbers of workers; raises `WrongBatchSize` as they would."""
     found = []
     for world_size in workers:
-        for rank in range(world_size):
+        for rank in (0, world_size - 1):  # the first has the largest share of a batch, the last one the smallest
             shard = parts.shard(prepared.split("train"), rank=rank, world_size=world_size)
             rows = sum(part.stop - part.start for part in shard)
             share = local_batch_size(batch_size, rank=rank, world_size=world_size)

@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
+from tasks.learning import datasets
 from tests.benchmarks import data
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.lines import LINES
@@ -23,7 +24,8 @@ from tests.benchmarks.ratios import Ratio
 
 _EPILOG = """\
 Every ratio is the median over pairs of runs that take turns. Leave the machine alone meanwhile.
-The exit code is 0 when every ratio meets its bar within the noise that it had, else 1."""
+The exit code is 0 when every ratio meets its bar within the noise that it had, else 1. A single pair has no noise to be
+judged by."""
 _TITLES = ("", "what", "ours", "other", "", "ratio", "noise", "bar", "")
 
 
@@ -34,7 +36,7 @@ def main() -> int:
     if unknown:
         raise SystemExit(f"error: --only must be one of {', '.join(LINES)}, got {unknown[0]!r}")
     console = Console(width=None if sys.stdout.isatty() else 150)
-    source = given.source or (data.SAMPLE if given.quick else data.of("mnist").mirrors[0])
+    source = given.source or (data.SAMPLE if given.quick else datasets.load("mnist").mirrors[0])
     about = machine(source)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=given.folder) as folder:
         os.environ["PREFECT_HOME"] = str(Path(folder, "prefect"))

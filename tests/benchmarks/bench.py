@@ -51,12 +51,8 @@ class Bench:
     def prepared(self) -> DatasetURI:
         """A prepared dataset of them."""
         target = DatasetURI(self.root.child(f"datasets/prepared/{self._fingerprinted()}"))
-        parameters = {"seed": 0, "validation_fraction": 0.1, "max_quarantined": 0.01}
-        spec = PreprocessSpec(
-            storage=self.root, deadline_s=_DAY_S, raw=self.raw, prepared=target, parameters=parameters
-        )
         with session(self.root, wanted=True, workers=None) as cluster:
-            self._run(cluster, "preprocess", spec)
+            preprocess(cluster, self.root, self.raw, target)
         return target
 
     def fresh(self, name: str) -> Path:
@@ -81,22 +77,13 @@ class Bench:
             parameters={},
             workers=None,
         )
-        self._run(cluster, "train", spec)
+        run(cluster, "train", self.root, spec)
         return target
 
     def predict(self, cluster: Cluster, model: CheckpointURI, dataset: DatasetURI) -> PredictionsURI:
         """Our prediction of a test split as a job."""
         target = PredictionsURI(self.root.child(f"predictions/{self._fingerprinted()}"))
-        spec = PredictSpec(
-            storage=self.root,
-            deadline_s=_DAY_S,
-            checkpoint=model,
-            dataset=dataset,
-            predictions=target,
-            split="test",
-            workers=None,
-        )
-        self._run(cluster, "predict", spec)
+        predict(cluster, self.root, model, dataset, target)
         return target
 
     def pipeline(self, storage: Path, *arguments: str, env: dict[str, str] | None = None) -> Run:
@@ -112,12 +99,35 @@ class Bench:
             raise RuntimeError(f"{' '.join(command)}:\n{done.stderr[-4000:]}")
         return done.stdout
 
-    def _run(self, cluster: Cluster, stage: str, spec: JobSpec) -> None:
-        cluster.run(stage, spec, target=spec.target, scratch=planning.scratch_of(self.root, spec.target))
-
     def _fingerprinted(self) -> str:
         self._count += 1
         return f"mnist-{self._count:012x}"
+
+
+def preprocess(cluster: Cluster, root: Root, raw: DatasetURI, target: DatasetURI) -> None:
+    """Our preprocessing as a job."""
+    parameters = {"seed": 0, "validation_fraction": 0.1, "max_quarantined": 0.01}
+    spec = PreprocessSpec(storage=root, deadline_s=_DAY_S, raw=raw, prepared=target, parameters=parameters)
+    run(cluster, "preprocess", root, spec)
+
+
+def predict(cluster: Cluster, root: Root, model: CheckpointURI, dataset: DatasetURI, target: PredictionsURI) -> None:
+    """Our prediction of a test split as a job."""
+    spec = PredictSpec(
+        storage=root,
+        deadline_s=_DAY_S,
+        checkpoint=model,
+        dataset=dataset,
+        predictions=target,
+        split="test",
+        workers=None,
+    )
+    run(cluster, "predict", root, spec)
+
+
+def run(cluster: Cluster, stage: str, root: Root, spec: JobSpec) -> None:
+    """The job of `spec`, to its end."""
+    cluster.run(stage, spec, target=spec.target, scratch=planning.scratch_of(root, spec.target))
 
 
 def at_least(value: float) -> Bar:

@@ -13,7 +13,7 @@ import torch
 from storage import manifest
 from storage.uri import URI, DatasetURI
 from tasks.capacity import SPARE_CPUS
-from tasks.jobs import driver, train
+from tasks.jobs import train
 from tasks.jobs.epochs import model_of, report_epoch, reporter
 from tasks.jobs.loaders import make_loader
 from tasks.jobs.watchdog import watched
@@ -115,7 +115,6 @@ def main() -> None:
 
     cores = os.cpu_count() or 1
     ray.init(num_cpus=cores + SPARE_CPUS, object_store_memory=2**30, include_dashboard=False, logging_level="WARNING")
-    driver.configure_ray_data(max_cpus=cores)
     recipe = recipes.override(
         recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": given.batch_size, "precision": "auto"}
     )

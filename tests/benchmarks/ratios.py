@@ -51,10 +51,12 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        """`met`, `within noise` or `missed`; empty without a bar."""
+        """`met`, `within noise` or `missed`; of a single pair `met` or `not judged`; empty without a bar."""
         if self.bar is None:
             return ""
         short = self.bar.value - self.median if self.bar.at_least else self.median - self.bar.value
+        if len(self.ratios) == 1 and short > 0:
+            return "not judged"
         return "met" if short <= 0 else "within noise" if short <= self.noise else "missed"
 
 

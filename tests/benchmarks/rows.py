@@ -22,20 +22,19 @@ import torch
 from storage import files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks import plan as planning
-from tasks.cluster import Cluster, session
+from tasks.cluster import session
 from tasks.download import write_split
-from tasks.jobs.spec import PredictSpec, PreprocessSpec
 from tasks.learning import checkpoint, datasets, images, recipes
 from tasks.learning.datasets import DataSet, Split
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import Classifier, ModelSpec
 from tests import s3
+from tests.benchmarks.bench import predict, preprocess
 from tests.faults import proxy
 from tests.runs import processes_with
 
 _ROWS = {"train": 60_000, "test": 10_000}
-_DAY_S = 24 * 3600.0
 _MARK = "BENCHMARK_ROWS"
 _ROLES = ("tasks.jobs.", "ray::", "raylet", "gcs_server", "tests.benchmarks.rows")
 """Parts of command lines whose memory is told; `ray::` with what comes next."""
@@ -51,11 +50,12 @@ def main() -> None:
         raw = DatasetURI(root.child("datasets/raw/mnist-000000000000"))
         prepared = DatasetURI(root.child("datasets/prepared/mnist-resnet18-000000000000"))
         model = CheckpointURI(root.child("checkpoints/mnist-resnet18-000000000000"))
+        predictions = PredictionsURI(root.child("predictions/mnist-resnet18-000000000000"))
         with session(root, wanted=True, workers=None) as cluster:
             stages: dict[str, tuple[URI, Callable[[], object]]] = {
                 "raw parts": (raw, lambda: _write_raw(data_set, raw, times=given.times)),
-                "preprocess": (prepared, lambda: _preprocess(cluster, root, raw, prepared)),
-                "predict": (_predictions(root), lambda: _predict(cluster, root, prepared, model)),
+                "preprocess": (prepared, lambda: preprocess(cluster, root, raw, prepared)),
+                "predict": (predictions, lambda: predict(cluster, root, model, prepared, predictions)),
             }
             for name, (uri, work) in stages.items():
                 if name == "predict":
@@ -98,12 +98,6 @@ def _write_raw(data_set: DataSet, uri: DatasetURI, *, times: int) -> None:
     manifest.commit(uri, kind="raw", parents={}, parameters={"data": data_set.name}, listed=listed, schema=schema)
 
 
-def _preprocess(cluster: Cluster, root: Root, raw: DatasetURI, prepared: DatasetURI) -> None:
-    parameters = {"seed": 0, "validation_fraction": 0.1, "max_quarantined": 0.01}
-    spec = PreprocessSpec(storage=root, deadline_s=_DAY_S, raw=raw, prepared=prepared, parameters=parameters)
-    cluster.run("preprocess", spec, target=prepared, scratch=planning.scratch_of(root, prepared))
-
-
 def _untrained(root: Root, data_set: DataSet, prepared: DatasetURI, target: CheckpointURI) -> None:
     """Commit a model that saw 512 rows."""
     recipe = dataclasses.replace(recipes.load("mnist-resnet18"), epochs=1, precision="fp32", batch_size=256)
@@ -121,24 +115,6 @@ def _untrained(root: Root, data_set: DataSet, prepared: DatasetURI, target: Chec
     history = [trainer.run_epoch(1)]
     checkpoint.save(scratch.child("attempt-1/epoch-0001"), trainer, history, prepared=prepared.fingerprint, about=about)
     checkpoint.commit(scratch, target, prepared=prepared, statistics={})
-
-
-def _predictions(root: Root) -> PredictionsURI:
-    return PredictionsURI(root.child("predictions/mnist-resnet18-000000000000"))
-
-
-def _predict(cluster: Cluster, root: Root, prepared: DatasetURI, model: CheckpointURI) -> None:
-    target = _predictions(root)
-    spec = PredictSpec(
-        storage=root,
-        deadline_s=_DAY_S,
-        checkpoint=model,
-        dataset=prepared,
-        predictions=target,
-        split="test",
-        workers=None,
-    )
-    cluster.run("predict", spec, target=target, scratch=planning.scratch_of(root, target))
 
 
 @contextlib.contextmanager
