@@ -53,10 +53,10 @@ class Told:
             print(f"{verdict:<8} {what:<8} {about}", flush=True)
 
 
-def checked(arguments: argparse.Namespace, look: Any = strictly) -> dict[str, Any]:
-    """The flow's parameters, once everything that can be wrong with them was looked at; raises `ValueError`.
+def checked(arguments: argparse.Namespace, look: Any = strictly) -> "Planned":
+    """What will be done, once everything that can be wrong with it was looked at; raises `ValueError`.
 
-    `look` carries out each check; one that returns for what a check raised gets no parameters in the end.
+    `look` carries out each check; one that returns for what a check raised may get `UNKNOWN` in the end.
     """
     from flows.server import check_api
     from tasks import capacity, plan, preflight
@@ -65,11 +65,12 @@ def checked(arguments: argparse.Namespace, look: Any = strictly) -> dict[str, An
     look("Ray", _workers, arguments, asked)
     root = look("storage", plan.check_root, arguments.storage)
     planned = look("data", _planned, arguments, asked, root)
-    if arguments.check or arguments.refresh or planned.plan.needs_ray():
+    if arguments.check or planned.needs_ray:
         look("disk", capacity.check_disk, root)
         look("nodes", preflight.check_nodes, root, arguments.workers)
     look("Prefect", check_api)
-    return {} if planned is UNKNOWN else planned.request
+    found: Planned = planned
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +126,11 @@ class Planned:
 
     def __str__(self) -> str:
         return self.about
+
+    @property
+    def needs_ray(self) -> bool:
+        """Whether a stage that runs on Ray is to be done."""
+        return self.request["workers"] != 0 and bool(self.request["refresh"] or self.plan.needs_ray())
 
 
 def _planned(arguments: argparse.Namespace, asked: Asked, root: str) -> Planned:

@@ -137,7 +137,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     if arguments.check:
         return guarded(lambda: _told(arguments))
-    return guarded(lambda: run("pipeline", _requested(checked, arguments), as_json=arguments.json))
+
+    def work() -> int:
+        planned = _requested(checked, arguments)
+        return run("pipeline", planned.request, as_json=arguments.json, start_ray=planned.needs_ray)
+
+    return guarded(work)
 
 
 def _told(arguments: argparse.Namespace) -> int:
@@ -184,9 +189,10 @@ def main_predict(argv: Sequence[str] | None = None) -> int:
     def work() -> int:
         _requested(capacity.check_workers, arguments.workers)
         resolved = _requested(batch.resolve, **request)
-        if not resolved.is_done():
+        needs_ray = arguments.workers != 0 and not resolved.is_done()
+        if needs_ray:
             _requested(preflight.check_nodes, resolved.root, arguments.workers)
-        return run("predict", request, as_json=arguments.json)
+        return run("predict", request, as_json=arguments.json, start_ray=needs_ray)
 
     return guarded(work)
 
@@ -199,12 +205,13 @@ def _requested(check: Any, *arguments: Any, **keywords: Any) -> Any:
         fail(str(error), code=2)
 
 
-def run(name: str, request: dict[str, Any], *, as_json: bool) -> int:
-    """Run a flow with a person watching, and show the outcome."""
+def run(name: str, request: dict[str, Any], *, as_json: bool, start_ray: bool = False) -> int:
+    """Run a flow with a person watching, and show the outcome; `start_ray`: for the flow, beside Prefect's server."""
     from rich.console import Console
 
     from flows import console
     from flows.server import own_server
+    from tasks.cluster import starting
 
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
@@ -216,7 +223,7 @@ def run(name: str, request: dict[str, Any], *, as_json: bool) -> int:
     narrator = console.Narrator(Console(stderr=True), has_bar=request["workers"] != 0)
     # A tag makes every task ask for concurrency slots, which a busy SQLite answers with "again in two seconds". Only on
     # a server that outlives this run is there anybody who looks for it.
-    with own_server() as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):
+    with starting(wanted=start_ray), own_server() as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):
         flow = _flow(name, request)
         console.attach(narrator)
         try:

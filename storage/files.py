@@ -52,6 +52,12 @@ def read(uri: URI) -> bytes:
         return s3.read(uri)
 
 
+def read_version(uri: URI, etag: str) -> bytes | None:
+    """The whole file on S3 if its content is still the one that S3 calls `etag`, else none."""
+    with _absence_told(uri):
+        return s3.read_version(uri, etag)
+
+
 def size(uri: URI) -> int:
     """Size in bytes; raises `FileNotFoundError`, also for a folder."""
     with _absence_told(uri):

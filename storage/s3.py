@@ -18,6 +18,7 @@ _QUICK_TIMEOUT_S = (3, 3)
 """The same for a look at whether anybody answers, which is tried twice and so ends within 10 s."""
 _KEYS_PER_REQUEST = 1000
 """How many files S3 removes at once."""
+_CONDITION_FAILED = ("PreconditionFailed", "412")
 _PASSING = ("InternalError", "ServiceUnavailable", "SlowDown")
 """What it says of a single one of them when trying again may help."""
 
@@ -27,6 +28,27 @@ def read(uri: URI) -> bytes:
     # One request: the parallel ranges that s3fs prefers could come from two versions.
     content: bytes = patiently(lambda: _client().cat_file(uri, max_concurrency=1))
     return content
+
+
+def read_version(uri: URI, etag: str) -> bytes | None:
+    """The whole file if it still is the one with `etag`, else none."""
+    from fsspec.asyn import sync  # comes with s3fs
+
+    client, (bucket, key) = _client(), _split(uri)
+    try:
+        content: bytes = patiently(lambda: sync(client.loop, _read_if, client, Bucket=bucket, Key=key, IfMatch=etag))
+    except OSError as error:
+        if _code(error) in _CONDITION_FAILED:
+            return None
+        raise
+    return content
+
+
+async def _read_if(client: Any, **which: str) -> bytes:
+    response = await client._call_s3("get_object", **which)
+    async with response["Body"] as body:
+        content: bytes = await body.read()
+        return content
 
 
 def size(uri: URI) -> int:
@@ -50,7 +72,7 @@ def create(uri: URI, content: bytes) -> None:
             _client().pipe_file(uri, content, mode="create")
         except Exception as error:
             failed = failed or is_transient(error)
-            if _code(error) in ("PreconditionFailed", "412"):
+            if _code(error) in _CONDITION_FAILED:
                 raise FileExistsError(errno.EEXIST, "exists already", str(uri)) from None
             raise
 

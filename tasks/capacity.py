@@ -34,6 +34,11 @@ def check_workers(workers: scale.Workers, needs: scale.Needs = scale.ANY) -> str
         cpus, gpus = (int(sum(node.get(kind, 0) for node in found)) for kind in ("CPU", "GPU"))
         have = f"{len(found)} nodes, {cpus} CPUs, {gpus} GPUs"
         return f"{masked(address)}: {have}; {given.workers} workers with {given.cpus:g} CPUs each"
+    if needs.accelerator_type and not _has_gpu():
+        raise ValueError(
+            f"accelerator_type must be one that this machine has, got {needs.accelerator_type!r} and there is no GPU; "
+            "leave it out, or RAY_ADDRESS names a cluster"
+        )
     most = (os.cpu_count() or 1) + SPARE_CPUS - 1
     elastic = scale.limits(workers)
     most = int(most // (needs.cpus or 1))
@@ -54,6 +59,12 @@ def check_disk(root: Root) -> str:
         except files.DiskFull as error:
             raise ValueError(str(error)) from None
     return ", ".join(f"{files.free_bytes(place) / 1e9:.1f} GB free in {place}" for place in places)
+
+
+def _has_gpu() -> bool:
+    import torch  # takes seconds: only for those who ask for a GPU
+
+    return torch.cuda.is_available()
 
 
 def _usable_nodes(address: str) -> list[scale.Resources]:

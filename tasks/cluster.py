@@ -138,6 +138,8 @@ class Cluster:
         if self._local and self._child is None:
             self._start()
         if self._child is not None:
+            import ray.job_submission  # noqa: F401 - takes a second, which Ray takes longer to start
+
             await_ray(self._child, self._address)
         try:
             self._client = jobs_api.connect(self._address)
@@ -234,6 +236,7 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
     # Ray lets everybody write in the folder that it is given: that one lies in one which is ours alone.
     command += [f"--temp-dir={folder}/ray", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
     command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + SPARE_CPUS}"]
+    command += ["--no-monitor"]  # nobody adds nodes
     command += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats"]
     return Child([*prefix, *command, *options], env={**env, **more}, remove=folder), address, folder
 
@@ -252,6 +255,25 @@ def await_ray(child: Child, address: str) -> None:
     raise JobFailed(f"the local Ray did not start; it wrote:\n{child.output()[-2000:]}")
 
 
+_early: Cluster | None = None
+"""Started for the next session."""
+
+
+@contextlib.contextmanager
+def starting(*, wanted: bool) -> Iterator[None]:
+    """The Ray of the next session, when it is `wanted`, is on its way already; it ends with the context at the latest.
+
+    Raises nothing: that it cannot start is for the session to find.
+    """
+    global _early
+    cluster = _early = Cluster(wanted=wanted)
+    try:
+        yield
+    finally:
+        cluster.end()
+        _early = None
+
+
 @contextlib.contextmanager
 def session(root: Root, *, wanted: bool, workers: Workers) -> Iterator[Cluster]:
     """The Ray of one run; started at once when `wanted`, else only if a job is submitted after all; 0 workers: none.
@@ -267,7 +289,8 @@ def session(root: Root, *, wanted: bool, workers: Workers) -> Iterator[Cluster]:
         check_workers(workers)
         check_disk(root)
         check_nodes(root)
-    cluster = Cluster(wanted=wanted)
+    global _early
+    cluster, _early = (_early if wanted else None) or Cluster(wanted=wanted), None
     try:
         yield cluster
     finally:

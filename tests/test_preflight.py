@@ -70,6 +70,13 @@ def test_a_document_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "refused", "says"),
     [
         (["--source", "sample", "--workers", "500"], "Ray", "--workers must be at most "),
+        (
+            ["--source", "sample", "--workers", "2", "--set", "cpus_per_worker=1000"],
+            "Ray",
+            "--workers with 1000 CPUs each (cpus_per_worker) must be at most 0 on this machine, got 2",
+        ),
+        (["--source", "sample", "--set", "accelerator_type=Z9"], "Ray", "accelerator_type must be one that this machi"),
+        (["--source", "sample", "--set", "initialize=champion"], "data", "--set initialize=champion: "),
         (["--set", "epochs=0"], "request", "epochs must be >= 1, got 0"),
         (["--recipe", "nosuch"], "request", "recipe must be one of "),
         (["--source", "sample", "--no-sample"], "request", "--source sample cannot be combined"),

@@ -5,6 +5,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -107,18 +108,21 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> Non
     driver.tell(f"{recipe.model} on {kind}, {precision}, {threads} threads, {loader.num_train_rows():,} training rows")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * checkpoint.size_of(trainer))
     history = _resume(spec, trainer, about)
-    while len(history) < recipe.epochs and not _committed(spec, trainer):
-        epoch = len(history) + 1
+    with ThreadPoolExecutor(1) as aside:
+        checkpoints = Checkpoints(attempt, here.report, aside)
+        while len(history) < recipe.epochs and not _committed(spec, trainer):
+            epoch = len(history) + 1
 
-        def on_batch(at: str = f"epoch {epoch}") -> None:
+            def on_batch(at: str = f"epoch {epoch}") -> None:
+                here.beat()
+                reached("step", at)
+
+            history.append(trainer.run_epoch(epoch, on_step=reporter(epoch, recipe.epochs, rank), on_batch=on_batch))
+            if reached("report", f"epoch {epoch}") == "leave":
+                return
+            checkpoints.take(history, trainer, prepared=spec.source.fingerprint, about=about)
             here.beat()
-            reached("step", at)
-
-        history.append(trainer.run_epoch(epoch, on_step=reporter(epoch, recipe.epochs, rank), on_batch=on_batch))
-        if reached("report", f"epoch {epoch}") == "leave":
-            return
-        report_epoch(history, trainer, attempt, here.report, prepared=spec.source.fingerprint, about=about)
-        here.beat()
+        checkpoints.finish()
 
 
 def commit(spec: TrainSpec, *, started: float) -> None:
@@ -165,18 +169,35 @@ def _resume(spec: TrainSpec, trainer: Trainer, about: dict[str, Any]) -> list[Ep
     return history
 
 
-def report_epoch(
-    history: list[EpochMetrics], trainer: Trainer, attempt: URI, report: Report, *, prepared: str, about: dict[str, Any]
-) -> None:
-    """Save the state after the latest epoch below `attempt`, and tell of it."""
-    metrics = history[-1]
-    folder = attempt.child(f"epoch-{metrics.epoch:04d}")
-    if trainer.rank == 0:
-        checkpoint.save(folder, trainer, history, prepared=prepared, about=about)
-    report(folder, history)
-    if trainer.rank == 0:
-        note = f"validation loss {metrics.validation_loss:.4f}, accuracy {metrics.validation_accuracy:.4f}"
-        driver.progress("epochs", metrics.epoch, trainer.recipe.epochs, note, epoch=metrics.epoch)
+class Checkpoints:
+    """The state after each epoch, written while the next one trains; told of on every rank once it is whole."""
+
+    def __init__(self, attempt: URI, report: Report, aside: Executor) -> None:
+        self.attempt, self.report, self.aside = attempt, report, aside
+        self._history: list[EpochMetrics] = []
+        """Up to the epoch that nobody was told of yet; empty when there is none."""
+        self._written: Future[None] | None = None
+
+    def take(self, history: list[EpochMetrics], trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> None:
+        """Take the state after the latest epoch. The one before is whole then, or an error says why it is not."""
+        self.finish()
+        self._history, metrics = list(history), history[-1]
+        if trainer.rank == 0:
+            snapshot = checkpoint.take(trainer, history, prepared=prepared, about=about)
+            self._written = self.aside.submit(checkpoint.write, self._folder(metrics.epoch), snapshot)
+            note = f"validation loss {metrics.validation_loss:.4f}, accuracy {metrics.validation_accuracy:.4f}"
+            driver.progress("epochs", metrics.epoch, trainer.recipe.epochs, note, epoch=metrics.epoch)
+
+    def finish(self) -> None:
+        """Return once the latest state is whole and told of."""
+        if self._written is not None:
+            self._written.result()
+        if self._history:
+            self.report(self._folder(self._history[-1].epoch), self._history)
+        self._history, self._written = [], None
+
+    def _folder(self, epoch: int) -> URI:
+        return self.attempt.child(f"epoch-{epoch:04d}")
 
 
 def reporter(epoch: int, epochs: int, rank: int) -> Callable[[int, int, float], None]:

@@ -120,9 +120,10 @@ def read(spec: IngestSpec, file: SourceEntry) -> tuple[bytes, str]:
     """The bytes of a listed file and their SHA-256; raises `ValueError` when they are not those that were listed."""
     uri = spec.source.child(file.path)
     check_allowed(uri)
-    content = files.read(uri)
-    digest = hashlib.sha256(content).hexdigest()
-    if len(content) != file.size or (file.digest.startswith("sha256:") and file.digest != f"sha256:{digest}"):
+    kind, _, value = file.digest.partition(":")
+    content = files.read_version(uri, value) if kind == "etag" else files.read(uri)
+    digest = "" if content is None else hashlib.sha256(content).hexdigest()
+    if content is None or len(content) != file.size or (kind == "sha256" and value != digest):
         raise ValueError(f"{uri} changed after it was listed; give the same command again")
     return content, digest
 

@@ -68,20 +68,18 @@ class WrongResume(ValueError):
     """A checkpoint belongs to another dataset, recipe or scale than the run that would go on from it."""
 
 
-def save(folder: URI, trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> None:
-    """Write the state after the latest epoch to `folder`, which is whole once the last of its files is there.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """The state after an epoch as it will be stored; what the training does afterwards does not change it."""
 
-    `about` gives `Meta`'s parameters and resolved. While one file is put together, the other is on its way to storage.
-    """
+    meta: Meta
+    """Without digests."""
+    weights: bytes
+    training: bytes
 
-    def stored(name: str, content: bytes) -> str:
-        files.replace(folder.child(name), content)
-        return hashlib.sha256(content).hexdigest()
 
-    with ThreadPoolExecutor() as pool:
-        training = pool.submit(stored, TRAINING, _training_state(trainer))
-        weights = pool.submit(stored, WEIGHTS, _weights(trainer))
-    digests = {WEIGHTS: weights.result(), TRAINING: training.result()}
+def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> Snapshot:
+    """The state after the latest epoch; `about` gives `Meta`'s parameters and resolved."""
     meta = Meta(
         model=dataclasses.asdict(trainer.model.spec),
         recipe=trainer.recipe.to_dict(),
@@ -89,10 +87,29 @@ def save(folder: URI, trainer: Trainer, history: list[EpochMetrics], *, prepared
         epoch=history[-1].epoch,
         step=history[-1].step,
         history=[dataclasses.asdict(metrics) for metrics in history],
-        sha256=digests,
+        sha256={},
         **about,
     )
-    files.replace(folder.child(META), meta.signed().model_dump_json(indent=1).encode())
+    return Snapshot(meta=meta, weights=_weights(trainer), training=_training_state(trainer))
+
+
+def write(folder: URI, snapshot: Snapshot) -> None:
+    """Write `snapshot` to `folder`, which is whole once the last of its files is there."""
+
+    def stored(name: str, content: bytes) -> str:
+        files.replace(folder.child(name), content)
+        return hashlib.sha256(content).hexdigest()
+
+    content = {WEIGHTS: snapshot.weights, TRAINING: snapshot.training}
+    with ThreadPoolExecutor() as pool:
+        digests = dict(zip(content, pool.map(stored, content.keys(), content.values()), strict=True))
+    meta = snapshot.meta.model_copy(update={"sha256": digests}).signed()
+    files.replace(folder.child(META), meta.model_dump_json(indent=1).encode())
+
+
+def save(folder: URI, trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> None:
+    """`take` and `write`."""
+    write(folder, take(trainer, history, prepared=prepared, about=about))
 
 
 def _training_state(trainer: Trainer) -> bytes:

@@ -1,17 +1,24 @@
 """What the lines of the table work with: the data, our stages as jobs, and whole runs of the command line."""
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
+import torch
+
+from storage import manifest, tables
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks import plan as planning
 from tasks.cluster import Cluster, session
 from tasks.jobs.spec import JobSpec, PredictSpec, PreprocessSpec, TrainSpec
-from tasks.learning import recipes
+from tasks.learning import checkpoint, images, recipes
 from tasks.learning.datasets import Split
+from tasks.learning.loaders import ResidentLoader
+from tasks.learning.loop import Trainer
+from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
 from tests.benchmarks import data
 from tests.benchmarks.arm import Arm
@@ -24,18 +31,21 @@ _DAY_S = 24 * 3600.0
 class Bench:
     """Where the arms work, on how much, and how often."""
 
-    def __init__(self, folder: Path, *, source: str, quick: bool) -> None:
+    def __init__(self, folder: Path, *, source: str, quick: bool, repeat: int | None = None) -> None:
         self.folder, self.source, self.quick = folder, source, quick
-        self.pairs = 3 if quick else 7
-        self.few_pairs = 1 if quick else 3
+        self.pairs = 3 if quick else 5
+        self.few_pairs = repeat or (1 if quick else 3)
         """Of what takes a minute or more."""
+        self.steps = 16 if quick else 100
+        """Of an epoch in which only the pace of its steps counts."""
         self.root = Root(str(folder / "root"))
         self._count = 0
 
     @property
     def recipe(self) -> Recipe:
-        """What is trained."""
-        return recipes.load("mnist-sample-resnet18" if self.source == data.SAMPLE else "mnist-resnet18")
+        """What is trained: when it has to be quick for one epoch only."""
+        name = "mnist-sample-resnet18" if self.source == data.SAMPLE else "mnist-resnet18"
+        return recipes.override(recipes.load(name), {"epochs": 1, "accuracy_floor": 0.0} if self.quick else {})
 
     @cached_property
     def splits(self) -> dict[str, Split]:
@@ -50,10 +60,19 @@ class Bench:
     @cached_property
     def prepared(self) -> DatasetURI:
         """A prepared dataset of them."""
-        target = DatasetURI(self.root.child(f"datasets/prepared/{self._fingerprinted()}"))
         with session(self.root, wanted=True, workers=None) as cluster:
-            preprocess(cluster, self.root, self.raw, target)
+            return self.preprocess(cluster, self.raw)
+
+    @cached_property
+    def untrained(self) -> CheckpointURI:
+        """A model of the recipe that has learned next to nothing."""
+        target = CheckpointURI(self.root.child(f"checkpoints/{self._fingerprinted()}"))
+        commit_untrained(self.root, self.prepared, target)
         return target
+
+    def full(self, bar: Bar) -> Bar | None:
+        """`bar`, which is set for all of the data: less of it, and the fixed start weighs most."""
+        return None if self.quick else bar
 
     def fresh(self, name: str) -> Path:
         """A path that nothing was ever at."""
@@ -64,16 +83,22 @@ class Bench:
         """A committed raw dataset of `splits`."""
         return data.write_raw(self.root, splits, source=self.source, name=self._fingerprinted())
 
-    def train(self, cluster: Cluster, *, epochs: int) -> CheckpointURI:
-        """Our training call as a job."""
+    def preprocess(self, cluster: Cluster, raw: DatasetURI) -> DatasetURI:
+        """Our preprocessing as a job."""
+        target = DatasetURI(self.root.child(f"datasets/prepared/{self._fingerprinted()}"))
+        preprocess(cluster, self.root, raw, target)
+        return target
+
+    def train(self, cluster: Cluster, prepared: DatasetURI, **settings: str | int) -> CheckpointURI:
+        """Our training call as a job, of the recipe with `settings`."""
         target = CheckpointURI(self.root.child(f"checkpoints/{self._fingerprinted()}"))
         spec = TrainSpec(
             storage=self.root,
             deadline_s=_DAY_S,
-            prepared=self.prepared,
+            prepared=prepared,
             checkpoint=target,
             runs=planning.scratch_of(self.root, target),
-            recipe=recipes.override(self.recipe, {"epochs": epochs}).to_dict(),
+            recipe=recipes.override(self.recipe, settings).to_dict(),
             parameters={},
             workers=None,
         )
@@ -88,7 +113,8 @@ class Bench:
 
     def pipeline(self, storage: Path, *arguments: str, env: dict[str, str] | None = None) -> Run:
         """The command line with `arguments` and the benchmark's recipe, started."""
-        asked = ("--recipe", self.recipe.name, "--storage", str(storage), "--json", *arguments)
+        changed = [f"--set={name}={value}" for name, value in recipes.changes(self.recipe).items()]
+        asked = ("--recipe", self.recipe.name, *changed, "--storage", str(storage), "--json", *arguments)
         return Run(*asked, folder=self.folder / "runs", env=env)
 
     def module(self, name: str, *arguments: str) -> str:
@@ -102,6 +128,27 @@ class Bench:
     def _fingerprinted(self) -> str:
         self._count += 1
         return f"mnist-{self._count:012x}"
+
+
+def commit_untrained(root: Root, prepared: DatasetURI, target: CheckpointURI) -> None:
+    """Commit a ResNet-18 that saw 512 of the `prepared` rows, as a training would."""
+    image_shape = images.shape_of(manifest.load(prepared).columns["metadata"])
+    recipe = dataclasses.replace(recipes.load("mnist-resnet18"), epochs=1, batch_size=256)
+    device = torch.device("cpu")
+    precision = resolve_precision(recipe.precision, device)
+    few = tables.read_part(prepared, manifest.load(prepared).split("validation")[0]).slice(0, 512)
+    pixels, labels = images.to_arrays(few, image_shape)
+    assert labels is not None
+    rows = torch.from_numpy(pixels.copy()), torch.from_numpy(labels.copy())
+    classes = images.classes_of(manifest.load(prepared).columns["metadata"])
+    spec = ModelSpec(model=recipe.model, image_shape=image_shape, classes=classes, mean=(128.0,), std=(74.0,))
+    loader = ResidentLoader(rows, rows, seed=0, rank=0, device=device)
+    trainer = Trainer(recipe, Classifier(spec), loader, precision=precision, device=device)
+    scratch = planning.scratch_of(root, target)
+    about = {"parameters": {}, "resolved": {"precision": precision}}
+    history = [trainer.run_epoch(1)]
+    checkpoint.save(scratch.child("attempt-1/epoch-0001"), trainer, history, prepared=prepared.fingerprint, about=about)
+    checkpoint.commit(scratch, target, prepared=prepared, statistics={})
 
 
 def preprocess(cluster: Cluster, root: Root, raw: DatasetURI, target: DatasetURI) -> None:

@@ -1,6 +1,7 @@
 """The orchestration arms, in one process with a warm server: the flow, and the same stages called as functions."""
 
 import argparse
+import json
 import os
 import tempfile
 import time
@@ -25,9 +26,9 @@ from tests.benchmarks import data
 from tests.benchmarks.arm import serve
 
 
-def functions(storage: str, recipe: str, source: str) -> None:
+def functions(storage: str, recipe: str, settings: dict[str, Any], source: str) -> None:
     """What the flow does, without Prefect."""
-    plan = planning.make(storage=storage, recipe=recipes.load(recipe))
+    plan = planning.make(storage=storage, recipe=recipes.override(recipes.load(recipe), settings))
     with collected(), session(plan.root, wanted=plan.needs_ray(), workers=None) as cluster:
         raw = download.fn(plan, [data.address(source)], cluster)
         prepared = preprocess.fn(raw, plan, cluster)
@@ -41,10 +42,12 @@ def functions(storage: str, recipe: str, source: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.orchestration", description=__doc__)
     parser.add_argument("--source", required=True)
+    parser.add_argument("--recipe", required=True)
+    parser.add_argument("--settings", type=json.loads, default={}, help="what is changed of it")
     parser.add_argument("--folder", type=Path, required=True)
     given = parser.parse_args()
     given.folder.mkdir(parents=True)
-    recipe = "mnist-sample-resnet18" if given.source == data.SAMPLE else "mnist-resnet18"
+    asked = {"recipe": given.recipe, "settings": given.settings}
 
     def timed(work: Callable[[str], Any]) -> dict[str, float]:
         with tempfile.TemporaryDirectory(dir=given.folder) as storage:
@@ -57,9 +60,9 @@ def main() -> None:
         serve(
             {
                 "flow": lambda: timed(
-                    lambda storage: mnist(recipe=recipe, storage=storage, source=[data.address(given.source)])
+                    lambda storage: mnist(**asked, storage=storage, source=[data.address(given.source)])
                 ),
-                "functions": lambda: timed(lambda storage: functions(storage, recipe, given.source)),
+                "functions": lambda: timed(lambda storage: functions(storage, **asked, source=given.source)),
             }
         )
 

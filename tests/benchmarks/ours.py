@@ -6,6 +6,7 @@ import functools
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from storage import manifest
 from storage.uri import URI, DatasetURI
 from tasks.capacity import SPARE_CPUS
 from tasks.jobs import train
-from tasks.jobs.epochs import model_of, report_epoch, reporter
+from tasks.jobs.epochs import Checkpoints, model_of, reporter
 from tasks.jobs.loaders import make_loader
 from tasks.jobs.watchdog import watched
 from tasks.jobs_api import JOB_ENV
@@ -67,9 +68,11 @@ def work(config: dict[str, Any]) -> None:
     loaders = {kind: loader_of(kind) for kind in LOADERS}
     loader = Timed(loaders["resident"])
     model = Classifier(model_of(recipe, prepared))
-    trainer = Trainer(recipe, model, loader, precision=precision, device=device)
+    trainer = Trainer(recipe, model, loader, precision=precision, device=device, most_steps=config["steps"])
     resolved = {"workers": world_size, "device": "cpu", "precision": precision, "threads": config["threads"]}
     history: list[Any] = []
+    aside = ThreadPoolExecutor(1)
+    checkpoints = Checkpoints(scratch.child("attempt-1"), train.report, aside)
 
     def epoch() -> dict[str, float]:
         started, loader.waited_s = time.perf_counter(), 0.0
@@ -77,7 +80,7 @@ def work(config: dict[str, Any]) -> None:
         with watched(limit_s=600) as beat:
             history.append(trainer.run_epoch(number, on_step=reporter(number, _EPOCHS, rank), on_batch=beat))
         seconds = time.perf_counter() - started
-        return {"seconds": seconds, "waited": loader.waited_s, "rows": float(prepared_rows)}
+        return {"seconds": seconds, "waited": loader.waited_s, "rows": float(epoch_rows)}
 
     def feed(chosen: Loader) -> dict[str, float]:
         started = time.perf_counter()
@@ -86,15 +89,17 @@ def work(config: dict[str, Any]) -> None:
         return {"seconds": time.perf_counter() - started, "rows": float(rows)}
 
     def checkpoint() -> dict[str, float]:
-        started = time.perf_counter()
         about = {"parameters": {}, "resolved": resolved}
         # As after another epoch: Ray Train wants another folder for each.
         last = dataclasses.replace(history[-1], epoch=len(history) + 1)
         history.append(last)
-        report_epoch(history, trainer, scratch.child("attempt-1"), train.report, prepared=uri.fingerprint, about=about)
-        return {"seconds": time.perf_counter() - started}
+        started = time.perf_counter()
+        checkpoints.take(history, trainer, prepared=uri.fingerprint, about=about)
+        blocked = time.perf_counter() - started
+        aside.submit(int).result()  # the other arm begins when this one is at rest
+        return {"seconds": blocked}
 
-    prepared_rows = sum(file.rows or 0 for file in prepared.split("train"))
+    epoch_rows = trainer.steps_per_epoch * recipe.batch_size
     can = {"epoch": epoch, "checkpoint": checkpoint}
     can |= {kind: functools.partial(feed, chosen) for kind, chosen in loaders.items()}
     serve(can)
@@ -106,6 +111,7 @@ def main() -> None:
     parser.add_argument("--scratch", required=True)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--steps", type=int, help="at most so many in an epoch")
     given = parser.parse_args()
     os.environ.update(JOB_ENV)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -125,6 +131,7 @@ def main() -> None:
             "prepared": given.prepared,
             "scratch": given.scratch,
             "threads": max(1, cores // given.workers),
+            "steps": given.steps,
         },
         scaling_config=ScalingConfig(num_workers=given.workers, resources_per_worker={"CPU": 1}),
         run_config=RunConfig(

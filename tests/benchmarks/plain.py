@@ -9,6 +9,7 @@ Model, numerics and threads are those of the recipe; nothing of this project is 
 
 import argparse
 import dataclasses
+import itertools
 import os
 import shutil
 import tempfile
@@ -42,7 +43,16 @@ class Split:
 class Script:
     """Model, optimizer and the loops; with several ranks each has its share of the rows."""
 
-    def __init__(self, train: Split, validation: Split, *, batch_size: int, epochs: int, bf16: bool) -> None:
+    def __init__(
+        self,
+        train: Split,
+        validation: Split,
+        *,
+        batch_size: int,
+        epochs: int,
+        bf16: bool,
+        most_steps: int | None = None,
+    ) -> None:
         from torchvision.models import resnet18
 
         torch.manual_seed(0)
@@ -58,10 +68,10 @@ class Script:
         self.parallel = self.model
         if self.world_size > 1:
             self.parallel = DistributedDataParallel(self.model, gradient_as_bucket_view=True, static_graph=True)
-        steps = len(train.labels) // self.batch_size * epochs
+        self.steps = min(len(train.labels) // self.batch_size, most_steps or len(train.labels))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=2e-3, weight_decay=1e-2, fused=True)
         self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer, max_lr=2e-3, total_steps=steps, pct_start=0.25
+            self.optimizer, max_lr=2e-3, total_steps=self.steps * epochs, pct_start=0.25
         )
 
     def normalised(self, images: Tensor) -> Tensor:
@@ -79,7 +89,7 @@ class Script:
         """Train and validate; the mean validation loss."""
         self.parallel.train()
         total = torch.zeros(())
-        for images, labels in self.batches():
+        for images, labels in itertools.islice(self.batches(), self.steps):
             with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
                 logits = self.parallel(self.normalised(shifted(images)))
             loss = cross_entropy(logits.float(), labels, label_smoothing=0.05)
@@ -201,7 +211,7 @@ def read_split(folder: Path, *, rank: int = 0, world_size: int = 1) -> Split:
     return Split(images=whole.images[mine], labels=whole.labels[mine])
 
 
-def arm(prepared: Path, store: Path, *, batch_size: int) -> None:
+def arm(prepared: Path, store: Path, *, batch_size: int, most_steps: int | None) -> None:
     """Epochs, checkpoints and feeding, one each time it is asked; under `torchrun` on several ranks."""
     from tests.benchmarks.arm import serve
 
@@ -210,12 +220,12 @@ def arm(prepared: Path, store: Path, *, batch_size: int) -> None:
         dist.init_process_group("gloo")
     train = read_split(prepared / "train", rank=rank, world_size=world_size)
     validation = read_split(prepared / "validation", rank=rank, world_size=world_size)
-    script = Script(train, validation, batch_size=batch_size, epochs=1000, bf16=has_bf16())
+    script = Script(train, validation, batch_size=batch_size, epochs=1000, bf16=has_bf16(), most_steps=most_steps)
 
     def epoch() -> dict[str, float]:
         started = time.perf_counter()
         script.epoch()
-        return {"seconds": time.perf_counter() - started, "rows": float(len(train.labels) * world_size)}
+        return {"seconds": time.perf_counter() - started, "rows": float(script.steps * batch_size)}
 
     def feed() -> dict[str, float]:
         started = time.perf_counter()
@@ -255,11 +265,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="where results go")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--steps", type=int, help="at most so many in an epoch")
     parser.add_argument("--prepared", type=Path, help="be an arm that trains on this dataset")
     parser.add_argument("--test", type=Path, help="be an arm that predicts this folder")
     given = parser.parse_args()
     if given.prepared:
-        arm(given.prepared, given.out, batch_size=given.batch_size)
+        arm(given.prepared, given.out, batch_size=given.batch_size, most_steps=given.steps)
     elif given.test:
         predict_arm(given.test, given.out)
     else:

@@ -17,20 +17,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from storage import files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks import plan as planning
 from tasks.cluster import session
 from tasks.download import write_split
-from tasks.learning import checkpoint, datasets, images, recipes
+from tasks.learning import datasets, images
 from tasks.learning.datasets import DataSet, Split
-from tasks.learning.loaders import ResidentLoader
-from tasks.learning.loop import Trainer
-from tasks.learning.modeling import Classifier, ModelSpec
 from tests import s3
-from tests.benchmarks.bench import predict, preprocess
+from tests.benchmarks.bench import commit_untrained, predict, preprocess
 from tests.faults import proxy
 from tests.runs import processes_with
 
@@ -59,7 +54,7 @@ def main() -> None:
             }
             for name, (uri, work) in stages.items():
                 if name == "predict":
-                    _untrained(root, data_set, prepared, model)
+                    commit_untrained(root, prepared, model)
                 before, begun = Counter(requests), time.monotonic()
                 with _memory() as peaks:
                     work()
@@ -96,25 +91,6 @@ def _write_raw(data_set: DataSet, uri: DatasetURI, *, times: int) -> None:
         listed += write_split(data_set, uri, Split(name, pixels, labels))
     schema = tables.describe(images.schema(data_set.image_shape, data_set.classes))
     manifest.commit(uri, kind="raw", parents={}, parameters={"data": data_set.name}, listed=listed, schema=schema)
-
-
-def _untrained(root: Root, data_set: DataSet, prepared: DatasetURI, target: CheckpointURI) -> None:
-    """Commit a model that saw 512 rows."""
-    recipe = dataclasses.replace(recipes.load("mnist-resnet18"), epochs=1, precision="fp32", batch_size=256)
-    few = tables.read_part(prepared, manifest.load(prepared).split("validation")[0]).slice(0, 512)
-    pixels, labels = images.to_arrays(few, data_set.image_shape)
-    assert labels is not None
-    rows = torch.from_numpy(pixels.copy()), torch.from_numpy(labels.copy())
-    spec = ModelSpec(
-        model=recipe.model, image_shape=data_set.image_shape, classes=data_set.classes, mean=(128.0,), std=(74.0,)
-    )
-    loader = ResidentLoader(rows, rows, seed=0, rank=0, device=torch.device("cpu"))
-    trainer = Trainer(recipe, Classifier(spec), loader, precision="fp32", device=torch.device("cpu"))
-    scratch = planning.scratch_of(root, target)
-    about = {"parameters": {}, "resolved": {"precision": "fp32"}}
-    history = [trainer.run_epoch(1)]
-    checkpoint.save(scratch.child("attempt-1/epoch-0001"), trainer, history, prepared=prepared.fingerprint, about=about)
-    checkpoint.commit(scratch, target, prepared=prepared, statistics={})
 
 
 @contextlib.contextmanager

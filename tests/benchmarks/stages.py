@@ -33,8 +33,9 @@ def training(bench: Bench) -> Iterator[Ratio]:
     """2, 3, 4 and 8: feeding, steps and checkpoints of one worker."""
     store = bench.fresh("store")
     store.mkdir()
-    ours_arguments = ["--prepared", bench.prepared, "--scratch", str(bench.fresh("scratch"))]
-    plain_arguments = ["--prepared", bench.prepared, "--out", str(store)]
+    shared = ["--prepared", bench.prepared, "--steps", str(bench.steps)]
+    ours_arguments = [*shared, "--scratch", str(bench.fresh("scratch"))]
+    plain_arguments = [*shared, "--out", str(store)]
     with started("ours", *ours_arguments) as ours, started("plain", *plain_arguments) as plain:
         for work, bar in _FEEDING.items():
             ours.ask(work), plain.ask("feed")
@@ -64,8 +65,9 @@ def ddp(bench: Bench) -> Iterator[Ratio]:
     store = bench.fresh("store")
     store.mkdir()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    ours_arguments = ["--prepared", bench.prepared, "--scratch", str(bench.fresh("scratch")), "--workers", "2"]
-    plain_arguments = ["--prepared", bench.prepared, "--out", str(store)]
+    shared = ["--prepared", bench.prepared, "--steps", str(bench.steps)]
+    ours_arguments = [*shared, "--scratch", str(bench.fresh("scratch")), "--workers", "2"]
+    plain_arguments = [*shared, "--out", str(store)]
     with (
         started("ours", *ours_arguments) as ours,
         started("plain", *plain_arguments, launcher=torchrun, threads=1) as plain,
@@ -77,8 +79,8 @@ def ddp(bench: Bench) -> Iterator[Ratio]:
 
 
 def notebook(bench: Bench) -> Iterator[Ratio]:
-    """5: a whole training call of three epochs, Ray running."""
-    epochs, split = 3, bench.splits["train"]
+    """5: a whole training call of three epochs, of one when it has to be quick, Ray running."""
+    epochs, split = bench.recipe.epochs, bench.splits["train"]
     rows = sum(file.rows or 0 for file in manifest.load(bench.prepared).split("train"))
     parquet = bench.fresh("seed").with_suffix(".parquet")
     seed.write(parquet, split.images[:rows], split.labels[:rows])
@@ -92,22 +94,22 @@ def notebook(bench: Bench) -> Iterator[Ratio]:
         with session(bench.root, wanted=True, workers=None) as cluster:
             cluster.connect()
             begun = time.perf_counter()
-            bench.train(cluster, epochs=epochs)
+            bench.train(cluster, bench.prepared)
             return time.perf_counter() - begun
 
     other, ours = in_turn(theirs, mine, pairs=bench.few_pairs)
-    what = f"training call of {epochs} epochs: notebook / ours"
-    yield Ratio(number=5, what=what, ours=other, other=ours, unit="s", bar=at_least(2))
+    what = f"training call, epochs={epochs}: notebook / ours"
+    yield Ratio(number=5, what=what, ours=other, other=ours, unit="s", bar=bench.full(at_least(2)))
 
 
 def prediction(bench: Bench) -> Iterator[Ratio]:
     """7: sixteen times the test set, from the start of the actors to the last file."""
     times = 16
+    model = bench.untrained
     dataset = bench.write_raw({"test": data.tiled(bench.splits["test"], times)})
     rows = sum(file.rows or 0 for file in manifest.load(dataset).files)
     plain_arguments = ["--test", f"{dataset}/test", "--out", str(bench.fresh("predictions"))]
     with session(bench.root, wanted=True, workers=None) as cluster, started("plain", *plain_arguments) as plain:
-        model = bench.train(cluster, epochs=1)
 
         def mine() -> float:
             return rows / float(manifest.load(bench.predict(cluster, model, dataset)).statistics["seconds"])
@@ -115,4 +117,4 @@ def prediction(bench: Bench) -> Iterator[Ratio]:
         mine(), plain.ask("predict")
         ours, other = in_turn(mine, rate_of(plain, "predict"), pairs=bench.pairs)
     what = f"prediction, {times}x the test set: ours / plain loop and `pq.write_table`"
-    yield Ratio(number=7, what=what, ours=ours, other=other, unit="rows/s", bar=at_least(0.85))
+    yield Ratio(number=7, what=what, ours=ours, other=other, unit="rows/s", bar=bench.full(at_least(0.85)))

@@ -237,6 +237,17 @@ class TestS3:
             s3.client().put_object(Bucket=s3.bucket, Key=key, Body=b"")
         assert [entry.path for entry in files.walk(folder)] == ["train/part"]
 
+    def test_version_that_was_listed_is_read_until_it_is_overwritten(self, s3: Server) -> None:
+        uri = URI(f"s3://{s3.bucket}/version/a file")
+        files.replace(uri, b"first")
+        (listed,) = files.walk(uri.parent)
+        assert listed.etag and files.read_version(uri, listed.etag) == b"first"
+        files.replace(uri, b"other")
+        assert files.read_version(uri, listed.etag) is None
+        files.remove(uri)
+        with pytest.raises(FileNotFoundError, match="a file"):
+            files.read_version(uri, listed.etag)
+
     def test_walk_finds_nothing_in_a_missing_bucket(self, s3: Server) -> None:
         assert files.walk(URI("s3://no-such-bucket/folder")) == []
 
