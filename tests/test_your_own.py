@@ -175,6 +175,22 @@ def test_every_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
     assert manifest.load(URI(result["uris"]["prepared"])).rows == 60
 
 
+def test_a_vision_transformer_has_the_same_loss_curve_with_each_loader_and_any_workers(
+    flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cifar10, "DATA_SET", write_archive(tmp_path, rows=24, plain=True))
+    settings = {"epochs": 2, "batch_size": 12, "learning_rate": 1e-4, "max_shift": 0, "precision": "fp32"}
+    curves = []
+    for workers, loader in ((0, "resident"), (1, "streaming"), (2, "dataloader")):
+        asked = settings | {"loader": loader, "accuracy_floor": 0.0}
+        result = flow(recipe="cifar10-vit", storage=str(root), source=[str(tmp_path)], settings=asked, workers=workers)
+        history = manifest.load(URI(result["uris"]["checkpoint"])).statistics["history"]
+        curves.append([epoch["validation_loss"] for epoch in history])
+    print(curves)
+    assert np.allclose(curves, curves[0], rtol=0.1), curves
+    assert all(last < first for first, last in curves), "it learns"
+
+
 def write_idx(folder: Path, *, train: int, test: int) -> DataSet:
     """A data set in the form of Fashion-MNIST, whose files lie in `folder`."""
     written = []

@@ -131,9 +131,9 @@ class Bench:
 
 
 def commit_untrained(root: Root, prepared: DatasetURI, target: CheckpointURI) -> None:
-    """Commit a ResNet-18 that saw 512 of the `prepared` rows, as a training would."""
+    """Commit a ResNet-18 that saw at most 512 of the `prepared` rows, as a training would."""
     image_shape = images.shape_of(manifest.load(prepared).columns["metadata"])
-    recipe = dataclasses.replace(recipes.load("mnist-resnet18"), epochs=1, batch_size=256)
+    recipe = dataclasses.replace(recipes.load("mnist-resnet18"), epochs=1, batch_size=64)
     device = torch.device("cpu")
     precision = resolve_precision(recipe.precision, device)
     few = tables.read_part(prepared, manifest.load(prepared).split("validation")[0]).slice(0, 512)

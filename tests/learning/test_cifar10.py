@@ -26,8 +26,11 @@ def labels(batch: int, *, rows: int = ROWS) -> np.ndarray:
     return np.arange(batch, batch + rows) % 10
 
 
-def write_archive(folder: Path, *, rows: int = ROWS, cut: int = 0, without: str = "") -> DataSet:
-    """A data set whose archive lies in `folder`; `cut` bytes are missing at the end of the last file."""
+def write_archive(folder: Path, *, rows: int = ROWS, cut: int = 0, without: str = "", plain: bool = False) -> DataSet:
+    """A data set whose archive lies in `folder`; `cut` bytes are missing at the end of the last file.
+
+    With `plain` images of another class are of another brightness, which can be learned.
+    """
     path = folder / "cifar-10-binary.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
         names = [f"data_batch_{number}.bin" for number in range(1, 6)] + ["test_batch.bin"]
@@ -35,6 +38,8 @@ def write_archive(folder: Path, *, rows: int = ROWS, cut: int = 0, without: str 
             if name == without:
                 continue
             planes = pixels(batch, rows=rows).transpose(0, 3, 1, 2).reshape(rows, -1)
+            if plain:
+                planes = (planes // 10 + 23 * labels(batch, rows=rows)[:, None]).astype(np.uint8)
             content = np.column_stack([labels(batch, rows=rows).astype(np.uint8), planes]).tobytes()
             content = content[: len(content) - cut] if name == "test_batch.bin" else content
             entry = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
