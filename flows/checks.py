@@ -128,6 +128,13 @@ class Planned:
         return self.about
 
     @property
+    def downloads(self) -> bool:
+        """Whether a data set is to be fetched."""
+        from tasks import plan
+
+        return not (self.plan.given or plan.is_committed(self.plan.raw))
+
+    @property
     def needs_ray(self) -> bool:
         """Whether a stage that runs on Ray is to be done."""
         return self.request["workers"] != 0 and bool(self.request["refresh"] or self.plan.needs_ray())

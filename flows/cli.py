@@ -140,7 +140,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work() -> int:
         planned = _requested(checked, arguments)
-        return run("pipeline", planned.request, as_json=arguments.json, start_ray=planned.needs_ray)
+        needs = {"start_ray": planned.needs_ray, "downloads": planned.downloads}
+        return run("pipeline", planned.request, as_json=arguments.json, **needs)
 
     return guarded(work)
 
@@ -205,8 +206,11 @@ def _requested(check: Any, *arguments: Any, **keywords: Any) -> Any:
         fail(str(error), code=2)
 
 
-def run(name: str, request: dict[str, Any], *, as_json: bool, start_ray: bool = False) -> int:
-    """Run a flow with a person watching, and show the outcome; `start_ray`: for the flow, beside Prefect's server."""
+def run(name: str, request: dict[str, Any], *, as_json: bool, start_ray: bool = False, downloads: bool = False) -> int:
+    """Run a flow with a person watching, and show the outcome.
+
+    What takes seconds to start does so side by side: Prefect's server, Ray for `start_ray`, and what `downloads` needs.
+    """
     from rich.console import Console
 
     from flows import console
@@ -221,9 +225,19 @@ def run(name: str, request: dict[str, Any], *, as_json: bool, start_ray: bool = 
 
     # A bar would be drawn over the prompt of a debugger.
     narrator = console.Narrator(Console(stderr=True), has_bar=request["workers"] != 0)
+
     # A tag makes every task ask for concurrency slots, which a busy SQLite answers with "again in two seconds". Only on
     # a server that outlives this run is there anybody who looks for it.
-    with starting(wanted=start_ray), own_server() as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):
+    def meanwhile() -> None:
+        _flow(name, request)
+        if downloads:
+            import torchvision.datasets.utils  # noqa: F401
+
+    with (
+        starting(wanted=start_ray),
+        own_server(meanwhile) as is_own,
+        contextlib.nullcontext() if is_own else tags(PROJECT),
+    ):
         flow = _flow(name, request)
         console.attach(narrator)
         try:

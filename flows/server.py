@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from storage.uri import masked
 from tasks.child import Child
@@ -19,15 +19,18 @@ _ASK_S = 5
 
 
 @contextlib.contextmanager
-def own_server() -> Iterator[bool]:
+def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]:
     """A Prefect API to talk to: the configured one, else a server on loopback that ends with this process (true).
 
-    That one asks for a password, which nobody else has: other users of the machine can reach loopback too.
-    Prefect's own temporary server would survive a SIGKILL of its owner. Raises `RuntimeError` when it does not start.
+    `meanwhile` is called while that one starts. It asks for a password, which nobody else has: other users of the
+    machine can reach loopback too. Prefect's own temporary server would survive a SIGKILL of its owner.
+
+    Raises `RuntimeError` when it does not start.
     """
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, get_current_settings, temporary_settings
 
     if get_current_settings().api.url:
+        meanwhile()
         yield False
         return
     with socket.socket() as probe:
@@ -45,6 +48,7 @@ def own_server() -> Iterator[bool]:
     command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", "--lifespan", "on"]
     child = Child(command, env=env)
     try:
+        meanwhile()
         await_server(child, f"http://127.0.0.1:{port}/api/health")
         ours = {PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}
         with temporary_settings(ours):

@@ -50,10 +50,14 @@ class Child:
         self._read += len(whole)
         return whole.decode(errors="replace")
 
-    def end(self) -> None:
-        """End it and everything it started, and wait until that is done."""
+    def dismiss(self) -> None:
+        """Tell it to end, with everything it started, without waiting for that."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def end(self) -> None:
+        """End it and everything it started, and wait until that is done."""
+        self.dismiss()
         self._process.wait()
         self._log.close()

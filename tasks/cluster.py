@@ -108,6 +108,11 @@ class Cluster:
             raise
         tidy(scratch)
 
+    def dismiss(self) -> None:
+        """What `end` does, without waiting for it."""
+        if self._child is not None:
+            self._child.dismiss()
+
     def end(self) -> None:
         """End a local Ray and everything that runs on it; a cluster is left as it is."""
         if self._child is not None:
@@ -256,21 +261,21 @@ def await_ray(child: Child, address: str) -> None:
 
 
 _early: Cluster | None = None
-"""Started for the next session."""
+"""Started for the session to come."""
 
 
 @contextlib.contextmanager
 def starting(*, wanted: bool) -> Iterator[None]:
-    """The Ray of the next session, when it is `wanted`, is on its way already; it ends with the context at the latest.
+    """The Ray of the session inside the context, when it is `wanted`, is on its way already.
 
     Raises nothing: that it cannot start is for the session to find.
     """
     global _early
-    cluster = _early = Cluster(wanted=wanted)
+    _early = Cluster(wanted=wanted)
     try:
         yield
     finally:
-        cluster.end()
+        _early.end()
         _early = None
 
 
@@ -289,8 +294,13 @@ def session(root: Root, *, wanted: bool, workers: Workers) -> Iterator[Cluster]:
         check_workers(workers)
         check_disk(root)
         check_nodes(root)
-    global _early
-    cluster, _early = (_early if wanted else None) or Cluster(wanted=wanted), None
+    if wanted and _early is not None:
+        try:
+            yield _early
+        finally:
+            _early.dismiss()  # the one who started it waits
+        return
+    cluster = Cluster(wanted=wanted)
     try:
         yield cluster
     finally:
