@@ -58,7 +58,7 @@ def _main(arguments: argparse.Namespace) -> int:
         plan.check_numbers(
             workers=arguments.workers, deadline_minutes=arguments.deadline, stall_minutes=arguments.stall
         )
-        capacity.check_workers(arguments.workers)
+        capacity.check_workers(arguments.workers, plan.needs_of(recipe))
         root = parse_root(arguments.storage)
         found = versions.known(root, recipe.data)
         chosen = versions.chosen(found, names=arguments.version, first=arguments.first, last=arguments.last)

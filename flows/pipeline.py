@@ -75,7 +75,8 @@ def mnist(
         stall_minutes=stall_minutes,
     )
     sources = [mirror_address(one) for one in source or []]
-    with collected() as stages, session(plan.root, wanted=plan.needs_ray(), workers=workers) as cluster:
+    wanted = plan.needs_ray()
+    with collected() as stages, session(plan.root, wanted=wanted, workers=workers, needs=plan.needs) as cluster:
         raw = download(plan, sources, cluster)
         prepared = preprocess(raw, plan, cluster)
         checkpoint = train(prepared, plan, cluster)

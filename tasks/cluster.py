@@ -22,7 +22,7 @@ from tasks.capacity import SPARE_CPUS, authorization, check_disk, check_workers
 from tasks.child import Child
 from tasks.follow import Follower, JobFailed, JobRefused
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.jobs.scale import Workers
+from tasks.jobs.scale import ANY, Needs, Workers
 from tasks.jobs.spec import JOB_NAME, JobSpec
 from tasks.learning import code
 from tasks.preflight import check_nodes
@@ -280,10 +280,11 @@ def starting(*, wanted: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def session(root: Root, *, wanted: bool, workers: Workers) -> Iterator[Cluster]:
+def session(root: Root, *, wanted: bool, workers: Workers, needs: Needs = ANY) -> Iterator[Cluster]:
     """The Ray of one run; started at once when `wanted`, else only if a job is submitted after all; 0 workers: none.
 
-    Raises `ValueError` when it is wanted and can never give that many workers, or has a node that cannot use `root`.
+    Raises `ValueError` when it is wanted and can never give that many workers with what each `needs`, or has a node
+    that cannot use `root`.
     """
     if workers == 0:
         from tasks.local import Local
@@ -291,7 +292,7 @@ def session(root: Root, *, wanted: bool, workers: Workers) -> Iterator[Cluster]:
         yield Local(wanted=False)
         return
     if wanted:
-        check_workers(workers)
+        check_workers(workers, needs)
         check_disk(root)
         check_nodes(root)
     if wanted and _early is not None:

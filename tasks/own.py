@@ -18,7 +18,7 @@ from storage.uri import URI
 from tasks.jobs.spec import SourceEntry
 from tasks.learning import datasets
 
-VERSION = 1
+VERSION = 2
 """Raised by one when a change makes other pixels of the same files."""
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 _PARQUET = ".parquet"
@@ -69,9 +69,11 @@ def find(uri: URI, *, option: str = "--data") -> Own:
         found = "both images and Parquet" if parquet else "neither images nor Parquet"
         raise ValueError(f"{option}: there are {found} below {uri}; {_LAYOUT}")
     notes = [f"{len(entries) - len(parquet) - len(images)} other files below {uri} are left out"]
+    links = [entry.path for entry in entries if not uri.is_s3 and os.path.isdir(uri.child(entry.path))]
     placed = {entry.path: _split_of(entry.path, is_parquet=bool(parquet)) for entry in [*parquet, *images]}
     splits, more = _splits(uri, set(filter(None, placed.values())), option=option)
     notes = (notes if len(entries) > len(placed) else []) + more
+    notes += [f"the folder {path} is a link, which is not followed: it is left out" for path in links]
     kept = [entry for entry in [*parquet, *images] if placed[entry.path] in splits]
     if images and (loose := [entry.path for entry in kept if entry.path.count("/") < 2]):
         notes.append(f"{len(loose)} images lie in no class folder and are left out, such as {loose[0]}")

@@ -38,6 +38,13 @@ def test_what_is_odd_is_said(pictures: Path) -> None:
     )
 
 
+def test_a_class_that_is_a_link_is_left_out_and_named(pictures: Path, tmp_path: Path) -> None:
+    (pictures / "train" / "pears").rename(tmp_path / "elsewhere")
+    (pictures / "train" / "plums").symlink_to(tmp_path / "elsewhere")
+    (pictures / "test" / "pears").rename(tmp_path / "test")
+    assert "the folder train/plums is a link, which is not followed: it is left out" in found(pictures).notes
+
+
 def test_only_the_files_decide_the_fingerprint(pictures: Path, tmp_path: Path) -> None:
     def raw() -> str:
         made = plan.make(storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures))

@@ -29,7 +29,10 @@ def load(content: bytes) -> pa.Table:
     schema = file.schema_arrow
     image = _column(schema, _IMAGE_NAMES, _holds_images, "of images: bytes, a struct with bytes, or fixed-size binary")
     label = _column(schema, _LABEL_NAMES, _is_label, "of labels: whole numbers or text")
-    table = file.read(columns=[image, label], use_pandas_metadata=False)
+    try:
+        table = file.read(columns=[image, label], use_pandas_metadata=False)
+    except (pa.ArrowInvalid, OSError) as error:  # a page that is damaged
+        raise ValueError(f"this Parquet cannot be read: {error}") from None
     stored = table[image]
     if pa.types.is_struct(stored.type):
         stored = pa.chunked_array([chunk.field("bytes") for chunk in stored.chunks], stored.type.field("bytes").type)

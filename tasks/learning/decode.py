@@ -57,7 +57,12 @@ def scaled(image_HWC: np.ndarray, size: int, channels: int) -> Decoded:
 
 
 def _fitted(image: Image.Image, size: int, channels: int) -> bytes:
-    if image.mode.startswith("I;16"):  # 16 bits of gray, of which Pillow would keep the lowest
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    if image.mode.startswith("I"):  # 16 bits of gray, of which Pillow would keep the lowest, or cut off what is above
+        gray = np.asarray(image)
+        if gray.min() < 0 or gray.max() > 0xFFFF:
+            raise Unreadable("its pixels have more than 16 bits; save it with 8 or 16")
+        image = Image.fromarray((gray >> 8).astype(np.uint8))
+    if image.mode == "F":
+        raise Unreadable("its pixels are floating-point numbers, and nobody says what is white; save it with 8 bits")
     fitted = ImageOps.fit(image.convert(_MODES[channels]), (size, size), method=Image.Resampling.BILINEAR)
     return fitted.tobytes()

@@ -6,6 +6,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from multiprocessing.connection import Client, Connection, Listener, wait
 
 from tasks.child import Child
@@ -19,24 +20,35 @@ Work = Callable[[], dict[str, float]]
 class Arm:
     """The side that asks: a running process, or several of them of which rank 0 answers."""
 
-    def __init__(self, connection: Connection, child: Child) -> None:
-        self._connection, self._child = connection, child
+    def __init__(self, listener: Listener, child: Child) -> None:
+        self._listener, self._child = listener, child
+
+    @cached_property
+    def _connection(self) -> Connection:
+        """To the process, once it is ready."""
+        while not wait([self._listener._listener._socket], 1):  # type: ignore[attr-defined]
+            self._check_runs()
+        return self._listener.accept()
 
     def ask(self, work: str) -> dict[str, float]:
         """Have one piece of work done; what the arm measured."""
         self._connection.send(work)
         while not self._connection.poll(1):
-            _check_runs(self._child)
+            self._check_runs()
         try:
             answer: dict[str, float] = self._connection.recv()
         except EOFError:
             raise RuntimeError(f"an arm ended:\n{self._child.output()[-4000:]}") from None
         return answer
 
+    def _check_runs(self) -> None:
+        if not self._child.running:
+            raise RuntimeError(f"an arm ended:\n{self._child.output()[-4000:]}")
+
 
 @contextlib.contextmanager
 def started(module: str, *arguments: str, launcher: Sequence[str] = (), threads: int | None = None) -> Iterator[Arm]:
-    """The arm `python -m tests.benchmarks.<module>` for as long as the context lasts, ready for work.
+    """The arm `python -m tests.benchmarks.<module>` for as long as the context lasts; it need not be ready yet.
 
     `launcher` takes the place of `python`; `threads` is how many OpenMP uses in each process.
     """
@@ -48,17 +60,9 @@ def started(module: str, *arguments: str, launcher: Sequence[str] = (), threads:
         command = [*(launcher or [sys.executable]), "-m", f"tests.benchmarks.{module}", *arguments]
         child = Child(command, env=env)
         try:
-            while not wait([listener._listener._socket], 1):  # type: ignore[attr-defined]
-                _check_runs(child)
-            with listener.accept() as connection:
-                yield Arm(connection, child)
+            yield Arm(listener, child)
         finally:
             child.end()
-
-
-def _check_runs(child: Child) -> None:
-    if not child.running:
-        raise RuntimeError(f"an arm ended:\n{child.output()[-4000:]}")
 
 
 def serve(can: Mapping[str, Work]) -> None:

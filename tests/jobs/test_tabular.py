@@ -92,6 +92,7 @@ def test_raw_pixels_have_the_shape_that_is_said_or_are_square(metadata: Any, sha
     ("content", "says"),
     [
         (b"no parquet", "this is no Parquet"),
+        (b"PAR1" + bytes(40) + parquet(image=IMAGES, label=LABELS)[44:], "this Parquet cannot be read: "),
         (parquet(label=LABELS), "a column image or img of images: .*; the columns are label .int64."),
         (parquet(image=IMAGES), "a column label or labels of labels: .*; the columns are image .binary."),
         (parquet(image=IMAGES, label=[0.5] * 4), "of labels: whole numbers or text; .* label .double."),

@@ -31,6 +31,18 @@ def test_every_kind_of_pixels_comes_out_in_the_channels_asked_for(mode: str, cha
     assert (pixels(saved(gray, "TIFF"), channels=channels) == 255).all()
 
 
+def test_sixteen_bits_of_gray_are_read_from_a_portable_graymap_too() -> None:
+    gray = np.full((7, 9), 0x8000, ">u2")
+    assert (pixels(b"P5 9 7 65535\n" + gray.tobytes(), channels=1) == 0x80).all()
+
+
+@pytest.mark.parametrize(("mode", "says"), [("F", "floating-point"), ("I", "more than 16 bits")])
+def test_pixels_that_nobody_knows_the_white_of_are_refused(mode: str, says: str) -> None:
+    image = Image.new(mode, (8, 8), 1 << 20)
+    with pytest.raises(Unreadable, match=says):
+        decoded(saved(image, "TIFF"), 8, 1)
+
+
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"])
 def test_every_format_is_read_and_what_it_was_is_known(kind: str) -> None:
     made = decoded(saved(RED, kind), 8, 3)
