@@ -216,6 +216,7 @@ def run(name: str, request: dict[str, Any], *, as_json: bool, start_ray: bool = 
     from flows import console
     from flows.server import own_server
     from tasks.cluster import starting
+    from tasks.learning import sources
 
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
@@ -226,13 +227,13 @@ def run(name: str, request: dict[str, Any], *, as_json: bool, start_ray: bool = 
     # A bar would be drawn over the prompt of a debugger.
     narrator = console.Narrator(Console(stderr=True), has_bar=request["workers"] != 0)
 
-    # A tag makes every task ask for concurrency slots, which a busy SQLite answers with "again in two seconds". Only on
-    # a server that outlives this run is there anybody who looks for it.
     def meanwhile() -> None:
         _flow(name, request)
         if downloads:
-            import torchvision.datasets.utils  # noqa: F401
+            sources.import_what_fetching_needs()
 
+    # A tag makes every task ask for concurrency slots, which a busy SQLite answers with "again in two seconds". Only on
+    # a server that outlives this run is there anybody who looks for it.
     with (
         starting(wanted=start_ray),
         own_server(meanwhile) as is_own,

@@ -22,8 +22,8 @@ _ASK_S = 5
 def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]:
     """A Prefect API to talk to: the configured one, else a server on loopback that ends with this process (true).
 
-    `meanwhile` is called while that one starts. It asks for a password, which nobody else has: other users of the
-    machine can reach loopback too. Prefect's own temporary server would survive a SIGKILL of its owner.
+    The server asks for a password, which nobody else has: other users of the machine can reach loopback too. Prefect's
+    own temporary server would survive a SIGKILL of its owner. `meanwhile` is called before it is waited for.
 
     Raises `RuntimeError` when it does not start.
     """

@@ -36,7 +36,9 @@ def read_version(uri: URI, etag: str) -> bytes | None:
 
     client, (bucket, key) = _client(), _split(uri)
     try:
-        content: bytes = patiently(lambda: sync(client.loop, _read_if, client, Bucket=bucket, Key=key, IfMatch=etag))
+        content: bytes = patiently(
+            lambda: sync(client.loop, _read_if, client, Bucket=bucket, Key=key, IfMatch=f'"{etag}"')
+        )
     except OSError as error:
         if _code(error) in _CONDITION_FAILED:
             return None

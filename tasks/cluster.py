@@ -127,7 +127,8 @@ class Cluster:
         for name in ("NO_PROXY", "no_proxy"):  # Ray is on this machine, and no proxy needs to see the token
             os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
         path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(jobs_api.CODE), os.environ.get("PYTHONPATH")]))}
-        self._child, self._address, folder = start_ray(os.environ | jobs_api.JOB_ENV | _LOCAL_ENV | path)
+        env = os.environ | jobs_api.JOB_ENV | _LOCAL_ENV | path
+        self._child, self._address, folder = start_ray(env, "--no-monitor")  # which is for clusters that grow
         token = Path(folder, "token")
         token.touch(mode=0o600)
         token.write_text(os.environ["RAY_AUTH_TOKEN"] + "\n")
@@ -241,7 +242,6 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
     # Ray lets everybody write in the folder that it is given: that one lies in one which is ours alone.
     command += [f"--temp-dir={folder}/ray", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
     command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + SPARE_CPUS}"]
-    command += ["--no-monitor"]  # nobody adds nodes
     command += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats"]
     return Child([*prefix, *command, *options], env={**env, **more}, remove=folder), address, folder
 
@@ -266,17 +266,15 @@ _early: Cluster | None = None
 
 @contextlib.contextmanager
 def starting(*, wanted: bool) -> Iterator[None]:
-    """The Ray of the session inside the context, when it is `wanted`, is on its way already.
-
-    Raises nothing: that it cannot start is for the session to find.
-    """
+    """The Ray of the first session inside the context, when it is `wanted`, is on its way already."""
     global _early
-    _early = Cluster(wanted=wanted)
+    cluster = Cluster(wanted=wanted)
+    _early = cluster if wanted else None
     try:
         yield
     finally:
-        _early.end()
         _early = None
+        cluster.end()
 
 
 @contextlib.contextmanager
@@ -295,11 +293,13 @@ def session(root: Root, *, wanted: bool, workers: Workers, needs: Needs = ANY) -
         check_workers(workers, needs)
         check_disk(root)
         check_nodes(root)
+    global _early
     if wanted and _early is not None:
+        early, _early = _early, None
         try:
-            yield _early
+            yield early
         finally:
-            _early.dismiss()  # the one who started it waits
+            early.dismiss()  # the one who started it waits
         return
     cluster = Cluster(wanted=wanted)
     try:

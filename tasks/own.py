@@ -69,7 +69,8 @@ def find(uri: URI, *, option: str = "--data") -> Own:
         found = "both images and Parquet" if parquet else "neither images nor Parquet"
         raise ValueError(f"{option}: there are {found} below {uri}; {_LAYOUT}")
     notes = [f"{len(entries) - len(parquet) - len(images)} other files below {uri} are left out"]
-    links = [entry.path for entry in entries if not uri.is_s3 and os.path.isdir(uri.child(entry.path))]
+    others = {entry.path for entry in entries} - {entry.path for entry in [*parquet, *images]}
+    links = [path for path in sorted(others) if not uri.is_s3 and os.path.isdir(uri.child(path))]
     placed = {entry.path: _split_of(entry.path, is_parquet=bool(parquet)) for entry in [*parquet, *images]}
     splits, more = _splits(uri, set(filter(None, placed.values())), option=option)
     notes = (notes if len(entries) > len(placed) else []) + more

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = ["flows", "tasks", "tasks.jobs", "tasks.learning", "storage"]
 """Each may import itself and what comes after it."""
 FORBIDDEN = {
-    "flows": {"ray", "torch"},
+    "flows": {"ray", "torch", "torchvision"},
     "tasks": set[str](),
     "tasks.jobs": {"prefect"},
     "tasks.learning": {"prefect", "ray"},

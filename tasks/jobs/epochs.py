@@ -45,7 +45,7 @@ class Place:
     prepare: Callable[[DataLoader[Batch]], Iterable[Batch]]
     """What makes a DataLoader one whose batches are on `device`."""
     report: Report
-    """Called on every rank after each epoch."""
+    """Called on every rank for each epoch, in their order, once its checkpoint is whole."""
     beat: Callable[[], None] = lambda: None
     """Called at every sign of progress."""
 

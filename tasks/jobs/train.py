@@ -118,7 +118,7 @@ def _train(spec: TrainSpec, attempt: URI, *, threads: int, beat: Callable[[], No
 
 
 def report(folder: URI, history: list[EpochMetrics]) -> None:
-    """Tell Ray Train, on every rank, of the checkpoint of the latest epoch that rank 0 wrote to `folder`.
+    """Tell Ray Train, on every rank, of the checkpoint of the last epoch in `history`, which rank 0 wrote to `folder`.
 
     It stays where it was written, with the patience that everything else is written with; Ray's own upload has seconds.
     """

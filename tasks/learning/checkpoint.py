@@ -107,11 +107,6 @@ def write(folder: URI, snapshot: Snapshot) -> None:
     files.replace(folder.child(META), meta.model_dump_json(indent=1).encode())
 
 
-def save(folder: URI, trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> None:
-    """`take` and `write`."""
-    write(folder, take(trainer, history, prepared=prepared, about=about))
-
-
 def _training_state(trainer: Trainer) -> bytes:
     buffer = io.BytesIO()
     torch.save({"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}, buffer)
@@ -197,7 +192,7 @@ def threads_of(uri: URI) -> int:
 
 
 def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:
-    """Put `trainer` in the state that `save` wrote to `uri`; returns the history so far.
+    """Put `trainer` in the state that was written to `uri`; returns the history so far.
 
     Every rank checks the bytes that it loads. Raises `WrongResume` naming the first thing in which the two runs differ,
     `RuntimeError` when the bytes are not those that were chosen.

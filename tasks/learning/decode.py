@@ -7,6 +7,8 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_SIXTEEN_BITS = ("PNG", "PPM")
+"""Formats whose whole numbers of more than 8 bits, Pillow's mode `I`, have 16."""
 """No others are tried: what a file holds, not its name, would choose the code that reads it."""
 _MODES = {1: "L", 3: "RGB"}
 
@@ -36,6 +38,8 @@ def decoded(content: bytes, size: int, channels: int) -> Decoded:
         with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
             (width, height), mode = image.size, image.mode
             image.draft(_MODES[channels], (2 * size, 2 * size))  # a large JPEG need not be decoded in full
+            if mode == "F" or (mode == "I" and image.format not in _SIXTEEN_BITS):
+                raise Unreadable("nobody says which of its numbers is white; save it with 8 or 16 bits")
             return Decoded(_fitted(ImageOps.exif_transpose(image), size, channels), width, height, mode)
     except UnidentifiedImageError:
         raise Unreadable(f"no image in a format of {', '.join(_FORMATS)}") from None
@@ -58,11 +62,6 @@ def scaled(image_HWC: np.ndarray, size: int, channels: int) -> Decoded:
 
 def _fitted(image: Image.Image, size: int, channels: int) -> bytes:
     if image.mode.startswith("I"):  # 16 bits of gray, of which Pillow would keep the lowest, or cut off what is above
-        gray = np.asarray(image)
-        if gray.min() < 0 or gray.max() > 0xFFFF:
-            raise Unreadable("its pixels have more than 16 bits; save it with 8 or 16")
-        image = Image.fromarray((gray >> 8).astype(np.uint8))
-    if image.mode == "F":
-        raise Unreadable("its pixels are floating-point numbers, and nobody says what is white; save it with 8 bits")
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     fitted = ImageOps.fit(image.convert(_MODES[channels]), (size, size), method=Image.Resampling.BILINEAR)
     return fitted.tobytes()

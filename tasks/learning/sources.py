@@ -36,6 +36,11 @@ class WrongChecksum(Exception):
     """A mirror gave, or an archive held, other bytes than the published ones; they are deleted."""
 
 
+def import_what_fetching_needs() -> None:
+    """Import now what `fetch` would import later: that takes seconds."""
+    import torchvision.datasets.utils  # noqa: F401
+
+
 def fetch(data_set: DataSet, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None]) -> list[dict[str, str]]:
     """Every file of `data_set` in `folder` with the right checksums, and where each came from.
 

@@ -72,7 +72,7 @@ class Bench:
 
     def full(self, bar: Bar) -> Bar | None:
         """`bar`, which is set for all of the data: less of it, and the fixed start weighs most."""
-        return None if self.quick else bar
+        return None if self.quick or self.source == data.SAMPLE else bar
 
     def fresh(self, name: str) -> Path:
         """A path that nothing was ever at."""
@@ -112,10 +112,10 @@ class Bench:
         return target
 
     def pipeline(self, storage: Path, *arguments: str, env: dict[str, str] | None = None) -> Run:
-        """The command line with `arguments` and the benchmark's recipe, started."""
+        """The command line with `arguments` and the benchmark's recipe, started where Prefect never ran before."""
         changed = [f"--set={name}={value}" for name, value in recipes.changes(self.recipe).items()]
         asked = ("--recipe", self.recipe.name, *changed, "--storage", str(storage), "--json", *arguments)
-        return Run(*asked, folder=self.folder / "runs", env=env)
+        return Run(*asked, folder=self.fresh("run"), env=env)
 
     def module(self, name: str, *arguments: str) -> str:
         """What `python -m tests.benchmarks.<name>` printed."""
@@ -147,7 +147,8 @@ def commit_untrained(root: Root, prepared: DatasetURI, target: CheckpointURI) ->
     scratch = planning.scratch_of(root, target)
     about = {"parameters": {}, "resolved": {"precision": precision}}
     history = [trainer.run_epoch(1)]
-    checkpoint.save(scratch.child("attempt-1/epoch-0001"), trainer, history, prepared=prepared.fingerprint, about=about)
+    snapshot = checkpoint.take(trainer, history, prepared=prepared.fingerprint, about=about)
+    checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
     checkpoint.commit(scratch, target, prepared=prepared, statistics={})
 
 

@@ -220,6 +220,7 @@ def arm(prepared: Path, store: Path, *, batch_size: int, most_steps: int | None)
         dist.init_process_group("gloo")
     train = read_split(prepared / "train", rank=rank, world_size=world_size)
     validation = read_split(prepared / "validation", rank=rank, world_size=world_size)
+    validation = Split(images=validation.images[:512], labels=validation.labels[:512])
     script = Script(train, validation, batch_size=batch_size, epochs=1000, bf16=has_bf16(), most_steps=most_steps)
 
     def epoch() -> dict[str, float]:

@@ -4,7 +4,7 @@ from tests.benchmarks.__main__ import markdown, to_json
 from tests.benchmarks.ratios import Bar, Ratio, in_turn
 
 
-def ratio(*pairs: tuple[float, float], bar: Bar) -> Ratio:
+def ratio(*pairs: tuple[float, float], bar: Bar | None = None) -> Ratio:
     ours, other = zip(*pairs, strict=True)
     return Ratio(number=4, what="training", ours=ours, other=other, unit="images/s", bar=bar)
 
@@ -46,3 +46,4 @@ def test_the_table_and_the_document_hold_every_line_with_its_verdict() -> None:
     about = {"machine": "2 x a CPU", "versions": {"torch": "2"}, "load before": (0.1, 0.2, 0.3)}
     assert "| 4 | training | 50 | 100 | images/s | 0.5 | 0 | >= 0.97 | missed |" in markdown([measured], about)
     assert '"verdict": "missed"' in to_json([measured], about)
+    assert '"noise": null' in to_json([ratio((50, 100))], about)

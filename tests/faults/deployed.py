@@ -3,7 +3,7 @@
 import signal
 from typing import TYPE_CHECKING, Any
 
-from tests.faults.history import step_of
+from tests.faults.history import checkpoint_of
 from tests.operated import Operated, webhook
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def kill_flow_and_runner(case: "Case") -> None:
             operated.deploy()
             operated.start_worker()
             struck = operated.start("mnist/smoke", **parameters)
-            case.until(lambda: case.history.has(step_of(2)), "epoch 2 began")
+            case.until(lambda: case.history.has(checkpoint_of(1)), "epoch 1 is safe")
             engine = operated.engine(struck)
             operated.kill_worker()
             case.strike(engine, signal.SIGKILL, what="flow, after its worker")

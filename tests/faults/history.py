@@ -65,3 +65,8 @@ def step(event: Event) -> bool:
 def step_of(epoch: int) -> Callable[[Event], bool]:
     """Whether an event is a training step of this epoch."""
     return lambda event: step(event) and event["at"] == f"epoch {epoch}"
+
+
+def checkpoint_of(epoch: int) -> Callable[[Event], bool]:
+    """Whether an event makes the checkpoint of this epoch whole."""
+    return lambda event: event["point"] == "written" and event["at"].endswith(f"/epoch-{epoch:04d}/checkpoint.json")

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from storage import files, lease, manifest
-from storage.uri import DatasetURI, Root
+from storage.uri import URI, DatasetURI, Root
 from tasks.follow import JobFailed, JobRefused
-from tasks.jobs import epochs, loaders, scale
+from tasks.jobs import epochs, loaders, scale, train_here
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JobSpec, TrainSpec
 from tasks.learning import checkpoint, loop, models
@@ -73,6 +73,44 @@ def test_training_that_was_cut_off_goes_on_to_the_same_weights(
     assert same(weights(cut), weights(whole))
     assert manifest.load(cut.target).statistics["history"] == manifest.load(whole.target).statistics["history"]
     assert not files.exists(cut.scratch.child("attempt-1/_attempt.json")), "what is not needed any more is removed"
+
+
+def test_an_epochs_checkpoint_is_written_while_the_next_one_trains(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second, met = threading.Event(), []
+    run_epoch, write = loop.Trainer.run_epoch, checkpoint.write
+
+    def trains(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
+        if epoch == 2:
+            second.set()
+        return run_epoch(trainer, epoch, **how)
+
+    def writes(folder: URI, snapshot: checkpoint.Snapshot) -> None:
+        if snapshot.meta.epoch == 1:
+            met.append(second.wait(60))
+        write(folder, snapshot)
+
+    monkeypatch.setattr(loop.Trainer, "run_epoch", trains)
+    monkeypatch.setattr(checkpoint, "write", writes)
+    run(raw.to_train(Root(str(tmp_path)), prepared, epochs=2))
+    assert met == [True]
+
+
+def test_nobody_is_told_of_a_checkpoint_that_could_not_be_written(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    def fails(folder: URI, snapshot: checkpoint.Snapshot) -> None:
+        raise files.DiskFull("the disk is full")
+
+    monkeypatch.setattr(checkpoint, "write", fails)
+    monkeypatch.setattr(train_here, "keep_newest_and_best", lambda folder, history: told.append(folder))
+    spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=2)
+    with pytest.raises(JobRefused, match="the disk is full"):
+        run(spec)
+    assert told == [] and not files.exists(spec.target.child(manifest.NAME))
 
 
 def test_an_error_that_would_come_again_is_told_as_that_of_a_job(prepared: DatasetURI, tmp_path: Path) -> None:

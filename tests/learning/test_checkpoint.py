@@ -42,7 +42,8 @@ class Run:
         for epoch, loss in enumerate(VALIDATION_LOSSES, start=1):
             self.history.append(dataclasses.replace(trainer.run_epoch(epoch), validation_loss=loss))
             self.weights.append(weights(trainer))
-            checkpoint.save(URI(str(scratch / EPOCHS[epoch])), trainer, self.history, prepared=PREPARED, about=ABOUT)
+            snapshot = checkpoint.take(trainer, self.history, prepared=PREPARED, about=ABOUT)
+            checkpoint.write(URI(str(scratch / EPOCHS[epoch])), snapshot)
 
 
 def new_trainer(digits: dict[str, Split], **changes: Any) -> Trainer:

@@ -36,11 +36,10 @@ def test_sixteen_bits_of_gray_are_read_from_a_portable_graymap_too() -> None:
     assert (pixels(b"P5 9 7 65535\n" + gray.tobytes(), channels=1) == 0x80).all()
 
 
-@pytest.mark.parametrize(("mode", "says"), [("F", "floating-point"), ("I", "more than 16 bits")])
-def test_pixels_that_nobody_knows_the_white_of_are_refused(mode: str, says: str) -> None:
-    image = Image.new(mode, (8, 8), 1 << 20)
-    with pytest.raises(Unreadable, match=says):
-        decoded(saved(image, "TIFF"), 8, 1)
+@pytest.mark.parametrize("mode", ["F", "I"])
+def test_pixels_of_which_nobody_knows_what_is_white_are_refused(mode: str) -> None:
+    with pytest.raises(Unreadable, match="which of its numbers is white"):
+        decoded(saved(Image.new(mode, (8, 8), 255), "TIFF"), 8, 1)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"])

@@ -27,7 +27,8 @@ def root(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -> 
     )
     history = [trainer.run_epoch(1)]
     scratch, target = root.child("runs/x"), CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab"))
-    checkpoint.save(scratch.child("attempt-1/epoch-0001"), trainer, history, prepared="0", about=ABOUT)
+    snapshot = checkpoint.take(trainer, history, prepared="0", about=ABOUT)
+    checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
     prepared = URI("/nowhere/datasets/prepared/x-0123456789ab")
     checkpoint.commit(scratch, target, prepared=prepared, statistics={})
     decision = Decision(

@@ -39,7 +39,8 @@ class Run:
         trainer = resnet18(digits)
         self.history = [trainer.run_epoch(1)]
         self.checkpoint = folder
-        checkpoint.save(URI(str(folder)), trainer, self.history, prepared="0123456789ab", about=ABOUT)
+        snapshot = checkpoint.take(trainer, self.history, prepared="0123456789ab", about=ABOUT)
+        checkpoint.write(URI(str(folder)), snapshot)
         self.history.append(trainer.run_epoch(2))
         self.weights = weights(trainer)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.faults import deployed
 from tests.faults.case import Case, Failed
-from tests.faults.history import Event, step, step_of
+from tests.faults.history import Event, checkpoint_of, step
 from tests.faults.kinds.going_on import kill_flow, went_on_from_epoch_2
 from tests.faults.kinds.register import kind
 
@@ -19,7 +19,7 @@ def _flow_killed_in_preprocess(case: Case) -> dict[str, Any]:
 
 @kind("flow killed in train", quick=True)
 def _flow_killed_in_train(case: Case) -> dict[str, Any]:
-    return _flow_killed(case, "train", after="prepared", mid=step_of(2))
+    return _flow_killed(case, "train", after="prepared", mid=checkpoint_of(1))
 
 
 @kind("flow killed in predict")

@@ -6,7 +6,7 @@ from typing import Any
 from storage import manifest
 from tests.faults import clusters
 from tests.faults.case import Case, Failed
-from tests.faults.history import step_of
+from tests.faults.history import checkpoint_of, step_of
 from tests.faults.kinds.going_on import went_on_from_epoch_2
 from tests.faults.kinds.register import kind
 from tests.faults.lab import STAGES
@@ -16,7 +16,7 @@ from tests.faults.lab import STAGES
 def _controller_killed(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
     run = case.start()
-    case.reaches(run, step_of(2), "epoch 2 began")
+    case.reaches(run, checkpoint_of(1), "epoch 1 is safe")
     case.strike_process(run, "ray::TrainController")
     return went_on_from_epoch_2(case, case.goes_on(run))
 
@@ -34,7 +34,7 @@ def _driver_killed(case: Case) -> dict[str, Any]:
 def _ray_killed(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
     run = case.start()
-    case.reaches(run, step_of(2), "epoch 2 began")
+    case.reaches(run, checkpoint_of(1), "epoch 1 is safe")
     case.strike_process(run, "gcs_server")
     return went_on_from_epoch_2(case, case.goes_on(run))
 
@@ -44,7 +44,7 @@ def _node_killed(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
     with clusters.two_nodes(case) as cluster:
         run = case.start()
-        case.reaches(run, step_of(2), "epoch 2 began")
+        case.reaches(run, checkpoint_of(1), "epoch 1 is safe")
         cluster.kill_a_node(lambda pid, command: case.strike(pid, signal.SIGKILL, what=f"node: {command[:40]}"))
         cluster.add_a_node()
         return case.goes_on(run)
