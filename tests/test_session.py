@@ -1,0 +1,26 @@
+"""Which Ray the session of a run takes."""
+
+from pathlib import Path
+
+import pytest
+
+from storage.uri import Root
+from tasks.cluster import Cluster, session, starting
+
+
+def test_the_first_session_takes_the_ray_that_is_on_its_way_and_any_other_starts_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Cluster] = []
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(Cluster, "_start", started.append)
+    root = Root(str(tmp_path))
+    with starting(wanted=True):
+        assert len(started) == 1
+        with session(root, wanted=False, workers=None):
+            assert len(started) == 1
+        for number in (1, 2):
+            with session(root, wanted=True, workers=None) as cluster:
+                assert len(started) == number and cluster is started[-1]
+    with starting(wanted=False), session(root, wanted=True, workers=None) as cluster:
+        assert len(started) == 3 and cluster is started[-1]
