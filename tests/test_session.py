@@ -13,7 +13,7 @@ def test_the_first_session_takes_the_ray_that_is_on_its_way_and_any_other_starts
 ) -> None:
     started: list[Cluster] = []
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setattr(Cluster, "_start", started.append)
+    monkeypatch.setattr(Cluster, "_start", lambda cluster: started.append(cluster))
     root = Root(str(tmp_path))
     with starting(wanted=True):
         assert len(started) == 1
