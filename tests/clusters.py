@@ -47,6 +47,7 @@ class TwoNodes:
         """Return once both nodes are there."""
         os.environ.update({name: self._env[name] for name in _AUTH})
         await_ray(self._head, self.address)
+        await_that(lambda: nodes_of(self.address), limit_s=60, interval_s=0.5)  # the dashboard answers before it is one
         self.add_a_node()
 
     @property
