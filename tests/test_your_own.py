@@ -186,9 +186,17 @@ def test_a_vision_transformer_has_the_same_loss_curve_with_each_loader_and_any_w
         result = flow(recipe="cifar10-vit", storage=str(root), source=[str(tmp_path)], settings=asked, workers=workers)
         history = manifest.load(URI(result["uris"]["checkpoint"])).statistics["history"]
         curves.append([epoch["validation_loss"] for epoch in history])
-    print(curves)
     assert np.allclose(curves, curves[0], rtol=0.1), curves
     assert all(last < first for first, last in curves), "it learns"
+
+
+def test_the_cifar_recipe_that_one_would_deploy_learns(
+    flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cifar10, "DATA_SET", write_archive(tmp_path, rows=48, plain=True))
+    settings = {"epochs": 4, "batch_size": 16, "max_shift": 0, "accuracy_floor": 0.5}
+    result = flow(recipe="cifar10-resnet18", storage=str(root), source=[str(tmp_path)], settings=settings, workers=0)
+    assert result["promoted"], result["reason"]
 
 
 def write_idx(folder: Path, *, train: int, test: int) -> DataSet:
