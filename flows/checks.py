@@ -64,13 +64,12 @@ def checked(arguments: argparse.Namespace, look: Any = strictly) -> "Planned":
     asked = look("request", _asked, arguments)
     look("Ray", _workers, arguments, asked)
     root = look("storage", plan.check_root, arguments.storage)
-    planned = look("data", _planned, arguments, asked, root)
-    if arguments.check or planned.needs_ray:
+    planned: Planned = look("data", _planned, arguments, asked, root)
+    if arguments.check or planned.has_work:
         look("disk", capacity.check_disk, root)
         look("nodes", preflight.check_nodes, root, arguments.workers)
     look("Prefect", check_api)
-    found: Planned = planned
-    return found
+    return planned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,9 +134,14 @@ class Planned:
         return not (self.plan.given or plan.is_committed(self.plan.raw))
 
     @property
+    def has_work(self) -> bool:
+        """Whether a stage is to be done that runs on Ray, if any does."""
+        return bool(self.request["refresh"] or self.plan.needs_ray())
+
+    @property
     def needs_ray(self) -> bool:
-        """Whether a stage that runs on Ray is to be done."""
-        return self.request["workers"] != 0 and bool(self.request["refresh"] or self.plan.needs_ray())
+        """Whether Ray is to do it."""
+        return self.request["workers"] != 0 and self.has_work
 
 
 def _planned(arguments: argparse.Namespace, asked: Asked, root: str) -> Planned:

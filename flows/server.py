@@ -23,14 +23,13 @@ def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]
     """A Prefect API to talk to: the configured one, else a server on loopback that ends with this process (true).
 
     The server asks for a password, which nobody else has: other users of the machine can reach loopback too. Prefect's
-    own temporary server would survive a SIGKILL of its owner. `meanwhile` is called before it is waited for.
+    own temporary server would survive a SIGKILL of its owner. `meanwhile` is called while it starts.
 
     Raises `RuntimeError` when it does not start.
     """
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, get_current_settings, temporary_settings
 
     if get_current_settings().api.url:
-        meanwhile()
         yield False
         return
     with socket.socket() as probe:

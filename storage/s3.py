@@ -18,9 +18,10 @@ _QUICK_TIMEOUT_S = (3, 3)
 """The same for a look at whether anybody answers, which is tried twice and so ends within 10 s."""
 _KEYS_PER_REQUEST = 1000
 """How many files S3 removes at once."""
-_CONDITION_FAILED = ("PreconditionFailed", "412")
 _PASSING = ("InternalError", "ServiceUnavailable", "SlowDown")
 """What it says of a single one of them when trying again may help."""
+_CONDITION_FAILED = ("PreconditionFailed", "412")
+"""What it says when `If-Match` or `If-None-Match` does not hold."""
 
 
 def read(uri: URI) -> bytes:

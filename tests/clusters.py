@@ -13,7 +13,7 @@ from typing import Any
 
 from tasks.capacity import nodes_of
 from tasks.child import Child
-from tasks.cluster import await_ray, start_ray
+from tasks.head import await_ray, start_ray
 from tests.operated import free_port
 from tests.runs import await_that, processes_with
 

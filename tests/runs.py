@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -84,6 +85,24 @@ def await_that(condition: Callable[[], object], *, limit_s: float = LIMIT_S, int
     while not condition():
         assert time.monotonic() < deadline, f"it did not come to hold within {limit_s} s"
         time.sleep(interval_s)
+
+
+@contextlib.contextmanager
+def repeatedly(look: Callable[[], None], *, interval_s: float) -> Iterator[None]:
+    """`look` again and again in another thread, for as long as the context lasts."""
+    ended = threading.Event()
+
+    def until_ended() -> None:
+        while not ended.wait(interval_s):
+            look()
+
+    thread = threading.Thread(target=until_ended)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def lineage(uri: str) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -118,6 +118,7 @@ def test_a_full_disk_is_told(check: Check, tmp_path: Path, monkeypatch: pytest.M
         pytest.skip("a small disk needs the right to mount one")
     try:
         found = check("--source", "sample", refused=("disk",))
+        check("--source", "sample", "--workers", "0", refused=("disk",))
     finally:
         subprocess.run(["umount", tmp_path / "root"], check=True)
     assert found["disk"][1].startswith(f"the disk of {tmp_path}/root is full: 256.0 MB are needed and 1.0 MB free")

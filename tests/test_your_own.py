@@ -20,7 +20,8 @@ import pytest
 
 from storage import manifest, registry, tables
 from storage.uri import URI, Root
-from tasks.cluster import Cluster, await_ray, start_ray
+from tasks.cluster import Cluster
+from tasks.head import await_ray, start_ray
 from tasks.jobs_api import JOB_ENV
 from tasks.learning import code
 from tasks.learning.datasets import DataSet, SourceFile, cifar10, fashion_mnist

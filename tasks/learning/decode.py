@@ -7,9 +7,9 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""No others are tried: what a file holds, not its name, would choose the code that reads it."""
 _SIXTEEN_BITS = ("PNG", "PPM")
 """Formats whose whole numbers of more than 8 bits, Pillow's mode `I`, have 16."""
-"""No others are tried: what a file holds, not its name, would choose the code that reads it."""
 _MODES = {1: "L", 3: "RGB"}
 
 

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -27,7 +26,7 @@ from tasks.learning.datasets import DataSet, Split
 from tests import s3
 from tests.benchmarks.bench import commit_untrained, predict, preprocess
 from tests.faults import proxy
-from tests.runs import processes_with
+from tests.runs import processes_with, repeatedly
 
 _ROWS = {"train": 60_000, "test": 10_000}
 _MARK = "BENCHMARK_ROWS"
@@ -97,26 +96,19 @@ def _write_raw(data_set: DataSet, uri: DatasetURI, *, times: int) -> None:
 def _memory() -> Iterator[dict[str, int]]:
     """The most memory of its own, in bytes, that any one process of each role had; as often as one can look."""
     peaks: dict[str, int] = {}
-    ended = threading.Event()
 
     def look() -> None:
-        while not ended.wait(0.3):
-            ours = {os.getpid(): "tests.benchmarks.rows "}
-            for pid, command in (processes_with(f"{_MARK}={os.getpid()}") | ours).items():
-                role = next((role for role in _ROLES if role in command), None)
-                with contextlib.suppress(OSError):
-                    own = int(Path(f"/proc/{pid}/status").read_text().partition("RssAnon:")[2].split()[0]) * 1024
-                    if role:
-                        name = command[command.index(role) :].split()[0]
-                        peaks[name] = max(peaks.get(name, 0), own)
+        ours = {os.getpid(): "tests.benchmarks.rows "}
+        for pid, command in (processes_with(f"{_MARK}={os.getpid()}") | ours).items():
+            role = next((role for role in _ROLES if role in command), None)
+            with contextlib.suppress(OSError):
+                own = int(Path(f"/proc/{pid}/status").read_text().partition("RssAnon:")[2].split()[0]) * 1024
+                if role:
+                    name = command[command.index(role) :].split()[0]
+                    peaks[name] = max(peaks.get(name, 0), own)
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
+    with repeatedly(look, interval_s=0.3):
         yield peaks
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _tell(name: str, uri: URI, seconds: float, peaks: dict[str, int], requests: Counter[str]) -> None:

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import statistics
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from tests.benchmarks.arm import started
 from tests.benchmarks.bench import Bench, at_most, seconds_of
 from tests.benchmarks.ratios import Ratio, in_turn
 from tests.faults.history import History
-from tests.runs import await_that, processes_with
+from tests.runs import await_that, processes_with, repeatedly
 
 _MARK = "BENCHMARK_GROWTH"
 """In the environment of every process whose memory is looked at."""
@@ -117,21 +116,15 @@ def _first_step(history: History) -> float:
 @contextlib.contextmanager
 def _peak_memory() -> Iterator[list[float]]:
     """Bytes that all processes of this one's Ray held at most at once, what they share counted once."""
-    most, ended = [0.0], threading.Event()
+    most = [0.0]
 
     def look() -> None:
-        while not ended.wait(0.5):
-            held = 0
-            for pid in processes_with(f"{_MARK}={os.environ[_MARK]}"):
-                with contextlib.suppress(OSError):
-                    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-                    held += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
-            most[0] = max(most[0], held * 1024.0)
+        held = 0
+        for pid in processes_with(f"{_MARK}={os.environ[_MARK]}"):
+            with contextlib.suppress(OSError):
+                rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+                held += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+        most[0] = max(most[0], held * 1024.0)
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
+    with repeatedly(look, interval_s=0.5):
         yield most
-    finally:
-        ended.set()
-        thread.join()

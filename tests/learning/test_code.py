@@ -88,6 +88,14 @@ def test_a_file_that_was_only_named_goes_to_a_cluster_too(file: Path, monkeypatc
         assert file.read_bytes() in [Path(package, "__init__.py").read_bytes() for package in packages]
 
 
+def test_what_shipped_code_lacks_is_told_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pipeline_code_0123456789ab").mkdir()
+    (tmp_path / "pipeline_code_0123456789ab" / "__init__.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        code.resolve("mine.py:network@0123456789ab")
+
+
 def test_a_model_whose_file_is_not_here_is_refused_with_what_to_do(file: Path) -> None:
     name = recipes.load(f"{file}:recipe").model[:-12] + "0" * 12
     with pytest.raises(ValueError, match=f"{name} is code outside .* none of the files in PIPELINE_CODE is that one"):

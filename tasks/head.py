@@ -1,0 +1,66 @@
+"""The head node of a Ray on this machine: how it is started, with what settings, and when it is up."""
+
+import contextlib
+import json
+import os
+import socket
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+
+from tasks.capacity import SPARE_CPUS, authorization
+from tasks.child import Child
+from tasks.follow import JobFailed
+
+_START_LIMIT_S = 120
+_POLL_S = 0.25
+_OBJECT_STORE_BYTES = 2**30
+
+
+def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ()) -> tuple[Child, str, str]:
+    """A head node on this machine that ends with this process, the address of its Jobs API, and its private folder.
+
+    Its dashboard listens on loopback. Its other ports cannot: `env` must have `RAY_AUTH_MODE=token` and a token.
+
+    It is not awaited. More `options` of `ray start` overrule the usual ones; `prefix` is what the command begins with.
+    """
+    # Ray puts sockets below this folder, whose names must stay below 107 bytes: hence not below the storage root.
+    folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    port = _free_port()
+    address = f"http://127.0.0.1:{port}"
+    more = {
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Else helpers of Ray Train look for "the" Ray of this machine, and fail when there are two.
+        "RAY_API_SERVER_ADDRESS": address,
+        "TMPDIR": folder,
+    }
+    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0"]
+    # Ray lets everybody write in the folder that it is given: that one lies in one which is ours alone.
+    command += [f"--temp-dir={folder}/ray", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
+    command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + SPARE_CPUS}"]
+    command += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats"]
+    return Child([*prefix, *command, *options], env={**env, **more}, remove=folder), address, folder
+
+
+def await_ray(child: Child, address: str) -> None:
+    """Return once the Jobs API of `start_ray` answers; raises `JobFailed` with what Ray wrote when it does not."""
+    deadline = time.monotonic() + _START_LIMIT_S
+    request = urllib.request.Request(f"{address}/api/version", headers=authorization())
+    directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy needs to see the token
+    while child.running and time.monotonic() < deadline:
+        # What answers there may be somebody else's, who took the port first: Ray then takes another and says so.
+        with contextlib.suppress(OSError, ValueError), directly.open(request, timeout=5) as answer:
+            if "ray_version" in json.load(answer):
+                return
+        time.sleep(_POLL_S)
+    raise JobFailed(f"the local Ray did not start; it wrote:\n{child.output()[-2000:]}")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
