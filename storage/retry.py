@@ -20,7 +20,8 @@ def patiently(request: Callable[[], T]) -> T:
 
     At least once again, however long the first try took: one that stalls until its time-out is no reason to give up.
 
-    Raises its last error; at once where another try would meet it again: no access, nothing there, a wrong checksum.
+    Raises `ConnectionError` with its last error in the end; the error itself, at once, where another try would meet
+    it again: no access, nothing there, a wrong checksum.
     """
     from tenacity import (
         Retrying,
@@ -33,7 +34,12 @@ def patiently(request: Callable[[], T]) -> T:
     pauses = wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S)
     stop = stop_after_delay(PATIENCE_S) & stop_after_attempt(2)
     retrying = Retrying(stop=stop, wait=pauses, retry=retry_if_exception(is_transient), reraise=True)
-    return retrying(request)
+    try:
+        return retrying(request)
+    except Exception as error:
+        if not is_transient(error):
+            raise
+        raise ConnectionError(f"the storage kept failing for {PATIENCE_S:.0f} s, last with: {error}") from error
 
 
 def is_transient(error: BaseException | None) -> bool:

@@ -109,6 +109,7 @@ def _start(folder: Path, ports: dict[str, int]) -> tuple[subprocess.Popen[bytes]
         "master.telemetry": "false",
         "master.volumeSizeLimitMB": 64,
         "volume.max": 100,
+        "volume.minFreeSpace": "64MiB",  # its default, a hundredth of the disk, refuses writes while gigabytes are free
     }
     command = [_weed(), "-logtostderr=true", "server", "-s3", *(f"-{name}={value}" for name, value in options.items())]
     with open(folder / "log", "wb") as log:

@@ -90,7 +90,7 @@ def test_what_does_not_pass_is_given_up_in_the_end(
 ) -> None:
     monkeypatch.setattr(retry, "PATIENCE_S", 0.0)
     spoiling.spoils = [Spoil(fault="503", method="GET", part="/file", times=1000)]
-    with pytest.raises(OSError, match="spoilt"):
+    with pytest.raises(ConnectionError, match="the storage kept failing for 0 s, last with: .*spoilt"):
         files.read(folder.child("file"))
     assert len(spoiling.spoilt) == 2, "tried once again, however little time there is"
 
