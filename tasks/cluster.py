@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 GRACE_S = 60
 """How much longer than its deadline a stage may take that runs a job: the job minds the deadline itself."""
 _ROOT_DIGITS = 8
-_POLL_S = 0.25
+_POLL_S, _LONGEST_POLL_S, _POLL_SHARE = 0.25, 2.0, 0.02
+"""How often a job is looked at: the longer it runs, the more rarely, since each look keeps half of Ray busy."""
 _SILENCE_S = 60
 """After how long without an answer from Ray a job is taken for lost."""
 _LOCAL_ENV = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
@@ -188,7 +189,7 @@ class Cluster:
     def _follow(self, client: "JobSubmissionClient", job: str, stage: str, *, deadline_s: float) -> None:
         deadline = time.monotonic() + deadline_s + 30  # the job minds its own deadline: this is for one that is stuck
         follower = Follower(stage)
-        answered = time.monotonic()
+        begun = answered = time.monotonic()
         while True:
             try:
                 status = client.get_job_status(job)
@@ -205,7 +206,7 @@ class Cluster:
                 raise DeadlineExceeded(
                     f"{job}: not done within {deadline_s:.0f} s; give it longer with --deadline MINUTES"
                 )
-            time.sleep(_POLL_S)
+            time.sleep(min(_LONGEST_POLL_S, max(_POLL_S, (time.monotonic() - begun) * _POLL_SHARE)))
         if status != "SUCCEEDED":
             reason = ""
             with contextlib.suppress(OSError, RuntimeError):

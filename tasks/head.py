@@ -17,6 +17,13 @@ from tasks.follow import JobFailed
 _START_LIMIT_S = 120
 _POLL_S = 0.25
 _OBJECT_STORE_BYTES = 2**30
+_RARELY = {
+    "REPORTER_UPDATE_INTERVAL_MS": "10000",
+    "METRICS_RECORD_INTERVAL_S": "60",
+    "RAY_metrics_report_interval_ms": "60000",
+    "RAY_task_events_report_interval_ms": "10000",
+}
+"""How often Ray looks at itself. Where all cores compute, whatever wakes up holds all of a step's threads back."""
 
 
 def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ()) -> tuple[Child, str, str]:
@@ -30,7 +37,7 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     port = _free_port()
     address = f"http://127.0.0.1:{port}"
-    more = {
+    more = _RARELY | {
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -51,7 +51,7 @@ def run(spec: TrainSpec) -> None:
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
     # On a busy cluster it waits for its turn: that it fits at all is known. Elastic workers are counted anew instead.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
-    trainer = TorchTrainer(
+    trainer = _Trainer(
         train_on_one_rank,
         train_loop_config={"spec": spec.model_dump_json(), "threads": given.threads, "attempt": attempt},
         scaling_config=ScalingConfig(
@@ -74,11 +74,22 @@ def run(spec: TrainSpec) -> None:
             ),
         ),
     )
+    if spec.threads is not None:  # the local Ray of one run ends with it, however that ends
+        trainer.unneeded |= {"PlacementGroupCleanerCallback"}
     try:
         trainer.fit()
     finally:
         permanent.raise_left(spec.scratch.child(attempt))
     epochs.commit(spec, started=started)
+
+
+class _Trainer(TorchTrainer):
+    """Without actors that nobody here has work for: each wakes up a hundred times a second, beside the training."""
+
+    unneeded = frozenset({"DatasetsCallback"})  # workers read their rows themselves
+
+    def _create_default_callbacks(self) -> list[Any]:
+        return [each for each in super()._create_default_callbacks() if type(each).__name__ not in self.unneeded]
 
 
 def train_on_one_rank(config: dict[str, Any]) -> None:
