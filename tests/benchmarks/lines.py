@@ -14,6 +14,5 @@ LINES: dict[str, Callable[[Bench], Iterator[Ratio]]] = {
     "prediction": stages.prediction,
     "orchestration": wholes.orchestration,
     "whole": wholes.whole,
-    "cold-start": wholes.cold_start,
     "growth": wholes.growth,
 }

@@ -124,6 +124,6 @@ def prediction(bench: Bench) -> Iterator[Ratio]:
             return rows / float(manifest.load(bench.predict(cluster, model, dataset)).statistics["seconds"])
 
         plain.ask("predict")
-        ours, other = in_turn(mine, rate_of(plain, "predict"), pairs=3)
+        ours, other = in_turn(mine, rate_of(plain, "predict"), pairs=bench.few_pairs)
     what = f"prediction, {times}x the test set: ours / plain loop and `pq.write_table`"
     yield Ratio(number=7, what=what, ours=ours, other=other, unit="rows/s", bar=bench.full(at_least(0.85)))
