@@ -24,7 +24,7 @@ _MARK = "BENCHMARK_GROWTH"
 
 
 def orchestration(bench: Bench) -> Iterator[Ratio]:
-    """9: the flow against the same functions, called one after the other; a small model, beside which Prefect counts."""
+    """9: the flow against the same functions, called one after the other, with a small model beside which it counts."""
     arguments = ["--source", bench.source, "--folder", str(bench.fresh("orchestration"))]
     settings = recipes.changes(bench.recipe) | {"model": "small-cnn", "accuracy_floor": 0.0}
     arguments += ["--recipe", bench.recipe.name, "--settings", json.dumps(settings)]
@@ -35,7 +35,7 @@ def orchestration(bench: Bench) -> Iterator[Ratio]:
 
 
 def whole(bench: Bench) -> Iterator[Ratio]:
-    """10 and 11: the command line from nothing, against one script that does the same; and its way to the first step."""
+    """10 and 11: the command line from nothing, against one script that does the same, and its way to a first step."""
     until_step: list[float] = []
     counted: list[float] = []
 
