@@ -37,7 +37,7 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
     port = _free_port()
     address = f"http://127.0.0.1:{port}"
-    more = _RARELY | {
+    more = {
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "RAY_gcs_rpc_server_reconnect_timeout_s": "5",
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -50,7 +50,7 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
     command += [f"--temp-dir={folder}/ray", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
     command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + SPARE_CPUS}"]
     command += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats"]
-    return Child([*prefix, *command, *options], env={**env, **more}, remove=folder), address, folder
+    return Child([*prefix, *command, *options], env={**_RARELY, **env, **more}, remove=folder), address, folder
 
 
 def await_ray(child: Child, address: str) -> None:

@@ -51,7 +51,7 @@ def run(spec: TrainSpec) -> None:
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
     # On a busy cluster it waits for its turn: that it fits at all is known. Elastic workers are counted anew instead.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
-    trainer = _Trainer(
+    trainer = LeanTrainer(
         train_on_one_rank,
         train_loop_config={"spec": spec.model_dump_json(), "threads": given.threads, "attempt": attempt},
         scaling_config=ScalingConfig(
@@ -83,7 +83,7 @@ def run(spec: TrainSpec) -> None:
     epochs.commit(spec, started=started)
 
 
-class _Trainer(TorchTrainer):
+class LeanTrainer(TorchTrainer):
     """Without actors that nobody here has work for: each wakes up a hundred times a second, beside the training."""
 
     unneeded = frozenset({"DatasetsCallback"})  # workers read their rows themselves

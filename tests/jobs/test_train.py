@@ -46,7 +46,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("a worker would have been started")
 
-    monkeypatch.setattr(train, "TorchTrainer", never)
+    monkeypatch.setattr(train, "LeanTrainer", never)
     monkeypatch.setattr(parts, "read", never)
 
 
@@ -98,3 +98,11 @@ def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
         train.train_on_one_rank({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1})
     with pytest.raises(manifest.Damaged, match="^train/part is damaged: restore it, then run again$"):
         permanent.raise_left(spec.scratch.child("attempt-1"))
+
+
+def test_training_starts_no_actor_that_nobody_has_work_for() -> None:
+    trainer = train.LeanTrainer(print)
+    usual = {type(callback).__name__ for callback in super(train.LeanTrainer, trainer)._create_default_callbacks()}
+    left = {type(callback).__name__ for callback in trainer._create_default_callbacks()}
+    assert usual - left == {"DatasetsCallback"}
+    assert "PlacementGroupCleanerCallback" in left, "on a cluster it clears up after a controller that died"
