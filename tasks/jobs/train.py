@@ -53,6 +53,7 @@ def run(spec: TrainSpec) -> None:
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
     trainer = LeanTrainer(
         train_on_one_rank,
+        on_own_ray=spec.threads is not None,
         train_loop_config={"spec": spec.model_dump_json(), "threads": given.threads, "attempt": attempt},
         scaling_config=ScalingConfig(
             num_workers=elastic or given.workers,
@@ -74,8 +75,6 @@ def run(spec: TrainSpec) -> None:
             ),
         ),
     )
-    if spec.threads is not None:  # the local Ray of one run ends with it, however that ends
-        trainer.unneeded |= {"PlacementGroupCleanerCallback"}
     try:
         trainer.fit()
     finally:
@@ -86,10 +85,14 @@ def run(spec: TrainSpec) -> None:
 class LeanTrainer(TorchTrainer):
     """Without actors that nobody here has work for: each wakes up a hundred times a second, beside the training."""
 
-    unneeded = frozenset({"DatasetsCallback"})  # workers read their rows themselves
+    def __init__(self, *given: Any, on_own_ray: bool, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._unneeded = {"DatasetsCallback"}  # workers read their rows themselves
+        if on_own_ray:  # no other job there waits for what a controller that died still held
+            self._unneeded.add("PlacementGroupCleanerCallback")
 
     def _create_default_callbacks(self) -> list[Any]:
-        return [each for each in super()._create_default_callbacks() if type(each).__name__ not in self.unneeded]
+        return [each for each in super()._create_default_callbacks() if type(each).__name__ not in self._unneeded]
 
 
 def train_on_one_rank(config: dict[str, Any]) -> None:

@@ -121,15 +121,15 @@ def main() -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     import ray
     from ray.train import CheckpointConfig, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
 
     cores = os.cpu_count() or 1
     ray.init(num_cpus=cores + SPARE_CPUS, object_store_memory=2**30, include_dashboard=False, logging_level="WARNING")
     recipe = recipes.override(
         recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": given.batch_size, "precision": "auto"}
     )
-    TorchTrainer(
+    train.LeanTrainer(
         work,
+        on_own_ray=True,
         train_loop_config={
             "recipe": recipe.to_dict(),
             "prepared": given.prepared,
