@@ -11,8 +11,6 @@ from storage.manifest import Damaged
 from storage.registry import Superseded
 from storage.uri import masked
 
-_ADVICE = "; check AWS_ENDPOINT_URL and the AWS_* variables"
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Do what the command line says: 0 when done, 1 for damage and failures, 2 for a wrong request, 130 interrupted."""
@@ -34,12 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Superseded as error:
         return _failed(f"{error}: nothing was changed; look with champion, then type it again", code=1)
     except (Damaged, OSError) as error:
-        away = isinstance(error, ConnectionError)
-        return _failed(f"{masked(str(error))}{_ADVICE if away else ''}", code=1)
+        return _failed(str(error), code=1)
     except Exception as error:
         if not files.is_trouble(error):
             raise
-        return _failed(f"{masked(str(error))}{_ADVICE}", code=1)
+        return _failed(f"{masked(str(error))}; check AWS_ENDPOINT_URL and the AWS_* variables", code=1)
 
 
 def _failed(text: str, *, code: int) -> int:

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from storage.uri import masked
+
 T = TypeVar("T")
 
 PATIENCE_S = 120.0
@@ -20,8 +22,8 @@ def patiently(request: Callable[[], T]) -> T:
 
     At least once again, however long the first try took: one that stalls until its time-out is no reason to give up.
 
-    Raises `ConnectionError` with its last error in the end; the error itself, at once, where another try would meet
-    it again: no access, nothing there, a wrong checksum.
+    Raises `ConnectionError` with its last error and what to do in the end; the error itself, at once, where another
+    try would meet it again: no access, nothing there, a wrong checksum.
     """
     from tenacity import (
         Retrying,
@@ -39,7 +41,11 @@ def patiently(request: Callable[[], T]) -> T:
     except Exception as error:
         if not is_transient(error):
             raise
-        raise ConnectionError(f"the storage kept failing for {PATIENCE_S:.0f} s, last with: {error}") from error
+        said = masked(" ".join(str(error).split()))
+        raise ConnectionError(
+            f"the storage kept failing for {PATIENCE_S:.0f} s, last with: {said}; "
+            "see whether the server that AWS_ENDPOINT_URL names is well, then give the same command again"
+        ) from error
 
 
 def is_transient(error: BaseException | None) -> bool:

@@ -17,7 +17,7 @@ CODE = Path(__file__).resolve().parent.parent
 _REQUEST_S = 30
 """How long one request to Ray may take."""
 JOB_ENV = {
-    # The default of two seconds costs a small run more than its own work takes.
+    # The default of two seconds costs a small run more than its own work takes; each look interrupts the training.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     "RAY_DEDUP_LOGS": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # what workers print would come twice

@@ -88,7 +88,7 @@ class LeanTrainer(TorchTrainer):
     def __init__(self, *given: Any, on_own_ray: bool, **named: Any) -> None:
         super().__init__(*given, **named)
         self._unneeded = {"DatasetsCallback"}  # workers read their rows themselves
-        if on_own_ray:  # no other job there waits for what a controller that died still held
+        if on_own_ray:  # what a controller that died still held is free once its job has ended
             self._unneeded.add("PlacementGroupCleanerCallback")
 
     def _create_default_callbacks(self) -> list[Any]:

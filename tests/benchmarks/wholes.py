@@ -30,12 +30,12 @@ def orchestration(bench: Bench) -> Iterator[Ratio]:
     arguments += ["--recipe", bench.recipe.name, "--settings", json.dumps(settings)]
     with started("orchestration", *arguments) as arm:
         ours, other = in_turn(seconds_of(arm, "flow"), seconds_of(arm, "functions"), pairs=bench.few_pairs)
-    what = "orchestration: the flow / the same stages called directly"
+    what = "orchestration of a small model: the flow / the same stages called directly"
     yield Ratio(number=9, what=what, ours=ours, other=other, unit="s", bar=bench.full(at_most(1.02)))
 
 
 def whole(bench: Bench) -> Iterator[Ratio]:
-    """10 and 11: the command line from nothing, against one script that does the same, and its way to a first step."""
+    """10 and 11: the command line from nothing, against a script that does the same; and how long until it trains."""
     until_step: list[float] = []
     counted: list[float] = []
 
@@ -66,9 +66,7 @@ def whole(bench: Bench) -> Iterator[Ratio]:
     ours, other = in_turn(mine, plain, pairs=bench.few_pairs)
     what = "the whole command, from nothing / one plain script"
     yield Ratio(number=10, what=what, ours=ours, other=other, unit="s", bar=bench.full(at_most(1.3)))
-    what = (
-        f"cold start, download included: from the command to the first step, {statistics.median(counted):.0f} processes"
-    )
+    what = f"cold start: from the command to the first step, {statistics.median(counted):.0f} processes"
     ones = [1.0] * len(until_step)
     yield Ratio(number=11, what=what, ours=until_step, other=ones, unit="s", bar=at_most(30))
 
