@@ -12,7 +12,7 @@ from storage.uri import URI, Root, masked
 from tasks.jobs import scale
 
 SPARE_CPUS = 3
-"""CPUs that a local Ray counts beyond the machine's: a driver, a controller and data tasks run beside the workers."""
+"""CPUs that a local Ray counts beyond the machine's: a driver and data tasks run beside the workers."""
 _ASK_S = 4
 """How long a cluster may take to say what it has."""
 LEAST_FREE_BYTES = 256_000_000

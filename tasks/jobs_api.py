@@ -19,6 +19,7 @@ _REQUEST_S = 30
 JOB_ENV = {
     # The default of two seconds costs a small run more than its own work takes; each look interrupts the training.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # what asks Ray for something while it leaves would make it start another
     "RAY_DEDUP_LOGS": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # what workers print would come twice
     "RAY_COLOR_PREFIX": "0",

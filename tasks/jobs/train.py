@@ -15,12 +15,13 @@ from ray.train import (
     RunConfig,
     ScalingConfig,
 )
-from ray.train.torch import TorchConfig, TorchTrainer, get_device, prepare_data_loader
+from ray.train.torch import TorchConfig, get_device, prepare_data_loader
 
 from storage import hooks, manifest
 from storage.uri import URI
 from tasks.jobs import driver, epochs, permanent, scale
 from tasks.jobs.spec import RANK, TrainSpec
+from tasks.jobs.trainer import LeanTrainer
 from tasks.jobs.watchdog import watched
 from tasks.learning.loop import EpochMetrics
 
@@ -53,7 +54,6 @@ def run(spec: TrainSpec) -> None:
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
     trainer = LeanTrainer(
         train_on_one_rank,
-        on_own_ray=spec.threads is not None,
         train_loop_config={"spec": spec.model_dump_json(), "threads": given.threads, "attempt": attempt},
         scaling_config=ScalingConfig(
             num_workers=elastic or given.workers,
@@ -80,19 +80,6 @@ def run(spec: TrainSpec) -> None:
     finally:
         permanent.raise_left(spec.scratch.child(attempt))
     epochs.commit(spec, started=started)
-
-
-class LeanTrainer(TorchTrainer):
-    """Without actors that nobody here has work for: each wakes up a hundred times a second, beside the training."""
-
-    def __init__(self, *given: Any, on_own_ray: bool, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self._unneeded = {"DatasetsCallback"}  # workers read their rows themselves
-        if on_own_ray:  # what a controller that died still held is free once its job has ended
-            self._unneeded.add("PlacementGroupCleanerCallback")
-
-    def _create_default_callbacks(self) -> list[Any]:
-        return [each for each in super()._create_default_callbacks() if type(each).__name__ not in self._unneeded]
 
 
 def train_on_one_rank(config: dict[str, Any]) -> None:

@@ -98,14 +98,3 @@ def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
         train.train_on_one_rank({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1})
     with pytest.raises(manifest.Damaged, match="^train/part is damaged: restore it, then run again$"):
         permanent.raise_left(spec.scratch.child("attempt-1"))
-
-
-@pytest.mark.parametrize(
-    ("on_own_ray", "missing"),
-    [(False, {"DatasetsCallback"}), (True, {"DatasetsCallback", "PlacementGroupCleanerCallback"})],
-)
-def test_training_starts_no_actor_that_nobody_has_work_for(on_own_ray: bool, missing: set[str]) -> None:
-    trainer = train.LeanTrainer(print, on_own_ray=on_own_ray)
-    usual = {type(callback).__name__ for callback in super(train.LeanTrainer, trainer)._create_default_callbacks()}
-    left = {type(callback).__name__ for callback in trainer._create_default_callbacks()}
-    assert usual - left == missing
