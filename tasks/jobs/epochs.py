@@ -19,7 +19,7 @@ from storage.uri import URI
 from tasks.jobs import driver, parts, scale
 from tasks.jobs.loaders import make_loader
 from tasks.jobs.spec import TrainSpec
-from tasks.learning import checkpoint, images
+from tasks.learning import checkpoint, images, memory
 from tasks.learning.loop import Batch, EpochMetrics, Trainer, check_steps, local_batch_size, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
@@ -83,6 +83,8 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> Non
         torch.cuda.set_device(here.device)  # NCCL sends objects through the current one, else the first for all
     threads = _least(here.threads, here.world_size)
     torch.set_num_threads(threads)
+    if here.device.type == "cpu":
+        memory.keep()
     seed_everything(recipe.seed)
     precision = resolve_precision(recipe.precision, here.device)
     kind = here.device.type

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from storage import registry
 from storage.uri import CheckpointURI, parse_root
-from tasks.learning import checkpoint
+from tasks.learning import checkpoint, memory
 from tasks.learning.modeling import Classifier, autocast, place
 
 _BATCH = 512
@@ -50,6 +50,8 @@ class Inference:
     def __init__(self, uri: CheckpointURI, *, threads: int) -> None:
         torch.set_num_threads(threads)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        if self.device.type == "cpu":
+            memory.keep()
         model, meta = checkpoint.load_model(uri)
         self.precision = str(meta.resolved["precision"])
         self.model = place(model, precision=self.precision, device=self.device).eval()
