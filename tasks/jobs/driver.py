@@ -140,14 +140,20 @@ def tell(line: str) -> None:
 def configure_ray_data(*, max_cpus: int | None) -> None:
     """Deterministic order everywhere, no progress bars or plans among the job's own lines.
 
-    On a small machine no more tasks at once than it has cores: each starts a process, which takes a core for seconds.
+    On a local Ray no more tasks at once than it has cores, and in the same processes: each that starts takes a core for
+    seconds.
     """
     import ray.data
+    from ray.data._internal.execution.operators import hash_shuffle_v2
+    from ray.data._internal.execution.operators.shuffle_operators import shuffle_reduce_operator
 
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     if max_cpus:
         context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=max_cpus)
+        # What keeps the tasks of a shuffle in processes of their own, for the sake of rows by the gigabyte.
+        hash_shuffle_v2._SHUFFLE_MAP_RUNTIME_ENV.clear()
+        shuffle_reduce_operator._SHUFFLE_REDUCE_RUNTIME_ENV.clear()
     context.raise_original_map_exception = True  # else a worker's error comes without its message and its type
     context.enable_progress_bars = False
     context.print_on_execution_start = False

@@ -3,6 +3,7 @@
 And what does not go anywhere: unusable rows are left out, counted and listed, unusable datasets are refused.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,17 @@ def prepare(
         PreprocessSpec(storage=str(folder), deadline_s=600, raw=raw, prepared=prepared, parameters=parameters), engine
     )
     return manifest.load(prepared)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_parts_are_not_written_by_processes_of_their_own_on_a_local_ray(tmp_path: Path) -> None:
+    def whose(_: pa.Table) -> pa.Table:
+        return pa.table({"own": ["RAY_DATA_SHUFFLE_REDUCE_WORKER" in os.environ]})
+
+    raw = DatasetURI(f"{tmp_path}/raw-0123456789ab")
+    listed = [tables.write_part(raw, rows(0, 40), split="train", index=0)]
+    by_turns = np.array([[row % 2, row // 2] for row in range(40)])
+    assert list(ON_RAY.regroup(raw, [(listed, by_turns)], whose)) == [{"own": False}] * 2
 
 
 BAD_ROWS: dict[str, dict[int, Any]] = {
