@@ -56,9 +56,9 @@ class Told:
 def checked(arguments: argparse.Namespace, look: Any = strictly) -> "Planned":
     """What will be done, once everything that can be wrong with it was looked at; raises `ValueError`.
 
-    `look` carries out each check; one that returns for what a check raised may get `UNKNOWN` in the end.
+    `look` carries out each check; one that returns for what a check raised may get `UNKNOWN` in the end. Whether
+    Prefect answers is asked after this (`flows.server.check_api`): importing it takes longer than all of these.
     """
-    from flows.server import check_api
     from tasks import capacity, plan, preflight
 
     asked = look("request", _asked, arguments)
@@ -68,7 +68,6 @@ def checked(arguments: argparse.Namespace, look: Any = strictly) -> "Planned":
     if arguments.check or planned.has_work:
         look("disk", capacity.check_disk, root)
         look("nodes", preflight.check_nodes, root, arguments.workers)
-    look("Prefect", check_api)
     return planned
 
 

@@ -149,6 +149,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _told(arguments: argparse.Namespace) -> int:
     look = Told(as_json=arguments.json)
     checked(arguments, look)
+    from flows.server import check_api
+
+    look("Prefect", check_api)
     return look.end()
 
 
@@ -209,42 +212,42 @@ def _requested(check: Any, *arguments: Any, **keywords: Any) -> Any:
 def run(name: str, request: dict[str, Any], *, as_json: bool, start_ray: bool = False, downloads: bool = False) -> int:
     """Run a flow with a person watching, and show the outcome.
 
-    What takes seconds to start does so side by side: Prefect's server, Ray for `start_ray`, and what `downloads` needs.
+    What takes seconds to start does so side by side: Ray for `start_ray`, which takes longest, Prefect with its server,
+    and what `downloads` needs.
     """
-    from rich.console import Console
-
-    from flows import console
-    from flows.server import own_server
     from tasks.cluster import starting
-    from tasks.learning import sources
 
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     # On a server that is not its own, a run that dies is seen to have ended as those of deployments are.
     os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
-    from prefect import tags
+    with starting(wanted=start_ray):
+        from flows.server import check_api, own_server
 
-    # A bar would be drawn over the prompt of a debugger.
-    narrator = console.Narrator(Console(stderr=True), has_bar=request["workers"] != 0)
+        _requested(check_api)
+        from prefect import tags
+        from rich.console import Console
 
-    def meanwhile() -> None:
-        _flow(name, request)
-        if downloads:
-            sources.import_what_fetching_needs()
+        from flows import console
+        from tasks.learning import sources
 
-    # A tag makes every task ask for concurrency slots, which a busy SQLite answers with "again in two seconds". Only on
-    # a server that outlives this run is there anybody who looks for it.
-    with (
-        starting(wanted=start_ray),
-        own_server(meanwhile) as is_own,
-        contextlib.nullcontext() if is_own else tags(PROJECT),
-    ):
-        flow = _flow(name, request)
-        console.attach(narrator)
-        try:
-            summary = flow(**request)
-        finally:
-            narrator.stop()
+        # A bar would be drawn over the prompt of a debugger.
+        narrator = console.Narrator(Console(stderr=True), has_bar=request["workers"] != 0)
+
+        def meanwhile() -> None:
+            _flow(name, request)
+            if downloads:
+                sources.import_what_fetching_needs()
+
+        # A tag makes every task ask for concurrency slots, which a busy SQLite answers with "again in two seconds".
+        # Only on a server that outlives this run is there anybody who looks for it.
+        with own_server(meanwhile) as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):
+            flow = _flow(name, request)
+            console.attach(narrator)
+            try:
+                summary = flow(**request)
+            finally:
+                narrator.stop()
     if as_json:
         print(json.dumps(summary, indent=1))
     else:
