@@ -5,14 +5,18 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from multiprocessing.connection import Client, Connection, Listener, wait
+from typing import Any
 
 from tasks.child import Child
 from tests.runs import CHECKOUT
 
 _WHERE = "PIPELINE_BENCHMARK"
+_PASSES_S = 1.0
+"""How long batches are counted: one pass over the sample takes five milliseconds."""
 Work = Callable[[], dict[str, float]]
 """Does one piece of work and says what it measured."""
 
@@ -94,3 +98,11 @@ def _rank_and_world_size() -> tuple[int, int]:
     import torch.distributed as dist
 
     return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def passed(batches: Callable[[], Iterable[tuple[Any, Any]]]) -> dict[str, float]:
+    """Seconds and rows of passes over `batches()`, images and labels, as many as a second has room for."""
+    started, rows = time.perf_counter(), 0
+    while (seconds := time.perf_counter() - started) < _PASSES_S:
+        rows += sum(len(labels) for _, labels in batches())
+    return {"seconds": seconds, "rows": float(rows)}

@@ -111,11 +111,11 @@ class Bench:
         predict(cluster, self.root, model, dataset, target)
         return target
 
-    def pipeline(self, storage: Path, *arguments: str, env: dict[str, str] | None = None) -> Run:
-        """The command line with `arguments` and the benchmark's recipe, started where Prefect never ran before."""
+    def pipeline(self, storage: Path, *arguments: str, folder: Path, env: dict[str, str] | None = None) -> Run:
+        """The command line with `arguments` and the benchmark's recipe, its Prefect's own files below `folder`."""
         changed = [f"--set={name}={value}" for name, value in recipes.changes(self.recipe).items()]
         asked = ("--recipe", self.recipe.name, *changed, "--storage", str(storage), "--json", *arguments)
-        return Run(*asked, folder=self.fresh("run"), env=env)
+        return Run(*asked, folder=folder, env=env)
 
     def module(self, name: str, *arguments: str) -> str:
         """What `python -m tests.benchmarks.<name>` printed."""

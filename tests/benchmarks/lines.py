@@ -16,3 +16,5 @@ LINES: dict[str, Callable[[Bench], Iterator[Ratio]]] = {
     "whole": wholes.whole,
     "growth": wholes.growth,
 }
+FULL_ONLY = {"notebook"}
+"""Left out to be quick, unless asked for by name: of a training call of a minute most is its start."""

@@ -18,13 +18,14 @@ from tasks.capacity import SPARE_CPUS
 from tasks.jobs import train
 from tasks.jobs.epochs import Checkpoints, model_of, reporter
 from tasks.jobs.loaders import make_loader
+from tasks.jobs.trainer import LeanTrainer
 from tasks.jobs.watchdog import watched
 from tasks.jobs_api import JOB_ENV
-from tasks.learning import recipes
+from tasks.learning import memory, recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision
 from tasks.learning.recipes import Recipe
-from tests.benchmarks.arm import serve
+from tests.benchmarks.arm import passed, serve
 
 LOADERS = ("resident", "streaming", "dataloader")
 _EPOCHS = 1000
@@ -60,6 +61,7 @@ def work(config: dict[str, Any]) -> None:
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
     torch.set_num_threads(config["threads"])
+    memory.keep()
     prepared, device = manifest.load(uri), torch.device("cpu")
     seed_everything(recipe.seed)
     precision = resolve_precision(recipe.precision, device)
@@ -87,10 +89,8 @@ def work(config: dict[str, Any]) -> None:
         return {"seconds": seconds, "waited": loader.waited_s, "rows": float(epoch_rows)}
 
     def feed(chosen: Loader) -> dict[str, float]:
-        started = time.perf_counter()
-        batches = chosen.train_batches(epoch=len(history) + 1, batch_size=trainer.local_batch_size)
-        rows = sum(len(labels) for _, labels in batches)
-        return {"seconds": time.perf_counter() - started, "rows": float(rows)}
+        epochs = itertools.count(len(history) + 1)
+        return passed(lambda: chosen.train_batches(epoch=next(epochs), batch_size=trainer.local_batch_size))
 
     def checkpoint() -> dict[str, float]:
         about = {"parameters": {}, "resolved": resolved}
@@ -127,9 +127,8 @@ def main() -> None:
     recipe = recipes.override(
         recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": given.batch_size, "precision": "auto"}
     )
-    train.LeanTrainer(
+    LeanTrainer(
         work,
-        on_own_ray=True,
         train_loop_config={
             "recipe": recipe.to_dict(),
             "prepared": given.prepared,
@@ -139,7 +138,9 @@ def main() -> None:
         },
         scaling_config=ScalingConfig(num_workers=given.workers, resources_per_worker={"CPU": 1}),
         run_config=RunConfig(
-            name="attempt-1", storage_path=given.scratch, checkpoint_config=CheckpointConfig(num_to_keep=2)
+            name="attempt-1",
+            storage_path=given.scratch,
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
         ),
     ).fit()
 
