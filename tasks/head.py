@@ -16,7 +16,8 @@ from tasks.follow import JobFailed
 
 _START_LIMIT_S = 120
 _POLL_S = 0.25
-_OBJECT_STORE_BYTES = 2**30
+_OBJECT_STORE_BYTES_A_CPU, _OBJECT_STORE_BYTES = 2**28, 2**30
+"""What Ray Data may have in memory before it goes to the disk: more cores have more in work, up to the second."""
 _RARELY = {
     "REPORTER_UPDATE_INTERVAL_MS": "10000",
     "METRICS_RECORD_INTERVAL_S": "60",
@@ -49,7 +50,8 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
     # Ray lets everybody write in the folder that it is given: that one lies in one which is ours alone.
     command += [f"--temp-dir={folder}/ray", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
     command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + SPARE_CPUS}"]
-    command += [f"--object-store-memory={_OBJECT_STORE_BYTES}", "--disable-usage-stats"]
+    held = min(_OBJECT_STORE_BYTES, (os.cpu_count() or 1) * _OBJECT_STORE_BYTES_A_CPU)
+    command += [f"--object-store-memory={held}", "--disable-usage-stats"]
     return Child([*prefix, *command, *options], env={**_RARELY, **env, **more}, remove=folder), address, folder
 
 

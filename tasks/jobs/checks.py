@@ -44,15 +44,17 @@ def check_rows(uri: DatasetURI, raw: Manifest, columns: pa.Schema, *, num_classe
     for split in SPLITS:
         if not any(file.rows for file in raw.split(split)):
             raise ValueError(f"the raw dataset has no rows in split {split!r}")
-    frames = []
-    listed = [file for split in SPLITS for file in raw.split(split)]
-    for split in SPLITS:
-        expected = tables.describe(columns)["columns"]
+    frames: dict[str, list[pd.DataFrame]] = {split: [] for split in SPLITS}
+    expected = tables.describe(columns)["columns"]
+    done, total = 0, sum(file.rows or 0 for split in SPLITS for file in raw.split(split))
+    for number, split in enumerate(SPLITS):
         for table in engine.map(uri, raw.split(split), _checked, expected=expected, num_classes=num_classes):
-            frames.append(table.to_pandas(types_mapper=pd.ArrowDtype).assign(source=split))
-            done, total = sum(map(len, frames)), sum(file.rows or 0 for file in listed)
+            source = pd.Categorical.from_codes(np.full(len(table), number), categories=pd.Index(SPLITS))
+            frames[split].append(table.to_pandas(types_mapper=pd.ArrowDtype).assign(source=source))
+            done += len(table)
             driver.progress("rows checked", done, total, fraction=done / total / 2)
-    checked = pd.concat(frames, ignore_index=True).sort_values(["source", "row"], ignore_index=True)
+    # In the order of source and row: by itself, since they come in that of row.
+    checked = pd.concat([frame for split in sorted(SPLITS) for frame in frames[split]], ignore_index=True)
     again = checked.duplicated(["source", "id"]) & (checked["reason"] == "")
     checked.loc[again, "reason"] = "id appears twice"
     return pd.DataFrame(checked)
@@ -87,7 +89,7 @@ def _digest(image: bytes | None) -> int:
 
 def check_share(checked: pd.DataFrame, *, limit: float) -> pd.DataFrame:
     """The rows that cannot be used, unless they are more than the share `limit`, which raises `ValueError`."""
-    quarantined: pd.DataFrame = checked[checked["reason"] != ""].drop(columns="digest")
+    quarantined: pd.DataFrame = checked[checked["reason"] != ""].drop(columns="digest").astype({"source": "str"})
     if len(quarantined) > limit * len(checked):
         reasons = dict(Counter(quarantined["reason"]))
         raise ValueError(
@@ -118,8 +120,8 @@ def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
         if not (placed["split"] == split).any():
             raise ValueError(f"no usable row is left for split {split!r}")
     missing = {
-        split: [name for label, name in enumerate(classes) if label not in set(labels)]
-        for split, labels in placed.groupby("split")["label"]
+        split: [name for label, name in enumerate(classes) if label not in present]
+        for split, present in placed.groupby("split")["label"].unique().map(set).items()
     }
     if missing["train"]:
         raise ValueError(f"no training row is left of class {', '.join(missing['train'])}")
@@ -127,10 +129,12 @@ def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
         driver.tell(f"WARNING: no test row is of class {', '.join(missing['test'])}: nothing will be known of it")
 
 
-def test_rows_in_train(placed: pd.DataFrame) -> dict[str, Any]:
-    """How many test rows have the image of a row that is trained or validated on, and the first of their ids."""
-    test = placed[placed["source"] == "test"]
-    ids = sorted(test.loc[test["digest"].isin(placed.loc[placed["source"] == "train", "digest"]), "id"].tolist())
+def test_rows_in_train(checked: pd.DataFrame) -> dict[str, Any]:
+    """How many usable test rows have the image of a row that is trained or validated on, and the first of their ids."""
+    usable = checked["reason"] == ""
+    test = checked.loc[usable & (checked["source"] == "test"), ["id", "digest"]]
+    train = checked.loc[usable & (checked["source"] == "train"), "digest"]
+    ids = sorted(test.loc[test["digest"].isin(train), "id"].tolist())
     shown = ids[:_IDS_SHOWN]
     if ids:
         driver.tell(f"WARNING: {len(ids)} test rows also stand in train, which flatters the metrics: ids {shown}")

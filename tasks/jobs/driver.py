@@ -22,6 +22,8 @@ PERMANENT = (
     *("NonFiniteLoss", "OutOfMemoryError", "DeadlineExceeded"),
 )
 """Errors that the same call would meet again: nothing is gained by trying again."""
+_SHUFFLED_AT_ONCE = 2**25
+"""Bytes of rows that a local Ray collects before it compresses and sends them on; Ray by itself waits for 1 GiB."""
 
 _said_at = float("-inf")
 _listener: Callable[[str], None] | None = None
@@ -151,6 +153,7 @@ def configure_ray_data(*, max_cpus: int | None) -> None:
     context.execution_options.preserve_order = True
     if max_cpus:
         context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=max_cpus)
+        context.shuffle_input_batch_bytes = _SHUFFLED_AT_ONCE
         # What keeps the tasks of a shuffle in processes of their own, for the sake of rows by the gigabyte.
         hash_shuffle_v2._SHUFFLE_MAP_RUNTIME_ENV.clear()
         shuffle_reduce_operator._SHUFFLE_REDUCE_RUNTIME_ENV.clear()

@@ -17,8 +17,12 @@ from tasks.jobs.engine import Engine
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
 
+SPLITS = ("train", "validation", "test")
+"""Of a prepared dataset."""
 _FILES_SHOWN = 20
 """How many files with unusable rows the manifest's statistics name; the split `quarantine` names all."""
+_SUMMED_AT_ONCE = 2**18
+"""Pixels of which 32-bit copies are held."""
 
 
 def run(spec: PreprocessSpec, engine: Engine) -> None:
@@ -33,11 +37,12 @@ def run(spec: PreprocessSpec, engine: Engine) -> None:
     files.check_space(spec.target, needed=sum(file.size for file in raw.files))
     shape, classes = images.shape_of(raw.columns["metadata"]), images.classes_of(raw.columns["metadata"])
     checked = checks.check_rows(spec.source, raw, columns, num_classes=len(classes), engine=engine)
-    placed = place(checked, seed=spec.parameters["seed"], validation_fraction=spec.parameters["validation_fraction"])
     quarantined = checks.check_share(checked, limit=spec.parameters["max_quarantined"])
     quarantined = checks.with_files(quarantined, spec.source, raw)
+    in_train = checks.test_rows_in_train(checked)
+    placed = place(checked, seed=spec.parameters["seed"], validation_fraction=spec.parameters["validation_fraction"])
+    del checked  # a table with a row for each raw row is what most of this process's memory goes into
     checks.check_complete(placed, classes)
-    in_train = checks.test_rows_in_train(placed)
     placed = _number_parts(placed, shape)
     written = _write(spec, raw, placed, columns, shape, engine)
     listed = [File.model_validate_json(row["file"]) for row in written]
@@ -59,22 +64,23 @@ def run(spec: PreprocessSpec, engine: Engine) -> None:
 
 
 def place(checked: pd.DataFrame, *, seed: int, validation_fraction: float) -> pd.DataFrame:
-    """Where each usable row goes, decided by seed and ids alone: all columns but reason, and split and position.
+    """Where each usable row goes, decided by seed and ids alone: source, row, id and label, with split and position.
 
     Of every class the same share of training rows becomes validation, at least one; training and validation rows are in
     a random order over the whole split, test rows in the order of their ids.
     """
-    good = checked[checked["reason"] == ""].drop(columns="reason").copy()
-    good["key"] = random_keys(good["id"].to_numpy(), seed=seed)
-    train = good[good["source"] == "train"].sort_values(["key", "id"])
+    good = checked.loc[checked["reason"] == "", ["source", "row", "id", "label"]]
+    key = random_keys(good["id"].to_numpy(), seed=seed)
+    train = good.assign(key=key)[good["source"] == "train"].sort_values(["key", "id"]).drop(columns="key")
     rank_in_class = train.groupby("label").cumcount()
     class_size = train.groupby("label")["id"].transform("size")
     in_validation = rank_in_class < np.maximum(1, np.rint(class_size * validation_fraction))
-    train["split"] = np.where(in_validation, "validation", "train")
-    test = good[good["source"] == "test"].sort_values("id").assign(split="test")
+    test = good[good["source"] == "test"].sort_values("id")
+    number = np.concatenate([in_validation.to_numpy(), np.full(len(test), SPLITS.index("test"))])
     placed = pd.concat([train, test], ignore_index=True)
+    placed["split"] = pd.Categorical.from_codes(number.astype(np.int8), categories=pd.Index(SPLITS))
     placed["position"] = placed.groupby("split").cumcount()
-    return placed.drop(columns="key")
+    return placed
 
 
 def random_keys(ids: np.ndarray, *, seed: int) -> np.ndarray:
@@ -92,7 +98,7 @@ def _number_parts(placed: pd.DataFrame, image_shape: tuple[int, int, int]) -> pd
     """With a column `part`: one number for every (split, index) over all splits."""
     placed["part"] = -1
     first = 0
-    for split in ("train", "validation", "test"):
+    for split in SPLITS:
         here = placed["split"] == split
         count = images.num_parts(int(here.sum()), image_shape)
         starts = [start for start, _ in images.part_bounds(int(here.sum()), count)]
@@ -114,7 +120,13 @@ def _write(
     number_in_split = firsts.groupby(firsts).cumcount()
     targets = {int(part): (str(firsts[part]), int(number_in_split[part])) for part in firsts.index}
     routes = [
-        (listed, _targets(placed[placed["source"] == split], sum(file.rows or 0 for file in listed)))
+        (
+            listed,
+            _targets(
+                placed.loc[placed["source"] == split, ["row", "part", "position"]],
+                sum(file.rows or 0 for file in listed),
+            ),
+        )
         for split in checks.SPLITS
         if (listed := raw.split(split))
     ]
@@ -156,15 +168,27 @@ def _write_part(
     split, index = targets[part]
     file = tables.write_part(DatasetURI(uri), table.combine_chunks(), split=split, index=index)
     pixels, _ = images.to_arrays(table, image_shape)
-    values = pixels.reshape(-1, pixels.shape[-1]).astype(np.uint64)
+    sums, squares = exact_sums(pixels)
     return pa.table(
         {
             "part": [part],
             "file": [file.model_dump_json()],
-            "sum": [values.sum(0).tolist()],
-            "sum_of_squares": [(values**2).sum(0).tolist()],
+            "sum": [sums.tolist()],
+            "sum_of_squares": [squares.tolist()],
         }
     )
+
+
+def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of the pixels of each channel and of their squares, uint64 (C,), exact; takes a few MiB however many they are."""
+    channels = pixels_NHWC.shape[-1]
+    sums, squares = np.zeros((2, channels), np.uint64)
+    values_NC = pixels_NHWC.reshape(-1, channels)
+    for first in range(0, len(values_NC), _SUMMED_AT_ONCE):
+        few = values_NC[first : first + _SUMMED_AT_ONCE].astype(np.uint32)
+        sums += few.sum(0, dtype=np.uint64)
+        squares += (few * few).sum(0, dtype=np.uint64)
+    return sums, squares
 
 
 def _statistics(
@@ -186,8 +210,7 @@ def _statistics(
     counts = placed.groupby(["split", "label"]).size()
     return {
         "class_counts": {
-            split: {name: int(counts.get((split, label), 0)) for label, name in enumerate(classes)}
-            for split in ("train", "validation", "test")
+            split: {name: int(counts.get((split, label), 0)) for label, name in enumerate(classes)} for split in SPLITS
         },
         "mean": mean.tolist(),
         "std": std.tolist(),

@@ -4,6 +4,7 @@ And what does not go anywhere: unusable rows are left out, counted and listed, u
 """
 
 import os
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tasks.jobs import checks, driver, preprocess
 from tasks.jobs.engine import Engine
 from tasks.jobs.in_process import InProcess
 from tasks.jobs.on_ray import OnRay
-from tasks.jobs.preprocess import place, random_keys
+from tasks.jobs.preprocess import exact_sums, place, random_keys
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
 
@@ -169,6 +170,19 @@ def prepare(
 
 
 @pytest.mark.usefixtures("local_ray")
+def test_sums_of_pixels_are_exact_and_take_little_memory_however_many_there_are() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (3000, 32, 32, 3), dtype=np.uint8)
+    expected = [
+        [int(channel.sum()), int((channel**2).sum())] for channel in pixels.astype(np.int64).transpose(3, 0, 1, 2)
+    ]
+    tracemalloc.start()
+    sums, squares = exact_sums(pixels)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [list(pair) for pair in zip(sums.tolist(), squares.tolist(), strict=True)] == expected
+    assert peak < pixels.nbytes
+
+
 def test_parts_are_not_written_by_processes_of_their_own_on_a_local_ray(tmp_path: Path) -> None:
     def whose(_: pa.Table) -> pa.Table:
         return pa.table({"own": ["RAY_DATA_SHUFFLE_REDUCE_WORKER" in os.environ]})
