@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tasks.cluster import session
+from storage.uri import DatasetURI
+from tasks.cluster import Cluster, session
 from tasks.learning import recipes
 from tasks.learning.datasets import Split
 from tests.benchmarks import data
@@ -89,15 +90,19 @@ def growth(bench: Bench) -> Iterator[Ratio]:
     took: dict[int, list[float]] = {times: [] for times in datasets}
     peak: dict[int, list[float]] = {times: [] for times in datasets}
     os.environ[_MARK] = str(os.getpid())
+
+    def stages(cluster: Cluster, raw: DatasetURI) -> None:
+        prepared = bench.preprocess(cluster, raw)
+        model = bench.train(cluster, prepared, model="small-cnn", epochs=1, loader="streaming")
+        bench.predict(cluster, model, prepared)
+
     for _ in range(bench.few_pairs):
         with session(bench.root, wanted=True, workers=None) as cluster:
-            bench.preprocess(cluster, smallest)  # the first job of a Ray starts what stays for the others
+            stages(cluster, smallest)  # the first of a Ray starts what stays for the others
             for times, raw in datasets.items():
                 with _peak_memory() as held:
                     begun = time.perf_counter()
-                    prepared = bench.preprocess(cluster, raw)
-                    model = bench.train(cluster, prepared, model="small-cnn", epochs=1, loader="streaming")
-                    bench.predict(cluster, model, prepared)
+                    stages(cluster, raw)
                     took[times].append(time.perf_counter() - begun)
                 peak[times].append(held[0] / 2**20)
     if not bench.quick:
