@@ -24,9 +24,9 @@ from tests.benchmarks.ratios import Ratio
 
 _EPILOG = """\
 Every ratio is the median over pairs of runs that take turns. Leave the machine alone meanwhile.
-The exit code is 1 when a ratio misses its bar beyond the noise, which is to say in every pair, else 0. A single pair
-misses nothing, and on the sample there are no bars where the fixed start weighs most: with --quick lines 1, 2
-(resident), 3, 4, 6 and 8 are judged."""
+The exit code is 1 when a ratio misses its bar beyond the noise, which is to say that its median does and at least four
+pairs of five, else 0. A single pair misses nothing, and on the sample there are no bars where the fixed start weighs
+most: with --quick lines 1, 2 (resident), 3, 4, 6 and 8 are judged."""
 _TITLES = ("", "what", "ours", "other", "", "ratio", "of the pairs", "bar", "")
 
 

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any
 
 from tasks.child import Child
-from tests.runs import CHECKOUT
+from tests.runs import CHECKOUT, processes_with
 
 _WHERE = "PIPELINE_BENCHMARK"
 _PASSES_S = 1.0
@@ -24,8 +25,10 @@ Work = Callable[[], dict[str, float]]
 class Arm:
     """The side that asks: a running process, or several of them of which rank 0 answers."""
 
-    def __init__(self, listener: Listener, child: Child) -> None:
+    def __init__(self, listener: Listener, child: Child, mark: str) -> None:
         self._listener, self._child = listener, child
+        self.mark = mark
+        """What every process of it has in its environment, `NAME=value`."""
 
     @cached_property
     def _connection(self) -> Connection:
@@ -50,6 +53,26 @@ class Arm:
             raise RuntimeError(f"an arm ended:\n{self._child.output()[-4000:]}")
 
 
+def alone(work: Callable[[], float], *, beside: str) -> Callable[[], float]:
+    """`work` while every process with the variable `beside`, `NAME=value`, stands still, as if it were not there.
+
+    Else a script by hand would pay for our Ray, which is never wholly idle.
+    """
+
+    def undisturbed() -> float:
+        pids = [pid for pid, command in processes_with(beside).items() if "supervise.py" not in command]
+        assert pids, f"no process has {beside}"
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            return work()
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    return undisturbed
+
+
 @contextlib.contextmanager
 def started(module: str, *arguments: str, launcher: Sequence[str] = (), threads: int | None = None) -> Iterator[Arm]:
     """The arm `python -m tests.benchmarks.<module>` for as long as the context lasts; it need not be ready yet.
@@ -58,13 +81,14 @@ def started(module: str, *arguments: str, launcher: Sequence[str] = (), threads:
     """
     key = secrets.token_bytes(16)
     with Listener(("127.0.0.1", 0), authkey=key) as listener:
-        env = os.environ | {_WHERE: json.dumps([listener.address[1], key.hex()]), "PYTHONPATH": str(CHECKOUT)}
+        where = json.dumps([listener.address[1], key.hex()])
+        env = os.environ | {_WHERE: where, "PYTHONPATH": str(CHECKOUT)}
         if threads:
             env["OMP_NUM_THREADS"] = str(threads)
         command = [*(launcher or [sys.executable]), "-m", f"tests.benchmarks.{module}", *arguments]
         child = Child(command, env=env)
         try:
-            yield Arm(listener, child)
+            yield Arm(listener, child, f"{_WHERE}={where}")
         finally:
             child.end()
 

@@ -1,5 +1,6 @@
 """Lines 1 to 8: one stage of ours beside the same work by hand."""
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -7,12 +8,14 @@ from collections.abc import Iterator
 from storage import manifest
 from tasks.cluster import session
 from tests.benchmarks import data, seed
-from tests.benchmarks.arm import started
+from tests.benchmarks.arm import alone, started
 from tests.benchmarks.bench import Bench, at_least, at_most, rate, rate_of, seconds_of
 from tests.benchmarks.ratios import Ratio, in_turn
 
 _FEEDING = {"resident": at_least(0.95), "streaming": at_least(0.3), "dataloader": None}
 """The loaders; the tutorials' own has no bar."""
+_RAY = "PIPELINE_BENCHMARK_RAY"
+"""In the environment of every process of a Ray, and of no others."""
 
 
 def ingest(bench: Bench) -> Iterator[Ratio]:
@@ -39,7 +42,9 @@ def training(bench: Bench) -> Iterator[Ratio]:
     with started("ours", *ours_arguments) as ours, started("plain", *plain_arguments) as plain:
         for work, bar in _FEEDING.items():
             ours.ask(work), plain.ask("feed")
-            mine, other = in_turn(rate_of(ours, work), rate_of(plain, "feed"), pairs=bench.pairs)
+            mine, other = in_turn(
+                rate_of(ours, work), alone(rate_of(plain, "feed"), beside=ours.mark), pairs=bench.pairs
+            )
             what = f"feeding, batches of 128: {work} / slices of a tensor"
             if bar and work == "streaming":  # which reads each part anew: few rows, and that weighs most
                 bar = bench.full(bar)
@@ -52,7 +57,7 @@ def training(bench: Bench) -> Iterator[Ratio]:
             waited.append(found["waited"] / found["seconds"])
             return rate(found)
 
-        mine, other = in_turn(epoch, rate_of(plain, "epoch"), pairs=bench.pairs)
+        mine, other = in_turn(epoch, alone(rate_of(plain, "epoch"), beside=ours.mark), pairs=bench.pairs)
         what = "waiting for data / epoch"
         yield Ratio(number=3, what=what, ours=waited, other=[1.0] * len(waited), unit="", bar=at_most(0.01))
         what = "training, 1 worker: ours / plain"
@@ -64,7 +69,7 @@ def training(bench: Bench) -> Iterator[Ratio]:
             whole.append(found["whole"])
             return found["seconds"]
 
-        mine, other = in_turn(checkpoint, seconds_of(plain, "checkpoint"), pairs=bench.pairs)
+        mine, other = in_turn(checkpoint, alone(seconds_of(plain, "checkpoint"), beside=ours.mark), pairs=bench.pairs)
         what = "checkpoint: blocked in ours / `torch.save` and copy"
         yield Ratio(number=8, what=what, ours=mine, other=other, unit="s", bar=at_most(1.5))
         what = "checkpoint: until it is whole, hashed and flushed / `torch.save` and copy"
@@ -84,7 +89,9 @@ def ddp(bench: Bench) -> Iterator[Ratio]:
         started("plain", *plain_arguments, launcher=torchrun, threads=1) as plain,
     ):
         ours.ask("epoch"), plain.ask("epoch")
-        mine, other = in_turn(rate_of(ours, "epoch"), rate_of(plain, "epoch"), pairs=bench.pairs)
+        mine, other = in_turn(
+            rate_of(ours, "epoch"), alone(rate_of(plain, "epoch"), beside=ours.mark), pairs=bench.pairs
+        )
         what = "training, 2 workers x 1 thread: ours / torchrun"
         yield Ratio(number=6, what=what, ours=mine, other=other, unit="images/s", bar=at_least(0.97))
 
@@ -120,12 +127,15 @@ def prediction(bench: Bench) -> Iterator[Ratio]:
     dataset = bench.write_raw({"test": data.tiled(bench.splits["test"], times)})
     rows = sum(file.rows or 0 for file in manifest.load(dataset).files)
     plain_arguments = ["--test", f"{dataset}/test", "--out", str(bench.fresh("predictions"))]
-    with session(bench.root, wanted=True, workers=None) as cluster, started("plain", *plain_arguments) as plain:
+    os.environ[_RAY] = str(os.getpid())
+    with session(bench.root, wanted=True, workers=None) as cluster:
+        ray = f"{_RAY}={os.environ.pop(_RAY)}"
 
         def mine() -> float:
             return rows / float(manifest.load(bench.predict(cluster, model, dataset)).statistics["seconds"])
 
-        plain.ask("predict")
-        ours, other = in_turn(mine, rate_of(plain, "predict"), pairs=bench.few_pairs)
+        with started("plain", *plain_arguments) as plain:
+            plain.ask("predict")
+            ours, other = in_turn(mine, alone(rate_of(plain, "predict"), beside=ray), pairs=bench.few_pairs)
     what = f"prediction, {times}x the test set: ours / plain loop and `pq.write_table`"
     yield Ratio(number=7, what=what, ours=ours, other=other, unit="rows/s", bar=bench.full(at_least(0.85)))

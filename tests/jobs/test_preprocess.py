@@ -169,7 +169,6 @@ def prepare(
     return manifest.load(prepared)
 
 
-@pytest.mark.usefixtures("local_ray")
 def test_sums_of_pixels_are_exact_and_take_little_memory_however_many_there_are() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (3000, 32, 32, 3), dtype=np.uint8)
     expected = [
@@ -183,6 +182,7 @@ def test_sums_of_pixels_are_exact_and_take_little_memory_however_many_there_are(
     assert peak < pixels.nbytes
 
 
+@pytest.mark.usefixtures("local_ray")
 def test_parts_are_not_written_by_processes_of_their_own_on_a_local_ray(tmp_path: Path) -> None:
     def whose(_: pa.Table) -> pa.Table:
         return pa.table({"own": ["RAY_DATA_SHUFFLE_REDUCE_WORKER" in os.environ]})
