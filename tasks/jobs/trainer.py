@@ -1,6 +1,7 @@
 """Ray Train with its controller in the process that asks for the training."""
 
 import asyncio
+import logging
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -43,6 +44,8 @@ class LeanTrainer(TorchTrainer):
         finally:
             controller.given_up.set()
             thread.join(_GIVE_UP_S)  # else it would go on asking a Ray that this process is leaving
+            if thread.is_alive():  # in a call that blocks, and will fail: nobody's news after what ended the job
+                logging.getLogger("ray.train").setLevel(logging.CRITICAL)
 
     def _create_default_callbacks(self) -> list[Any]:
         return [each for each in super()._create_default_callbacks() if type(each).__name__ not in _UNNEEDED]
