@@ -18,6 +18,8 @@ from tests.runs import CHECKOUT, processes_with
 _WHERE = "PIPELINE_BENCHMARK"
 _PASSES_S = 1.0
 """How long batches are counted: one pass over the sample takes five milliseconds."""
+_SETTLE_S = 2.0
+"""What a Ray that stood still has to make up for, it does within this."""
 Work = Callable[[], dict[str, float]]
 """Does one piece of work and says what it measured."""
 
@@ -69,6 +71,7 @@ def alone(work: Callable[[], float], *, beside: str) -> Callable[[], float]:
         finally:
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
+            time.sleep(_SETTLE_S)
 
     return undisturbed
 
