@@ -73,7 +73,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--quick",
         action="store_true",
-        help="in ten minutes: the sample, one epoch; without the bars that are for all of MNIST, and line 5",
+        help="in ten minutes: the sample, one epoch; without the bars that are for all of MNIST, and lines 5 and 9",
     )
     add("--repeat", metavar="N", type=int, help="pairs of what takes a minute or more (default: 3, with --quick 1)")
     add("--source", metavar="URL_OR_DIR", help="where MNIST's files are, or 'sample' (default: MNIST's first mirror)")

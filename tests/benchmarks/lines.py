@@ -16,5 +16,5 @@ LINES: dict[str, Callable[[Bench], Iterator[Ratio]]] = {
     "whole": wholes.whole,
     "growth": wholes.growth,
 }
-FULL_ONLY = {"notebook"}
-"""Left out to be quick, unless asked for by name: of a training call of a minute most is its start."""
+FULL_ONLY = {"notebook", "orchestration"}
+"""Left out to be quick, unless asked for by name: of less than a minute's work they say nothing."""

@@ -98,7 +98,8 @@ def growth(bench: Bench) -> Iterator[Ratio]:
 
     for _ in range(bench.few_pairs):
         with session(bench.root, wanted=True, workers=None) as cluster:
-            stages(cluster, smallest)  # the first of a Ray starts what stays for the others
+            if not bench.quick:
+                stages(cluster, smallest)  # the first of a Ray starts what stays for the others
             for times, raw in datasets.items():
                 with _peak_memory() as held:
                     begun = time.perf_counter()
