@@ -83,8 +83,7 @@ def growth(bench: Bench) -> Iterator[Ratio]:
     To be quick the memory only: of seconds, so little data takes fewer than the start differs by from one to the next.
     """
     few = {name: Split(name, split.images[:640], split.labels[:640]) for name, split in bench.splits.items()}
-    smallest = bench.write_raw(few)
-    datasets = {} if bench.quick else {0: smallest}
+    datasets = {} if bench.quick else {0: bench.write_raw(few)}
     for times in (4, 16) if bench.quick else (1, 4, 16):
         datasets[times] = bench.write_raw({name: data.tiled(split, times) for name, split in bench.splits.items()})
     took: dict[int, list[float]] = {times: [] for times in datasets}
@@ -98,8 +97,8 @@ def growth(bench: Bench) -> Iterator[Ratio]:
 
     for _ in range(bench.few_pairs):
         with session(bench.root, wanted=True, workers=None) as cluster:
-            if not bench.quick:
-                stages(cluster, smallest)  # the first of a Ray starts what stays for the others
+            if 0 in datasets:
+                stages(cluster, datasets[0])  # the first of a Ray starts what stays for the others
             for times, raw in datasets.items():
                 with _peak_memory() as held:
                     begun = time.perf_counter()
