@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from flows import PROJECT
 from flows.checks import Told, checked
+from tasks.learning.imports import quickly
 
 _EPILOG = """\
 examples:
@@ -222,22 +223,24 @@ def run(name: str, request: dict[str, Any], *, as_json: bool, start_ray: bool = 
     # On a server that is not its own, a run that dies is seen to have ended as those of deployments are.
     os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
     with starting(wanted=start_ray):
-        from flows.server import check_api, own_server
+        with quickly():
+            from prefect import tags
+            from rich.console import Console
+
+            from flows import console
+            from flows.server import check_api, own_server
+            from tasks.learning import sources
 
         _requested(check_api)
-        from prefect import tags
-        from rich.console import Console
-
-        from flows import console
-        from tasks.learning import sources
 
         # A bar would be drawn over the prompt of a debugger.
         narrator = console.Narrator(Console(stderr=True), has_bar=request["workers"] != 0)
 
         def meanwhile() -> None:
-            _flow(name, request)
-            if downloads:
-                sources.import_what_fetching_needs()
+            with quickly():
+                _flow(name, request)
+                if downloads:
+                    sources.import_what_fetching_needs()
 
         # A tag makes every task ask for concurrency slots, which a busy SQLite answers with "again in two seconds".
         # Only on a server that outlives this run is there anybody who looks for it.

@@ -9,6 +9,7 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from tasks.capacity import SPARE_CPUS, authorization
 from tasks.child import Child
@@ -46,7 +47,7 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
         "RAY_API_SERVER_ADDRESS": address,
         "TMPDIR": folder,
     }
-    command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port=0"]
+    command = [sys.executable, str(Path(__file__).with_name("start_head.py")), "start", "--head", "--block", "--port=0"]
     # Ray lets everybody write in the folder that it is given: that one lies in one which is ours alone.
     command += [f"--temp-dir={folder}/ray", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
     command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + SPARE_CPUS}"]

@@ -15,6 +15,7 @@ from tasks.jobs import driver, scale
 from tasks.jobs.engine import Engine
 from tasks.jobs.spec import PredictSpec
 from tasks.learning import images
+from tasks.learning.imports import quickly
 
 _INPUT_KEY = b"input_sha256"
 _MODEL_KEY = b"checkpoint"
@@ -67,7 +68,8 @@ class Predictor:
     """One of the pool: holds the model, turns references to parts into entries of prediction parts."""
 
     def __init__(self, *, spec: str, threads: int, sharing: int) -> None:
-        from tasks.learning.inference import Inference  # torch: the driver does without
+        with quickly():
+            from tasks.learning.inference import Inference  # torch: the driver does without
 
         self.spec = PredictSpec.model_validate_json(spec)
         self.inference = Inference(self.spec.model, threads=scale.threads_here(threads, sharing=sharing))
