@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import os
 import secrets
 import sys
@@ -16,14 +15,13 @@ from storage.lease import Lease
 from storage.uri import URI, Root
 from tasks.jobs.deadline import deadline
 from tasks.jobs.spec import ERROR, JOB_NAME, PROGRESS, JobSpec
+from tasks.learning.imports import quickly
 
 PERMANENT = (
     *("ValueError", "TypeError", "FileNotFoundError", "PermissionError", "Damaged", "DiskFull"),
     *("NonFiniteLoss", "OutOfMemoryError", "DeadlineExceeded"),
 )
 """Errors that the same call would meet again: nothing is gained by trying again."""
-_SHUFFLED_AT_ONCE = 2**25
-"""Bytes of rows that a local Ray collects before it compresses and sends them on; Ray by itself waits for 1 GiB."""
 
 _said_at = float("-inf")
 _listener: Callable[[str], None] | None = None
@@ -55,16 +53,18 @@ def main(stage: str, spec_type: type[JobSpec]) -> None:
 
 
 def _work_on_ray(spec: JobSpec) -> None:
-    import ray  # a run without it uses the rest of this
+    with quickly():  # a run without Ray uses the rest of this
+        import ray
 
-    from tasks.jobs import engine
-    from tasks.jobs.on_ray import OnRay
+        from tasks.jobs import engine, ray_data
+        from tasks.jobs.on_ray import OnRay
 
     if "RAY_ADDRESS" not in os.environ:  # run by hand: Ray would write a token of its own for all to read
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     ray.init(logging_level="WARNING")
-    configure_ray_data(max_cpus=spec.threads)
+    ray_data.configure(max_cpus=spec.threads)
     engine.work(spec, OnRay(threads=spec.threads))
+    ray.shutdown()  # as the interpreter ends, it would wait half a second for lines that workers print
 
 
 @contextlib.contextmanager
@@ -137,30 +137,6 @@ def tell(line: str) -> None:
         return
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
-
-
-def configure_ray_data(*, max_cpus: int | None) -> None:
-    """Deterministic order everywhere, no progress bars or plans among the job's own lines.
-
-    On a local Ray no more tasks at once than it has cores, and in the same processes: each that starts takes a core for
-    seconds.
-    """
-    import ray.data
-    from ray.data._internal.execution.operators import hash_shuffle_v2
-    from ray.data._internal.execution.operators.shuffle_operators import shuffle_reduce_operator
-
-    context = ray.data.DataContext.get_current()
-    context.execution_options.preserve_order = True
-    if max_cpus:
-        context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=max_cpus)
-        context.shuffle_input_batch_bytes = _SHUFFLED_AT_ONCE
-        # What keeps the tasks of a shuffle in processes of their own, for the sake of rows by the gigabyte.
-        hash_shuffle_v2._SHUFFLE_MAP_RUNTIME_ENV.clear()
-        shuffle_reduce_operator._SHUFFLE_REDUCE_RUNTIME_ENV.clear()
-    context.raise_original_map_exception = True  # else a worker's error comes without its message and its type
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
 
 
 def root_cause(error: BaseException) -> BaseException:

@@ -1,9 +1,6 @@
 """A training on one rank, wherever that runs: every epoch that is not done yet, and a checkpoint after each."""
 
 import dataclasses
-import json
-import time
-import uuid
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
@@ -16,11 +13,12 @@ from storage import files, manifest
 from storage.hooks import reached
 from storage.manifest import Manifest
 from storage.uri import URI
-from tasks.jobs import driver, parts, scale
+from tasks.jobs import attempts, driver, scale
 from tasks.jobs.loaders import make_loader
 from tasks.jobs.spec import TrainSpec
-from tasks.learning import checkpoint, images, memory
-from tasks.learning.loop import Batch, EpochMetrics, Trainer, check_steps, local_batch_size, seed_everything
+from tasks.learning import checkpoint, images, memory, state
+from tasks.learning.epoch import EpochMetrics
+from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
 
@@ -50,32 +48,6 @@ class Place:
     """Called at every sign of progress."""
 
 
-def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int]) -> int:
-    """Steps that an epoch has with any of these numbers of workers; raises `WrongBatchSize` as they would."""
-    found = []
-    for world_size in workers:
-        for rank in (0, world_size - 1):  # the first has the largest share of a batch, the last one the smallest
-            shard = parts.shard(prepared.split("train"), rank=rank, world_size=world_size)
-            rows = sum(part.stop - part.start for part in shard)
-            share = local_batch_size(batch_size, rank=rank, world_size=world_size)
-            found.append(rows // share if share else 0)
-            check_steps(found[-1], batch_size=batch_size, world_size=world_size, num_rows=rows)
-    return min(found)
-
-
-def new_attempt(scratch: URI) -> str:
-    """The name of a run folder that no attempt has: Ray Train's own state of an earlier one is never trusted."""
-    number = max(checkpoint.attempts(scratch), default=0) + 1
-    claim = json.dumps({"token": uuid.uuid4().hex}).encode()  # so that it is known again when a reply is lost
-    while True:
-        try:
-            files.create(scratch.child(f"attempt-{number}/_attempt.json"), claim)
-        except FileExistsError:
-            number += 1
-        else:
-            return f"attempt-{number}"
-
-
 def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> None:
     """Train `spec.recipe` on `prepared` to its last epoch, from the newest whole checkpoint of any attempt on."""
     recipe, rank = Recipe(**spec.recipe), here.rank
@@ -92,7 +64,7 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> Non
     elastic, most_steps = scale.limits(spec.workers), None
     if elastic:  # neither decides what is gone on with, but the schedule needs the same steps in every epoch
         resolved |= {"workers": str(spec.workers), "threads": 0}
-        most_steps = fewest_steps(recipe.batch_size, prepared, workers=range(elastic[0], elastic[1] + 1))
+        most_steps = attempts.fewest_steps(recipe.batch_size, prepared, workers=range(elastic[0], elastic[1] + 1))
     about = {"parameters": spec.parameters, "resolved": resolved}
     loader = make_loader(
         recipe,
@@ -105,10 +77,10 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> Non
     )
     model = Classifier(model_of(recipe, prepared))
     if spec.beginning:
-        checkpoint.begin_with(model, spec.beginning)
+        state.begin_with(model, spec.beginning)
     trainer = Trainer(recipe, model, loader, precision=precision, device=here.device, most_steps=most_steps)
     driver.tell(f"{recipe.model} on {kind}, {precision}, {threads} threads, {loader.num_train_rows():,} training rows")
-    files.check_space(spec.scratch, needed=_CHECKPOINTS * checkpoint.size_of(trainer))
+    files.check_space(spec.scratch, needed=_CHECKPOINTS * state.size_of(trainer))
     history = _resume(spec, trainer, about)
     with ThreadPoolExecutor(1) as aside:
         checkpoints = Checkpoints(attempt, here.report, aside)
@@ -125,13 +97,6 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> Non
             checkpoints.take(history, trainer, prepared=spec.source.fingerprint, about=about)
             here.beat()
         checkpoints.finish()
-
-
-def commit(spec: TrainSpec, *, started: float) -> None:
-    """Commit the best epoch of all attempts, unless another run was first; `started` is on the monotonic clock."""
-    if not files.exists(spec.target.child(manifest.NAME)):
-        about = {"seconds": time.monotonic() - started}
-        checkpoint.commit(spec.scratch, spec.target, prepared=spec.source, initial=spec.beginning, statistics=about)
 
 
 def _least(threads: int, world_size: int) -> int:
@@ -163,7 +128,7 @@ def _resume(spec: TrainSpec, trainer: Trainer, about: dict[str, Any]) -> list[Ep
     about["resolved"]["threads"] = checkpoint.threads_of(URI(chosen[0]))
     if about["resolved"]["threads"]:
         torch.set_num_threads(about["resolved"]["threads"])
-    history = checkpoint.restore(URI(chosen[0]), trainer, prepared=spec.source.fingerprint, about=about)
+    history = state.restore(URI(chosen[0]), trainer, prepared=spec.source.fingerprint, about=about)
     if trainer.rank == 0:
         share = len(history) / trainer.recipe.epochs
         note = "going on from the newest checkpoint"
@@ -185,7 +150,7 @@ class Checkpoints:
         self.finish()
         self._history, metrics = list(history), history[-1]
         if trainer.rank == 0:
-            snapshot = checkpoint.take(trainer, history, prepared=prepared, about=about)
+            snapshot = state.take(trainer, history, prepared=prepared, about=about)
             self._written = self.aside.submit(checkpoint.write, self._folder(metrics.epoch), snapshot)
             note = f"validation loss {metrics.validation_loss:.4f}, accuracy {metrics.validation_accuracy:.4f}"
             driver.progress("epochs", metrics.epoch, trainer.recipe.epochs, note, epoch=metrics.epoch)

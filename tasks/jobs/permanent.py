@@ -3,18 +3,21 @@
 import contextlib
 import json
 
-import torch
-
 from storage import files, manifest
 from storage.uri import URI
 from tasks.learning.checkpoint import WrongResume
-from tasks.learning.loop import NonFiniteLoss, WrongBatchSize
+from tasks.learning.epoch import NonFiniteLoss, WrongBatchSize
+
+
+class OutOfMemoryError(RuntimeError):
+    """What torch's of this name says, where there need be no torch."""
+
 
 COMMON: tuple[type[Exception], ...] = (NonFiniteLoss, WrongBatchSize, WrongResume)
 """What every rank meets alike, so that all of them can simply return."""
 _KINDS: tuple[type[Exception], ...] = (
     *COMMON,
-    *(manifest.Damaged, files.DiskFull, torch.OutOfMemoryError, ValueError, TypeError),
+    *(manifest.Damaged, files.DiskFull, OutOfMemoryError, ValueError, TypeError),
 )
 """The first of these that an error is an instance of names it."""
 _NAME = "error.json"
@@ -52,6 +55,7 @@ def _kind(error: BaseException) -> type[Exception] | None:
     """As which of the permanent errors `error` is told, none when another try may end otherwise."""
     if files.is_disk_full(error):
         return files.DiskFull
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # how torch says it on a CPU
-        return torch.OutOfMemoryError
+    named = isinstance(error, MemoryError) or type(error).__name__ == OutOfMemoryError.__name__
+    if named or "can't allocate memory" in str(error):  # how torch says it on a CPU
+        return OutOfMemoryError
     return next((kind for kind in _KINDS if isinstance(error, kind)), None)

@@ -8,9 +8,10 @@ import torch
 
 from storage import files, manifest
 from storage.uri import URI
-from tasks.jobs import epochs, permanent, scale
+from tasks.jobs import attempts, epochs, permanent, scale
 from tasks.jobs.spec import TrainSpec
-from tasks.learning.loop import Batch, EpochMetrics
+from tasks.learning.epoch import EpochMetrics
+from tasks.learning.loop import Batch
 
 
 def run(spec: TrainSpec) -> None:
@@ -20,8 +21,8 @@ def run(spec: TrainSpec) -> None:
     """
     started = time.monotonic()
     prepared = manifest.load(spec.source)
-    epochs.fewest_steps(spec.recipe["batch_size"], prepared, workers=[1])
-    attempt = spec.scratch.child(epochs.new_attempt(spec.scratch))
+    attempts.fewest_steps(spec.recipe["batch_size"], prepared, workers=[1])
+    attempt = spec.scratch.child(attempts.new_attempt(spec.scratch))
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     here = epochs.Place(
         rank=0,
@@ -38,7 +39,7 @@ def run(spec: TrainSpec) -> None:
         if told is error:
             raise
         raise told from error
-    epochs.commit(spec, started=started)
+    attempts.commit(spec, started=started)
 
 
 def keep_newest_and_best(folder: URI, history: list[EpochMetrics]) -> None:

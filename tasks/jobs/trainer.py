@@ -8,9 +8,10 @@ from typing import Any
 
 import ray
 from ray.train import Result
-from ray.train.torch import TorchTrainer
+from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 _UNNEEDED = {"DatasetsCallback", "PlacementGroupCleanerCallback"}
 """Workers read their rows themselves; what a controller held is free once its job has ended."""
@@ -18,7 +19,7 @@ _GIVE_UP_S = 1.5
 """How long a controller that is given up may take: Ray kills a job three seconds after it told it to stop."""
 
 
-class LeanTrainer(TorchTrainer):
+class LeanTrainer(DataParallelTrainer):
     """Controls its workers from this process, and starts no actor that nobody here has work for.
 
     Each process more takes seconds to start, one after the other, and wakes up a hundred times a second beside the
@@ -51,6 +52,48 @@ class LeanTrainer(TorchTrainer):
         return [each for each in super()._create_default_callbacks() if type(each).__name__ not in _UNNEEDED]
 
 
+class ProcessGroup(BackendConfig):
+    """The process group that Ray Train's `TorchConfig` sets up, where there is anybody to talk to.
+
+    One worker has nobody: neither it nor this process, which then needs no torch at all, waits for any set-up.
+    """
+
+    def __init__(self, *, timeout_s: int = 1800) -> None:
+        self.timeout_s = timeout_s
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        return _Torch
+
+
+class _Torch(Backend):
+    share_cuda_visible_devices = True
+
+    def on_start(self, worker_group: Any, backend_config: Any) -> None:
+        if len(worker_group) > 1:
+            from ray.train.torch import TorchConfig
+
+            config = TorchConfig(timeout_s=backend_config.timeout_s)
+            config.backend_cls().on_start(worker_group, config)
+
+    def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
+        if len(worker_group) > 1:
+            from ray.train.torch import TorchConfig
+
+            TorchConfig().backend_cls().on_shutdown(worker_group, backend_config)
+
+
+class _Alone:
+    """In place of the actor by which workers wait for each other, where there is one worker."""
+
+    @property
+    def broadcast_from_rank_zero(self) -> "_Alone":
+        return self
+
+    def remote(self, *, data: Any, **_: Any) -> ray.ObjectRef:
+        return ray.put(data)
+
+
 class _Workers(WorkerGroup):
     @staticmethod
     def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
@@ -59,6 +102,9 @@ class _Workers(WorkerGroup):
     def _init_train_context_on_workers(
         self, workers: list[Any], sync_actor: Any, train_context_args: dict[str, list[Any]]
     ) -> None:
+        if len(workers) == 1:
+            ray.kill(sync_actor)
+            sync_actor = _Alone()
         ray.get(
             [
                 worker.actor.init_train_context.remote(

@@ -8,27 +8,20 @@ SHA-256 of all three. Generator states need no place in it: every epoch draws fr
 
 import dataclasses
 import hashlib
-import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import safetensors.torch
-import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage import files, manifest
 from storage.uri import URI, CheckpointURI
-from tasks.learning.loop import EpochMetrics, Trainer
-from tasks.learning.modeling import Classifier, ModelSpec
 
 META = "checkpoint.json"
 WEIGHTS = "weights.safetensors"
 TRAINING = "training.pt"
 FILES = (WEIGHTS, TRAINING, META)
 """The last one is written last: it holds the digests of the others."""
-_STATES = 3
-"""Tensors kept of each parameter: itself and AdamW's two moments."""
 
 
 class Meta(BaseModel):
@@ -78,21 +71,6 @@ class Snapshot:
     training: bytes
 
 
-def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> Snapshot:
-    """The state after the latest epoch; `about` gives `Meta`'s parameters and resolved."""
-    meta = Meta(
-        model=dataclasses.asdict(trainer.model.spec),
-        recipe=trainer.recipe.to_dict(),
-        prepared=prepared,
-        epoch=history[-1].epoch,
-        step=history[-1].step,
-        history=[dataclasses.asdict(metrics) for metrics in history],
-        sha256={},
-        **about,
-    )
-    return Snapshot(meta=meta, weights=_weights(trainer), training=_training_state(trainer))
-
-
 def write(folder: URI, snapshot: Snapshot) -> None:
     """Write `snapshot` to `folder`, which is whole once the last of its files is there."""
 
@@ -105,23 +83,6 @@ def write(folder: URI, snapshot: Snapshot) -> None:
         digests = dict(zip(content, pool.map(stored, content.keys(), content.values()), strict=True))
     meta = snapshot.meta.model_copy(update={"sha256": digests}).signed()
     files.replace(folder.child(META), meta.model_dump_json(indent=1).encode())
-
-
-def _training_state(trainer: Trainer) -> bytes:
-    buffer = io.BytesIO()
-    torch.save({"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}, buffer)
-    return buffer.getvalue()
-
-
-def _weights(trainer: Trainer) -> bytes:
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in trainer.model.state_dict().items()}
-    content: bytes = safetensors.torch.save(state)
-    return content
-
-
-def size_of(trainer: Trainer) -> int:
-    """About how many bytes a checkpoint of `trainer` takes."""
-    return _STATES * sum(parameter.nbytes for parameter in trainer.model.parameters())
 
 
 def attempts(scratch: URI) -> list[int]:
@@ -178,7 +139,7 @@ def _opened(uri: URI) -> tuple[Meta, dict[str, bytes]] | None:
     return (meta, content) if is_right else None
 
 
-def _checked(uri: URI) -> tuple[Meta, dict[str, bytes]]:
+def checked(uri: URI) -> tuple[Meta, dict[str, bytes]]:
     """The same bytes that were found right before, or a `RuntimeError`."""
     found = _opened(uri)
     if found is None:
@@ -188,22 +149,7 @@ def _checked(uri: URI) -> tuple[Meta, dict[str, bytes]]:
 
 def threads_of(uri: URI) -> int:
     """With how many threads per worker the run that wrote this checkpoint computed; 0 where that does not matter."""
-    return int(_checked(uri)[0].resolved["threads"])
-
-
-def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:
-    """Put `trainer` in the state that was written to `uri`; returns the history so far.
-
-    Every rank checks the bytes that it loads. Raises `WrongResume` naming the first thing in which the two runs differ,
-    `RuntimeError` when the bytes are not those that were chosen.
-    """
-    meta, content = _checked(uri)
-    check_same(meta, prepared=prepared, about=about)
-    trainer.model.load_state_dict(safetensors.torch.load(content[WEIGHTS]))
-    training = torch.load(io.BytesIO(content[TRAINING]), weights_only=True, map_location=trainer.device)
-    trainer.optimizer.load_state_dict(training["optimizer"])
-    trainer.scheduler.load_state_dict(training["scheduler"])
-    return [EpochMetrics(**metrics) for metrics in meta.history]  # type: ignore[arg-type]
+    return int(checked(uri)[0].resolved["threads"])
 
 
 def check_same(meta: Meta, *, prepared: str, about: dict[str, Any]) -> None:
@@ -219,19 +165,6 @@ def check_same(meta: Meta, *, prepared: str, about: dict[str, Any]) -> None:
             )
 
 
-def begin_with(model: Classifier, uri: CheckpointURI) -> None:
-    """Give `model` the weights of a committed checkpoint, but not its normalisation, which is that of the new rows.
-
-    Raises `ValueError` naming the first thing in which the two models differ.
-    """
-    found, _ = load_model(uri)
-    for name in ("model", "image_shape", "classes"):
-        was, now = getattr(found.spec, name), getattr(model.spec, name)
-        if was != now:
-            raise ValueError(f"initialize=champion: {name} of {uri} is {was!r}, but {now!r} here; begin with random")
-    model.backbone.load_state_dict(found.backbone.state_dict())
-
-
 def commit(
     scratch: URI, target: CheckpointURI, *, prepared: URI, initial: URI | None = None, statistics: dict[str, Any]
 ) -> manifest.Manifest:
@@ -241,12 +174,12 @@ def commit(
     """
     last = newest(scratch)
     assert last is not None, "training ended without a checkpoint"
-    final, _ = _checked(last)
+    final, _ = checked(last)
     if final.epoch != final.recipe["epochs"]:
         raise RuntimeError(f"the checkpoints after epoch {final.epoch} are damaged; run again to go on from there")
     best = of_epoch(scratch, final.best_epoch)
     assert best is not None, "the best epoch was there a moment ago"
-    meta, content = _checked(best)
+    meta, content = checked(best)
     meta = meta.model_copy(update={"history": final.history}).signed()
     listed = [manifest.write_file(target, name, data) for name, data in content.items()]
     listed.append(manifest.write_file(target, META, meta.model_dump_json(indent=1).encode()))
@@ -267,18 +200,3 @@ def commit(
             **statistics,
         },
     )
-
-
-def load_model(uri: CheckpointURI) -> tuple[Classifier, Meta]:
-    """The model of a committed checkpoint, on the CPU, ready to predict; every byte is checked first.
-
-    Raises `FileNotFoundError` when nothing is committed at `uri`, `manifest.Damaged` when it is not what was committed.
-    """
-    committed = manifest.load(uri)
-    by_stem = {file.path.partition("-")[0]: file for file in committed.files}
-    if committed.kind != "checkpoint":
-        raise ValueError(f"{uri} is no checkpoint: it is of kind {committed.kind!r}")
-    meta = Meta.model_validate_json(manifest.read_file(uri, by_stem["checkpoint"]))
-    model = Classifier(ModelSpec.from_dict(meta.model))
-    model.load_state_dict(safetensors.torch.load(manifest.read_file(uri, by_stem["weights"])))
-    return model.eval(), meta

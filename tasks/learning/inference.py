@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from storage import registry
 from storage.uri import CheckpointURI, parse_root
-from tasks.learning import checkpoint, memory
+from tasks.learning import memory, state
 from tasks.learning.modeling import Classifier, autocast, place
 
 _BATCH = 512
@@ -40,7 +40,7 @@ def load(model: str, *, storage: str = "./data") -> Model:
         uri = registry.champion(root, name)
         if uri is None:
             raise ValueError(f"{root} has no champion of {name!r}")
-    classifier, meta = checkpoint.load_model(uri)
+    classifier, meta = state.load_model(uri)
     return Model(classifier, meta.history).eval().requires_grad_(False)
 
 
@@ -52,7 +52,7 @@ class Inference:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu":
             memory.keep()
-        model, meta = checkpoint.load_model(uri)
+        model, meta = state.load_model(uri)
         self.precision = str(meta.resolved["precision"])
         self.model = place(model, precision=self.precision, device=self.device).eval()
 

@@ -14,7 +14,7 @@ from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks import plan as planning
 from tasks.cluster import Cluster, session
 from tasks.jobs.spec import JobSpec, PredictSpec, PreprocessSpec, TrainSpec
-from tasks.learning import checkpoint, images, recipes
+from tasks.learning import checkpoint, images, recipes, state
 from tasks.learning.datasets import Split
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
@@ -147,7 +147,7 @@ def commit_untrained(root: Root, prepared: DatasetURI, target: CheckpointURI) ->
     scratch = planning.scratch_of(root, target)
     about = {"parameters": {}, "resolved": {"precision": precision}}
     history = [trainer.run_epoch(1)]
-    snapshot = checkpoint.take(trainer, history, prepared=prepared.fingerprint, about=about)
+    snapshot = state.take(trainer, history, prepared=prepared.fingerprint, about=about)
     checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
     checkpoint.commit(scratch, target, prepared=prepared, statistics={})
 

@@ -15,7 +15,7 @@ import torch
 from storage import manifest
 from storage.uri import URI, DatasetURI
 from tasks.capacity import SPARE_CPUS
-from tasks.jobs import train
+from tasks.jobs import rank as ray_train
 from tasks.jobs.epochs import Checkpoints, model_of, reporter
 from tasks.jobs.loaders import make_loader
 from tasks.jobs.trainer import LeanTrainer
@@ -68,7 +68,7 @@ def work(config: dict[str, Any]) -> None:
 
     def loader_of(kind: str) -> Loader:
         chosen: Any = dataclasses.replace(recipe, loader=kind)  # type: ignore[arg-type]
-        place: Any = {"rank": rank, "world_size": world_size, "device": device, "prepare": train.prepare}
+        place: Any = {"rank": rank, "world_size": world_size, "device": device, "prepare": ray_train.prepare}
         return make_loader(chosen, uri, prepared, **place)
 
     loaders = {kind: loader_of(kind) for kind in LOADERS}
@@ -78,7 +78,7 @@ def work(config: dict[str, Any]) -> None:
     resolved = {"workers": world_size, "device": "cpu", "precision": precision, "threads": config["threads"]}
     history: list[Any] = []
     aside = ThreadPoolExecutor(1)
-    checkpoints = Checkpoints(scratch.child("attempt-1"), train.report, aside)
+    checkpoints = Checkpoints(scratch.child("attempt-1"), ray_train.report, aside)
 
     def epoch() -> dict[str, float]:
         started, loader.waited_s = time.perf_counter(), 0.0

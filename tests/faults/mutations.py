@@ -66,7 +66,7 @@ MUTATIONS = (
     ),
     Mutation(
         protection="each attempt has a fresh run folder",
-        file="tasks/jobs/epochs.py",
+        file="tasks/jobs/attempts.py",
         code="    number = max(checkpoint.attempts(scratch), default=0) + 1\n",
         instead='    return "attempt-1"\n',
         kind="torn snapshot of Ray Train",
@@ -85,7 +85,7 @@ MUTATIONS = (
         file="tasks/jobs/watchdog.py",
         code="                os._exit(EXIT_CODE)\n",
         instead="                pass\n",
-        also=(("tasks/jobs/train.py", "TorchConfig(timeout_s=max(1, int(spec.stall_s)))", "TorchConfig()"),),
+        also=(("tasks/jobs/train.py", "ProcessGroup(timeout_s=max(1, int(spec.stall_s)))", "ProcessGroup()"),),
         kind="rank stuck in a step",
         notices="did not come to hold that the run ended",
     ),

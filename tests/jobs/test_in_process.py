@@ -12,10 +12,10 @@ import torch
 from storage import files, lease, manifest
 from storage.uri import URI, DatasetURI, Root
 from tasks.follow import JobFailed, JobRefused
-from tasks.jobs import epochs, loaders, scale, train_here
+from tasks.jobs import attempts, epochs, loaders, scale, train_here
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JobSpec, TrainSpec
-from tasks.learning import checkpoint, loop, models
+from tasks.learning import checkpoint, loop, models, state
 from tasks.learning.modeling import Classifier
 from tasks.local import Local
 from tests.jobs import raw
@@ -45,7 +45,7 @@ def run(spec: JobSpec) -> None:
 
 def weights(spec: TrainSpec) -> dict[str, torch.Tensor]:
     """What was committed."""
-    return checkpoint.load_model(spec.target)[0].state_dict()
+    return state.load_model(spec.target)[0].state_dict()
 
 
 def test_training_that_was_cut_off_goes_on_to_the_same_weights(
@@ -173,7 +173,7 @@ def test_elastic_training_has_the_same_steps_with_any_number_of_workers_and_goes
 ) -> None:
     spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=2, batch_size=9).model_copy(update={"workers": "1:4"})
     read = manifest.load(prepared)
-    by_number = [epochs.fewest_steps(9, read, workers=[number]) for number in (1, 2, 3, 4)]
+    by_number = [attempts.fewest_steps(9, read, workers=[number]) for number in (1, 2, 3, 4)]
     assert len(set(by_number)) > 1, "the schedule would end too soon or too late"
     run_epoch = loop.Trainer.run_epoch
 

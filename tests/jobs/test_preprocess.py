@@ -14,7 +14,7 @@ import ray
 from storage import files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import URI, DatasetURI
-from tasks.jobs import driver, preprocess
+from tasks.jobs import driver, preprocess, ray_data
 from tasks.jobs.engine import Engine
 from tasks.jobs.in_process import InProcess
 from tasks.jobs.on_ray import OnRay
@@ -33,7 +33,7 @@ def local_ray() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         ray.init(num_cpus=2, include_dashboard=False, logging_level="WARNING", object_store_memory=10**8)
-        driver.configure_ray_data(max_cpus=2)
+        ray_data.configure(max_cpus=2)
         yield
         ray.shutdown()
 

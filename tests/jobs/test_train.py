@@ -9,10 +9,10 @@ from ray.exceptions import RayTaskError
 
 from storage import files, manifest, tables
 from storage.uri import URI, DatasetURI
-from tasks.jobs import parts, permanent, scale, train
+from tasks.jobs import parts, permanent, rank, scale, train, trainer
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import images, recipes
-from tasks.learning.loop import WrongBatchSize, local_batch_size
+from tasks.learning.epoch import WrongBatchSize, local_batch_size
 
 
 def training(folder: Path, *, rows: int, batch_size: int, workers: int) -> TrainSpec:
@@ -46,7 +46,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("a worker would have been started")
 
-    monkeypatch.setattr(train, "LeanTrainer", never)
+    monkeypatch.setattr(trainer, "LeanTrainer", never)
     monkeypatch.setattr(parts, "read", never)
 
 
@@ -92,9 +92,9 @@ def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
         error = manifest.Damaged("train/part is damaged: restore it, then run again")
         raise RayTaskError("read", "Traceback\n" + "line\n" * 1000, error).as_instanceof_cause()
 
-    monkeypatch.setattr(train, "_train", damaged)
+    monkeypatch.setattr(rank, "_train", damaged)
     spec = training(tmp_path, rows=40, batch_size=8, workers=1)
     with pytest.raises(manifest.Damaged):
-        train.train_on_one_rank({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1})
+        rank.train({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1})
     with pytest.raises(manifest.Damaged, match="^train/part is damaged: restore it, then run again$"):
         permanent.raise_left(spec.scratch.child("attempt-1"))

@@ -14,10 +14,11 @@ import torch
 from storage import manifest
 from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI
-from tasks.learning import checkpoint
+from tasks.learning import checkpoint, state
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, WrongResume
 from tasks.learning.datasets import Split
-from tasks.learning.loop import EpochMetrics, Trainer
+from tasks.learning.epoch import EpochMetrics
+from tasks.learning.loop import Trainer
 from tests.learning import training
 from tests.learning.training import same, weights
 
@@ -42,7 +43,7 @@ class Run:
         for epoch, loss in enumerate(VALIDATION_LOSSES, start=1):
             self.history.append(dataclasses.replace(trainer.run_epoch(epoch), validation_loss=loss))
             self.weights.append(weights(trainer))
-            snapshot = checkpoint.take(trainer, self.history, prepared=PREPARED, about=ABOUT)
+            snapshot = state.take(trainer, self.history, prepared=PREPARED, about=ABOUT)
             checkpoint.write(URI(str(scratch / EPOCHS[epoch])), snapshot)
 
 
@@ -134,7 +135,7 @@ class TestNewest:
 class TestRestore:
     def test_everything_comes_back(self, run: Run, scratch: URI, digits: dict[str, Split]) -> None:
         trainer = new_trainer(digits)
-        history = checkpoint.restore(scratch.child(EPOCHS[2]), trainer, prepared=PREPARED, about=ABOUT)
+        history = state.restore(scratch.child(EPOCHS[2]), trainer, prepared=PREPARED, about=ABOUT)
         assert history == run.history[:2]
         assert same(weights(trainer), run.weights[1])
         trainer.run_epoch(3)
@@ -164,7 +165,7 @@ class TestRestore:
         trainer = new_trainer(digits)
         before = weights(trainer)
         with pytest.raises(WrongResume, match=f"^{message}.*--refresh"):
-            checkpoint.restore(scratch.child(EPOCHS[2]), trainer, prepared=prepared, about=ABOUT | changed)
+            state.restore(scratch.child(EPOCHS[2]), trainer, prepared=prepared, about=ABOUT | changed)
         assert same(weights(trainer), before)
 
     def test_pickled_program_is_not_executed(self, scratch: URI, digits: dict[str, Split], tmp_path: Path) -> None:
@@ -175,7 +176,7 @@ class TestRestore:
         (path.parent / META).write_text(meta.signed().model_dump_json())
         assert checkpoint.verified(scratch.child(EPOCHS[2])), "the digests give it away: it is not loaded at all"
         with pytest.raises(pickle.UnpicklingError):
-            checkpoint.restore(scratch.child(EPOCHS[2]), new_trainer(digits), prepared=PREPARED, about=ABOUT)
+            state.restore(scratch.child(EPOCHS[2]), new_trainer(digits), prepared=PREPARED, about=ABOUT)
         assert not marker.exists()
         torch.load(path, weights_only=False)
         assert marker.exists(), "the program does nothing even when it is executed: this test cannot fail"
@@ -186,7 +187,7 @@ class TestCommit:
         self, run: Run, scratch: URI, target: CheckpointURI, digits: dict[str, Split]
     ) -> None:
         commit(scratch, target)
-        model, meta = checkpoint.load_model(target)
+        model, meta = state.load_model(target)
         trained = new_trainer(digits).model.eval()
         trained.load_state_dict(run.weights[1])
         images, _ = training.rows(digits["test"], 0, 64)
@@ -199,7 +200,7 @@ class TestCommit:
     ) -> None:
         committed = commit(scratch, target)
         history = [vars(metrics) for metrics in run.history]
-        assert checkpoint.load_model(target)[1].history == history
+        assert state.load_model(target)[1].history == history
         assert (committed.statistics["history"], committed.statistics["best_epoch"]) == (history, 2)
         assert committed.parents == {"prepared": f"/root/datasets/prepared/small-{PREPARED}"}
         assert (committed.parameters, committed.statistics["resolved"]) == (ABOUT["parameters"], ABOUT["resolved"])
@@ -219,16 +220,16 @@ class TestCommit:
         committed = commit(scratch, target)
         flip(next(Path(target, file.path) for file in committed.files if file.path.startswith("weights")))
         with pytest.raises(Damaged, match="SHA-256"):
-            checkpoint.load_model(target)
+            state.load_model(target)
 
     def test_uncommitted_checkpoint_is_refused(self, target: CheckpointURI) -> None:
         with pytest.raises(FileNotFoundError, match=f"{target} is not committed"):
-            checkpoint.load_model(target)
+            state.load_model(target)
 
     def test_something_else_than_a_checkpoint_is_refused_by_kind(self, target: CheckpointURI) -> None:
         manifest.commit(target, kind="raw", parents={}, parameters={}, listed=[])
         with pytest.raises(ValueError, match=f"{target} is no checkpoint: it is of kind 'raw'"):
-            checkpoint.load_model(target)
+            state.load_model(target)
 
 
 def commit(scratch: URI, target: CheckpointURI) -> manifest.Manifest:

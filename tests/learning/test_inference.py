@@ -10,7 +10,7 @@ import torch
 from storage import registry
 from storage.registry import Decision
 from storage.uri import URI, CheckpointURI, Root
-from tasks.learning import checkpoint, inference
+from tasks.learning import checkpoint, inference, state
 from tasks.learning.datasets import Split
 from tests.learning import training
 from tests.runs import CHECKOUT
@@ -27,7 +27,7 @@ def root(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -> 
     )
     history = [trainer.run_epoch(1)]
     scratch, target = root.child("runs/x"), CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab"))
-    snapshot = checkpoint.take(trainer, history, prepared="0", about=ABOUT)
+    snapshot = state.take(trainer, history, prepared="0", about=ABOUT)
     checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
     prepared = URI("/nowhere/datasets/prepared/x-0123456789ab")
     checkpoint.commit(scratch, target, prepared=prepared, statistics={})

@@ -12,10 +12,11 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import cross_entropy
 
 from storage.uri import URI
-from tasks.learning import checkpoint
+from tasks.learning import checkpoint, state
 from tasks.learning.datasets import Split
+from tasks.learning.epoch import EpochMetrics, NonFiniteLoss
 from tasks.learning.loaders import MapStyleLoader, ResidentLoader
-from tasks.learning.loop import EpochMetrics, NonFiniteLoss, Trainer
+from tasks.learning.loop import Trainer
 from tasks.learning.modeling import shifted
 from tests.learning import ranks, training
 from tests.learning.training import CPU, same, weights
@@ -39,7 +40,7 @@ class Run:
         trainer = resnet18(digits)
         self.history = [trainer.run_epoch(1)]
         self.checkpoint = folder
-        snapshot = checkpoint.take(trainer, self.history, prepared="0123456789ab", about=ABOUT)
+        snapshot = state.take(trainer, self.history, prepared="0123456789ab", about=ABOUT)
         checkpoint.write(URI(str(folder)), snapshot)
         self.history.append(trainer.run_epoch(2))
         self.weights = weights(trainer)
@@ -96,7 +97,7 @@ class TestRun:
 
     def test_resumed_run_is_equal_bit_by_bit(self, undisturbed: Run, digits: dict[str, Split]) -> None:
         resumed = resnet18(digits)
-        history = checkpoint.restore(URI(str(undisturbed.checkpoint)), resumed, prepared="0123456789ab", about=ABOUT)
+        history = state.restore(URI(str(undisturbed.checkpoint)), resumed, prepared="0123456789ab", about=ABOUT)
         torch.manual_seed(1)  # nothing may hang on the generator that gave the first weights
         assert [*history, resumed.run_epoch(2)] == undisturbed.history
         assert same(weights(resumed), undisturbed.weights)

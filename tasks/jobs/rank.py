@@ -1,0 +1,69 @@
+"""What each Ray Train worker runs."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import ray.train
+from ray.train import Checkpoint, CheckpointUploadMode
+from ray.train.torch import get_device, prepare_data_loader
+
+from storage import hooks, manifest
+from storage.uri import URI
+from tasks.jobs import driver, epochs, permanent, scale
+from tasks.jobs.spec import RANK, TrainSpec
+from tasks.jobs.watchdog import watched
+from tasks.learning.epoch import EpochMetrics
+
+prepare = functools.partial(prepare_data_loader, add_dist_sampler=False)
+"""Makes a DataLoader one whose batches are on the worker's device; which rows it gives is said already."""
+
+
+def train(config: dict[str, Any]) -> None:
+    """All epochs that are not done yet, a checkpoint after each.
+
+    An error that another try would meet again is left for the driver: Ray Train would try it all the same.
+    """
+    spec = TrainSpec.model_validate_json(config["spec"])
+    attempt = spec.scratch.child(config["attempt"])
+    if permanent.is_left(attempt):
+        return  # this is that other try
+    try:
+        with watched(limit_s=spec.stall_s) as beat:
+            _train(spec, attempt, threads=config["threads"], beat=beat)
+    except Exception as error:
+        cause = driver.root_cause(error)  # what Ray Data raised says its whole traceback
+        permanent.leave(attempt, cause)
+        if not isinstance(cause, permanent.COMMON):
+            raise
+
+
+def _train(spec: TrainSpec, attempt: URI, *, threads: int, beat: Callable[[], None]) -> None:
+    context = ray.train.get_context()
+    rank = hooks.rank = context.get_world_rank()
+    driver.say(RANK, rank=rank)
+    prepared = manifest.load(spec.source)
+    here = epochs.Place(
+        rank=rank,
+        world_size=context.get_world_size(),
+        device=get_device(),
+        threads=scale.threads_here(threads, sharing=context.get_local_world_size()),
+        prepare=prepare,
+        report=report,
+        beat=beat,
+    )
+    epochs.train(spec, prepared, attempt, here)
+
+
+def report(folder: URI, history: list[EpochMetrics]) -> None:
+    """Tell Ray Train, on every rank, of the checkpoint of the last epoch in `history`, which rank 0 wrote to `folder`.
+
+    It stays where it was written, with the patience that everything else is written with; Ray's own upload has seconds.
+    """
+    metrics = history[-1]
+    ray.train.report(
+        {"epoch": metrics.epoch, "validation_loss": metrics.validation_loss},
+        checkpoint=Checkpoint(str(folder)) if ray.train.get_context().get_world_rank() == 0 else None,
+        checkpoint_dir_name=folder.name,
+        checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
+    )
