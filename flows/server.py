@@ -9,19 +9,12 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from storage.uri import masked
 from tasks.child import Child
 
 _START_LIMIT_S = 120
-_SERVER = """
-import gc
-gc.disable()  # as in tasks.learning.imports, which need not be where this runs
-import prefect.server.api.server, uvicorn
-gc.freeze()
-gc.enable()
-uvicorn.main()
-"""
 _ASK_S = 5
 """How long a server may take to answer."""
 
@@ -51,8 +44,9 @@ def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }
-    command = [sys.executable, "-c", _SERVER, "--factory", "prefect.server.api.server:create_app"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", "--lifespan", "on"]
+    command = [sys.executable, str(Path(__file__).with_name("start_server.py")), "--factory"]
+    command += ["prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--log-level", "error", "--lifespan", "on"]
     child = Child(command, env=env)
     try:
         meanwhile()

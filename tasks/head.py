@@ -24,6 +24,8 @@ _RARELY = {
     "METRICS_RECORD_INTERVAL_S": "60",
     "RAY_metrics_report_interval_ms": "60000",
     "RAY_task_events_report_interval_ms": "10000",
+    "LOG_NAME_UPDATE_INTERVAL_S": "1",
+    "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",  # else it lists all log files ten times a second
 }
 """How often Ray looks at itself. Where all cores compute, whatever wakes up holds all of a step's threads back."""
 

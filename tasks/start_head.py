@@ -10,12 +10,25 @@ from typing import Any
 
 _HOOK = "RAY_START_HOOK"
 """Names what `ray start` calls with the parameters of the node that it is about to start."""
+_MODULES = ("JobHead", "NodeHead", "ReportHead", "StateHead", "UsageStatsHead")
+"""What the dashboard has: jobs, nodes, actors, logs and stack traces. Each of the others is a process, asked every
+second how it is: for Ray Serve, Prometheus, events, and of Ray Data and Ray Train figures that we do not gather."""
 
 
-def without_client_server(parameters: Any, _: bool) -> None:
-    """No server for `ray://` addresses, which nobody here uses: `ray start` has no option to that end."""
-    parameters.ray_client_server_port = None
+def prepare(parameters: Any, _: bool) -> None:
+    """Leave out what `ray start` has no option for: a server for `ray://` addresses, and parts of the dashboard."""
+    from ray._private import ray_constants, services
+
     del os.environ[_HOOK]
+    parameters.ray_client_server_port = None
+    start = services.start_ray_process
+
+    def started(command: list[str], process_type: str, *given: Any, **options: Any) -> Any:
+        if process_type == ray_constants.PROCESS_TYPE_DASHBOARD:
+            command = [*command, f"--modules-to-load={','.join(_MODULES)}"]
+        return start(command, process_type, *given, **options)
+
+    services.start_ray_process = started
 
 
 if __name__ == "__main__":
@@ -25,5 +38,5 @@ if __name__ == "__main__":
 
     gc.freeze()
     gc.enable()
-    os.environ[_HOOK] = "__main__.without_client_server"
+    os.environ[_HOOK] = "__main__.prepare"
     main()

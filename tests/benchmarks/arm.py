@@ -65,15 +65,19 @@ def alone(work: Callable[[], float], *, beside: str) -> Callable[[], float]:
         pids = [pid for pid, command in processes_with(beside).items() if "supervise.py" not in command]
         assert pids, f"no process has {beside}"
         try:
-            for pid in pids:
-                os.kill(pid, signal.SIGSTOP)
+            _signal(pids, signal.SIGSTOP)
             return work()
         finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
+            _signal(pids, signal.SIGCONT)
             time.sleep(_SETTLE_S)
 
     return undisturbed
+
+
+def _signal(pids: Sequence[int], number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):  # some last for a second
+            os.kill(pid, number)
 
 
 @contextlib.contextmanager

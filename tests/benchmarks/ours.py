@@ -1,10 +1,12 @@
-"""Our arm: the project's own training worker, under Ray Train as in a run, doing one piece of work when it is asked."""
+"""Our arm: the project's own training worker, on a Ray as in a run, doing one piece of work when it is asked."""
 
 import argparse
 import dataclasses
 import functools
 import itertools
 import os
+import shlex
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,14 +15,12 @@ from typing import Any
 import torch
 
 from storage import manifest
-from storage.uri import URI, DatasetURI
-from tasks.capacity import SPARE_CPUS
+from storage.uri import URI, DatasetURI, Root
+from tasks.cluster import session
 from tasks.jobs import rank as ray_train
 from tasks.jobs.epochs import Checkpoints, model_of, reporter
 from tasks.jobs.loaders import make_loader
-from tasks.jobs.trainer import LeanTrainer
 from tasks.jobs.watchdog import watched
-from tasks.jobs_api import JOB_ENV
 from tasks.learning import memory, recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision
@@ -28,6 +28,8 @@ from tasks.learning.recipes import Recipe
 from tests.benchmarks.arm import passed, serve
 
 LOADERS = ("resident", "streaming", "dataloader")
+_LOOK_S = 2.0
+"""How often a run looks at a job that takes minutes."""
 _EPOCHS = 1000
 """More than are ever asked for: the schedule has to know their number."""
 
@@ -117,13 +119,30 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--steps", type=int, help="at most so many in an epoch")
     given = parser.parse_args()
-    os.environ.update(JOB_ENV)
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    if "RAY_ADDRESS" in os.environ:
+        train(given)
+        return
+    with session(Root(given.scratch), wanted=True, workers=given.workers) as cluster:
+        client = cluster.connect()
+        arguments = shlex.join(sys.argv[1:])
+        job = client.submit_job(entrypoint=f"exec {sys.executable} -m tests.benchmarks.ours {arguments}")
+        while not client.get_job_status(job).is_terminal():
+            time.sleep(_LOOK_S)
+        raise SystemExit(client.get_job_logs(job)[-4000:])
+
+
+def train(given: argparse.Namespace) -> None:
+    """What a training's driver does."""
     import ray
     from ray.train import CheckpointConfig, RunConfig, ScalingConfig
 
+    from tasks.jobs import ray_data
+
     cores = os.cpu_count() or 1
-    ray.init(num_cpus=cores + SPARE_CPUS, object_store_memory=2**30, include_dashboard=False, logging_level="WARNING")
+    ray.init(logging_level="WARNING")
+    ray_data.configure(max_cpus=cores)
+    from tasks.jobs.trainer import LeanTrainer
+
     recipe = recipes.override(
         recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": given.batch_size, "precision": "auto"}
     )
