@@ -51,12 +51,22 @@ def test_wrong_import_is_noticed(layer: str, statement: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "module", ["storage.files", "storage.tables", "tasks.learning.recipes", "tasks.learning.datasets"]
+    "module",
+    [
+        *("storage.files", "storage.tables", "tasks.learning.recipes", "tasks.learning.datasets"),
+        *("tasks.jobs.train", "tasks.jobs.predict", "tasks.jobs.preprocess"),
+    ],
 )
 def test_cheap_module_takes_in_nothing_heavy(module: str) -> None:
     program = f"import sys, {module}; print(*{{'ray', 'torch', 'torchvision', 'prefect', 's3fs'}} & set(sys.modules))"
     answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert answer.stdout.split() == []
+
+
+def test_the_driver_of_a_training_needs_no_torch() -> None:
+    program = "import sys, tasks.jobs.trainer; print('ray' in sys.modules, 'torch' in sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert answer.stdout.split() == ["True", "False"]
 
 
 def _may_import(layer: str, name: str) -> bool:

@@ -20,7 +20,7 @@ from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, Root
 from tasks.learning import datasets, images
 from tasks.learning.datasets import mnist_sample
 from tests import mirrors
-from tests.runs import CHECKOUT, Run, await_that, lineage
+from tests.runs import CHECKOUT, Run, await_that, lineage, repeatedly
 from tests.s3 import Server
 
 _QUICK = ["--recipe", "mnist-sample-resnet18", "--set", "epochs=1", "--set", "precision=fp32", "--json"]
@@ -33,6 +33,8 @@ class Finished:
     folder: Path
     root: Root
     result: dict[str, Any]
+    commands: set[str]
+    """Of the processes that it started."""
 
     def again(self, *arguments: str) -> Run:
         """Another run on the same root."""
@@ -45,10 +47,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("finished")
     root = Root(str(folder / "root"))
     with mirrors.serve(mnist_sample.FOLDER) as mirror:
-        run = Run(*_QUICK, "--source", mirror.address, "--storage", str(root), folder=folder)
-        result = run.result()
+        run, commands = Run(*_QUICK, "--source", mirror.address, "--storage", str(root), folder=folder), set[str]()
+        with repeatedly(lambda: commands.update(run.processes().values()), interval_s=0.5):
+            result = run.result()
     assert all(file["url"].startswith(mirror.address) for file in result["source"]["files"])
-    return Finished(folder, root, result)
+    return Finished(folder, root, result, commands)
 
 
 def test_a_run_promotes_its_model_and_names_what_it_made(finished: Finished) -> None:
@@ -101,6 +104,13 @@ def test_the_report_shows_the_figures_of_the_evaluation_and_loads_nothing(finish
     assert finished.result["reason"] in page
     assert 'src="http' not in page
     assert "<script" not in page
+
+
+def test_a_local_ray_has_no_process_that_nobody_needs(finished: Finished) -> None:
+    usual = ["ray::RayTrainWorker", "ray::JobSupervisor", "ray-dashboard-JobHead", "gcs_server"]
+    spared = ["ray.util.client.server", "StatsActor", "AutoscalingCoordinator", "ray-dashboard-TrainHead"]
+    seen = {name for name in usual + spared for command in finished.commands if name in command}
+    assert seen == set(usual)
 
 
 def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finished) -> None:

@@ -11,7 +11,7 @@ from storage.manifest import Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import parts
 from tasks.learning import images
-from tasks.learning.loaders import MapStyleLoader, ResidentLoader
+from tasks.learning.loaders import MapStyleLoader, ResidentLoader, rows_of
 from tasks.learning.loop import Batch, Loader, mixed_seed
 from tasks.learning.recipes import Recipe
 
@@ -77,10 +77,11 @@ class StreamingLoader:
     def train_batches(self, *, epoch: int, batch_size: int) -> Iterator[Batch]:
         generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch, self.rank, 1))
         rows = min(_WINDOW_ROWS, _WINDOW_BYTES // math.prod(self.shape))
-        for pixels, labels in self._windows(max(1, rows // batch_size) * batch_size):
-            for chosen in torch.randperm(len(labels), generator=generator).split(batch_size):
+        for window in self._windows(max(1, rows // batch_size) * batch_size):
+            for chosen in torch.randperm(len(window[1]), generator=generator).split(batch_size):
                 if len(chosen) == batch_size:
-                    yield pixels[chosen].to(self.device), labels[chosen].to(self.device)
+                    pixels, labels = rows_of(window, chosen)
+                    yield pixels.to(self.device), labels.to(self.device)
 
     def validation_batches(self, *, batch_size: int) -> Iterator[Batch]:
         for pixels, labels in _blocks(self.uri, self.slices("validation"), self.shape):

@@ -1,0 +1,41 @@
+"""The garbage collector stays as it was found, and lets be what was imported without it."""
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from tasks.learning.imports import quickly
+
+
+@pytest.fixture
+def collector() -> Iterator[None]:
+    """Running, whatever a test does with it."""
+    gc.enable()
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+@pytest.mark.usefixtures("collector")
+class TestQuickly:
+    def test_nothing_is_collected_inside_and_again_outside(self) -> None:
+        with quickly():
+            assert not gc.isenabled()
+        assert gc.isenabled()
+
+    def test_what_came_in_is_not_looked_at_again(self) -> None:
+        with quickly():
+            imported: list[list[int]] = [[]]
+        assert not any(each is imported for each in gc.get_objects())
+
+    def test_a_failed_import_leaves_the_collector_on(self) -> None:
+        with pytest.raises(ImportError), quickly():
+            raise ImportError("no module named torch")
+        assert gc.isenabled()
+
+    def test_whoever_had_it_off_finds_it_off(self) -> None:
+        gc.disable()
+        with quickly():
+            pass
+        assert not gc.isenabled() and not gc.get_freeze_count()
