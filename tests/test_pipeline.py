@@ -33,8 +33,8 @@ class Finished:
     folder: Path
     root: Root
     result: dict[str, Any]
-    commands: set[str]
-    """Of the processes that it started."""
+    commands: dict[str, bool]
+    """Of the processes that it started, and whether they had torch."""
 
     def again(self, *arguments: str) -> Run:
         """Another run on the same root."""
@@ -47,8 +47,16 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("finished")
     root = Root(str(folder / "root"))
     with mirrors.serve(mnist_sample.FOLDER) as mirror:
-        run, commands = Run(*_QUICK, "--source", mirror.address, "--storage", str(root), folder=folder), set[str]()
-        with repeatedly(lambda: commands.update(run.processes().values()), interval_s=0.5):
+        run, commands = Run(*_QUICK, "--source", mirror.address, "--storage", str(root), folder=folder), {}
+
+        def look() -> None:
+            for pid, command in run.processes().items():
+                with contextlib.suppress(OSError):
+                    commands[command] = "libtorch" in Path(f"/proc/{pid}/maps").read_text() or commands.get(
+                        command, False
+                    )
+
+        with repeatedly(look, interval_s=0.5):
             result = run.result()
     assert all(file["url"].startswith(mirror.address) for file in result["source"]["files"])
     return Finished(folder, root, result, commands)
@@ -111,6 +119,12 @@ def test_a_local_ray_has_no_process_that_nobody_needs(finished: Finished) -> Non
     spared = ["ray.util.client.server", "StatsActor", "AutoscalingCoordinator", "ray-dashboard-TrainHead"]
     seen = {name for name in usual + spared for command in finished.commands if name in command}
     assert seen == set(usual)
+
+
+def test_the_driver_of_a_training_has_no_torch_as_its_worker_does(finished: Finished) -> None:
+    named = {"-m tasks.jobs.train ": False, "ray::RayTrainWorker": True}
+    for name, has_torch in named.items():
+        assert {found for command, found in finished.commands.items() if name in command} == {has_torch}
 
 
 def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finished) -> None:

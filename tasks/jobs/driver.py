@@ -23,6 +23,8 @@ PERMANENT = (
 )
 """Errors that the same call would meet again: nothing is gained by trying again."""
 
+_LAST_LINES_S = 0.2
+"""How long the last lines that workers print may be on their way: Ray looks for them ten times a second."""
 _said_at = float("-inf")
 _listener: Callable[[str], None] | None = None
 """Takes the lines of the stage that runs in this process, if one does; else they are printed."""
@@ -64,7 +66,8 @@ def _work_on_ray(spec: JobSpec) -> None:
     ray.init(logging_level="WARNING")
     ray_data.configure(max_cpus=spec.threads)
     engine.work(spec, OnRay(threads=spec.threads))
-    ray.shutdown()  # as the interpreter ends, it would wait half a second for lines that workers print
+    time.sleep(_LAST_LINES_S)
+    ray.shutdown()  # else the end of the interpreter does this, after half a second
 
 
 @contextlib.contextmanager

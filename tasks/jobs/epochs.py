@@ -18,6 +18,7 @@ from tasks.jobs.loaders import make_loader
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import checkpoint, images, memory, state
 from tasks.learning.epoch import EpochMetrics
+from tasks.learning.imports import quickly
 from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
@@ -75,10 +76,12 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> Non
         device=here.device,
         prepare=here.prepare,
     )
-    model = Classifier(model_of(recipe, prepared))
+    with quickly():  # most models are, or are made from, torchvision's
+        model = Classifier(model_of(recipe, prepared))
     if spec.beginning:
         state.begin_with(model, spec.beginning)
     trainer = Trainer(recipe, model, loader, precision=precision, device=here.device, most_steps=most_steps)
+    assert trainer.world_size == here.world_size, "the workers do not know of each other"
     driver.tell(f"{recipe.model} on {kind}, {precision}, {threads} threads, {loader.num_train_rows():,} training rows")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * state.size_of(trainer))
     history = _resume(spec, trainer, about)

@@ -9,7 +9,7 @@ from ray.data import ActorPoolStrategy, Dataset
 
 from storage.manifest import File
 from storage.uri import DatasetURI
-from tasks.jobs import parts, scale
+from tasks.jobs import parts, scale, train
 from tasks.jobs.engine import Function, Route, Row, send
 from tasks.jobs.spec import PredictSpec, TrainSpec
 
@@ -62,8 +62,6 @@ class OnRay:
         yield from done.iter_rows()
 
     def train(self, spec: TrainSpec) -> None:
-        from tasks.jobs import train  # torch: the drivers of other stages do without
-
         train.run(spec)
 
 

@@ -55,7 +55,10 @@ def _kind(error: BaseException) -> type[Exception] | None:
     """As which of the permanent errors `error` is told, none when another try may end otherwise."""
     if files.is_disk_full(error):
         return files.DiskFull
-    named = isinstance(error, MemoryError) or type(error).__name__ == OutOfMemoryError.__name__
-    if named or "can't allocate memory" in str(error):  # how torch says it on a CPU
+    kind = type(error)
+    of_torch = kind.__name__ == OutOfMemoryError.__name__ and kind.__module__.partition(".")[0] == "torch"
+    if (
+        of_torch or isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+    ):  # how torch says it on a CPU
         return OutOfMemoryError
     return next((kind for kind in _KINDS if isinstance(error, kind)), None)

@@ -71,8 +71,8 @@ class Predictor:
         with quickly():
             from tasks.learning.inference import Inference  # torch: the driver does without
 
-        self.spec = PredictSpec.model_validate_json(spec)
-        self.inference = Inference(self.spec.model, threads=scale.threads_here(threads, sharing=sharing))
+            self.spec = PredictSpec.model_validate_json(spec)
+            self.inference = Inference(self.spec.model, threads=scale.threads_here(threads, sharing=sharing))
         self._there: dict[str, list[str]] = {}
         """What each split's folder held when this one first looked."""
 

@@ -1,7 +1,7 @@
 """How a job's driver sets up Ray Data."""
 
-import functools
 import logging
+import sys
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -14,13 +14,15 @@ from ray.data._internal.execution.operators.shuffle_operators import shuffle_red
 
 _SHUFFLED_AT_ONCE = 2**25
 """Bytes of rows that a local Ray collects before it compresses and sends them on; Ray by itself waits for 1 GiB."""
+_TRAIN = "ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_client"
+"""The module of Ray Train's that asks the same actor."""
 
 
 def configure(*, max_cpus: int | None) -> None:
     """Deterministic order everywhere, no progress bars or plans among the job's own lines.
 
-    Comes before anything of Ray Train's. `max_cpus` is for a local Ray: no more tasks at once than it has cores, and as
-    few processes as can be: each takes seconds to start, and wakes up a hundred times a second as long as it lives.
+    `max_cpus` is for a local Ray: no more tasks at once than it has cores, and as few processes as can be. Each takes
+    seconds to start, and wakes up a hundred times a second as long as it lives.
     """
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
@@ -36,7 +38,9 @@ def configure(*, max_cpus: int | None) -> None:
     hash_shuffle_v2._SHUFFLE_MAP_RUNTIME_ENV.clear()
     shuffle_reduce_operator._SHUFFLE_REDUCE_RUNTIME_ENV.clear()
     # Two actors that would outlive the job: what shares a cluster among many, and figures for the dashboard.
-    coordinator.get_or_create_autoscaling_coordinator = _coordinator
+    here = _Here(_Coordinator(send_resources_request=lambda *_: None))  # nobody to ask for more
+    for module in filter(None, [coordinator, sys.modules.get(_TRAIN)]):
+        module.get_or_create_autoscaling_coordinator = lambda: here  # type: ignore[attr-defined]
     for name in ("update_execution_metrics", "update_iteration_metrics", "register_dataset_to_stats_actor"):
         setattr(stats._StatsManager, name, lambda *_, **__: None)
     stats._StatsManager.gen_dataset_id_from_stats_actor = lambda: uuid4().hex
@@ -55,6 +59,5 @@ class _Here:
         return SimpleNamespace(remote=remote)
 
 
-@functools.cache
-def _coordinator() -> _Here:
-    return _Here(coordinator._AutoscalingCoordinatorActor(send_resources_request=lambda *_: None))  # nobody to ask
+class _Coordinator(coordinator._AutoscalingCoordinatorActor):
+    TICK_INTERVAL_S = 10**9  # it would look for nodes that come and go

@@ -22,10 +22,10 @@ def run(spec: TrainSpec) -> None:
     Raises `ValueError` for what the cluster can never give and for a checkpoint that belongs to another run,
     `NonFiniteLoss` when training diverges.
     """
-    with quickly():  # not before Ray Data was set up, whose parts Ray Train uses
+    with quickly():
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
-        from tasks.jobs.trainer import LeanTrainer, ProcessGroup
+        from tasks.jobs.trainer import LeanTrainer
 
     started = time.monotonic()
     given = scale.resolve(spec.workers, threads=spec.threads, nodes=scale.nodes(), needs=spec.needs)
@@ -48,7 +48,7 @@ def run(spec: TrainSpec) -> None:
             resources_per_worker={"CPU": given.cpus} | ({"GPU": 1} if given.use_gpu else {}),
             accelerator_type=spec.needs.accelerator_type or None,
         ),
-        backend_config=ProcessGroup(timeout_s=max(1, int(spec.stall_s))),
+        timeout_s=max(1, int(spec.stall_s)),
         run_config=RunConfig(
             name=attempt,
             storage_path=str(spec.scratch),

@@ -22,9 +22,12 @@ _GIVE_UP_S = 1.5
 class LeanTrainer(DataParallelTrainer):
     """Controls its workers from this process, and starts no actor that nobody here has work for.
 
-    Each process more takes seconds to start, one after the other, and wakes up a hundred times a second beside the
+    `timeout_s` is for how long workers wait for each other in a collective. Each process more takes seconds to start, one after the other, and wakes up a hundred times a second beside the
     training. A controller that dies ends its job in either way, and with it the workers and what they held.
     """
+
+    def __init__(self, *positional: Any, timeout_s: int = 1800, **named: Any) -> None:
+        super().__init__(*positional, backend_config=_ProcessGroup(timeout_s=timeout_s), **named)
 
     def _initialize_and_run_controller(self, **given: Any) -> Result:
         controller = Controller(**given)
@@ -52,13 +55,13 @@ class LeanTrainer(DataParallelTrainer):
         return [each for each in super()._create_default_callbacks() if type(each).__name__ not in _UNNEEDED]
 
 
-class ProcessGroup(BackendConfig):
+class _ProcessGroup(BackendConfig):
     """The process group that Ray Train's `TorchConfig` sets up, where there is anybody to talk to.
 
     One worker has nobody: neither it nor this process, which then needs no torch at all, waits for any set-up.
     """
 
-    def __init__(self, *, timeout_s: int = 1800) -> None:
+    def __init__(self, *, timeout_s: int) -> None:
         self.timeout_s = timeout_s
 
     @property

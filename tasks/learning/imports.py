@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quickly() -> Iterator[None]:
-    """Nothing is collected inside the context, and what came in is not looked at again: imports stay as they are.
+    """Nothing is collected inside the context, and nothing that lives at its end is ever looked at again.
 
-    Python's garbage collector would go through all of torch, Ray or Prefect dozens of times while it is imported: with
-    it that takes 1.2 times as long (medians of six imports each).
+    For processes of our own, at their start. Python's garbage collector would go through all of torch, Ray or Prefect
+    dozens of times while it is imported: that takes 1.2 times as long (medians of six imports each).
     """
     was_enabled = gc.isenabled()
     gc.disable()

@@ -1,6 +1,7 @@
 """Our arm: the project's own training worker, on a Ray as in a run, doing one piece of work when it is asked."""
 
 import argparse
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -17,7 +18,6 @@ import torch
 from storage import manifest
 from storage.uri import URI, DatasetURI, Root
 from tasks.cluster import session
-from tasks.jobs import rank as ray_train
 from tasks.jobs.epochs import Checkpoints, model_of, reporter
 from tasks.jobs.loaders import make_loader
 from tasks.jobs.watchdog import watched
@@ -59,6 +59,8 @@ def work(config: dict[str, Any]) -> None:
     """What each worker does."""
     import ray.train
 
+    from tasks.jobs import rank as ray_train
+
     recipe, uri, scratch = Recipe(**config["recipe"]), DatasetURI(config["prepared"]), URI(config["scratch"])
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
@@ -77,6 +79,7 @@ def work(config: dict[str, Any]) -> None:
     loader = Timed(loaders["resident"])
     model = Classifier(model_of(recipe, prepared))
     trainer = Trainer(recipe, model, loader, precision=precision, device=device, most_steps=config["steps"])
+    assert trainer.world_size == world_size
     resolved = {"workers": world_size, "device": "cpu", "precision": precision, "threads": config["threads"]}
     history: list[Any] = []
     aside = ThreadPoolExecutor(1)
@@ -126,9 +129,15 @@ def main() -> None:
         client = cluster.connect()
         arguments = shlex.join(sys.argv[1:])
         job = client.submit_job(entrypoint=f"exec {sys.executable} -m tests.benchmarks.ours {arguments}")
-        while not client.get_job_status(job).is_terminal():
+        status = client.get_job_status(job)
+        while not status.is_terminal():
             time.sleep(_LOOK_S)
-        raise SystemExit(client.get_job_logs(job)[-4000:])
+            with contextlib.suppress(
+                OSError, RuntimeError
+            ):  # Ray stands still while others are timed, and so does this
+                status = client.get_job_status(job)
+        if status != "SUCCEEDED":
+            raise SystemExit(client.get_job_logs(job)[-4000:])
 
 
 def train(given: argparse.Namespace) -> None:
@@ -137,12 +146,11 @@ def train(given: argparse.Namespace) -> None:
     from ray.train import CheckpointConfig, RunConfig, ScalingConfig
 
     from tasks.jobs import ray_data
+    from tasks.jobs.trainer import LeanTrainer
 
     cores = os.cpu_count() or 1
     ray.init(logging_level="WARNING")
     ray_data.configure(max_cpus=cores)
-    from tasks.jobs.trainer import LeanTrainer
-
     recipe = recipes.override(
         recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": given.batch_size, "precision": "auto"}
     )

@@ -125,13 +125,14 @@ def test_memory_that_does_not_suffice_is_permanent_and_any_other_error_is_not(
     prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = raw.to_train(Root(str(tmp_path)), prepared)
-    for message, kind, told in (
-        ("DefaultCPUAllocator: can't allocate memory", JobRefused, "OutOfMemoryError: DefaultCPU"),
-        ("something else", JobFailed, "RuntimeError: something else"),
+    for error, kind, told in (
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), JobRefused, "OutOfMemoryError: DefaultCPU"),
+        (torch.OutOfMemoryError("CUDA out of memory"), JobRefused, "OutOfMemoryError: CUDA out of memory"),
+        (RuntimeError("something else"), JobFailed, "RuntimeError: something else"),
     ):
 
-        def fails(*_: Any, message: str = message, **__: Any) -> None:
-            raise RuntimeError(message)
+        def fails(*_: Any, error: Exception = error, **__: Any) -> None:
+            raise error
 
         monkeypatch.setattr(epochs, "model_of", fails)
         with pytest.raises(kind, match=f"^{told}") as caught:

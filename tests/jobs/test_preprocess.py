@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import ray
+from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as coordinator
 
 from storage import files, manifest, tables
 from storage.manifest import File, Manifest
@@ -33,6 +34,8 @@ def local_ray() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("RAY_ADDRESS", raising=False)
         ray.init(num_cpus=2, include_dashboard=False, logging_level="WARNING", object_store_memory=10**8)
+        # What would else point to this Ray after its end.
+        patch.setattr(coordinator, coordinator.get_or_create_autoscaling_coordinator.__name__, None)
         ray_data.configure(max_cpus=2)
         yield
         ray.shutdown()

@@ -12,6 +12,7 @@ from tasks.learning.imports import quickly
 def collector() -> Iterator[None]:
     """Running, whatever a test does with it."""
     gc.enable()
+    gc.unfreeze()
     yield
     gc.unfreeze()
     gc.enable()

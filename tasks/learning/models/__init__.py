@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from storage.uri import is_name
 from tasks.learning import code
-from tasks.learning.imports import quickly
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,8 +43,7 @@ def build(name: str, *, image_shape: Sequence[int], num_classes: int) -> "nn.Mod
     if code.is_reference(name):
         return _own(name, image_shape=image_shape, num_classes=num_classes)
     if name in known():
-        with quickly():
-            module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
+        module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
         model: nn.Module = module.build(image_shape=image_shape, num_classes=num_classes)
         return model
     from torchvision.models import get_model
