@@ -47,14 +47,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("finished")
     root = Root(str(folder / "root"))
     with mirrors.serve(mnist_sample.FOLDER) as mirror:
-        run, commands = Run(*_QUICK, "--source", mirror.address, "--storage", str(root), folder=folder), {}
+        run = Run(*_QUICK, "--source", mirror.address, "--storage", str(root), folder=folder)
+        commands: dict[str, bool] = {}
 
         def look() -> None:
             for pid, command in run.processes().items():
                 with contextlib.suppress(OSError):
-                    commands[command] = "libtorch" in Path(f"/proc/{pid}/maps").read_text() or commands.get(
-                        command, False
-                    )
+                    has_torch = "libtorch" in Path(f"/proc/{pid}/maps").read_text()
+                    commands[command] = has_torch or commands.get(command, False)
 
         with repeatedly(look, interval_s=0.5):
             result = run.result()

@@ -57,8 +57,7 @@ def _kind(error: BaseException) -> type[Exception] | None:
         return files.DiskFull
     kind = type(error)
     of_torch = kind.__name__ == OutOfMemoryError.__name__ and kind.__module__.partition(".")[0] == "torch"
-    if (
-        of_torch or isinstance(error, MemoryError) or "can't allocate memory" in str(error)
-    ):  # how torch says it on a CPU
+    on_cpu = "can't allocate memory" in str(error)  # how torch says it there
+    if of_torch or on_cpu or isinstance(error, MemoryError):
         return OutOfMemoryError
     return next((kind for kind in _KINDS if isinstance(error, kind)), None)

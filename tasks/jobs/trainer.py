@@ -22,8 +22,9 @@ _GIVE_UP_S = 1.5
 class LeanTrainer(DataParallelTrainer):
     """Controls its workers from this process, and starts no actor that nobody here has work for.
 
-    `timeout_s` is for how long workers wait for each other in a collective. Each process more takes seconds to start, one after the other, and wakes up a hundred times a second beside the
-    training. A controller that dies ends its job in either way, and with it the workers and what they held.
+    `timeout_s` is for how long workers wait for each other in a collective. Each process more takes seconds to start,
+    one after the other, and wakes up a hundred times a second beside the training. A controller that dies ends its job
+    in either way, and with it the workers and what they held.
     """
 
     def __init__(self, *positional: Any, timeout_s: int = 1800, **named: Any) -> None:

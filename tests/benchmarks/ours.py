@@ -132,9 +132,7 @@ def main() -> None:
         status = client.get_job_status(job)
         while not status.is_terminal():
             time.sleep(_LOOK_S)
-            with contextlib.suppress(
-                OSError, RuntimeError
-            ):  # Ray stands still while others are timed, and so does this
+            with contextlib.suppress(OSError, RuntimeError):  # Ray stands still while others are timed
                 status = client.get_job_status(job)
         if status != "SUCCEEDED":
             raise SystemExit(client.get_job_logs(job)[-4000:])
