@@ -1,11 +1,11 @@
 """`ray start` for a Ray of our own, which starts less and sooner: `python start_head.py start --head ...`.
 
-Never imported by the pipeline, and runs where that is not installed.
+Never imported by the pipeline.
 """
 
-import gc
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 _HOOK = "RAY_START_HOOK"
@@ -32,11 +32,11 @@ def prepare(parameters: Any, _: bool) -> None:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # this folder, whose modules are not top-level ones
-    gc.disable()  # as in tasks.learning.imports
-    from ray.scripts.scripts import main
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)  # this folder's modules are not top-level ones
+    from tasks.learning.imports import quickly
 
-    gc.freeze()
-    gc.enable()
+    with quickly():
+        from ray.scripts.scripts import main
+
     os.environ[_HOOK] = "__main__.prepare"
     main()

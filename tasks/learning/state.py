@@ -33,6 +33,11 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about:
     return Snapshot(meta=meta, weights=_weights(trainer), training=_training_state(trainer))
 
 
+def size_of(trainer: Trainer) -> int:
+    """About how many bytes a checkpoint of `trainer` takes."""
+    return _STATES * sum(parameter.nbytes for parameter in trainer.model.parameters())
+
+
 def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:
     """Put `trainer` in the state that was written to `uri`; returns the history so far.
 
@@ -86,8 +91,3 @@ def _weights(trainer: Trainer) -> bytes:
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in trainer.model.state_dict().items()}
     content: bytes = safetensors.torch.save(state)
     return content
-
-
-def size_of(trainer: Trainer) -> int:
-    """About how many bytes a checkpoint of `trainer` takes."""
-    return _STATES * sum(parameter.nbytes for parameter in trainer.model.parameters())

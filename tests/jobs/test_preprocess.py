@@ -35,7 +35,7 @@ def local_ray() -> Iterator[None]:
         patch.delenv("RAY_ADDRESS", raising=False)
         ray.init(num_cpus=2, include_dashboard=False, logging_level="WARNING", object_store_memory=10**8)
         # What would else point to this Ray after its end.
-        patch.setattr(coordinator, coordinator.get_or_create_autoscaling_coordinator.__name__, None)
+        patch.setattr(coordinator, "get_or_create_autoscaling_coordinator", None)
         ray_data.configure(max_cpus=2)
         yield
         ray.shutdown()
