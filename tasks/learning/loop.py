@@ -16,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tasks.learning.epoch import EpochMetrics, NonFiniteLoss, check_steps, local_batch_size
 from tasks.learning.modeling import Classifier, autocast, flipped, place, shifted
+from tasks.learning.optimizer import AdamW
 from tasks.learning.recipes import Recipe
 
 Batch = tuple[Tensor, Tensor]
@@ -63,7 +64,7 @@ class Trainer:
         self.steps_per_epoch = min(_all_reduced_min(steps, device), most_steps or sys.maxsize)
         num_rows = loader.num_train_rows()
         check_steps(self.steps_per_epoch, batch_size=recipe.batch_size, world_size=self.world_size, num_rows=num_rows)
-        self.optimizer = torch.optim.AdamW(
+        self.optimizer = AdamW(
             self.model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
         )
         total_steps = self.steps_per_epoch * recipe.epochs

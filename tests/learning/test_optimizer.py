@@ -1,0 +1,54 @@
+"""AdamW for weights in channels last: torch's own bits, without its copies."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.profiler import profile
+
+from tasks.learning.optimizer import AdamW
+
+
+def test_weights_and_state_are_to_the_bit_those_of_torchs_adamw() -> None:
+    some, state = _after_steps(AdamW)
+    others, others_state = _after_steps(torch.optim.AdamW)
+    assert all(torch.equal(one, other) for one, other in zip(some, others, strict=True))
+    for number, values in others_state.items():
+        assert all(torch.equal(state[number][name], value) for name, value in values.items())
+        assert all(state[number][name].stride() == value.stride() for name, value in values.items())
+
+
+@pytest.mark.parametrize(
+    ("kind", "copies"),
+    [pytest.param(AdamW, False, id="ours"), pytest.param(torch.optim.AdamW, True, id="torch's, else ours can go")],
+)
+def test_a_step_copies_no_weights(kind: type[torch.optim.AdamW], copies: bool) -> None:
+    weights = _weights()
+    optimizer = kind(weights, fused=True)
+    _give_gradients(weights, step=0)
+    optimizer.step()
+    with profile() as profiled:
+        optimizer.step()
+    assert any(event.name == "aten::clone" for event in profiled.events()) is copies
+
+
+def _after_steps(kind: type[torch.optim.AdamW]) -> tuple[list[Tensor], dict[int, dict[str, Tensor]]]:
+    weights = _weights()
+    optimizer = kind(weights, lr=0.01, weight_decay=0.1, fused=True)
+    for step in range(5):
+        _give_gradients(weights, step=step)
+        optimizer.step()
+    return [weight.detach() for weight in weights], optimizer.state_dict()["state"]
+
+
+def _weights() -> list[nn.Parameter]:
+    """Of convolutions in channels last, one by one pixel and of one channel too; of a layer and its bias."""
+    torch.manual_seed(0)
+    shapes = [(16, 8, 3, 3), (16, 8, 1, 1), (8, 1, 7, 7), (10, 16), (10,)]
+    tensors = [torch.randn(shape) for shape in shapes]
+    return [nn.Parameter(each.to(memory_format=torch.channels_last) if each.dim() == 4 else each) for each in tensors]
+
+
+def _give_gradients(weights: list[nn.Parameter], *, step: int) -> None:
+    torch.manual_seed(step + 1)
+    for weight in weights:
+        weight.grad = torch.empty_like(weight).copy_(torch.randn(weight.shape))
