@@ -32,7 +32,9 @@ GRACE_S = 60
 """How much longer than its deadline a stage may take that runs a job: the job minds the deadline itself."""
 _ROOT_DIGITS = 8
 _POLL_S, _LONGEST_POLL_S, _POLL_SHARE = 0.25, 2.0, 0.02
-"""How often a job is looked at: the longer it runs, the more rarely, since each look keeps half of Ray busy."""
+"""How often Ray is asked about a job: the longer it runs, the more rarely, since each answer keeps half of Ray busy."""
+_LONGEST_LOCAL_POLL_S = 10.0
+"""The same for a local job, whose log is a file here: from that it is known when the job ends, unless it is killed."""
 _SILENCE_S = 60
 """After how long without an answer from Ray a job is taken for lost."""
 _LOCAL_ENV = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
@@ -69,6 +71,7 @@ class Cluster:
         self._client: JobSubmissionClient | None = None
         self._address = os.environ.get("RAY_ADDRESS", "")
         self._local = not self._address
+        self._logs = Path()
         self._how_to_log_in = ""
         if wanted and self._local:
             self._start()
@@ -127,6 +130,7 @@ class Cluster:
         token = Path(folder, "token")
         token.touch(mode=0o600)
         token.write_text(os.environ["RAY_AUTH_TOKEN"] + "\n")
+        self._logs = Path(folder, "ray", "session_latest", "logs")
         self._how_to_log_in = f"; it asks for the token in {token}"
 
     def connect(self) -> "JobSubmissionClient":
@@ -193,7 +197,8 @@ class Cluster:
         while True:
             try:
                 status = client.get_job_status(job)
-                follower.read(client.get_job_logs(job), ended=status.is_terminal())
+                log = self._log(job) if self._local else client.get_job_logs(job)
+                follower.read(log, ended=status.is_terminal())
             except (OSError, RuntimeError) as error:
                 if (self._child and not self._child.running) or time.monotonic() - answered > _SILENCE_S:
                     raise JobFailed(f"Ray does not answer any more while job {job} runs: {error}") from error
@@ -206,12 +211,31 @@ class Cluster:
                 raise DeadlineExceeded(
                     f"{job}: not done within {deadline_s:.0f} s; give it longer with --deadline MINUTES"
                 )
-            time.sleep(min(_LONGEST_POLL_S, max(_POLL_S, (time.monotonic() - begun) * _POLL_SHARE)))
+            self._wait(job, follower, (time.monotonic() - begun) * _POLL_SHARE)
         if status != "SUCCEEDED":
             reason = ""
             with contextlib.suppress(OSError, RuntimeError):
                 reason = f": {client.get_job_info(job).message}"
             raise follower.error(f"job {job} ended {status}{reason}")
+
+    def _wait(self, job: str, follower: Follower, seconds: float) -> None:
+        """Wait about as long, or until a local job ends; what that one writes meanwhile is followed."""
+        if not self._local:
+            time.sleep(min(_LONGEST_POLL_S, max(_POLL_S, seconds)))
+            return
+        until = time.monotonic() + min(_LONGEST_LOCAL_POLL_S, seconds)
+        while True:
+            time.sleep(_POLL_S)
+            follower.read(self._log(job), ended=False)
+            if follower.ended or time.monotonic() > until or not (self._child and self._child.running):
+                return
+
+    def _log(self, job: str) -> str:
+        """What a local job has written so far."""
+        try:
+            return (self._logs / f"job-driver-{job}.log").read_text(errors="replace")
+        except FileNotFoundError:
+            return ""
 
 
 _early: Cluster | None = None

@@ -6,7 +6,7 @@ import re
 import time
 from typing import Any
 
-from tasks.jobs.spec import ERROR, PROGRESS, RANK
+from tasks.jobs.spec import ENDED, ERROR, PROGRESS, RANK
 from tasks.progress import ProgressArtifact
 from tasks.stage import logger
 
@@ -42,6 +42,9 @@ class JobRefused(JobFailed):
 
 class Follower:
     """Turns a growing job log into log records, in order: progress, what workers print, and at the end the error."""
+
+    ended = False
+    """Whether the job has said that nothing more comes."""
 
     def __init__(self, stage: str) -> None:
         self._artifact = ProgressArtifact(stage)
@@ -83,6 +86,8 @@ class Follower:
                 self._ranks[worker["process"]] = content["rank"]
         elif ERROR in line:
             self._error = _json_after(ERROR, line) or self._error
+        elif line == ENDED:
+            self.ended = True
         elif _CHATTER.search(line):
             logger().debug("%s", line)
         else:

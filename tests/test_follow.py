@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from tasks.follow import Follower, JobFailed, JobRefused
-from tasks.jobs.spec import ERROR, PROGRESS, RANK
+from tasks.jobs.spec import ENDED, ERROR, PROGRESS, RANK
 
 _WORKER = "(RayTrainWorker pid=4711)"
 _OTHER = "(RayTrainWorker pid=4711, ip=10.0.0.2)"
@@ -59,6 +59,16 @@ def test_warnings_of_a_users_code_are_warnings_and_those_of_libraries_are_chatte
     log = f"{_WORKER} /code/my_model.py:3: UserWarning: odd\n{_WORKER}   warnings.warn('odd')\n"
     log += f"{_WORKER} /env/site-packages/torch/x.py:1: FutureWarning: soon\n"
     assert _followed(log, caplog, level=logging.WARNING) == [f"{_WORKER} /code/my_model.py:3: UserWarning: odd"]
+
+
+def test_a_job_has_ended_once_it_says_so_which_nobody_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    follower = Follower("train")
+    with caplog.at_level(logging.INFO, logger="pipeline"):
+        follower.read(f"{_WORKER} {ENDED}\n", ended=False)  # a worker's is none of the job's
+        assert not follower.ended
+        follower.read(f"{_WORKER} {ENDED}\n{ENDED}\n", ended=False)
+    assert follower.ended
+    assert [record.getMessage() for record in caplog.records] == [f"{_WORKER} {ENDED}"]
 
 
 @pytest.mark.parametrize(("permanent", "kind"), [(True, JobRefused), (False, JobFailed)])

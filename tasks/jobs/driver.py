@@ -14,7 +14,7 @@ from storage.hooks import reached
 from storage.lease import Lease
 from storage.uri import URI, Root
 from tasks.jobs.deadline import deadline
-from tasks.jobs.spec import ERROR, JOB_NAME, PROGRESS, JobSpec
+from tasks.jobs.spec import ENDED, ERROR, JOB_NAME, PROGRESS, JobSpec
 from tasks.learning.imports import quickly
 
 PERMANENT = (
@@ -52,6 +52,8 @@ def main(stage: str, spec_type: type[JobSpec]) -> None:
     except Exception as error:
         say(ERROR, **described(error))
         raise SystemExit(1) from error
+    finally:
+        tell(ENDED)
 
 
 def _work_on_ray(spec: JobSpec) -> None:

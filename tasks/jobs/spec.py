@@ -24,6 +24,8 @@ RANK = "::rank "
 """Starts the line of a job's log in which a training worker tells its rank as JSON."""
 ERROR = "::error "
 """Starts a line of a job's log that holds the error that ended it as JSON: type, message, permanent."""
+ENDED = "::ended"
+"""The line of a job's log that says that nothing more comes; a job that is killed does not get so far."""
 
 NODES = "::nodes "
 """Starts the line of a job's log that holds what every node says of itself as JSON: a list of `Node`."""

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from storage.uri import Root
-from tasks.jobs.spec import PreprocessSpec
+from tasks.jobs.spec import ENDED, PreprocessSpec
 from tests.runs import CHECKOUT
 
 
@@ -26,4 +26,5 @@ def test_a_job_run_by_hand_ends_plainly_and_leaves_no_token_that_others_can_read
     )
     assert job.returncode == 1
     assert f"{missing} is not committed" in job.stdout
+    assert job.stdout.endswith(f"{ENDED}\n")
     assert not (tmp_path / ".ray").exists()
