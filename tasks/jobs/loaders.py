@@ -11,7 +11,7 @@ from storage.manifest import Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import parts
 from tasks.learning import images
-from tasks.learning.loaders import MapStyleLoader, ResidentLoader, rows_of
+from tasks.learning.loaders import MapStyleLoader, ResidentLoader, rows_of, to_device
 from tasks.learning.loop import Batch, Loader, mixed_seed
 from tasks.learning.recipes import Recipe
 
@@ -78,17 +78,17 @@ class StreamingLoader:
         generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch, self.rank, 1))
         rows = min(_WINDOW_ROWS, _WINDOW_BYTES // math.prod(self.shape))
         for window in self._windows(max(1, rows // batch_size) * batch_size):
-            for chosen in torch.randperm(len(window[1]), generator=generator).split(batch_size):
+            there = to_device(self.device, window)  # whole: one copy, and batches are gathered where they are used
+            order = torch.randperm(len(window[1]), generator=generator).to(self.device)
+            for chosen in order.split(batch_size):
                 if len(chosen) == batch_size:
-                    pixels, labels = rows_of(window, chosen)
-                    yield pixels.to(self.device), labels.to(self.device)
+                    yield rows_of(there, chosen)
 
     def validation_batches(self, *, batch_size: int) -> Iterator[Batch]:
         for pixels, labels in _blocks(self.uri, self.slices("validation"), self.shape):
             for start in range(0, len(labels), batch_size):
                 some = pixels[start : start + batch_size], labels[start : start + batch_size]
-                images_, numbers = _tensors([some], num_rows=len(some[1]), shape=self.shape)
-                yield images_.to(self.device), numbers.to(self.device)
+                yield to_device(self.device, _tensors([some], num_rows=len(some[1]), shape=self.shape))
 
     def _windows(self, size: int) -> Iterator[Batch]:
         """The shard's rows in their order, in pieces of `size`; the last one is what remains."""

@@ -17,8 +17,8 @@ class ResidentLoader:
     """
 
     def __init__(self, train: Batch, validation: Batch, *, seed: int, rank: int, device: torch.device) -> None:
-        self.train = _to(device, train)
-        self.validation = _to(device, validation)
+        self.train = to_device(device, train)
+        self.validation = to_device(device, validation)
         self.seed, self.rank = seed, rank
 
     def num_train_rows(self) -> int:
@@ -83,5 +83,6 @@ def rows_of(batch: Batch, chosen: Tensor) -> Batch:
     return batch[0].index_select(0, chosen), batch[1].index_select(0, chosen)
 
 
-def _to(device: torch.device, batch: Batch) -> tuple[Tensor, Tensor]:
+def to_device(device: torch.device, batch: Batch) -> Batch:
+    """`batch` on `device`; itself when it is there."""
     return batch[0].to(device), batch[1].to(device)

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from storage import manifest, tables
 from storage.uri import DatasetURI
+from tasks.jobs.loaders import make_loader
 from tasks.learning import images
+from tasks.learning.recipes import Recipe
 from tests.runs import CHECKOUT
 
 _SHAPE = (128, 128, 1)
@@ -81,3 +84,21 @@ def test_a_dataset_larger_than_memory_is_streamed_row_by_row_once(large: Dataset
 
 def test_that_memory_does_not_hold_it(large: DatasetURI) -> None:
     assert feed("resident", large) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("kind", ["streaming", "resident"])
+def test_every_batch_is_on_the_device_that_computes(large: DatasetURI, kind: str) -> None:
+    recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1, loader=kind)
+    loader = make_loader(
+        recipe,
+        large,
+        manifest.load(large),
+        rank=0,
+        world_size=1,
+        device=torch.device("meta"),
+        prepare=lambda loader: loader,
+    )
+    for batches in (loader.train_batches(epoch=1, batch_size=100), loader.validation_batches(batch_size=100)):
+        pixels, labels = next(iter(batches))
+        assert (pixels.device.type, pixels.shape) == ("meta", (100, *_SHAPE))
+        assert (labels.device.type, labels.shape) == ("meta", (100,))
