@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -87,7 +88,7 @@ def test_that_memory_does_not_hold_it(large: DatasetURI) -> None:
 
 
 @pytest.mark.parametrize("kind", ["streaming", "resident"])
-def test_every_batch_is_on_the_device_that_computes(large: DatasetURI, kind: str) -> None:
+def test_every_batch_is_on_the_device_that_computes(large: DatasetURI, kind: Literal["streaming", "resident"]) -> None:
     recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1, loader=kind)
     loader = make_loader(
         recipe,
