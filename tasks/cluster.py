@@ -34,7 +34,7 @@ _ROOT_DIGITS = 8
 _POLL_S, _LONGEST_POLL_S, _POLL_SHARE = 0.25, 2.0, 0.02
 """How often Ray is asked about a job: the longer it runs, the more rarely, since each answer keeps half of Ray busy."""
 _LONGEST_LOCAL_POLL_S = 10.0
-"""The same for a local job, whose log is a file here: from that it is known when the job ends, unless it is killed."""
+"""The same for a local job, whose log is a file here: that says when its work is over, unless it is killed."""
 _SILENCE_S = 60
 """After how long without an answer from Ray a job is taken for lost."""
 _LOCAL_ENV = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0"}
@@ -197,8 +197,10 @@ class Cluster:
         while True:
             try:
                 status = client.get_job_status(job)
-                log = self._log(job) if self._local else client.get_job_logs(job)
-                follower.read(log, ended=status.is_terminal())
+                if self._local:
+                    follower.read_file(self._log(job), ended=status.is_terminal())
+                else:
+                    follower.read(client.get_job_logs(job), ended=status.is_terminal())
             except (OSError, RuntimeError) as error:
                 if (self._child and not self._child.running) or time.monotonic() - answered > _SILENCE_S:
                     raise JobFailed(f"Ray does not answer any more while job {job} runs: {error}") from error
@@ -219,23 +221,21 @@ class Cluster:
             raise follower.error(f"job {job} ended {status}{reason}")
 
     def _wait(self, job: str, follower: Follower, seconds: float) -> None:
-        """Wait about as long, or until a local job ends; what that one writes meanwhile is followed."""
+        """Wait about as long, or until a local job's work is over; what that one writes meanwhile is followed."""
         if not self._local:
             time.sleep(min(_LONGEST_POLL_S, max(_POLL_S, seconds)))
             return
         until = time.monotonic() + min(_LONGEST_LOCAL_POLL_S, seconds)
         while True:
             time.sleep(_POLL_S)
-            follower.read(self._log(job), ended=False)
+            with contextlib.suppress(OSError):  # it is read again, and what is wrong told, when Ray is asked
+                follower.read_file(self._log(job), ended=False)
             if follower.ended or time.monotonic() > until or not (self._child and self._child.running):
                 return
 
-    def _log(self, job: str) -> str:
-        """What a local job has written so far."""
-        try:
-            return (self._logs / f"job-driver-{job}.log").read_text(errors="replace")
-        except FileNotFoundError:
-            return ""
+    def _log(self, job: str) -> Path:
+        """Where a local Ray keeps what a job writes."""
+        return self._logs / f"job-driver-{job}.log"
 
 
 _early: Cluster | None = None

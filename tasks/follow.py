@@ -1,9 +1,11 @@
 """Following a Ray job: from its growing log to log records, and to the error that ended it."""
 
+import contextlib
 import json
 import logging
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 from tasks.jobs.spec import ENDED, ERROR, PROGRESS, RANK
@@ -44,11 +46,11 @@ class Follower:
     """Turns a growing job log into log records, in order: progress, what workers print, and at the end the error."""
 
     ended = False
-    """Whether the job has said that nothing more comes."""
+    """Whether the job has said that its work is over, done or not."""
 
     def __init__(self, stage: str) -> None:
         self._artifact = ProgressArtifact(stage)
-        self._seen = 0
+        self._seen = 0  # characters of the log, or bytes where it is a file
         self._error: dict[str, Any] | None = None
         self._last: list[str] = []
         self._ranks: dict[str, int] = {}
@@ -60,10 +62,16 @@ class Follower:
         """Handle the lines that are new in `log`; the last one only when it is whole."""
         end = len(log) if ended else log.rfind("\n") + 1
         new, self._seen = log[self._seen : end], max(end, self._seen)
-        for line in new.splitlines():
-            self.line(_ANSI.sub("", line))
-        if ended:
-            self._tell_left_out()
+        self._handle(new, ended=ended)
+
+    def read_file(self, log: Path, *, ended: bool) -> None:
+        """The same for a log that is a file, of which only what is new is read; one that is not there yet is empty."""
+        with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
+            file.seek(self._seen)
+            new = file.read()
+            whole = new if ended else new[: new.rfind(b"\n") + 1]
+            self._seen += len(whole)
+            self._handle(whole.decode(errors="replace"), ended=ended)
 
     def error(self, otherwise: str) -> JobFailed:
         """The error that ended the job, with its last lines logged."""
@@ -73,6 +81,12 @@ class Follower:
             return JobFailed(otherwise)
         kind = JobRefused if self._error["permanent"] else JobFailed
         return kind(f"{self._error['type']}: {self._error['message']}")
+
+    def _handle(self, new: str, *, ended: bool) -> None:
+        for line in new.splitlines():
+            self.line(_ANSI.sub("", line))
+        if ended:
+            self._tell_left_out()
 
     def line(self, line: str) -> None:
         """Handle one whole line."""
@@ -86,7 +100,7 @@ class Follower:
                 self._ranks[worker["process"]] = content["rank"]
         elif ERROR in line:
             self._error = _json_after(ERROR, line) or self._error
-        elif line == ENDED:
+        elif ENDED in line:
             self.ended = True
         elif _CHATTER.search(line):
             logger().debug("%s", line)

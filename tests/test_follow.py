@@ -2,6 +2,7 @@
 
 import json
 import logging
+from pathlib import Path
 
 import pytest
 
@@ -61,14 +62,28 @@ def test_warnings_of_a_users_code_are_warnings_and_those_of_libraries_are_chatte
     assert _followed(log, caplog, level=logging.WARNING) == [f"{_WORKER} /code/my_model.py:3: UserWarning: odd"]
 
 
-def test_a_job_has_ended_once_it_says_so_which_nobody_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_of_a_log_file_every_line_is_told_once_and_only_when_it_is_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower, file, log = Follower("train"), tmp_path / "log", "one\ntwö\nthree".encode()
+    with caplog.at_level(logging.INFO, logger="pipeline"):
+        follower.read_file(file, ended=False)
+        for end in range(len(log) + 1):
+            file.write_bytes(log[:end])
+            follower.read_file(file, ended=False)
+        assert [record.getMessage() for record in caplog.records] == ["one", "twö"]
+        follower.read_file(file, ended=True)
+    assert [record.getMessage() for record in caplog.records] == ["one", "twö", "three"]
+
+
+def test_a_job_is_over_once_it_says_so_which_nobody_is_told(caplog: pytest.LogCaptureFixture) -> None:
     follower = Follower("train")
     with caplog.at_level(logging.INFO, logger="pipeline"):
-        follower.read(f"{_WORKER} {ENDED}\n", ended=False)  # a worker's is none of the job's
+        follower.read("one\n", ended=False)
         assert not follower.ended
-        follower.read(f"{_WORKER} {ENDED}\n{ENDED}\n", ended=False)
+        follower.read(f"one\n{ENDED}\n", ended=False)
     assert follower.ended
-    assert [record.getMessage() for record in caplog.records] == [f"{_WORKER} {ENDED}"]
+    assert [record.getMessage() for record in caplog.records] == ["one"]
 
 
 @pytest.mark.parametrize(("permanent", "kind"), [(True, JobRefused), (False, JobFailed)])

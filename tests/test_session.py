@@ -1,11 +1,16 @@
-"""Which Ray the session of a run takes."""
+"""Which Ray the session of a run takes, and how long it waits between two looks at a job."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage.uri import Root
+from tasks.child import Child
 from tasks.cluster import Cluster, session, starting
+from tasks.follow import Follower
+from tasks.jobs.spec import ENDED
 
 
 def test_the_first_session_takes_the_ray_that_is_on_its_way_and_any_other_starts_its_own(
@@ -24,3 +29,23 @@ def test_the_first_session_takes_the_ray_that_is_on_its_way_and_any_other_starts
                 assert len(started) == number and cluster is started[-1]
     with starting(wanted=False), session(root, wanted=True, workers=None) as cluster:
         assert len(started) == 3 and cluster is started[-1]
+
+
+@pytest.fixture
+def child() -> Iterator[Child]:
+    """What stands for a local Ray that is up."""
+    child = Child(["sleep", "600"], env=os.environ)
+    yield child
+    child.end()
+
+
+@pytest.mark.timeout(60)
+def test_a_local_job_whose_work_is_over_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, child: Child
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("tasks.cluster._LONGEST_LOCAL_POLL_S", 600.0)
+    cluster = Cluster(wanted=False)
+    cluster._child, cluster._logs = child, tmp_path
+    (tmp_path / "job-driver-train-1.log").write_text(f"at work\n{ENDED}\n")
+    cluster._wait("train-1", Follower("train"), 600.0)

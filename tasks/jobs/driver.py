@@ -33,7 +33,7 @@ _listener: Callable[[str], None] | None = None
 def main(stage: str, spec_type: type[JobSpec]) -> None:
     """Run a stage on the spec whose path or URI stands on the command line, on the Ray that RAY_ADDRESS names.
 
-    Ends with exit code 0, or 1 after one line that says what went wrong.
+    Ends with exit code 0, or 1 after a line that says what went wrong.
     """
     if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
         print(

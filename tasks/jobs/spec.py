@@ -25,7 +25,7 @@ RANK = "::rank "
 ERROR = "::error "
 """Starts a line of a job's log that holds the error that ended it as JSON: type, message, permanent."""
 ENDED = "::ended"
-"""The line of a job's log that says that nothing more comes; a job that is killed does not get so far."""
+"""The line of a job's log that says that its work is over, done or not; a job that is killed does not get so far."""
 
 NODES = "::nodes "
 """Starts the line of a job's log that holds what every node says of itself as JSON: a list of `Node`."""

@@ -84,5 +84,5 @@ def rows_of(batch: Batch, chosen: Tensor) -> Batch:
 
 
 def to_device(device: torch.device, batch: Batch) -> Batch:
-    """`batch` on `device`; itself when it is there."""
+    """`batch` on `device`; nothing is copied when it is there."""
     return batch[0].to(device), batch[1].to(device)

@@ -7,23 +7,28 @@ from torch import Tensor
 
 
 class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW`, to the bit, without a copy of every weight whose memory format is channels last.
+    """`torch.optim.AdamW(fused=True)`, to the bit, in less time where the memory format of weights is channels last.
 
-    For those torch's fused kernel for CPUs makes a contiguous copy in each step: 3 % of a step of ResNet-18 (torch
-    2.14). Such a tensor is contiguous already once its dimensions are named in the order in which they lie.
+    For those torch's kernel for CPUs makes a contiguous copy in each step: 2 to 4 % of a step of ResNet-18 in bf16
+    (torch 2.14). Such a tensor is contiguous already once its dimensions are named in the order in which they lie.
+
+    A gradient that lies otherwise than its weight is brought into that order, which torch's kernel leaves out: it would
+    step each weight by the gradient of another.
     """
 
     def _init_group(self, group: dict[str, Any], *lists: list[Tensor]) -> bool:
         has_complex: bool = super()._init_group(group, *lists)
-        weights, gradients, means, squares, *_ = lists
-        for index, together in enumerate(zip(weights, gradients, means, squares, strict=True)):
-            if all(tensor.is_cpu and tensor.stride() == together[0].stride() for tensor in together):
-                for some, tensor in zip(lists, together, strict=False):
-                    some[index] = _as_it_lies(tensor)
+        weights, gradients, *_ = used = [some for some in lists[:5] if some] or [[], []]  # the last of six: steps
+        for index, weight in enumerate(weights):
+            if not weight.is_cpu:
+                continue
+            if gradients[index].stride() != weight.stride():
+                gradients[index] = torch.empty_like(weight).copy_(gradients[index])
+            if weight.dim() == 4 and not weight.is_contiguous():
+                for some in used:
+                    some[index] = _as_it_lies(some[index])
         return has_complex
 
 
 def _as_it_lies(tensor: Tensor) -> Tensor:
-    if tensor.dim() != 4 or tensor.is_contiguous() or not tensor.is_contiguous(memory_format=torch.channels_last):
-        return tensor
-    return tensor.permute(0, 2, 3, 1)
+    return tensor.permute(0, 2, 3, 1) if tensor.is_contiguous(memory_format=torch.channels_last) else tensor

@@ -1,4 +1,4 @@
-"""AdamW for weights in channels last: torch's own bits, without its copies."""
+"""AdamW for weights in channels last: torch's own bits, without its copies and its mistake."""
 
 import pytest
 import torch
@@ -31,6 +31,20 @@ def test_a_step_copies_no_weights(kind: type[torch.optim.AdamW], copies: bool) -
     assert any(event.name == "aten::clone" for event in profiled.events()) is copies
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_right"),
+    [pytest.param(AdamW, True, id="ours"), pytest.param(torch.optim.AdamW, False, id="torch's, else ours can go")],
+)
+def test_a_gradient_in_another_memory_format_steps_its_own_weight(
+    kind: type[torch.optim.AdamW], is_right: bool
+) -> None:
+    lain_otherwise, contiguous = nn.Parameter(_weights()[0].detach()), nn.Parameter(_weights()[0].detach().contiguous())
+    for weight in (lain_otherwise, contiguous):
+        weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
+        kind([weight], fused=True).step()
+    assert torch.equal(lain_otherwise, contiguous) is is_right
+
+
 def _after_steps(kind: type[torch.optim.AdamW]) -> tuple[list[Tensor], dict[int, dict[str, Tensor]]]:
     weights = _weights()
     optimizer = kind(weights, lr=0.01, weight_decay=0.1, fused=True)
@@ -41,14 +55,17 @@ def _after_steps(kind: type[torch.optim.AdamW]) -> tuple[list[Tensor], dict[int,
 
 
 def _weights() -> list[nn.Parameter]:
-    """Of convolutions in channels last, one by one pixel and of one channel too; of a layer and its bias."""
+    """Of convolutions in channels last, one of a number that fills no vector; of a layer and its bias."""
     torch.manual_seed(0)
-    shapes = [(16, 8, 3, 3), (16, 8, 1, 1), (8, 1, 7, 7), (10, 16), (10,)]
+    shapes = [(16, 8, 3, 3), (10, 3, 3, 3), (16, 8, 1, 1), (8, 1, 7, 7), (10, 16), (10,)]
     tensors = [torch.randn(shape) for shape in shapes]
     return [nn.Parameter(each.to(memory_format=torch.channels_last) if each.dim() == 4 else each) for each in tensors]
 
 
 def _give_gradients(weights: list[nn.Parameter], *, step: int) -> None:
+    """To each in its own memory format, but in step 3 to one of them none."""
     torch.manual_seed(step + 1)
     for weight in weights:
         weight.grad = torch.empty_like(weight).copy_(torch.randn(weight.shape))
+    if step == 3:
+        weights[1].grad = None
