@@ -4,7 +4,8 @@ import logging
 import time
 from typing import Any
 
-_EVERY_S = 2.0
+_EVERY_S = 10.0
+"""Each update keeps Prefect's server and this process busy for some 30 ms, beside what it tells of."""
 
 
 class ProgressArtifact:
@@ -16,7 +17,7 @@ class ProgressArtifact:
         self._updated = float("-inf")
 
     def update(self, fraction: float, text: str) -> None:
-        """Show `fraction` (0 to 1) and `text`; at most every two seconds, the end always; nothing outside a run."""
+        """Show `fraction` (0 to 1) and `text`; at most every ten seconds, the end always; nothing outside a run."""
         from prefect.artifacts import create_progress_artifact, update_progress_artifact
         from prefect.context import FlowRunContext
 
