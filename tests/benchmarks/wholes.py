@@ -25,9 +25,9 @@ _MARK = "BENCHMARK_GROWTH"
 
 
 def orchestration(bench: Bench) -> Iterator[Ratio]:
-    """9: the flow against the same functions, called one after the other, for a minute, with a small model.
+    """9: the flow against the same functions called one after the other, for a minute.
 
-    Beside that one it counts.
+    With a small model: the longer the steps of a training, the less would be seen of what is done beside them.
     """
     arguments = ["--source", bench.source, "--folder", str(bench.fresh("orchestration"))]
     settings = recipes.changes(bench.recipe) | {"model": "small-cnn", "epochs": 12, "accuracy_floor": 0.0}
