@@ -26,7 +26,7 @@ _PREPROCESS_FIELDS = ("seed", "validation_fraction", "max_quarantined")
 _LATER_FIELDS = {"flip": "none", "initialize": "random", "accumulation": 1}
 """Fields that recipes did not always have: at these values they change nothing, fingerprints included."""
 _OWN_FIELDS = ("image_size", "channels")
-_SCALE_FIELDS = ("accelerator_type", "cpus_per_worker")
+_SCALE_FIELDS = ("accelerator_type", "cpus_per_worker", "prefetch_batches")
 _NOT_TRAINING_FIELDS = (
     *("name", "data", "fallback", "origin", "accuracy_floor", "margin"),
     *_OWN_FIELDS,

@@ -46,9 +46,11 @@ SETTINGS = {
     "model=resnet18-3x3": "checkpoint",
     "precision=fp32": "checkpoint",
     "loader=streaming": "checkpoint",
+    "loader=ray-data": "checkpoint",
     "accumulation=2": "checkpoint",
     "accelerator_type=A100": None,
     "cpus_per_worker=0.5": None,
+    "prefetch_batches=4": None,
 }
 """The first stage whose bytes each setting decides, none when it decides none."""
 

@@ -14,7 +14,7 @@ from storage.hooks import reached
 from storage.manifest import Manifest
 from storage.uri import URI
 from tasks.jobs import attempts, driver, scale
-from tasks.jobs.loaders import make_loader
+from tasks.jobs.loaders import Rows, make_loader
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import checkpoint, images, memory, state
 from tasks.learning.epoch import EpochMetrics
@@ -45,6 +45,10 @@ class Place:
     """What makes a DataLoader one whose batches are on `device`."""
     report: Report
     """Called on every rank for each epoch, in their order, once its checkpoint is whole."""
+    loader: str
+    """Kind of loader: `resident`, `streaming`, `dataloader` or `ray-data`."""
+    rows: Rows | None = None
+    """Where `ray-data` gets its rows from; None: this process reads them."""
     beat: Callable[[], None] = lambda: None
     """Called at every sign of progress."""
 
@@ -71,10 +75,12 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> Non
         recipe,
         spec.source,
         prepared,
+        kind=here.loader,
         rank=rank,
         world_size=here.world_size,
         device=here.device,
         prepare=here.prepare,
+        rows=here.rows,
     )
     with quickly():  # most models are, or are made from, torchvision's
         model = Classifier(model_of(recipe, prepared))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from storage import tables
+from storage.hooks import reached
 from storage.manifest import File
 from storage.uri import DatasetURI
 
@@ -84,6 +85,7 @@ def read_ahead(uri: DatasetURI, slices: Sequence[Slice]) -> Iterator[pa.Table]:
 
 def read_slice(uri: DatasetURI, part: Slice, *, first: int | None) -> pa.Table:
     """The rows of `part`, numbered from `first` on in a column `row` unless that is none."""
+    reached("read", uri.child(part.file.path))
     table = tables.read_part(uri, part.file).slice(part.start, part.stop - part.start)
     if first is None:
         return table

@@ -5,14 +5,18 @@ from collections.abc import Callable
 from typing import Any
 
 import ray.train
+import torch
 from ray.train import Checkpoint, CheckpointUploadMode
 from ray.train.torch import get_device, prepare_data_loader
 
 from storage import hooks, manifest
+from storage.manifest import Manifest
 from storage.uri import URI
-from tasks.jobs import driver, epochs, permanent, scale
+from tasks.jobs import driver, epochs, loading, permanent, scale
+from tasks.jobs.loaders import Rows
 from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.watchdog import watched
+from tasks.learning import images
 from tasks.learning.epoch import EpochMetrics
 
 prepare = functools.partial(prepare_data_loader, add_dist_sampler=False)
@@ -30,7 +34,7 @@ def train(config: dict[str, Any]) -> None:
         return  # this is that other try
     try:
         with watched(limit_s=spec.stall_s) as beat:
-            _train(spec, attempt, threads=config["threads"], beat=beat)
+            _train(spec, attempt, loader=config["loader"], threads=config["threads"], beat=beat)
     except Exception as error:
         cause = driver.root_cause(error)  # what Ray Data raised says its whole traceback
         permanent.leave(attempt, cause)
@@ -38,21 +42,32 @@ def train(config: dict[str, Any]) -> None:
             raise
 
 
-def _train(spec: TrainSpec, attempt: URI, *, threads: int, beat: Callable[[], None]) -> None:
+def _train(spec: TrainSpec, attempt: URI, *, loader: str, threads: int, beat: Callable[[], None]) -> None:
     context = ray.train.get_context()
     rank = hooks.rank = context.get_world_rank()
     driver.say(RANK, rank=rank)
     prepared = manifest.load(spec.source)
+    device = get_device()
     here = epochs.Place(
         rank=rank,
         world_size=context.get_world_size(),
-        device=get_device(),
+        device=device,
         threads=scale.threads_here(threads, sharing=context.get_local_world_size()),
         prepare=prepare,
         report=report,
+        loader=loader,
+        rows=_rows(spec, prepared, device) if loader == loading.RAY_DATA else None,
         beat=beat,
     )
     epochs.train(spec, prepared, attempt, here)
+
+
+def _rows(spec: TrainSpec, prepared: Manifest, device: torch.device) -> Rows:
+    from tasks.jobs.ray_loader import RayDataRows
+
+    shards = {name: ray.train.get_dataset_shard(name) for name in ("train", "validation")}
+    shape = images.shape_of(prepared.columns["metadata"])
+    return RayDataRows(shards, shape=shape, device=device, prefetch_batches=spec.recipe["prefetch_batches"])
 
 
 def report(folder: URI, history: list[EpochMetrics]) -> None:

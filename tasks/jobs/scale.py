@@ -106,6 +106,11 @@ def resolve(
     return Scale(workers=number, use_gpu=gpus > 0, cpus=cpus_each, threads=threads_each, per_node=per_node)
 
 
+def has_idle_nodes(given: Scale, nodes: Sequence[Resources]) -> bool:
+    """Whether GPUs train and a node without any has CPUs to spare for reading."""
+    return given.use_gpu and any(node.get("GPU", 0) < 1 for node in nodes)
+
+
 def _with_accelerator(nodes: Sequence[Resources], wanted: str) -> list[Resources]:
     mark = "accelerator_type:"
     found = [node for node in nodes if node.get(f"{mark}{wanted}")]

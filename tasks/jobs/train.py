@@ -5,7 +5,8 @@ import time
 from typing import Any
 
 from storage import manifest
-from tasks.jobs import attempts, driver, permanent, scale
+from storage.manifest import Manifest
+from tasks.jobs import attempts, driver, loading, permanent, scale
 from tasks.jobs.spec import TrainSpec
 from tasks.learning.imports import quickly
 
@@ -25,30 +26,36 @@ def run(spec: TrainSpec) -> None:
     with quickly():
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
-        from tasks.jobs.trainer import LeanTrainer
-
     started = time.monotonic()
-    given = scale.resolve(spec.workers, threads=spec.threads, nodes=scale.nodes(), needs=spec.needs)
+    nodes = scale.nodes()
+    given = scale.resolve(spec.workers, threads=spec.threads, nodes=nodes, needs=spec.needs)
     elastic = scale.limits(spec.workers)
     prepared = manifest.load(spec.source)
     numbers = range(elastic[0], elastic[1] + 1) if elastic else [given.workers]
     attempts.fewest_steps(spec.recipe["batch_size"], prepared, workers=numbers)
+    loader = loading.resolve(spec.recipe["loader"], prepared, has_idle_nodes=scale.has_idle_nodes(given, nodes))
     attempt = attempts.new_attempt(spec.scratch)
     # A worker that is frozen as a whole answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
     # On a busy cluster it waits for its turn: that it fits at all is known. Elastic workers are counted anew instead.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
-    trainer = LeanTrainer(
-        train_on_one_rank,
-        train_loop_config={"spec": spec.model_dump_json(), "threads": given.threads, "attempt": attempt},
+    trainer = _trainer(
+        loader,
+        spec,
+        prepared,
+        train_loop_config={
+            "spec": spec.model_dump_json(),
+            "threads": given.threads,
+            "attempt": attempt,
+            "loader": loader,
+        },
         scaling_config=ScalingConfig(
             num_workers=elastic or given.workers,
             use_gpu=given.use_gpu,
             resources_per_worker={"CPU": given.cpus} | ({"GPU": 1} if given.use_gpu else {}),
             accelerator_type=spec.needs.accelerator_type or None,
         ),
-        timeout_s=max(1, int(spec.stall_s)),
         run_config=RunConfig(
             name=attempt,
             storage_path=str(spec.scratch),
@@ -67,6 +74,27 @@ def run(spec: TrainSpec) -> None:
     finally:
         permanent.raise_left(spec.scratch.child(attempt))
     attempts.commit(spec, started=started)
+
+
+def _trainer(loader: str, spec: TrainSpec, prepared: Manifest, **configured: Any) -> Any:
+    """Make Ray Train's trainer: its public one where Ray Data feeds the workers, else one that starts sooner."""
+    timeout_s = max(1, int(spec.stall_s))
+    with quickly():
+        if loader != loading.RAY_DATA:
+            from tasks.jobs.trainer import LeanTrainer
+
+            return LeanTrainer(train_on_one_rank, timeout_s=timeout_s, **configured)
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        from tasks.jobs.ray_shards import RankShards
+    shards = RankShards(spec.source, {name: prepared.split(name) for name in ("train", "validation")})
+    return TorchTrainer(
+        train_on_one_rank,
+        torch_config=TorchConfig(timeout_s=timeout_s),
+        datasets=shards.datasets(),
+        dataset_config=shards,
+        **configured,
+    )
 
 
 def train_on_one_rank(config: dict[str, Any]) -> None:

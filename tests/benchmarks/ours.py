@@ -71,9 +71,8 @@ def work(config: dict[str, Any]) -> None:
     precision = resolve_precision(recipe.precision, device)
 
     def loader_of(kind: str) -> Loader:
-        chosen: Any = dataclasses.replace(recipe, loader=kind)  # type: ignore[arg-type]
         place: Any = {"rank": rank, "world_size": world_size, "device": device, "prepare": ray_train.prepare}
-        return make_loader(chosen, uri, prepared, **place)
+        return make_loader(recipe, uri, prepared, kind=kind, **place)
 
     loaders = {kind: loader_of(kind) for kind in LOADERS}
     loader = Timed(loaders["resident"])

@@ -32,7 +32,7 @@ memory.keep()
 torch.set_num_threads(1)
 kind, uri = sys.argv[1], DatasetURI(sys.argv[2])
 recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1, loader=kind)
-place = {"rank": 0, "world_size": 1, "device": torch.device("cpu"), "prepare": None}
+place = {"kind": kind, "rank": 0, "world_size": 1, "device": torch.device("cpu"), "prepare": None}
 print("ready", flush=True)
 loader = make_loader(recipe, uri, manifest.load(uri), **place)
 labels = []
@@ -92,6 +92,7 @@ def test_streamed_batches_are_on_the_device_that_computes(large: DatasetURI) -> 
         recipe,
         large,
         manifest.load(large),
+        kind="streaming",
         rank=0,
         world_size=1,
         device=torch.device("meta"),

@@ -33,7 +33,7 @@ def recipe() -> Recipe:
         ("weight_decay=inf", "weight_decay must be a finite number, got inf"),
         ("accuracy_floor=1.01", "accuracy_floor must be <= 1, got 1.01"),
         ("precision=fp64", "precision must be one of auto, fp32, bf16, got 'fp64'"),
-        ("loader=", "loader must be one of auto, resident, streaming, dataloader, got ''"),
+        ("loader=", "loader must be one of auto, resident, streaming, dataloader, ray-data, got ''"),
         (
             "model=nosuch",
             f"model must be one of {', '.join(models.known())}, or a classifier of torchvision's such as ",

@@ -51,8 +51,10 @@ class Recipe:
     """Of a person's own images: to how many pixels a side they are made."""
     channels: Literal[1, 3] = 3
     """Of a person's own images: 1 makes all of them gray, 3 gives all of them colours."""
-    loader: Literal["auto", "resident", "streaming", "dataloader"] = "auto"
-    """Rows held in memory, read again each epoch, or through torch's DataLoader; auto: one of the first two by size."""
+    loader: Literal["auto", "resident", "streaming", "dataloader", "ray-data"] = "auto"
+    """Rows held in memory, read again each epoch, by torch's DataLoader, or by Ray Data's tasks; auto: by size."""
+    prefetch_batches: int = 1
+    """Windows of rows that the ray-data loader has ready beside the one in use. Changes no name of a result."""
     initialize: Literal["random", "champion"] = "random"
     """First weights: drawn anew, or those of the data set's champion."""
     seed: int = 0
@@ -89,6 +91,7 @@ class Recipe:
         for name in ("weight_decay", "max_shift", "seed", "margin", "label_smoothing", "cpus_per_worker"):
             _check(name, getattr(self, name), at_least=0)
         _check("seed", self.seed, at_most=2**63 - 1)
+        _check("prefetch_batches", self.prefetch_batches, at_least=0, at_most=1024)
         _check("image_size", self.image_size, at_least=4, at_most=4096)
         _check("learning_rate", self.learning_rate, above=0)
         for name in ("validation_fraction", "warmup_fraction"):
