@@ -24,7 +24,8 @@ def training(folder: Path, *, rows: int, batch_size: int, workers: int) -> Train
         tables.write_part(prepared, part, split="train", index=index)
         for index, part in enumerate([table.slice(0, rows // 3), table.slice(rows // 3)])
     ]
-    manifest.commit(prepared, kind="prepared", parents={}, parameters={}, listed=listed)
+    schema = tables.describe(table.schema)
+    manifest.commit(prepared, kind="prepared", parents={}, parameters={}, listed=listed, schema=schema)
     recipe = recipes.override(recipes.load("mnist-sample-resnet18"), {"batch_size": batch_size})
     return TrainSpec(
         storage=str(folder),

@@ -1,4 +1,4 @@
-"""What two real ranks (gloo, on the loopback interface) do for `test_loop.py`: each leaves what it found in a file."""
+"""What real ranks (gloo, on the loopback interface) do for `test_loop.py`: each leaves what it found in a file."""
 
 import datetime
 import os
@@ -9,7 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tasks.learning import models
+from storage.uri import URI
+from tasks.learning import checkpoint, models, state
 from tasks.learning.loop import Batch
 from tests.learning import training
 
@@ -24,12 +25,7 @@ VALIDATION = ((0, 13), (13, 600))
 
 def run(rank: int, folder: str) -> None:
     """Everything that is done by two ranks, in one go: their start takes longer than all the rest."""
-    torch.set_num_threads(1)
-    if sys.platform == "linux":
-        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    meeting = (Path(folder) / "meeting").as_uri()
-    limit = datetime.timedelta(seconds=120)
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=WORLD_SIZE, timeout=limit)
+    _meet(rank, folder, world_size=WORLD_SIZE)
     digits = torch.load(Path(folder) / "digits.pt", weights_only=True)
     found = {
         "epoch": one_epoch(rank, digits),
@@ -40,6 +36,34 @@ def run(rank: int, folder: str) -> None:
     }
     torch.save(found, Path(folder) / f"rank-{rank}.pt")
     dist.destroy_process_group()
+
+
+def resume(rank: int, folder: str, world_size: int) -> None:
+    """Two epochs of ResNet-18, and the second one again from the checkpoint of the first: the weights of both."""
+    _meet(rank, folder, world_size=world_size)
+    digits = torch.load(Path(folder) / "digits.pt", weights_only=True)
+    train, validation = (part(digits[split], (12 * rank, 12 * rank + 12)) for split in ("train", "test"))
+    recipe, place = training.recipe(batch_size=4 * world_size), URI(f"{folder}/epoch-0001")
+    about = {"parameters": {}, "resolved": {}}
+    whole, resumed = (training.trainer(recipe, train, validation, rank=rank) for _ in range(2))
+    history = [whole.run_epoch(1)]
+    if rank == 0:
+        checkpoint.write(place, state.take(whole, history, prepared="0123456789ab", about=about))
+    whole.run_epoch(2)  # ends after every rank has met, and so after the checkpoint was written
+    state.restore(place, resumed, prepared="0123456789ab", about=about)
+    resumed.run_epoch(2)
+    found = {"whole": training.weights(whole), "resumed": training.weights(resumed)}
+    torch.save(found, Path(folder) / f"rank-{rank}.pt")
+    dist.destroy_process_group()
+
+
+def _meet(rank: int, folder: str, *, world_size: int) -> None:
+    torch.set_num_threads(1)
+    if sys.platform == "linux":
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    meeting = (Path(folder) / "meeting").as_uri()
+    limit = datetime.timedelta(seconds=120)
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size, timeout=limit)
 
 
 def one_epoch(rank: int, digits: dict[str, Batch]) -> dict[str, object]:

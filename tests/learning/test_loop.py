@@ -181,6 +181,19 @@ class TestTwoRanks:
             assert found[which].startswith("batch_size must lie between the workers and the training rows: got")
 
 
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_that_resume_end_with_the_weights_of_ranks_that_never_stopped(
+    digits: dict[str, Split], tmp_path: Path, world_size: int
+) -> None:
+    rows = {split: training.rows(digits[split], 0, 12 * world_size) for split in ("train", "test")}
+    torch.save(rows, tmp_path / "digits.pt")
+    spawn(ranks.resume, args=(str(tmp_path), world_size), nprocs=world_size)  # type: ignore[no-untyped-call]
+    for rank in range(world_size):
+        found = torch.load(tmp_path / f"rank-{rank}.pt", weights_only=True)
+        differing = [name for name, weight in found["whole"].items() if not torch.equal(weight, found["resumed"][name])]
+        assert not differing, f"{len(differing)} of {len(found['whole'])} tensors differ"
+
+
 class TestLoader:
     def test_epoch_has_full_batches_of_different_rows(self) -> None:
         labels = self.labels_of(epoch=1, seed=0)
