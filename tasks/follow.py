@@ -17,6 +17,7 @@ _CHATTER = re.compile(
     r"^\s*$|Runtime env is setting up|Running entrypoint for job|\tINFO |\tWARNING .*(Token auth|Progress bars)"
     r"|Tip: |site-packages/\S+ \w*Warning: |^\s*(\(\w+ pid=.*\) +)?warnings\.warn|\[State Transition\]"
     r"|Attempting to start training worker"
+    r"|find_unused_parameters=True was specified"
     r"|Started training worker|Checkpoint successfully created|Reporting training result|- \(node_id=|world_rank="
 )
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")

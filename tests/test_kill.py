@@ -4,6 +4,9 @@ The fault suite does as much with two workers.
 """
 
 import json
+import os
+import shutil
+import signal
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -41,6 +44,34 @@ def test_a_run_killed_three_times_ends_as_one_that_was_never_killed(tmp_path: Pa
     assert result["metrics"] == undisturbed["metrics"]
     for uri in result["uris"].values():
         manifest.verify(URI(uri))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where runs share raw and prepared data."""
+    return tmp_path_factory.mktemp("loaders")
+
+
+@pytest.mark.parametrize(
+    ("loader", "workers"), [("resident", 3), ("streaming", 2), ("ray-data", 1), ("ray-data", 2), ("ray-data", 3)]
+)
+def test_a_training_whose_worker_is_killed_ends_with_the_weights_of_an_undisturbed_one(
+    folder: Path, loader: str, workers: int
+) -> None:
+    arguments = ["--source", "sample", "--json", "--storage", str(folder / "root"), "--workers", str(workers)]
+    arguments += [word for setting in ("precision=fp32", "epochs=2", f"loader={loader}") for word in ("--set", setting)]
+    checkpoint = Run(*arguments, folder=folder).result()["uris"]["checkpoint"]
+    undisturbed = _content(checkpoint, "weights")
+    shutil.rmtree(checkpoint)
+
+    run = Run(*arguments, folder=folder)
+    await_that(lambda: any(folder.glob("root/runs/*/*/epoch-0001/checkpoint.json")) or run.process.poll() is not None)
+    struck = [pid for pid, command in run.processes().items() if "ray::RayTrainWorker" in command]
+    os.kill(struck[-1], signal.SIGKILL)
+    assert not Path(checkpoint, manifest.NAME).exists(), "the kill came too late"
+    assert run.result()["uris"]["checkpoint"] == checkpoint
+    assert run.says("going on from the newest checkpoint")
+    assert _content(checkpoint, "weights") == undisturbed
 
 
 def _is_gone(run: Run) -> bool:

@@ -182,7 +182,7 @@ def test_a_vision_transformer_has_the_same_loss_curve_with_each_loader_and_any_w
     monkeypatch.setattr(cifar10, "DATA_SET", write_archive(tmp_path, rows=24, plain=True))
     settings = {"epochs": 2, "batch_size": 12, "learning_rate": 1e-4, "max_shift": 0, "precision": "fp32"}
     curves = []
-    for workers, loader in ((0, "resident"), (1, "streaming"), (2, "dataloader")):
+    for workers, loader in ((0, "resident"), (1, "streaming"), (2, "dataloader"), (2, "ray-data")):
         asked = settings | {"loader": loader, "accuracy_floor": 0.0}
         result = flow(recipe="cifar10-vit", storage=str(root), source=[str(tmp_path)], settings=asked, workers=workers)
         history = manifest.load(URI(result["uris"]["checkpoint"])).statistics["history"]

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.faults import checker
 from tests.faults.history import Event, History
-from tests.faults.lab import Lab
+from tests.faults.lab import WORKERS, Lab
 from tests.faults.proxy import Fault, Spoil
 from tests.runs import Run, await_that
 
@@ -57,12 +57,20 @@ class Case:
         """More `--set`s, and..."""
         self.options: tuple[str, ...] = ()
         """...more options of the usual one."""
+        self.workers = WORKERS
+        self.golden = lab.golden
+        """What its runs must come to."""
         self.recovery_s: float | None = None
         """Measured by the kind itself, where that is something else than usual."""
         self.env: dict[str, str] = {}
         self.runs: list[Run] = []
         self.once = lab.folder / "once"
         self.history: History = lab.history
+
+    def train_with(self, *settings: str, workers: int) -> None:
+        """Train with other workers and settings from here on; the result is that of an undisturbed run with them."""
+        self.golden = self.lab.variant(*settings, workers=workers)
+        self.settings, self.workers = settings, workers
 
     def begin(self, *, after: str | None, on_s3: bool = False) -> None:
         """Begin with what the golden run had left after a stage, on a disk or on S3."""
@@ -77,7 +85,10 @@ class Case:
         """Give the command; with a `point`, the first process to reach it is struck, once in the whole case."""
         strike = {"point": point, "at": at, "rank": rank, "skip": skip, "action": action, "once": str(self.once)}
         env = self.lab.environment(self.root) | {"PIPELINE_STRIKE": self.lab.plan(strike if point else None)}
-        arguments = self.arguments or [*self.lab.arguments(self.root, *self.settings), *self.options]
+        arguments = self.arguments or [
+            *self.lab.arguments(self.root, *self.settings, workers=self.workers),
+            *self.options,
+        ]
         run = Run(*arguments, folder=self.folder, env=env | self.env, checkout=self.lab.checkout)
         self.runs.append(run)
         return run
@@ -210,7 +221,7 @@ def carry_out(
 
 def _problems(case: Case, result: dict[str, Any] | None) -> Iterator[str]:
     secrets = [case.lab.server.secret_key]
-    yield from checker.violations(case.root, result, case.lab.golden, secrets=secrets, folder=case.folder)
+    yield from checker.violations(case.root, result, case.golden, secrets=secrets, folder=case.folder)
     try:
         await_that(lambda: not any(run.processes() for run in case.runs), limit_s=GONE_S)
     except AssertionError:

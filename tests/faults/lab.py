@@ -39,7 +39,9 @@ STAGES = {
     "report": ("reports",),
 }
 """What each stage leaves, in order."""
-_RECIPE = ["--recipe", "mnist-sample-resnet18", "--workers", "2", "--json"]
+_RECIPE = ["--recipe", "mnist-sample-resnet18", "--json"]
+WORKERS = 2
+"""Of a training, unless a case asks for others."""
 _SETTINGS: dict[str, str | int] = {"precision": "fp32", "epochs": 2, "accuracy_floor": 0}
 
 
@@ -65,12 +67,22 @@ class Lab:
         self.disk, self.bucket = URI(str(folder / "root")), URI(f"s3://{server.bucket}/root")
         self._kept: dict[str, bytes] = {}
         self.golden = self._make_golden()
+        self._variants: dict[tuple[int, tuple[str, ...]], Golden] = {}
 
-    def arguments(self, root: URI, *settings: str) -> list[str]:
+    def arguments(self, root: URI, *settings: str, workers: int = WORKERS) -> list[str]:
         """The command line of every run on `root`."""
         usual = [f"{name}={value}" for name, value in _SETTINGS.items()]
         chosen = [word for setting in (*usual, *settings) for word in ("--set", setting)]
-        return [*_RECIPE, *chosen, "--storage", root, "--data", root.child(f"datasets/raw/{raw_name()}")]
+        return [
+            *_RECIPE,
+            "--workers",
+            str(workers),
+            *chosen,
+            "--storage",
+            root,
+            "--data",
+            root.child(f"datasets/raw/{raw_name()}"),
+        ]
 
     def settings(self) -> dict[str, str | int]:
         """The same, as a deployment is given them."""
@@ -100,12 +112,24 @@ class Lab:
         found = [path for path in self._kept if path.startswith(shelf) and path.endswith(ending)]
         return found[0]
 
+    def variant(self, *settings: str, workers: int) -> Golden:
+        """What an undisturbed run with other workers and settings of the training comes to."""
+        key = (workers, settings)
+        if key not in self._variants:
+            self.put_back(self.disk, until="prepared")
+            self._variants[key] = self._undisturbed(self.arguments(self.disk, *settings, workers=workers))
+        return self._variants[key]
+
     def _make_golden(self) -> Golden:
         files.remove(self.disk)
         write_raw(self.disk)
-        env = self.environment(self.disk) | {"PIPELINE_STRIKE": self.plan(None)}
-        result = Run(*self.arguments(self.disk), folder=self.folder / "runs", env=env).result()
+        golden = self._undisturbed(self.arguments(self.disk))
         self._kept = {entry.path: files.read(self.disk.child(entry.path)) for entry in files.walk(self.disk)}
+        return golden
+
+    def _undisturbed(self, arguments: list[str]) -> Golden:
+        env = self.environment(self.disk) | {"PIPELINE_STRIKE": self.plan(None)}
+        result = Run(*arguments, folder=self.folder / "runs", env=env, checkout=self.checkout).result()
         checkpoint, predictions = (manifest.load(URI(result["uris"][name])) for name in ("checkpoint", "predictions"))
         return Golden(
             weights=next(file.sha256 for file in checkpoint.files if file.path.startswith("weights")),

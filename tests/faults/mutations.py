@@ -85,9 +85,17 @@ MUTATIONS = (
         file="tasks/jobs/watchdog.py",
         code="                os._exit(EXIT_CODE)\n",
         instead="                pass\n",
-        also=(("tasks/jobs/train.py", "timeout_s=max(1, int(spec.stall_s)),", ""),),
+        also=(("tasks/jobs/train.py", "timeout_s = max(1, int(spec.stall_s))", "timeout_s = 1800"),),
         kind="rank stuck in a step",
         notices="did not come to hold that the run ended",
+    ),
+    Mutation(
+        protection="three ranks add up gradients in an order that no restart changes",
+        file="tasks/learning/loop.py",
+        code='    is_fixed = precision == "fp32" and world_size > 2\n',
+        instead="    is_fixed = False\n",
+        kind="worker killed in mid-epoch: resident, 3 workers",
+        notices="the weights differ",
     ),
     Mutation(
         protection="a lease keeps a second flow from doing the same work",

@@ -44,7 +44,7 @@ def resume(rank: int, folder: str, world_size: int) -> None:
     digits = torch.load(Path(folder) / "digits.pt", weights_only=True)
     train, validation = (part(digits[split], (12 * rank, 12 * rank + 12)) for split in ("train", "test"))
     recipe, place = training.recipe(batch_size=4 * world_size), URI(f"{folder}/epoch-0001")
-    about = {"parameters": {}, "resolved": {}}
+    about: dict[str, Any] = {"parameters": {}, "resolved": {}}
     whole, resumed = (training.trainer(recipe, train, validation, rank=rank) for _ in range(2))
     history = [whole.run_epoch(1)]
     if rank == 0:

@@ -6,6 +6,7 @@ from storage import files
 from tests.faults.case import Case, Failed
 from tests.faults.history import step
 from tests.faults.kinds.register import kind
+from tests.faults.lab import WORKERS
 from tests.runs import Run
 
 _QUICK_STALL = ("--stall", "0.5")
@@ -24,6 +25,27 @@ def _worker_killed_at_launch(case: Case) -> dict[str, Any]:
 @kind("worker killed in mid-epoch", quick=True)
 def _worker_killed(case: Case) -> dict[str, Any]:
     return case.goes_on(_struck_in_step(case, "kill"))
+
+
+def _worker_killed_with(loader: str, workers: int) -> None:
+    @kind(f"worker killed in mid-epoch: {loader}, {workers} workers")
+    def _killed(case: Case) -> dict[str, Any]:
+        case.train_with(f"loader={loader}", workers=workers)
+        return case.goes_on(_struck_in_step(case, "kill"))
+
+
+for _loader, _workers in (("resident", 1), ("resident", 3), ("streaming", 2), ("dataloader", 2)):
+    _worker_killed_with(_loader, _workers)
+for _workers in (1, 2, 3):
+    _worker_killed_with("ray-data", _workers)
+
+
+@kind("read task of a training killed")
+def _read_task_killed(case: Case) -> dict[str, Any]:
+    case.train_with("loader=ray-data", workers=2)
+    case.begin(after="prepared")
+    split = case.random.choice(["train", "validation"])
+    return case.goes_on(case.start("read", f"/{split}/part-", skip=case.random.randrange(2)))
 
 
 @kind("worker killed in report")
@@ -78,7 +100,7 @@ def _diverges(case: Case) -> None:
     if files.walk(case.root.child("checkpoints")):
         raise Failed("a model that diverged was published")
     steps = sum(step(event) for event in case.history.events())
-    if steps > _STEPS_UNTIL_SEEN * 2 * 2:  # of two ranks, twice as many as it may take
+    if steps > _STEPS_UNTIL_SEEN * WORKERS * 2:  # of each rank, twice as many as it may take
         raise Failed(f"training went on for {steps} steps after it had diverged")
 
 
@@ -93,4 +115,4 @@ def _any_epoch(case: Case) -> str:
 
 
 def _any_rank(case: Case) -> int:
-    return case.random.randint(0, 1)
+    return case.random.randrange(case.workers)
