@@ -7,6 +7,8 @@ from storage.manifest import Manifest
 from tasks.learning import images
 
 RAY_DATA: Final = "ray-data"
+SPLITS: Final = ("train", "validation")
+"""What a training reads."""
 _RESIDENT_BYTES = 2 * 2**30
 """Largest dataset, in bytes of pixels over all ranks, that `auto` holds in memory."""
 

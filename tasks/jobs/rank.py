@@ -47,7 +47,9 @@ def _train(spec: TrainSpec, attempt: URI, *, loader: str, threads: int, beat: Ca
     rank = hooks.rank = context.get_world_rank()
     driver.say(RANK, rank=rank)
     prepared = manifest.load(spec.source)
-    device = get_device()
+    device, rows = get_device(), None
+    if loader == loading.RAY_DATA:
+        rows = ray_data_rows(prepared, device, prefetch_batches=spec.recipe["prefetch_batches"])
     here = epochs.Place(
         rank=rank,
         world_size=context.get_world_size(),
@@ -56,18 +58,19 @@ def _train(spec: TrainSpec, attempt: URI, *, loader: str, threads: int, beat: Ca
         prepare=prepare,
         report=report,
         loader=loader,
-        rows=_rows(spec, prepared, device) if loader == loading.RAY_DATA else None,
+        rows=rows,
         beat=beat,
     )
     epochs.train(spec, prepared, attempt, here)
 
 
-def _rows(spec: TrainSpec, prepared: Manifest, device: torch.device) -> Rows:
+def ray_data_rows(prepared: Manifest, device: torch.device, *, prefetch_batches: int) -> Rows:
+    """Return the rows that Ray Data reads for this rank; all ranks have to ask."""
     from tasks.jobs.ray_loader import RayDataRows
 
-    shards = {name: ray.train.get_dataset_shard(name) for name in ("train", "validation")}
+    shards = {name: ray.train.get_dataset_shard(name) for name in loading.SPLITS}
     shape = images.shape_of(prepared.columns["metadata"])
-    return RayDataRows(shards, shape=shape, device=device, prefetch_batches=spec.recipe["prefetch_batches"])
+    return RayDataRows(shards, shape=shape, device=device, prefetch_batches=prefetch_batches)
 
 
 def report(folder: URI, history: list[EpochMetrics]) -> None:

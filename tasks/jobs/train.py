@@ -2,10 +2,11 @@
 
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from storage import manifest
-from storage.manifest import Manifest
+from storage.uri import DatasetURI
 from tasks.jobs import attempts, driver, loading, permanent, scale
 from tasks.jobs.spec import TrainSpec
 from tasks.learning.imports import quickly
@@ -40,10 +41,11 @@ def run(spec: TrainSpec) -> None:
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
     # On a busy cluster it waits for its turn: that it fits at all is known. Elastic workers are counted anew instead.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
-    trainer = _trainer(
-        loader,
-        spec,
-        prepared,
+    trainer = make_trainer(
+        train_on_one_rank,
+        loader=loader,
+        prepared=spec.source,
+        timeout_s=max(1, int(spec.stall_s)),
         train_loop_config={
             "spec": spec.model_dump_json(),
             "threads": given.threads,
@@ -76,20 +78,30 @@ def run(spec: TrainSpec) -> None:
     attempts.commit(spec, started=started)
 
 
-def _trainer(loader: str, spec: TrainSpec, prepared: Manifest, **configured: Any) -> Any:
-    """Make Ray Train's trainer: its public one where Ray Data feeds the workers, else one that starts sooner."""
-    timeout_s = max(1, int(spec.stall_s))
+def make_trainer(
+    loop: Callable[[dict[str, Any]], None], *, loader: str, prepared: DatasetURI, timeout_s: int, **configured: Any
+) -> Any:
+    """Make the trainer that runs `loop` on every rank.
+
+    Args:
+        loop: What each worker runs.
+        loader: For `ray-data` it is Ray Train's own `TorchTrainer` with datasets; else one that starts sooner.
+        prepared: What the workers train on.
+        timeout_s: Seconds for which workers wait for each other in a collective.
+        configured: What both kinds of trainer take: `train_loop_config`, `scaling_config`, `run_config`.
+    """
     with quickly():
         if loader != loading.RAY_DATA:
             from tasks.jobs.trainer import LeanTrainer
 
-            return LeanTrainer(train_on_one_rank, timeout_s=timeout_s, **configured)
+            return LeanTrainer(loop, timeout_s=timeout_s, **configured)
         from ray.train.torch import TorchConfig, TorchTrainer
 
         from tasks.jobs.ray_shards import RankShards
-    shards = RankShards(spec.source, {name: prepared.split(name) for name in ("train", "validation")})
+    made = manifest.load(prepared)
+    shards = RankShards(prepared, {name: made.split(name) for name in loading.SPLITS})
     return TorchTrainer(
-        train_on_one_rank,
+        loop,
         torch_config=TorchConfig(timeout_s=timeout_s),
         datasets=shards.datasets(),
         dataset_config=shards,

@@ -9,6 +9,7 @@ from tests.benchmarks.ratios import Ratio
 LINES: dict[str, Callable[[Bench], Iterator[Ratio]]] = {
     "ingest": stages.ingest,
     "training": stages.training,
+    "ray-data": stages.ray_data,
     "notebook": stages.notebook,
     "ddp": stages.ddp,
     "prediction": stages.prediction,

@@ -20,6 +20,7 @@ from storage.uri import URI, DatasetURI, Root
 from tasks.cluster import session
 from tasks.jobs.epochs import Checkpoints, model_of, reporter
 from tasks.jobs.loaders import make_loader
+from tasks.jobs.loading import RAY_DATA
 from tasks.jobs.watchdog import watched
 from tasks.learning import memory, recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
@@ -28,6 +29,7 @@ from tasks.learning.recipes import Recipe
 from tests.benchmarks.arm import passed, serve
 
 LOADERS = ("resident", "streaming", "dataloader")
+"""Those that a worker feeds itself with; with `--loader ray-data` there is that one alone."""
 _LOOK_S = 2.0
 """How often a run looks at a job that takes minutes."""
 _EPOCHS = 1000
@@ -72,10 +74,11 @@ def work(config: dict[str, Any]) -> None:
 
     def loader_of(kind: str) -> Loader:
         place: Any = {"rank": rank, "world_size": world_size, "device": device, "prepare": ray_train.prepare}
-        return make_loader(recipe, uri, prepared, kind=kind, **place)
+        rows = ray_train.ray_data_rows(prepared, device, prefetch_batches=1) if kind == RAY_DATA else None
+        return make_loader(recipe, uri, prepared, kind=kind, rows=rows, **place)
 
-    loaders = {kind: loader_of(kind) for kind in LOADERS}
-    loader = Timed(loaders["resident"])
+    loaders = {kind: loader_of(kind) for kind in ([RAY_DATA] if config["loader"] == RAY_DATA else LOADERS)}
+    loader = Timed(loaders[config["loader"]])
     model = Classifier(model_of(recipe, prepared))
     trainer = Trainer(recipe, model, loader, precision=precision, device=device, most_steps=config["steps"])
     assert trainer.world_size == world_size
@@ -119,6 +122,7 @@ def main() -> None:
     parser.add_argument("--scratch", required=True)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--loader", choices=("resident", RAY_DATA), default="resident", help="what epochs are fed by")
     parser.add_argument("--steps", type=int, help="at most so many in an epoch")
     given = parser.parse_args()
     if "RAY_ADDRESS" in os.environ:
@@ -143,7 +147,7 @@ def train(given: argparse.Namespace) -> None:
     from ray.train import CheckpointConfig, RunConfig, ScalingConfig
 
     from tasks.jobs import ray_data
-    from tasks.jobs.trainer import LeanTrainer
+    from tasks.jobs.train import make_trainer
 
     cores = os.cpu_count() or 1
     ray.init(logging_level="WARNING")
@@ -151,9 +155,13 @@ def train(given: argparse.Namespace) -> None:
     recipe = recipes.override(
         recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": given.batch_size, "precision": "auto"}
     )
-    LeanTrainer(
+    make_trainer(
         work,
+        loader=given.loader,
+        prepared=DatasetURI(given.prepared),
+        timeout_s=600,
         train_loop_config={
+            "loader": given.loader,
             "recipe": recipe.to_dict(),
             "prepared": given.prepared,
             "scratch": given.scratch,

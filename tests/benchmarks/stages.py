@@ -1,4 +1,4 @@
-"""Lines 1 to 8: one stage of ours beside the same work by hand."""
+"""Lines 1 to 8, 13 and 14: one stage of ours beside the same work by hand."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from storage import manifest
 from tasks.cluster import session
 from tests.benchmarks import data, seed
-from tests.benchmarks.arm import alone, started
+from tests.benchmarks.arm import Arm, alone, started
 from tests.benchmarks.bench import Bench, at_least, at_most, rate, rate_of, seconds_of
 from tests.benchmarks.ratios import Ratio, in_turn
 
@@ -49,19 +49,7 @@ def training(bench: Bench) -> Iterator[Ratio]:
             if bar and work == "streaming":  # which reads each part anew: few rows, and that weighs most
                 bar = bench.full(bar)
             yield Ratio(number=2, what=what, ours=mine, other=other, unit="rows/s", bar=bar)
-        ours.ask("epoch"), plain.ask("epoch")
-        waited: list[float] = []
-
-        def epoch() -> float:
-            found = ours.ask("epoch")
-            waited.append(found["waited"] / found["seconds"])
-            return rate(found)
-
-        mine, other = in_turn(epoch, alone(rate_of(plain, "epoch"), beside=ours.mark), pairs=bench.pairs)
-        what = "waiting for data / epoch"
-        yield Ratio(number=3, what=what, ours=waited, other=[1.0] * len(waited), unit="", bar=at_most(0.01))
-        what = "training, 1 worker: ours / plain"
-        yield Ratio(number=4, what=what, ours=mine, other=other, unit="images/s", bar=at_least(0.97))
+        yield from _epochs(bench, ours, plain, number=3, loader="resident")
         whole: list[float] = []
 
         def checkpoint() -> float:
@@ -74,6 +62,42 @@ def training(bench: Bench) -> Iterator[Ratio]:
         yield Ratio(number=8, what=what, ours=mine, other=other, unit="s", bar=at_most(1.5))
         what = "checkpoint: until it is whole, hashed and flushed / `torch.save` and copy"
         yield Ratio(number=8, what=what, ours=whole, other=other, unit="s", bar=None)
+
+
+def ray_data(bench: Bench) -> Iterator[Ratio]:
+    """13 and 14: feeding, waiting and steps of one worker that Ray Data reads for."""
+    store = bench.fresh("store")
+    store.mkdir()
+    shared = ["--prepared", bench.prepared, "--steps", str(bench.steps)]
+    ours_arguments = [*shared, "--scratch", str(bench.fresh("scratch")), "--loader", "ray-data"]
+    with started("ours", *ours_arguments) as ours, started("plain", *shared, "--out", str(store)) as plain:
+        ours.ask("ray-data"), plain.ask("feed")
+        mine, other = in_turn(
+            rate_of(ours, "ray-data"), alone(rate_of(plain, "feed"), beside=ours.mark), pairs=bench.pairs
+        )
+        what = "feeding, batches of 128: ray-data / slices of a tensor"
+        yield Ratio(number=13, what=what, ours=mine, other=other, unit="rows/s", bar=None)
+        yield from _epochs(bench, ours, plain, number=13, loader="ray-data")
+
+
+def _epochs(bench: Bench, ours: Arm, plain: Arm, *, number: int, loader: str) -> Iterator[Ratio]:
+    """Waiting for data in epochs of ours, and their pace beside the script's."""
+    ours.ask("epoch"), plain.ask("epoch")
+    waited: list[float] = []
+
+    def epoch() -> float:
+        found = ours.ask("epoch")
+        waited.append(found["waited"] / found["seconds"])
+        return rate(found)
+
+    mine, other = in_turn(epoch, alone(rate_of(plain, "epoch"), beside=ours.mark), pairs=bench.pairs)
+    is_judged = loader == "resident"
+    what = f"waiting for data / epoch, {loader}"
+    bar = at_most(0.01) if is_judged else None
+    yield Ratio(number=number, what=what, ours=waited, other=[1.0] * len(waited), unit="", bar=bar)
+    what = f"training, 1 worker, {loader}: ours / plain"
+    bar = at_least(0.97) if is_judged else None
+    yield Ratio(number=number + 1, what=what, ours=mine, other=other, unit="images/s", bar=bar)
 
 
 def ddp(bench: Bench) -> Iterator[Ratio]:

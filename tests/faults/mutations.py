@@ -85,7 +85,7 @@ MUTATIONS = (
         file="tasks/jobs/watchdog.py",
         code="                os._exit(EXIT_CODE)\n",
         instead="                pass\n",
-        also=(("tasks/jobs/train.py", "timeout_s = max(1, int(spec.stall_s))", "timeout_s = 1800"),),
+        also=(("tasks/jobs/train.py", "timeout_s=max(1, int(spec.stall_s)),", "timeout_s=1800,"),),
         kind="rank stuck in a step",
         notices="did not come to hold that the run ended",
     ),

@@ -1,5 +1,6 @@
 """A shard is fed to its worker whole, in a shuffled order that repeats, also when it does not fit in memory."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -31,8 +32,17 @@ from tasks.learning.recipes import Recipe
 memory.keep()
 torch.set_num_threads(1)
 kind, uri = sys.argv[1], DatasetURI(sys.argv[2])
-recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1, loader=kind)
+recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1)
 place = {"kind": kind, "rank": 0, "world_size": 1, "device": torch.device("cpu"), "prepare": None}
+if kind == "ray-data":
+    import ray
+    from tasks.jobs.ray_loader import RayDataRows
+    from tasks.jobs.ray_shards import RankShards
+
+    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=100 * 2**20)
+    shards = RankShards(uri, {split: manifest.load(uri).split(split) for split in ("train", "validation")})
+    iterators = shards.configure(shards.datasets(), 1)[0]
+    place["rows"] = RayDataRows(iterators, shape=(128, 128, 1), device=place["device"], prefetch_batches=1)
 print("ready", flush=True)
 loader = make_loader(recipe, uri, manifest.load(uri), **place)
 labels = []
@@ -63,7 +73,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
 def feed(kind: str, uri: DatasetURI) -> int:
     """The exit code of one epoch in a process that is killed when it holds 300 MiB more than after its imports."""
     command = [sys.executable, "-c", _FEED, kind, uri]
-    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process:
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    with subprocess.Popen(command, cwd=CHECKOUT, env=env, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout and process.stdout.readline() == "ready\n"
         at_first = held(process.pid)
         while process.poll() is None:
@@ -78,8 +89,9 @@ def held(pid: int) -> int:
     return int(found[0]) * 1024 if found else 0
 
 
-def test_a_dataset_larger_than_memory_is_streamed_row_by_row_once(large: DatasetURI) -> None:
-    assert feed("streaming", large) == 0
+@pytest.mark.parametrize("kind", ["streaming", "ray-data"])
+def test_a_dataset_larger_than_memory_is_streamed_row_by_row_once(large: DatasetURI, kind: str) -> None:
+    assert feed(kind, large) == 0
 
 
 def test_that_memory_does_not_hold_it(large: DatasetURI) -> None:
