@@ -3,11 +3,12 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.util.state import list_actors, list_tasks
 
 from storage import files, manifest, tables
 from storage.uri import URI, Root
@@ -86,9 +87,25 @@ def test_a_run_over_two_nodes_ends_with_the_same_bytes_when_one_of_them_dies_in_
     assert not struck.processes(), "a process of the run outlived it"
 
 
-def _run(cluster: TwoNodes, root: Root, folder: Path) -> Run:
+def test_a_node_without_a_training_worker_reads_for_the_one_that_has_it(
+    cluster: TwoNodes, s3: Server, tmp_path: Path
+) -> None:
+    root = Root(f"s3://{s3.bucket}/reading")
+    write_raw(root)
+    recipe = ["--recipe", "mnist-sample-resnet18", "--workers", "1", "--set", "epochs=1", "--set", "loader=ray-data"]
+    checkpoint = manifest.load(URI(_run(cluster, root, tmp_path, recipe).result()["uris"]["checkpoint"]))
+    assert checkpoint.statistics["loader"] == "ray-data"
+    reads = list_tasks(cluster.address, filters=[("name", "=", "ReadParts")], limit=10_000)
+    training = {read.job_id for read in reads}
+    assert len(training) == 1, "preprocess and predict read in tasks of other names"
+    workers = list_actors(cluster.address, filters=[("job_id", "=", training.pop())], limit=10_000)
+    nodes = {worker.node_id for worker in workers if "RayTrainWorker" in worker.class_name}
+    assert {read.node_id for read in reads} - nodes, f"only {nodes} read, where the worker was"
+
+
+def _run(cluster: TwoNodes, root: Root, folder: Path, recipe: Sequence[str] = _RECIPE) -> Run:
     raw = root.child(f"datasets/raw/{raw_name()}")
-    return Run(*_RECIPE, "--json", "--data", raw, "--storage", root, folder=folder, env=cluster.env)
+    return Run(*recipe, "--json", "--data", raw, "--storage", root, folder=folder, env=cluster.env)
 
 
 def _first_epoch_is_over(root: Root) -> bool:

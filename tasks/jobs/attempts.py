@@ -40,8 +40,14 @@ def new_attempt(scratch: URI) -> str:
             return f"attempt-{number}"
 
 
-def commit(spec: TrainSpec, *, started: float) -> None:
-    """Commit the best epoch of all attempts, unless another run was first; `started` is on the monotonic clock."""
+def commit(spec: TrainSpec, *, started: float, loader: str) -> None:
+    """Commit the best epoch of all attempts, unless another run was first.
+
+    Args:
+        spec: The training.
+        started: When it began, on the monotonic clock.
+        loader: What fed it, `auto` resolved.
+    """
     if not files.exists(spec.target.child(manifest.NAME)):
-        about = {"seconds": time.monotonic() - started}
+        about = {"seconds": time.monotonic() - started, "loader": loader}
         checkpoint.commit(spec.scratch, spec.target, prepared=spec.source, initial=spec.beginning, statistics=about)

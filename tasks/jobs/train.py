@@ -75,7 +75,7 @@ def run(spec: TrainSpec) -> None:
         trainer.fit()
     finally:
         permanent.raise_left(spec.scratch.child(attempt))
-    attempts.commit(spec, started=started)
+    attempts.commit(spec, started=started, loader=loader)
 
 
 def make_trainer(

@@ -40,7 +40,7 @@ def run(spec: TrainSpec) -> None:
         if told is error:
             raise
         raise told from error
-    attempts.commit(spec, started=started)
+    attempts.commit(spec, started=started, loader=here.loader)
 
 
 def keep_newest_and_best(folder: URI, history: list[EpochMetrics]) -> None:

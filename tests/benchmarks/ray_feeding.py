@@ -1,0 +1,116 @@
+"""What each change to a tutorial's feeding buys: `python -m tests.benchmarks.ray_feeding --source FOLDER`.
+
+The ways of `docs/from-ray-tutorials.md` by turns, each over the same rows without a model, beside `loader=ray-data`.
+"""
+
+import argparse
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import ray
+import torch
+from ray.data.collate_fn import ArrowBatchCollateFn
+
+from storage import manifest
+from storage.uri import DatasetURI, Root
+from tasks.jobs import loaders, parts
+from tasks.jobs.ray_loader import RayDataRows
+from tasks.jobs.ray_shards import RankShards
+from tasks.learning import images, recipes
+from tests.benchmarks import data, seed
+
+_BATCH = 128
+_SHAPE = (28, 28, 1)
+Pass = Callable[[], Iterator[Any]]
+"""Gives the labels of every batch of one pass."""
+
+
+class Uint8(ArrowBatchCollateFn):
+    """Raw pixels as tensors, as they lie in memory."""
+
+    def __call__(self, batch: pa.Table) -> Any:
+        pixels, labels = images.to_arrays(batch, _SHAPE)
+        assert labels is not None
+        return loaders.tensors([(pixels, labels)], num_rows=len(labels), shape=_SHAPE)
+
+
+def in_batches(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What `seed.to_tensor` does to one row, done to many."""
+    pixels = np.stack([np.stack(list(image)) for image in batch["image"]]).astype(np.float32)
+    return {"image": (pixels[:, None] / 255 - 0.5) / 0.5, "label": batch["label"]}
+
+
+def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
+    """Each way of feeding, the tutorial's first."""
+    made = manifest.load(uri)
+    train = made.split("train")
+    lists = ray.data.read_parquet(str(nested))
+    as_bytes = ray.data.read_parquet([uri.child(file.path) for file in train])
+    shards = RankShards(uri, {"train": train})
+    rows = RayDataRows(shards.configure(shards.datasets(), 1)[0], shape=_SHAPE, device=CPU, prefetch_batches=1)
+    recipe = recipes.load("mnist-resnet18")
+    place: Any = {"rank": 0, "world_size": 1, "device": CPU, "prepare": None, "rows": rows}
+    ours = loaders.make_loader(recipe, uri, made, kind="ray-data", **place)
+
+    def torch_batches(dataset: Any, **how: Any) -> Pass:
+        def labels() -> Iterator[Any]:
+            for batch in dataset.iter_torch_batches(batch_size=_BATCH, **how):
+                yield batch["label"] if isinstance(batch, dict) else batch[1]
+
+        return labels
+
+    checked = parts.read(uri, parts.whole(train))
+    return {
+        "nested lists, `map` of each row to floats": torch_batches(lists.map(seed.to_tensor)),
+        "nested lists, `map_batches` to floats": torch_batches(lists.map_batches(in_batches)),
+        "raw bytes, no map, uint8 collation": torch_batches(as_bytes, collate_fn=Uint8()),
+        "the same, read by the manifest and checked": torch_batches(checked, collate_fn=Uint8()),
+        "shuffled: `local_shuffle_buffer_size=32768`": torch_batches(
+            checked, collate_fn=Uint8(), local_shuffle_buffer_size=32_768, local_shuffle_seed=0
+        ),
+        "shuffled: windows, as `loader=ray-data` does": lambda: (
+            labels for _, labels in ours.train_batches(epoch=1, batch_size=_BATCH)
+        ),
+    }
+
+
+CPU = torch.device("cpu")
+
+
+def main() -> None:
+    """Measure and print a table."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.ray_feeding", description=__doc__)
+    parser.add_argument("--source", default=data.SAMPLE, help="where MNIST's files are (default: the sample)")
+    parser.add_argument("--repeat", type=int, default=3, help="passes of each way (default: %(default)s)")
+    given = parser.parse_args()
+    split = data.load(given.source)["train"]
+    os.environ.pop("RAY_ADDRESS", None)
+    with tempfile.TemporaryDirectory(prefix="feeding-") as folder:
+        ray.init(num_cpus=os.cpu_count(), include_dashboard=False, logging_level="ERROR")
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        uri = data.write_raw(Root(folder), {"train": split}, source=given.source, name="mnist-000000000000")
+        nested = Path(folder, "nested.parquet")
+        seed.write(nested, split.images, split.labels)
+        found: dict[str, list[float]] = {}
+        for _ in range(given.repeat):
+            for name, one in ways(nested, uri).items():
+                begun = time.perf_counter()
+                rows = sum(len(labels) for labels in one())
+                found.setdefault(name, []).append(rows / (time.perf_counter() - begun))
+        ray.shutdown()
+    first = statistics.median(next(iter(found.values())))
+    print(f"{len(split.labels):,} rows, batches of {_BATCH}, median of {given.repeat} passes by turns\n")
+    print("| feeding | rows/s | times the first |\n|---|---:|---:|")
+    for name, rates in found.items():
+        print(f"| {name} | {statistics.median(rates):,.0f} | {statistics.median(rates) / first:,.1f} |")
+
+
+if __name__ == "__main__":
+    main()
