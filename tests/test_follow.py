@@ -5,9 +5,10 @@ import logging
 from pathlib import Path
 
 import pytest
+from prefect.context import FlowRunContext
 
 from tasks.follow import Follower, JobFailed, JobRefused
-from tasks.jobs.spec import ENDED, ERROR, PROGRESS, RANK
+from tasks.jobs.spec import ENDED, ERROR, IMAGES, PROGRESS, RANK
 
 _WORKER = "(RayTrainWorker pid=4711)"
 _OTHER = "(RayTrainWorker pid=4711, ip=10.0.0.2)"
@@ -84,6 +85,25 @@ def test_a_job_is_over_once_it_says_so_which_nobody_is_told(caplog: pytest.LogCa
         follower.read(f"one\n{ENDED}\n", ended=False)
     assert follower.ended
     assert [record.getMessage() for record in caplog.records] == ["one"]
+
+
+def test_every_epoch_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    lines = (
+        _progress(80, epoch=epoch).replace('"steps", "done": 80', f'"epochs", "done": {epoch}') for epoch in (1, 2)
+    )
+    assert _followed("".join(lines), caplog) == ["epochs: 1/80", "epochs: 2/80"]
+
+
+def test_training_images_that_cannot_be_shown_are_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = {"uri": str(tmp_path), "file": {"path": "training-images-0.parquet", "size": 1, "sha256": "0"}}
+    log = f"{_WORKER} {IMAGES}{json.dumps(content)}\none\n"
+    assert _followed(log, caplog) == ["one"], "outside of a run there is nothing to show them on"
+    caplog.clear()
+    monkeypatch.setattr(FlowRunContext, "get", lambda: object())
+    told = _followed(log, caplog)
+    assert told[0].startswith("the first training images are not shown: ") and told[1:] == ["one"]
 
 
 @pytest.mark.parametrize(("permanent", "kind"), [(True, JobRefused), (False, JobFailed)])

@@ -1,11 +1,14 @@
 """Stages without Ray: the same bytes, checkpoints that are gone on from, and errors as jobs tell them."""
 
 import os
+import re
 import sys
 import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -15,7 +18,8 @@ from tasks.follow import JobFailed, JobRefused
 from tasks.jobs import attempts, epochs, loaders, scale, train_here
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JobSpec, TrainSpec
-from tasks.learning import checkpoint, loop, models, state
+from tasks.learning import checkpoint, epoch, images, loop, models, state
+from tasks.learning.epoch import EpochMetrics
 from tasks.learning.modeling import Classifier
 from tasks.local import Local
 from tests.jobs import raw
@@ -48,6 +52,76 @@ def weights(spec: TrainSpec) -> dict[str, torch.Tensor]:
     return state.load_model(spec.target)[0].state_dict()
 
 
+def history_of(spec: TrainSpec) -> list[EpochMetrics]:
+    """What was committed; measured times play no part in a comparison."""
+    return [EpochMetrics(**row) for row in manifest.load(spec.target).statistics["history"]]
+
+
+def training_images_of(spec: TrainSpec) -> pa.Table:
+    """The committed table."""
+    table = checkpoint.training_images(spec.target, manifest.load(spec.target))
+    assert table is not None
+    return table
+
+
+@pytest.mark.parametrize(
+    "changes", [{"batch_size": 40}, {"accumulation": 3}, {"loader": "streaming"}, {"loader": "dataloader"}]
+)
+def test_first_images_that_went_into_the_model_are_kept_with_their_labels(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    seen: list[torch.Tensor] = []
+    asked: list[torch.Tensor] = []
+    forward, loss = Classifier.forward, loop.cross_entropy
+
+    def recorded(model: Classifier, pixels: torch.Tensor) -> torch.Tensor:
+        seen.append(pixels.clone())
+        return forward(model, pixels)
+
+    def recorded_loss(logits: torch.Tensor, labels: torch.Tensor, **how: Any) -> torch.Tensor:
+        asked.append(labels.clone())
+        return loss(logits, labels, **how)
+
+    monkeypatch.setattr(Classifier, "forward", recorded)
+    monkeypatch.setattr(loop, "cross_entropy", recorded_loss)
+    spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=1, **changes)
+    run(spec)
+    pixels, labels = images.to_arrays(training_images_of(spec), (12, 12, 1))
+    assert labels is not None and len(labels) == min(32, spec.recipe["batch_size"])
+    assert np.array_equal(pixels, torch.cat(seen)[: len(pixels)])
+    assert np.array_equal(labels, torch.cat(asked)[: len(labels)])
+
+
+def test_images_that_cannot_be_kept_never_fail_the_training(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any) -> None:
+        raise files.DiskFull("the disk is full")
+
+    monkeypatch.setattr(checkpoint, "write_training_images", fails)
+    spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=1)
+    run(spec)
+    assert "WARNING: the first training images are not kept: the disk is full" in caplog.text
+    assert checkpoint.training_images(spec.target, manifest.load(spec.target)) is None
+
+
+def test_every_epochs_line_says_for_what_it_waited_and_a_hint_follows_once(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(epoch, "_MIN_WAIT_S", 0.0)
+    monkeypatch.setattr(epoch, "MAX_WAIT_SHARE", 0.0)
+    with caplog.at_level("INFO"):
+        run(raw.to_train(Root(str(tmp_path)), prepared, epochs=3))
+    lines = [line for line in caplog.messages if line.startswith("epochs: ")]
+    ending = r"; waited [\d.]+ s for data, [\d.]+ s for checkpoints of [\d.]+ s$"
+    assert len(lines) == 3 and all(re.search(ending, line) for line in lines)
+    hints = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [hint.partition(" took ")[0] for hint in hints if " took " in hint] == [
+        "WARNING: waiting for data",
+        "WARNING: waiting for checkpoints",
+    ]
+
+
 def test_training_that_was_cut_off_goes_on_to_the_same_weights(
     prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -71,7 +145,8 @@ def test_training_that_was_cut_off_goes_on_to_the_same_weights(
         run(cut)
     assert "epochs done before: 3/3" in caplog.text
     assert same(weights(cut), weights(whole))
-    assert manifest.load(cut.target).statistics["history"] == manifest.load(whole.target).statistics["history"]
+    assert history_of(cut) == history_of(whole)
+    assert training_images_of(cut).equals(training_images_of(whole)), "another attempt kept them"
     assert not files.exists(cut.scratch.child("attempt-1/_attempt.json")), "what is not needed any more is removed"
 
 
@@ -192,7 +267,7 @@ def test_elastic_training_has_the_same_steps_with_any_number_of_workers_and_goes
     monkeypatch.setattr(scale, "threads_here", lambda *_, **__: 1)
     run(spec)
     made = manifest.load(spec.target).statistics
-    assert [epoch["step"] for epoch in made["history"]] == [min(by_number), 2 * min(by_number)]
+    assert [row["step"] for row in made["history"]] == [min(by_number), 2 * min(by_number)]
     assert made["resolved"] == {"workers": "1:4", "device": "cpu", "precision": "fp32", "threads": 0}
 
 
@@ -216,7 +291,7 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
             training = raw.to_train(root, spec.target, name=loader, model="vit-tiny", epochs=6, loader=loader)
             run(training)
             history = manifest.load(training.target).statistics["history"]
-            found[loader] = torch.tensor([epoch["validation_loss"] for epoch in history])
+            found[loader] = torch.tensor([row["validation_loss"] for row in history])
     return found
 
 
