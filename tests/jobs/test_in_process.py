@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -17,34 +15,15 @@ from storage.uri import URI, DatasetURI, Root
 from tasks.follow import JobFailed, JobRefused
 from tasks.jobs import attempts, epochs, loaders, scale, train_here
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.jobs.spec import JobSpec, TrainSpec
-from tasks.learning import checkpoint, epoch, images, loop, models, state
+from tasks.jobs.spec import TrainSpec
+from tasks.learning import checkpoint, epoch, loop, models, state
 from tasks.learning.epoch import EpochMetrics
 from tasks.learning.modeling import Classifier
-from tasks.local import Local
 from tests.jobs import raw
+from tests.jobs.raw import run
 from tests.learning.training import MORE_MODELS, same
 
-
-@pytest.fixture(autouse=True)
-def more_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The models of the tests."""
-    monkeypatch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
-    """150 training and 50 validation rows of 12 x 12 pixels."""
-    root = Root(str(tmp_path_factory.mktemp("prepared")))
-    spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=30))
-    run(spec)
-    return spec.target
-
-
-def run(spec: JobSpec) -> None:
-    """Do here what the job of `spec` would do."""
-    scratch = spec.scratch if isinstance(spec, TrainSpec) else Root(spec.storage).child("runs/none")
-    Local(wanted=False).run("stage", spec, target=spec.target, scratch=scratch)
+pytestmark = pytest.mark.usefixtures("more_models")
 
 
 def weights(spec: TrainSpec) -> dict[str, torch.Tensor]:
@@ -55,71 +34,6 @@ def weights(spec: TrainSpec) -> dict[str, torch.Tensor]:
 def history_of(spec: TrainSpec) -> list[EpochMetrics]:
     """What was committed; measured times play no part in a comparison."""
     return [EpochMetrics(**row) for row in manifest.load(spec.target).statistics["history"]]
-
-
-def training_images_of(spec: TrainSpec) -> pa.Table:
-    """The committed table."""
-    table = checkpoint.training_images(spec.target, manifest.load(spec.target))
-    assert table is not None
-    return table
-
-
-@pytest.mark.parametrize(
-    "changes", [{"batch_size": 40}, {"accumulation": 3}, {"loader": "streaming"}, {"loader": "dataloader"}]
-)
-def test_first_images_that_went_into_the_model_are_kept_with_their_labels(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
-) -> None:
-    seen: list[torch.Tensor] = []
-    asked: list[torch.Tensor] = []
-    forward, loss = Classifier.forward, loop.cross_entropy
-
-    def recorded(model: Classifier, pixels: torch.Tensor) -> torch.Tensor:
-        seen.append(pixels.clone())
-        return forward(model, pixels)
-
-    def recorded_loss(logits: torch.Tensor, labels: torch.Tensor, **how: Any) -> torch.Tensor:
-        asked.append(labels.clone())
-        return loss(logits, labels, **how)
-
-    monkeypatch.setattr(Classifier, "forward", recorded)
-    monkeypatch.setattr(loop, "cross_entropy", recorded_loss)
-    spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=1, **changes)
-    run(spec)
-    pixels, labels = images.to_arrays(training_images_of(spec), (12, 12, 1))
-    assert labels is not None and len(labels) == min(32, spec.recipe["batch_size"])
-    assert np.array_equal(pixels, torch.cat(seen)[: len(pixels)])
-    assert np.array_equal(labels, torch.cat(asked)[: len(labels)])
-
-
-def test_images_that_cannot_be_kept_never_fail_the_training(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fails(*_: Any) -> None:
-        raise files.DiskFull("the disk is full")
-
-    monkeypatch.setattr(checkpoint, "write_training_images", fails)
-    spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=1)
-    run(spec)
-    assert "WARNING: the first training images are not kept: the disk is full" in caplog.text
-    assert checkpoint.training_images(spec.target, manifest.load(spec.target)) is None
-
-
-def test_every_epochs_line_says_for_what_it_waited_and_a_hint_follows_once(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(epoch, "_MIN_WAIT_S", 0.0)
-    monkeypatch.setattr(epoch, "MAX_WAIT_SHARE", 0.0)
-    with caplog.at_level("INFO"):
-        run(raw.to_train(Root(str(tmp_path)), prepared, epochs=3))
-    lines = [line for line in caplog.messages if line.startswith("epochs: ")]
-    ending = r"; waited [\d.]+ s for data, [\d.]+ s for checkpoints of [\d.]+ s$"
-    assert len(lines) == 3 and all(re.search(ending, line) for line in lines)
-    hints = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert [hint.partition(" took ")[0] for hint in hints if " took " in hint] == [
-        "WARNING: waiting for data",
-        "WARNING: waiting for checkpoints",
-    ]
 
 
 def test_training_that_was_cut_off_goes_on_to_the_same_weights(
@@ -146,7 +60,8 @@ def test_training_that_was_cut_off_goes_on_to_the_same_weights(
     assert "epochs done before: 3/3" in caplog.text
     assert same(weights(cut), weights(whole))
     assert history_of(cut) == history_of(whole)
-    assert training_images_of(cut).equals(training_images_of(whole)), "another attempt kept them"
+    images = [next(file for file in manifest.load(spec.target).files if "images" in file.path) for spec in (cut, whole)]
+    assert images[0] == images[1], "an earlier attempt kept them"
     assert not files.exists(cut.scratch.child("attempt-1/_attempt.json")), "what is not needed any more is removed"
 
 
@@ -242,6 +157,23 @@ def test_a_breakpoint_in_the_model_is_reached_in_the_process_of_the_flow(
     monkeypatch.setattr(Classifier, "forward", forward)
     run(raw.to_train(Root(str(tmp_path)), prepared, epochs=1))
     assert set(reached) == {(os.getpid(), True, sys.stdout)}
+
+
+def test_every_epochs_line_says_for_what_it_waited_and_a_hint_follows_once(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(epoch, "_MIN_WAIT_S", 0.0)
+    monkeypatch.setattr(epoch, "MAX_WAIT_SHARE", 0.0)
+    with caplog.at_level("INFO"):
+        run(raw.to_train(Root(str(tmp_path)), prepared, epochs=3))
+    lines = [line for line in caplog.messages if line.startswith("epochs: ")]
+    ending = r"; waited [\d.]+ s for data, [\d.]+ s for checkpoints of [\d.]+ s$"
+    assert len(lines) == 3 and all(re.search(ending, line) for line in lines)
+    hints = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [hint.partition(" took ")[0] for hint in hints if " took " in hint] == [
+        "WARNING: waiting for data",
+        "WARNING: waiting for checkpoints",
+    ]
 
 
 def test_elastic_training_has_the_same_steps_with_any_number_of_workers_and_goes_on_with_other_threads(
