@@ -12,6 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from tasks.jobs.spec import EPOCHS
+
 _CHECKOUT = Path(__file__).resolve().parent.parent
 _OURS = tuple(f"{_CHECKOUT / package}{os.sep}" for package in ("flows", "tasks", "storage"))
 _EVERY_S = 5.0
@@ -56,7 +58,7 @@ class Narrator(logging.Handler):
                 self._task = self._bar.add_task(what, total=total)
                 self._bar.start()
             self._bar.update(self._task, description=escape(f"{what} {note}"), completed=done, total=total)
-        elif (done == total and what == "epochs") or time.monotonic() - self._told > _EVERY_S:
+        elif what == EPOCHS or time.monotonic() - self._told > _EVERY_S:
             self._told = time.monotonic()
             self._line(f"  {what} {done:,}/{total:,} {note}".rstrip())
 

@@ -1,15 +1,21 @@
 """A run's essentials as Prefect artifacts: what its page in the UI shows."""
 
+import re
 from collections.abc import Iterator
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
-from storage import manifest
-from storage.uri import ReportURI
-from tasks.pages import ReportData
+from storage import manifest, tables
+from storage.manifest import File
+from storage.uri import URI, ReportURI
+from tasks.learning import images
+from tasks.pages import ReportData, plots
 from tasks.plan import Plan
 
 _METRICS = ("test_accuracy", "test_loss", "expected_calibration_error", "num_rows")
+_IMAGES_A_ROW = 8
+_MARKDOWN = re.compile(r"[!-/:-@\[-`{-~]")
+"""ASCII punctuation: whatever of it means something in Markdown means itself after a backslash."""
 
 
 def publish(data: ReportData, target: ReportURI, plan: Plan) -> None:
@@ -28,6 +34,26 @@ def publish(data: ReportData, target: ReportURI, plan: Plan) -> None:
     page = target.child("index.html")
     link = page if page.is_s3 else f"file://{page}"
     create_link_artifact(key="report", link=link, link_text="Report page", description=f"The report: {page}")
+
+
+def publish_training_images(uri: URI, file: File) -> None:
+    """Show the first training images, which a training wrote to `file` below `uri`, each above its class."""
+    cells = [
+        f"![{name}]({plots.png(image, enlarged=True)})<br>{name}"
+        for image, name in ((image, _plain(name)) for image, name in images.with_names(tables.read_part(uri, file)))
+    ]
+    rows = [cells[start : start + _IMAGES_A_ROW] for start in range(0, len(cells), _IMAGES_A_ROW)]
+    head = [[""] * len(rows[0]), ["---"] * len(rows[0])]
+    create_markdown_artifact(
+        key="training-images",
+        description=f"The first {len(cells)} training images as the model sees them, augmented, with their labels",
+        markdown="\n".join(f"| {' | '.join(row)} |" for row in [*head, *rows]),
+    )
+
+
+def _plain(text: str) -> str:
+    """Return `text` as Markdown that shows it as it is."""
+    return _MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:

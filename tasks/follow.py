@@ -8,7 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tasks.jobs.spec import ENDED, ERROR, PROGRESS, RANK
+from storage.manifest import File
+from storage.uri import URI, masked
+from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK
 from tasks.progress import ProgressArtifact
 from tasks.stage import logger
 
@@ -99,6 +101,10 @@ class Follower:
             worker, content = _FROM_WORKER.match(line), _json_after(RANK, line)
             if worker and content:
                 self._ranks[worker["process"]] = content["rank"]
+        elif IMAGES in line:
+            content = _json_after(IMAGES, line)
+            if content:
+                _show_images(content)
         elif ERROR in line:
             self._error = _json_after(ERROR, line) or self._error
         elif ENDED in line:
@@ -112,7 +118,8 @@ class Follower:
     def _progress(self, content: dict[str, Any]) -> None:
         self._epoch = content["epoch"] or self._epoch
         text = f"{content['what']}: {content['done']:,}/{content['total']:,} {content['note']}".rstrip()
-        due = content["done"] == content["total"] or time.monotonic() - self._told > _TELL_EVERY_S
+        always = content["what"] == EPOCHS or content["done"] == content["total"]
+        due = always or time.monotonic() - self._told > _TELL_EVERY_S
         if due:
             self._told = time.monotonic()
         logger().log(logging.INFO if due else logging.DEBUG, "%s", text, extra={"progress": content})
@@ -143,6 +150,20 @@ class Follower:
             text = "%d lines were left out here; the job's log in Ray's dashboard has them"
             logger().warning(text, self._left_out, extra={"job": True})
             self._left_out = 0
+
+
+def _show_images(content: dict[str, Any]) -> None:
+    """Show the first training images on the page of the running flow; what goes wrong never fails the training."""
+    from prefect.context import FlowRunContext
+
+    if FlowRunContext.get() is None:
+        return
+    try:
+        from tasks.artifacts import publish_training_images
+
+        publish_training_images(URI(content["uri"]), File.model_validate(content["file"]))
+    except Exception as error:  # bad bytes, or a storage or server that does not answer now
+        logger().warning("the first training images are not shown: %s", masked(str(error)))
 
 
 def _json_after(marker: str, line: str) -> dict[str, Any] | None:

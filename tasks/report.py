@@ -15,6 +15,7 @@ from tasks import pages
 from tasks.artifacts import publish
 from tasks.evaluate import read_evaluation
 from tasks.learning import images, recipes
+from tasks.learning.checkpoint import training_images
 from tasks.options import task_options
 from tasks.pages import Picture
 from tasks.pages.lineage import LineageStep
@@ -77,6 +78,7 @@ def gather(
     evaluated = read_evaluation(evaluation)
     classes = images.classes_of(prepared.columns["metadata"])
     mistakes = evaluated["worst"][:_NUM_MISTAKES]
+    first_seen = training_images(checkpoint, trained)
     seconds = {"download": raw, "preprocess": prepared, "train": trained, "predict": predicted}
     return pages.ReportData(
         recipe_name=plan.recipe.name,
@@ -102,6 +104,7 @@ def gather(
         | {"workers": "auto" if plan.workers is None else plan.workers, **_resolved(trained)},
         command=command(plan),
         producer=trained.producer,
+        training_images=tuple(images.with_names(first_seen)) if first_seen else (),
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tasks.follow import Follower, JobFailed, JobRefused
-from tasks.jobs.spec import ENDED, ERROR, PROGRESS, RANK
+from tasks.jobs.spec import ENDED, ERROR, IMAGES, PROGRESS, RANK
 
 _WORKER = "(RayTrainWorker pid=4711)"
 _OTHER = "(RayTrainWorker pid=4711, ip=10.0.0.2)"
@@ -84,6 +84,17 @@ def test_a_job_is_over_once_it_says_so_which_nobody_is_told(caplog: pytest.LogCa
         follower.read(f"one\n{ENDED}\n", ended=False)
     assert follower.ended
     assert [record.getMessage() for record in caplog.records] == ["one"]
+
+
+def test_every_epoch_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    lines = (
+        _progress(80, epoch=epoch).replace('"steps", "done": 80', f'"epochs", "done": {epoch}') for epoch in (1, 2)
+    )
+    assert _followed("".join(lines), caplog) == ["epochs: 1/80", "epochs: 2/80"]
+
+
+def test_a_line_that_says_where_training_images_lie_is_not_shown_itself(caplog: pytest.LogCaptureFixture) -> None:
+    assert _followed(f'{_WORKER} {IMAGES}{{"uri": "/nowhere", "file": {{}}}}\none\n', caplog) == ["one"]
 
 
 @pytest.mark.parametrize(("permanent", "kind"), [(True, JobRefused), (False, JobFailed)])

@@ -14,7 +14,7 @@ from storage.hooks import reached
 from storage.lease import Lease
 from storage.uri import URI, Root
 from tasks.jobs.deadline import deadline
-from tasks.jobs.spec import ENDED, ERROR, JOB_NAME, PROGRESS, JobSpec
+from tasks.jobs.spec import ENDED, EPOCHS, ERROR, JOB_NAME, PROGRESS, JobSpec
 from tasks.learning.imports import quickly
 
 PERMANENT = (
@@ -118,12 +118,12 @@ def _lease(spec: JobSpec) -> contextlib.AbstractContextManager[Lease | None]:
 def progress(
     what: str, done: int, total: int, note: str = "", *, fraction: float | None = None, epoch: int | None = None
 ) -> None:
-    """Tell whoever follows the log that `done` of `total` is done; at most twice a second, the last one always.
+    """Tell whoever follows the log that `done` of `total` is done; at most twice a second, epochs and the last always.
 
     `fraction` is how much of the whole job is done, where that is something else.
     """
     global _said_at
-    if done < total and time.monotonic() - _said_at < 0.5:
+    if what != EPOCHS and done < total and time.monotonic() - _said_at < 0.5:
         return
     _said_at = time.monotonic()
     fraction = done / max(total, 1) if fraction is None else fraction

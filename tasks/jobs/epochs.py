@@ -1,23 +1,26 @@
 """A training on one rank, wherever that runs: every epoch that is not done yet, and a checkpoint after each."""
 
+import contextvars
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from storage import files, manifest
 from storage.hooks import reached
-from storage.manifest import Manifest
-from storage.uri import URI
+from storage.manifest import File, Manifest
+from storage.uri import URI, masked
 from tasks.jobs import attempts, driver, scale
 from tasks.jobs.loaders import Rows, make_loader
-from tasks.jobs.spec import TrainSpec
+from tasks.jobs.spec import EPOCHS, IMAGES, TrainSpec
 from tasks.learning import checkpoint, images, memory, state
-from tasks.learning.epoch import EpochMetrics
+from tasks.learning.epoch import EpochMetrics, wait_hints
 from tasks.learning.imports import quickly
 from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
@@ -25,6 +28,8 @@ from tasks.learning.recipes import Recipe
 
 _CHECKPOINTS = 4
 """How many checkpoints there are at once at most: two that are kept, one being written, and the committed one."""
+_NUM_IMAGES = 32
+"""How many of the first training images are kept."""
 Report = Callable[[URI, list[EpochMetrics]], None]
 """Told the folder of a new checkpoint and the history so far."""
 
@@ -100,7 +105,11 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: Place) -> Non
                 here.beat()
                 reached("step", at)
 
-            history.append(trainer.run_epoch(epoch, on_step=reporter(epoch, recipe.epochs, rank), on_batch=on_batch))
+            on_step, on_first_batch = reporter(epoch, recipe.epochs, rank), None
+            if epoch == 1 and rank == 0:
+                on_first_batch = partial(checkpoints.keep_images, classes=model.spec.classes)
+            metrics = trainer.run_epoch(epoch, on_step=on_step, on_batch=on_batch, on_first_batch=on_first_batch)
+            history.append(metrics)
             if reached("report", f"epoch {epoch}") == "leave":
                 return
             checkpoints.take(history, trainer, prepared=spec.source.fingerprint, about=about)
@@ -142,6 +151,8 @@ def _resume(spec: TrainSpec, trainer: Trainer, about: dict[str, Any]) -> list[Ep
         share = len(history) / trainer.recipe.epochs
         note = "going on from the newest checkpoint"
         driver.progress("epochs done before", len(history), len(history), note, fraction=share)
+        if found := checkpoint.find_training_images(spec.scratch):
+            _tell_images(*found)
     return history
 
 
@@ -162,7 +173,26 @@ class Checkpoints:
             snapshot = state.take(trainer, history, prepared=prepared, about=about)
             self._written = self.aside.submit(checkpoint.write, self._folder(metrics.epoch), snapshot)
             note = f"validation loss {metrics.validation_loss:.4f}, accuracy {metrics.validation_accuracy:.4f}"
-            driver.progress("epochs", metrics.epoch, trainer.recipe.epochs, note, epoch=metrics.epoch)
+            note += f"; {metrics.waits}"
+            driver.progress(EPOCHS, metrics.epoch, trainer.recipe.epochs, note, epoch=metrics.epoch)
+            for epoch, hint in wait_hints([vars(each) for each in history]):
+                if epoch == metrics.epoch:
+                    driver.tell(f"WARNING: {hint}")
+
+    def keep_images(self, images_BHWC: torch.Tensor, labels: torch.Tensor, *, classes: Sequence[str]) -> None:
+        """Write the first rows of a batch and tell where they lie, while the training goes on; never fail it."""
+        rows = images_BHWC[:_NUM_IMAGES].clone(), labels[:_NUM_IMAGES].clone()
+
+        def keep() -> None:
+            try:
+                pixels, numbers = (tensor.cpu().numpy() for tensor in rows)
+                table = images.to_table(np.arange(len(numbers)), pixels, numbers, classes=classes)
+                _tell_images(self.attempt, checkpoint.write_training_images(self.attempt, table))
+            except Exception as error:  # they are there to be looked at; nothing hangs on them
+                driver.tell(f"WARNING: the first training images are not kept: {masked(str(error))}")
+
+        # Without Ray whoever is told makes an artifact of the run that this context names.
+        self.aside.submit(contextvars.copy_context().run, keep)
 
     def finish(self) -> None:
         """Return once the latest state is whole and told of."""
@@ -174,6 +204,10 @@ class Checkpoints:
 
     def _folder(self, epoch: int) -> URI:
         return self.attempt.child(f"epoch-{epoch:04d}")
+
+
+def _tell_images(attempt: URI, file: File) -> None:
+    driver.say(IMAGES, uri=attempt, file=file.model_dump())
 
 
 def reporter(epoch: int, epochs: int, rank: int) -> Callable[[int, int, float], None]:

@@ -6,15 +6,19 @@ SHA-256 of all three. Generator states need no place in it: every epoch draws fr
 (seed, epoch, rank).
 """
 
+import csv
 import dataclasses
 import hashlib
+import io
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage import files, manifest
+from storage import files, manifest, tables
+from storage.manifest import File
 from storage.uri import URI, CheckpointURI
 
 META = "checkpoint.json"
@@ -22,6 +26,8 @@ WEIGHTS = "weights.safetensors"
 TRAINING = "training.pt"
 FILES = (WEIGHTS, TRAINING, META)
 """The last one is written last: it holds the digests of the others."""
+_TRAINING_IMAGES = "training-images"
+"""Of an attempt and of a committed checkpoint: how the name of the file of its first training images begins."""
 
 
 class Meta(BaseModel):
@@ -108,12 +114,42 @@ def newest(scratch: URI) -> URI | None:
 
 
 def of_epoch(scratch: URI, epoch: int) -> URI | None:
-    """A whole checkpoint of `epoch`, of whichever attempt: attempts at one training are equal bit by bit."""
+    """A whole checkpoint of `epoch`, of whichever attempt: what they compute is equal bit by bit."""
     for attempt in reversed(attempts(scratch)):
         uri = scratch.child(f"attempt-{attempt}/epoch-{epoch:04d}")
         if verified(uri) is not None:
             return uri
     return None
+
+
+def write_training_images(attempt: URI, table: pa.Table) -> File:
+    """Write the first training images of `attempt`, a table as `images.to_table` makes it; returns its entry."""
+    content = tables.encode(table)
+    return manifest.write_file(attempt, f"{_TRAINING_IMAGES}.parquet", content, split="train", rows=table.num_rows)
+
+
+def find_training_images(scratch: URI) -> tuple[URI, File] | None:
+    """Return the latest attempt that holds whole training images, and their entry; none when no attempt does.
+
+    A later attempt has its own only when it began at the first epoch: then nothing of the earlier ones was used.
+    """
+    for number in reversed(attempts(scratch)):
+        attempt = scratch.child(f"attempt-{number}")
+        for name in files.children(attempt):
+            if name.startswith(_TRAINING_IMAGES):
+                try:
+                    entry = tables.entry(attempt, name, split="train")
+                except manifest.Damaged:  # a link out of the attempt
+                    entry = None
+                if entry:
+                    return attempt, entry
+    return None
+
+
+def training_images(uri: CheckpointURI, committed: manifest.Manifest) -> pa.Table | None:
+    """Return the first training images of a committed checkpoint; none in those of earlier versions."""
+    file = next((file for file in committed.files if file.path.startswith(_TRAINING_IMAGES)), None)
+    return tables.read_part(uri, file) if file else None
 
 
 def verified(uri: URI) -> Meta | None:
@@ -185,6 +221,10 @@ def commit(
     listed.append(manifest.write_file(target, META, meta.model_dump_json(indent=1).encode()))
     history = json.dumps(final.history, indent=1).encode()
     listed.append(manifest.write_file(target, "history.json", history))
+    listed.append(manifest.write_file(target, "history.csv", _csv(final.history)))
+    if found := find_training_images(scratch):
+        attempt, file = found
+        listed.append(manifest.write_file(target, f"{_TRAINING_IMAGES}.parquet", manifest.read_file(attempt, file)))
     return manifest.commit(
         target,
         kind="checkpoint",
@@ -200,3 +240,12 @@ def commit(
             **statistics,
         },
     )
+
+
+def _csv(history: list[dict[str, float]]) -> bytes:
+    """Return `history` as RFC 4180 has it: a header, then one line an epoch, each ended by CRLF."""
+    sink = io.StringIO(newline="")
+    writer = csv.DictWriter(sink, fieldnames=list(history[0]))
+    writer.writeheader()
+    writer.writerows(history)
+    return sink.getvalue().encode()

@@ -1,6 +1,17 @@
 """What is said of an epoch before and after it, without torch: its steps, its figures, and what goes wrong in it."""
 
 import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+MAX_WAIT_SHARE = 0.05
+"""Share of an epoch spent waiting for data, or for checkpoints, above which a hint says what helps."""
+_MIN_WAIT_S = 1.0
+"""Shorter waits get no hint, however short the epoch."""
+_WAITS = (
+    ("data_wait_s", "data", "--set loader=resident holds all rows, ray-data reads further ahead with prefetch_batches; docs/workers.md"),
+    ("checkpoint_wait_s", "checkpoints", "storage that writes faster helps; docs/workers.md"),
+)
+"""What is waited for: the field that says how long, its name, and what helps."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,6 +32,34 @@ class EpochMetrics:
     """Share of validation rows predicted right."""
     learning_rate: float
     """At the end of the epoch."""
+
+    # Measured, not computed: two runs that are equal bit by bit differ in these. Each is the largest of all ranks.
+    seconds: float = dataclasses.field(default=0.0, compare=False)
+    """From the end of the epoch before, its checkpoint included, to the end of validation; 0: not measured."""
+    data_wait_s: float = dataclasses.field(default=0.0, compare=False)
+    """Of these, spent waiting for the next batch of training or validation."""
+    checkpoint_wait_s: float = dataclasses.field(default=0.0, compare=False)
+    """Of these, spent waiting for the checkpoint of the epoch before."""
+
+    @property
+    def waits(self) -> str:
+        """What was waited for, in words."""
+        data, checkpoints = f"{self.data_wait_s:.1f} s for data", f"{self.checkpoint_wait_s:.1f} s for checkpoints"
+        return f"waited {data}, {checkpoints} of {self.seconds:.1f} s"
+
+
+def wait_hints(history: Sequence[Mapping[str, float]]) -> Iterator[tuple[int, str]]:
+    """Yield the first epoch in which waiting for data took too large a share, and what helps; then for checkpoints.
+
+    Args:
+        history: The fields of one `EpochMetrics` an epoch; those of earlier versions have no times.
+    """
+    for field, what, help_ in _WAITS:
+        for row in history:
+            waited_s, seconds, epoch = row.get(field, 0.0), row.get("seconds", 0.0), int(row["epoch"])
+            if waited_s >= _MIN_WAIT_S and waited_s > MAX_WAIT_SHARE * seconds:
+                yield epoch, f"waiting for {what} took {100 * waited_s / seconds:.0f} % of epoch {epoch}: {help_}"
+                break
 
 
 class WrongBatchSize(ValueError):

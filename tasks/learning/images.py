@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -51,6 +51,15 @@ def to_arrays(table: pa.Table, shape: Sequence[int]) -> tuple[np.ndarray, np.nda
     flat.flags.writeable = False
     labels = table["label"].to_numpy() if "label" in table.column_names else None
     return flat.reshape(len(chunk), *shape), labels
+
+
+def with_names(table: pa.Table) -> Iterator[tuple[np.ndarray, str]]:
+    """Yield each image (uint8, (H, W, C)) of a labelled table that `to_table` made, with the name of its class."""
+    metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
+    pixels, labels = to_arrays(table, shape_of(metadata))
+    assert labels is not None, "the table has no labels"
+    classes = classes_of(metadata)
+    yield from ((image, classes[label]) for image, label in zip(pixels, labels, strict=True))
 
 
 def num_parts(num_rows: int, image_shape: Sequence[int]) -> int:

@@ -4,6 +4,7 @@ import contextlib
 import math
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
@@ -72,6 +73,10 @@ class Trainer:
         self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
             self.optimizer, max_lr=recipe.learning_rate, total_steps=total_steps, pct_start=warmup
         )
+        self._data_wait_s = 0.0
+        """How long this epoch has waited for batches."""
+        self._ended_at: float | None = None
+        """When the epoch before ended, by `time.perf_counter`."""
 
     def run_epoch(
         self,
@@ -79,15 +84,22 @@ class Trainer:
         *,
         on_step: Callable[[int, int, float], None] | None = None,
         on_batch: Callable[[], None] = lambda: None,
+        on_first_batch: Callable[[Tensor, Tensor], None] | None = None,
     ) -> EpochMetrics:
         """Train epoch `epoch` (from 1) and validate; every figure is over all ranks.
 
-        `on_step(step, steps, loss)` is called now and then with the latest local loss, `on_batch()` after every batch.
-        Raises `NonFiniteLoss`.
+        `on_step(step, steps, loss)` is called now and then with the latest local loss, `on_batch()` after every batch,
+        `on_first_batch(images, labels)` before the first step with what goes into the model. Raises `NonFiniteLoss`.
         """
-        totals = self._train(epoch, on_step, on_batch)
+        began_at = time.perf_counter()
+        checkpoint_wait_s = 0.0 if self._ended_at is None else began_at - self._ended_at
+        self._data_wait_s = 0.0
+        totals = self._train(epoch, on_step, on_batch, on_first_batch)
         self._share_buffers()
         validated = self._validate(on_batch)
+        self._ended_at = time.perf_counter()
+        seconds = checkpoint_wait_s + self._ended_at - began_at
+        seconds, data_wait_s, checkpoint_wait_s = self._largest(seconds, self._data_wait_s, checkpoint_wait_s)
         train_loss, train_right, train_rows = totals
         loss, right, rows = validated
         return EpochMetrics(
@@ -98,20 +110,29 @@ class Trainer:
             validation_loss=loss / rows,
             validation_accuracy=right / rows,
             learning_rate=float(self.scheduler.get_last_lr()[0]),
+            seconds=seconds,
+            data_wait_s=data_wait_s,
+            checkpoint_wait_s=checkpoint_wait_s,
         )
 
     def _train(
-        self, epoch: int, on_step: Callable[[int, int, float], None] | None, on_batch: Callable[[], None]
+        self,
+        epoch: int,
+        on_step: Callable[[int, int, float], None] | None,
+        on_batch: Callable[[], None],
+        on_first_batch: Callable[[Tensor, Tensor], None] | None,
     ) -> list[float]:
         self.parallel.train()
         augmentation = torch.Generator().manual_seed(mixed_seed(self.recipe.seed, epoch, self.rank))
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
-        batches = self.loader.train_batches(epoch=epoch, batch_size=self.local_batch_size)
+        batches = self._timed(self.loader.train_batches(epoch=epoch, batch_size=self.local_batch_size))
         every = max(1, self.steps_per_epoch // 10)
         for step, (images, labels) in zip(range(1, self.steps_per_epoch + 1), batches, strict=False):
             images = shifted(images, max_shift=self.recipe.max_shift, generator=augmentation)
             if self.recipe.flip == "horizontal":
                 images = flipped(images, generator=augmentation)
+            if step == 1 and on_first_batch:
+                on_first_batch(images, labels)
             self.optimizer.zero_grad(set_to_none=True)
             summed = self._backward(images, labels, totals)
             self.optimizer.step()
@@ -151,7 +172,7 @@ class Trainer:
     def _validate(self, on_batch: Callable[[], None]) -> list[float]:
         self.model.eval()
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
-        for images, labels in self.loader.validation_batches(batch_size=512):
+        for images, labels in self._timed(self.loader.validation_batches(batch_size=512)):
             with autocast(self.precision, self.device):
                 logits = self.model(images)
             totals[0] += cross_entropy(logits.float(), labels, reduction="sum")
@@ -159,6 +180,24 @@ class Trainer:
             totals[2] += len(labels)
             on_batch()
         return self._all_reduced_sum(totals, what="validation loss")
+
+    def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """Yield `batches`, adding up the time that each is waited for on the host: no device is synchronised for it."""
+        while True:
+            asked_at = time.perf_counter()
+            batch = next(batches, None)
+            self._data_wait_s += time.perf_counter() - asked_at
+            if batch is None:
+                return
+            yield batch
+
+    def _largest(self, *values: float) -> list[float]:
+        """Return the largest of each of `values` over all ranks."""
+        if self.world_size == 1:
+            return list(values)
+        largest = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+        return [float(value) for value in largest.tolist()]
 
     def _share_buffers(self) -> None:
         """Give every rank the running statistics of rank 0: the ones that the checkpoint will hold."""

@@ -9,6 +9,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from tasks.learning.epoch import wait_hints
 from tasks.pages import lineage, plots
 from tasks.pages.lineage import LineageStep
 
@@ -55,7 +56,8 @@ class ReportData:
     metrics: dict[str, float]
     """On the test split: at least `test_accuracy`, `test_loss`, `expected_calibration_error` and `num_rows`."""
     history: list[dict[str, float]]
-    """Per epoch: `epoch`, `step`, `train_` and `validation_` `loss` and `accuracy`, `learning_rate`."""
+    """Per epoch: `epoch`, `step`, `train_` and `validation_` `loss` and `accuracy`, `learning_rate`; where they were
+    measured `seconds`, `data_wait_s`, `checkpoint_wait_s`."""
     best_epoch: int
     """The epoch, from 1, whose weights were kept."""
     training_seconds: float
@@ -86,6 +88,8 @@ class ReportData:
     """The command line that makes this model again."""
     producer: dict[str, str | None]
     """Versions of the package and its libraries, and the git commit, where known."""
+    training_images: tuple[tuple[np.ndarray, str], ...] = ()
+    """The first that the model saw, augmented (uint8, HWC), and the names of their classes; empty: not kept."""
 
 
 def render(data: ReportData) -> str:
@@ -102,6 +106,8 @@ def render(data: ReportData) -> str:
     return template.render(
         data=data,
         curves=curves,
+        is_timed=any(row.get("seconds") for row in data.history),
+        hints=[hint for _, hint in wait_hints(data.history)],
         reliability=Markup(plots.reliability(data.calibration, error=data.metrics["expected_calibration_error"])),
         diagram=lineage.draw(data.lineage),
         confusion=_confusion_rows(data) if as_table else None,

@@ -19,7 +19,7 @@ _INK, _LINE, _MUTED, _ACCENT, _WARM = ("#010101", "#020202", "#030303", "#040404
 """Stand-ins that become the page's own variables, so that a plot follows the light and the dark scheme."""
 _VARIABLES = {_INK: "--ink", _LINE: "--line", _MUTED: "--muted", _ACCENT: "--accent", _WARM: "--warm"}
 _MAX_SIDE = 64
-"""Pixels a side of the images on a page: fifty in colour stay below a megabyte."""
+"""Pixels a side of the images on a page: seventy photographs stay below a megabyte."""
 
 
 def is_finite(value: float | None) -> bool:
@@ -93,8 +93,14 @@ def heat_map(confusion: Sequence[Sequence[int]]) -> str:
     return _data_uri(pixels)
 
 
-def png(image: np.ndarray) -> str:
-    """An image (uint8, HWC, 1 or 3 channels) as a PNG data URI, made smaller when a side exceeds 64 pixels."""
+def png(image: np.ndarray, *, enlarged: bool = False) -> str:
+    """An image (uint8, HWC, 1 or 3 channels) as a PNG data URI, made smaller when a side exceeds 64 pixels.
+
+    `enlarged`: a small one is shown larger, each pixel as a square, where the page cannot do that.
+    """
+    if enlarged:
+        times = max(1, _MAX_SIDE // max(image.shape[:2]))
+        image = image.repeat(times, axis=0).repeat(times, axis=1)
     return _data_uri(image[..., 0] if image.shape[2] == 1 else image)
 
 

@@ -7,9 +7,10 @@ import numpy as np
 
 from storage import manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.jobs.spec import PreprocessSpec, TrainSpec
+from tasks.jobs.spec import JobSpec, PreprocessSpec, TrainSpec
 from tasks.learning import images
 from tasks.learning.recipes import Recipe
+from tasks.local import Local
 
 CLASSES = ("dark", "light", "striped")
 PREPROCESS = {"seed": 0, "validation_fraction": 0.25, "max_quarantined": 0.1}
@@ -57,3 +58,9 @@ def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes
         parameters={"workers": 0},
         workers=0,
     )
+
+
+def run(spec: JobSpec) -> None:
+    """Do here what the job of `spec` would do."""
+    scratch = spec.scratch if isinstance(spec, TrainSpec) else Root(spec.storage).child("runs/none")
+    Local(wanted=False).run("stage", spec, target=spec.target, scratch=scratch)

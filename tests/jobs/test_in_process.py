@@ -1,6 +1,7 @@
 """Stages without Ray: the same bytes, checkpoints that are gone on from, and errors as jobs tell them."""
 
 import os
+import re
 import sys
 import threading
 from pathlib import Path
@@ -14,38 +15,25 @@ from storage.uri import URI, DatasetURI, Root
 from tasks.follow import JobFailed, JobRefused
 from tasks.jobs import attempts, epochs, loaders, scale, train_here
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.jobs.spec import JobSpec, TrainSpec
-from tasks.learning import checkpoint, loop, models, state
+from tasks.jobs.spec import TrainSpec
+from tasks.learning import checkpoint, epoch, loop, models, state
+from tasks.learning.epoch import EpochMetrics
 from tasks.learning.modeling import Classifier
-from tasks.local import Local
 from tests.jobs import raw
+from tests.jobs.raw import run
 from tests.learning.training import MORE_MODELS, same
 
-
-@pytest.fixture(autouse=True)
-def more_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The models of the tests."""
-    monkeypatch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
-    """150 training and 50 validation rows of 12 x 12 pixels."""
-    root = Root(str(tmp_path_factory.mktemp("prepared")))
-    spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=30))
-    run(spec)
-    return spec.target
-
-
-def run(spec: JobSpec) -> None:
-    """Do here what the job of `spec` would do."""
-    scratch = spec.scratch if isinstance(spec, TrainSpec) else Root(spec.storage).child("runs/none")
-    Local(wanted=False).run("stage", spec, target=spec.target, scratch=scratch)
+pytestmark = pytest.mark.usefixtures("more_models")
 
 
 def weights(spec: TrainSpec) -> dict[str, torch.Tensor]:
     """What was committed."""
     return state.load_model(spec.target)[0].state_dict()
+
+
+def history_of(spec: TrainSpec) -> list[EpochMetrics]:
+    """What was committed; measured times play no part in a comparison."""
+    return [EpochMetrics(**row) for row in manifest.load(spec.target).statistics["history"]]
 
 
 def test_training_that_was_cut_off_goes_on_to_the_same_weights(
@@ -71,7 +59,9 @@ def test_training_that_was_cut_off_goes_on_to_the_same_weights(
         run(cut)
     assert "epochs done before: 3/3" in caplog.text
     assert same(weights(cut), weights(whole))
-    assert manifest.load(cut.target).statistics["history"] == manifest.load(whole.target).statistics["history"]
+    assert history_of(cut) == history_of(whole)
+    images = [next(file for file in manifest.load(spec.target).files if "images" in file.path) for spec in (cut, whole)]
+    assert images[0] == images[1], "an earlier attempt kept them"
     assert not files.exists(cut.scratch.child("attempt-1/_attempt.json")), "what is not needed any more is removed"
 
 
@@ -169,6 +159,23 @@ def test_a_breakpoint_in_the_model_is_reached_in_the_process_of_the_flow(
     assert set(reached) == {(os.getpid(), True, sys.stdout)}
 
 
+def test_every_epochs_line_says_for_what_it_waited_and_a_hint_follows_once(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(epoch, "_MIN_WAIT_S", 0.0)
+    monkeypatch.setattr(epoch, "MAX_WAIT_SHARE", 0.0)
+    with caplog.at_level("INFO"):
+        run(raw.to_train(Root(str(tmp_path)), prepared, epochs=3))
+    lines = [line for line in caplog.messages if line.startswith("epochs: ")]
+    ending = r"; waited [\d.]+ s for data, [\d.]+ s for checkpoints of [\d.]+ s$"
+    assert len(lines) == 3 and all(re.search(ending, line) for line in lines)
+    hints = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [hint.partition(" took ")[0] for hint in hints if " took " in hint] == [
+        "WARNING: waiting for data",
+        "WARNING: waiting for checkpoints",
+    ]
+
+
 def test_elastic_training_has_the_same_steps_with_any_number_of_workers_and_goes_on_with_other_threads(
     prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +199,7 @@ def test_elastic_training_has_the_same_steps_with_any_number_of_workers_and_goes
     monkeypatch.setattr(scale, "threads_here", lambda *_, **__: 1)
     run(spec)
     made = manifest.load(spec.target).statistics
-    assert [epoch["step"] for epoch in made["history"]] == [min(by_number), 2 * min(by_number)]
+    assert [row["step"] for row in made["history"]] == [min(by_number), 2 * min(by_number)]
     assert made["resolved"] == {"workers": "1:4", "device": "cpu", "precision": "fp32", "threads": 0}
 
 
@@ -216,7 +223,7 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
             training = raw.to_train(root, spec.target, name=loader, model="vit-tiny", epochs=6, loader=loader)
             run(training)
             history = manifest.load(training.target).statistics["history"]
-            found[loader] = torch.tensor([epoch["validation_loss"] for epoch in history])
+            found[loader] = torch.tensor([row["validation_loss"] for row in history])
     return found
 
 

@@ -1,20 +1,23 @@
 """Checkpoints: only whole ones are used, only for the run they belong to, and nothing in them is executed."""
 
+import csv
 import dataclasses
 import hashlib
+import io
 import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from storage import manifest
 from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI
-from tasks.learning import checkpoint, state
+from tasks.learning import checkpoint, images, state
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, WrongResume
 from tasks.learning.datasets import Split
 from tasks.learning.epoch import EpochMetrics
@@ -190,9 +193,9 @@ class TestCommit:
         model, meta = state.load_model(target)
         trained = new_trainer(digits).model.eval()
         trained.load_state_dict(run.weights[1])
-        images, _ = training.rows(digits["test"], 0, 64)
+        pixels, _ = training.rows(digits["test"], 0, 64)
         with torch.inference_mode():
-            assert torch.equal(model(images), trained(images))
+            assert torch.equal(model(pixels), trained(pixels))
         assert (meta.epoch, meta.model["classes"]) == (2, list("0123456789"))
 
     def test_committed_checkpoint_tells_of_all_epochs_and_where_it_comes_from(
@@ -204,6 +207,27 @@ class TestCommit:
         assert (committed.statistics["history"], committed.statistics["best_epoch"]) == (history, 2)
         assert committed.parents == {"prepared": f"/root/datasets/prepared/small-{PREPARED}"}
         assert (committed.parameters, committed.statistics["resolved"]) == (ABOUT["parameters"], ABOUT["resolved"])
+
+    def test_history_is_committed_as_a_table_for_spreadsheets_too(self, scratch: URI, target: CheckpointURI) -> None:
+        committed = commit(scratch, target)
+        (file,) = [file for file in committed.files if file.path.startswith("history-") and file.path.endswith(".csv")]
+        content = manifest.read_file(target, file).decode()
+        assert content.count("\r\n") == content.count("\n") == 4
+        rows = [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(io.StringIO(content))]
+        assert rows == committed.statistics["history"]
+
+    def test_history_of_an_earlier_version_without_times_is_gone_on_from_and_committed(
+        self, scratch: URI, target: CheckpointURI, digits: dict[str, Split]
+    ) -> None:
+        times = {"seconds", "data_wait_s", "checkpoint_wait_s"}
+        for place in EPOCHS.values():
+            path = Path(scratch, place, META)
+            meta = Meta.model_validate_json(path.read_bytes())
+            history = [{name: row[name] for name in row.keys() - times} for row in meta.history]
+            path.write_text(meta.model_copy(update={"history": history}).signed().model_dump_json())
+        resumed = state.restore(scratch.child(EPOCHS[3]), new_trainer(digits), prepared=PREPARED, about=ABOUT)
+        assert [metrics.seconds for metrics in resumed] == [0, 0, 0]
+        assert not times & commit(scratch, target).statistics["history"][0].keys()
 
     @pytest.mark.parametrize("epoch", [2, 3])
     def test_training_with_a_damaged_epoch_is_not_committed(
@@ -230,6 +254,37 @@ class TestCommit:
         manifest.commit(target, kind="raw", parents={}, parameters={}, listed=[])
         with pytest.raises(ValueError, match=f"{target} is no checkpoint: it is of kind 'raw'"):
             state.load_model(target)
+
+
+class TestTrainingImages:
+    @staticmethod
+    def write(scratch: URI, attempt: int, *, brightness: int) -> Path:
+        """Leave three images, all of one brightness, in an attempt."""
+        pixels, labels = np.full((3, 4, 4, 1), brightness, np.uint8), np.array([2, 0, 1])
+        table = images.to_table(np.arange(3), pixels, labels, classes=("cat", "dog", "eel"))
+        place = scratch.child(f"attempt-{attempt}")
+        return Path(place, checkpoint.write_training_images(place, table).path)
+
+    @staticmethod
+    def committed(scratch: URI, target: CheckpointURI) -> list[tuple[int, str]]:
+        """Brightness and class of each image that is committed."""
+        table = checkpoint.training_images(target, commit(scratch, target))
+        return [] if table is None else [(int(image.max()), name) for image, name in images.with_names(table)]
+
+    def test_those_of_the_latest_attempt_that_has_any_are_committed(self, scratch: URI, target: CheckpointURI) -> None:
+        self.write(scratch, 1, brightness=1)  # the second one went on where the first was cut off
+        assert self.committed(scratch, target) == [(1, "eel"), (1, "cat"), (1, "dog")]
+
+    def test_damaged_ones_are_passed_over(self, scratch: URI, target: CheckpointURI) -> None:
+        self.write(scratch, 1, brightness=1)
+        flip(self.write(scratch, 2, brightness=2))
+        assert self.committed(scratch, target) == [(1, "eel"), (1, "cat"), (1, "dog")]
+
+    def test_checkpoint_without_any_is_committed_all_the_same(self, scratch: URI, target: CheckpointURI) -> None:
+        assert self.committed(scratch, target) == []
+
+    def test_same_images_have_the_same_name(self, scratch: URI) -> None:
+        assert self.write(scratch, 1, brightness=1).name == self.write(scratch, 2, brightness=1).name
 
 
 def commit(scratch: URI, target: CheckpointURI) -> manifest.Manifest:

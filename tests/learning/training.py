@@ -9,6 +9,7 @@ import torch
 from tasks.learning import recipes
 from tasks.learning.datasets import Split
 from tasks.learning.datasets.mnist import CLASSES
+from tasks.learning.epoch import EpochMetrics
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec
@@ -46,3 +47,8 @@ def weights(trainer: Trainer) -> dict[str, torch.Tensor]:
 def same(some: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> bool:
     """Whether two models are equal bit by bit."""
     return some.keys() == others.keys() and all(torch.equal(some[name], others[name]) for name in some)
+
+
+def computed(metrics: EpochMetrics) -> dict[str, Any]:
+    """The fields that are equal in two runs that are equal bit by bit: all but the measured times."""
+    return {field.name: getattr(metrics, field.name) for field in dataclasses.fields(metrics) if field.compare}

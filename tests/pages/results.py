@@ -10,7 +10,7 @@ from storage.manifest import File
 from storage.registry import Decision
 from storage.uri import URI, Root
 from tasks.evaluate import write_evaluation
-from tasks.learning import images, recipes
+from tasks.learning import checkpoint, images, recipes
 from tasks.plan import Plan
 from tasks.promote import judge
 from tests.pages.test_report_page import fake_history
@@ -38,8 +38,9 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     )
     statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "resolved": {"device": "cpu"}}
     parents: dict[str, URI] = {"prepared": plan.prepared}
+    first_seen = checkpoint.write_training_images(plan.checkpoint, rows["train"].slice(0, 32))
     manifest.commit(
-        plan.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[], statistics=statistics
+        plan.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[first_seen], statistics=statistics
     )
     manifest.commit(
         plan.predictions,

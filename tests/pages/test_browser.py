@@ -92,7 +92,7 @@ def test_page_asks_for_nothing_and_no_error_is_logged(browser: Browser, report: 
 def test_every_image_decodes(browser: Browser, report: Report) -> None:
     browser.open(report.page, VIEWS["light"])
     shown = browser.evaluate("[...document.images].map((image) => image.naturalWidth)")
-    assert shown == [28] * (24 + min(16, len(report.evaluated("worst"))))
+    assert shown == [28] * (32 + 24 + min(16, len(report.evaluated("worst"))))
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -116,9 +116,9 @@ def test_page_can_be_told_to_somebody_who_does_not_see_it(browser: Browser, repo
 def test_printed_page_shows_what_the_screen_folds_away(browser: Browser, report: Report) -> None:
     folded = "[...document.querySelectorAll('details table')].map((table) => table.checkVisibility())"
     browser.open(report.page, VIEWS["light"])
-    assert browser.evaluate(folded) == [False, False]
+    assert browser.evaluate(folded) == [False, False, False]
     browser.open(report.page, VIEWS["print"])
-    assert browser.evaluate(folded) == [True, True]
+    assert browser.evaluate(folded) == [True, True, True]
     assert 4 <= len(re.findall(rb"/Type\s*/Page\b", browser.pdf())) <= 9
 
 

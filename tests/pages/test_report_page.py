@@ -73,6 +73,10 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
         parameters={"name": "mnist-resnet18", "epochs": num_epochs, "learning_rate": 0.002, "precision": "auto"},
         command="python flows/pipeline.py --storage s3://models/mnist --workers 2 --set epochs=5",
         producer={"mnist-pipeline": "0.1.0", "ray": "2.50.0", "torch": "2.9.0", "git": None},
+        training_images=tuple(
+            (picture.image, picture.label)
+            for picture in fake_pictures(generator, classes, channels=channels, num=32, wrong=False)
+        ),
     )
 
 
@@ -94,6 +98,9 @@ def fake_history(num_epochs: int) -> list[dict[str, float]]:
             "validation_loss": 0.02 + 0.1 / epoch + 0.002 * epoch,
             "validation_accuracy": 0.994 - 0.02 / epoch,
             "learning_rate": 0.002 / epoch,
+            "seconds": 30.0 + epoch,
+            "data_wait_s": 3.1 if epoch == 2 else 0.31,
+            "checkpoint_wait_s": 0.0 if epoch == 1 else 0.062,
         }
         for epoch in range(1, num_epochs + 1)
     ]
@@ -192,6 +199,28 @@ def test_figures_on_the_page_are_those_given(data: ReportData) -> None:
     assert "quarantined: 2: label out of range 1: empty" in text
     for value in ("0.002", "--set epochs=5", "2.50.0", data.reason, *(step.uri for step in data.lineage)):
         assert value in text
+
+
+def test_every_epoch_shows_its_time_and_what_was_waited_for(data: ReportData) -> None:
+    text = Page(render(data)).text
+    assert "Epoch Time Waiting for data Waiting for checkpoints 1 31.0 s 0.010 0.000 2 32.0 s 0.097 0.002" in text
+    assert text.count("Waiting for data took 10 % of epoch 2: --set loader=resident") == 1
+
+
+def test_history_of_an_earlier_version_shows_nothing_of_times(data: ReportData) -> None:
+    times = {"seconds", "data_wait_s", "checkpoint_wait_s"}
+    history = [{name: row[name] for name in row.keys() - times} for row in data.history]
+    untimed = Page(render(dataclasses.replace(data, history=history))).text
+    gone_on_with = Page(render(dataclasses.replace(data, history=[*history[:2], *data.history[2:]]))).text
+    assert "waiting" not in untimed.lower()
+    assert "33.0 s" in gone_on_with and "0.0 s" not in gone_on_with
+
+
+def test_training_images_are_shown_with_their_classes_and_may_be_missing(data: ReportData) -> None:
+    alternatives = [image["alt"] or "" for image in Page(render(data)).all("img")]
+    expected = [f"Training image {number}: class {name}" for number, (_, name) in enumerate(data.training_images, 1)]
+    assert [text for text in alternatives if text.startswith("Training")] == expected
+    assert "training images" not in Page(render(dataclasses.replace(data, training_images=()))).text
 
 
 @pytest.mark.parametrize(("value", "shown"), [(1, "1.0000"), (0.999951, ">0.9999"), (0.99994, "0.9999"), (0, "0.0000")])

@@ -1,0 +1,23 @@
+"""What trainings in this process have in common."""
+
+import pytest
+
+from storage.uri import DatasetURI, Root
+from tasks.learning import models
+from tests.jobs import raw
+from tests.learning.training import MORE_MODELS
+
+
+@pytest.fixture
+def more_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The models of the tests."""
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
+    """150 training and 50 validation rows of 12 x 12 pixels."""
+    root = Root(str(tmp_path_factory.mktemp("prepared")))
+    spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=30))
+    raw.run(spec)
+    return spec.target
