@@ -124,8 +124,8 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
     add(
         "--dashboard",
         choices=dashboard.KINDS,
-        help="of a local Ray: full has every page, Ray Train's and Ray Data's too, and profiling, and takes more of the "
-        "machine (default: $PIPELINE_DASHBOARD or trimmed)",
+        help="of a local Ray: full has all parts, what Ray Train and Ray Data are doing and profiling too, and takes "
+        "more of the machine (default: $PIPELINE_DASHBOARD or trimmed)",
     )
     add("--json", action="store_true", help="print one JSON document on stdout and logs on stderr (default: a table)")
 
