@@ -42,8 +42,10 @@ def parser() -> argparse.ArgumentParser:
 def main() -> int:
     """0 when every version is done, 1 when one failed, 2 for a wrong request, 130 when interrupted."""
     from flows import cli
+    from tasks.jobs import dashboard
 
     arguments = parser().parse_args()
+    dashboard.choose(arguments.dashboard)
     return cli.guarded(lambda: _main(arguments))
 
 

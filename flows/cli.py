@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from flows import PROJECT
 from flows.checks import Told, checked
+from tasks.jobs import dashboard
 from tasks.learning.imports import quickly
 
 _EPILOG = """\
@@ -120,6 +121,12 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
         default=24 * 60,
         help="give up a stage that takes longer (default: %(default)s)",
     )
+    add(
+        "--dashboard",
+        choices=dashboard.KINDS,
+        help="of a local Ray: full has all parts, what Ray Train and Ray Data are doing and profiling too, and takes "
+        "more of the machine (default: $PIPELINE_DASHBOARD or trimmed)",
+    )
     add("--json", action="store_true", help="print one JSON document on stdout and logs on stderr (default: a table)")
 
 
@@ -136,6 +143,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     The exit code is 0, 1 (failed), 2 (wrong request) or 130.
     """
     arguments = parser().parse_args(argv)
+    dashboard.choose(arguments.dashboard)
     if arguments.check:
         return guarded(lambda: _told(arguments))
 
@@ -180,6 +188,7 @@ def predict_parser() -> argparse.ArgumentParser:
 def main_predict(argv: Sequence[str] | None = None) -> int:
     """Run batch prediction as the command line says; the exit code is 0, 1 (failed), 2 (wrong request) or 130."""
     arguments = predict_parser().parse_args(argv)
+    dashboard.choose(arguments.dashboard)
     from tasks import batch, capacity, preflight
 
     request = {

@@ -9,7 +9,7 @@ from http.client import HTTPException
 
 from storage import files
 from storage.uri import URI, Root, masked
-from tasks.jobs import scale
+from tasks.jobs import dashboard, scale
 
 SPARE_CPUS = 3
 """CPUs that a local Ray counts beyond the machine's: a driver and data tasks run beside the workers."""
@@ -23,10 +23,11 @@ def check_workers(workers: scale.Workers, needs: scale.Needs = scale.ANY) -> str
     """What there is; raises `ValueError` naming it and what was asked when Ray can never give that many workers.
 
     None means auto, 0 without Ray. Within 5 s: a cluster is asked what it has, and `RAY_ADDRESS` is named when it does
-    not answer.
+    not answer; so is `PIPELINE_DASHBOARD` when Ray has no such dashboard.
     """
     if workers == 0:
         return "none: this process does the work"
+    dashboard.kind()
     address = os.environ.get("RAY_ADDRESS", "")
     if address:
         found = _usable_nodes(address)

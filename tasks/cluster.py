@@ -18,6 +18,7 @@ from tasks.capacity import check_disk, check_workers
 from tasks.child import Child
 from tasks.follow import Follower, JobFailed, JobRefused
 from tasks.head import await_ray, start_ray
+from tasks.jobs import dashboard
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.scale import ANY, Needs, Workers
 from tasks.jobs.spec import JOB_NAME, JobSpec
@@ -126,7 +127,9 @@ class Cluster:
             os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
         path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(jobs_api.CODE), os.environ.get("PYTHONPATH")]))}
         env = os.environ | jobs_api.JOB_ENV | _LOCAL_ENV | path
-        self._child, self._address, folder = start_ray(env, "--no-monitor")  # which is for clusters that grow
+        # The monitor is for clusters that grow; what it says of this one stands on the dashboard's first page.
+        options = [] if dashboard.kind() == dashboard.FULL else ["--no-monitor"]
+        self._child, self._address, folder = start_ray(env, *options)
         token = Path(folder, "token")
         token.touch(mode=0o600)
         token.write_text(os.environ["RAY_AUTH_TOKEN"] + "\n")

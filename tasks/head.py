@@ -14,20 +14,26 @@ from pathlib import Path
 from tasks.capacity import SPARE_CPUS, authorization
 from tasks.child import Child
 from tasks.follow import JobFailed
+from tasks.jobs import dashboard
 
 _START_LIMIT_S = 120
 _POLL_S = 0.25
 _OBJECT_STORE_BYTES_A_CPU, _OBJECT_STORE_BYTES = 2**28, 2**30
 """What Ray Data may have in memory before it goes to the disk: more cores have more in work, up to the second."""
 _RARELY = {
-    "REPORTER_UPDATE_INTERVAL_MS": "10000",
-    "METRICS_RECORD_INTERVAL_S": "60",
-    "RAY_metrics_report_interval_ms": "60000",
-    "RAY_task_events_report_interval_ms": "10000",
     "LOG_NAME_UPDATE_INTERVAL_S": "1",
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",  # else it lists all log files ten times a second
 }
 """How often Ray looks at itself. Where all cores compute, whatever wakes up holds all of a step's threads back."""
+_SHOWN_RARELY = {
+    "REPORTER_UPDATE_INTERVAL_MS": "10000",
+    "METRICS_RECORD_INTERVAL_S": "60",
+    "RAY_metrics_report_interval_ms": "60000",
+    "RAY_task_events_report_interval_ms": "10000",
+}
+"""The same for what a full dashboard shows: nodes, processes, tasks, and figures for Prometheus."""
+_FULL = {"RAY_DASHBOARD_ENABLE_PROFILING": "1", **dashboard.TRAIN_STATE}
+"""What a full dashboard has beside its pages: its token is as good as the right to run any program."""
 
 
 def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ()) -> tuple[Child, str, str]:
@@ -55,7 +61,12 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
     command += ["--dashboard-agent-listen-port=0", f"--num-cpus={(os.cpu_count() or 1) + SPARE_CPUS}"]
     held = min(_OBJECT_STORE_BYTES, (os.cpu_count() or 1) * _OBJECT_STORE_BYTES_A_CPU)
     command += [f"--object-store-memory={held}", "--disable-usage-stats"]
-    return Child([*prefix, *command, *options], env={**_RARELY, **env, **more}, remove=folder), address, folder
+    shown = _SHOWN_RARELY
+    if dashboard.kind(env) == dashboard.FULL:
+        shown = _FULL
+        more["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])  # py-spy
+    given = {**_RARELY, **shown, **env, **more}
+    return Child([*prefix, *command, *options], env=given, remove=folder), address, folder
 
 
 def await_ray(child: Child, address: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage.s3 import ENDPOINTS
 from storage.uri import ALLOWED_ROOTS
+from tasks.jobs import dashboard
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -46,8 +47,11 @@ def connect(address: str) -> "JobSubmissionClient":
 def what_goes_along() -> dict[str, Any]:
     """The runtime environment of a job on a cluster: this checkout's code, where S3 is and what may be used, NCCL's.
 
+    With a full dashboard also what fills the part of Ray Train: whether the cluster's own has that is the cluster's.
+
     Not the keys, since Ray's dashboard shows a job's environment.
     """
     names = (*ENDPOINTS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_CA_BUNDLE", ALLOWED_ROOTS)
     along = {name: value for name, value in os.environ.items() if name in names or name.startswith("NCCL_")}
-    return {"env_vars": JOB_ENV | along, "py_modules": [str(CODE / "tasks"), str(CODE / "storage")]}
+    shown = dashboard.TRAIN_STATE if dashboard.kind() == dashboard.FULL else {}
+    return {"env_vars": JOB_ENV | along | shown, "py_modules": [str(CODE / "tasks"), str(CODE / "storage")]}

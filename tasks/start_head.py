@@ -11,16 +11,20 @@ from typing import Any
 _HOOK = "RAY_START_HOOK"
 """Names what `ray start` calls with the parameters of the node that it is about to start."""
 _MODULES = ("JobHead", "NodeHead", "ReportHead", "StateHead", "UsageStatsHead")
-"""What the dashboard has: jobs, nodes, actors, logs and stack traces. Each of the others is a process, asked every
-second how it is: for Ray Serve, Prometheus, events, and of Ray Data and Ray Train figures that we do not gather."""
+"""What a trimmed dashboard has: jobs, nodes, actors, logs and stack traces. Each of the others is a process, asked
+every second how it is: for Ray Serve, Prometheus, events, Ray Data and Ray Train."""
 
 
 def prepare(parameters: Any, _: bool) -> None:
     """Leave out what `ray start` has no option for: a server for `ray://` addresses, and parts of the dashboard."""
     from ray._private import ray_constants, services
 
+    from tasks.jobs import dashboard
+
     del os.environ[_HOOK]
     parameters.ray_client_server_port = None
+    if dashboard.kind() == dashboard.FULL:
+        return
     start = services.start_ray_process
 
     def started(command: list[str], process_type: str, *given: Any, **options: Any) -> Any:

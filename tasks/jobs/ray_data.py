@@ -12,6 +12,8 @@ from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinato
 from ray.data._internal.execution.operators import hash_shuffle_v2
 from ray.data._internal.execution.operators.shuffle_operators import shuffle_reduce_operator
 
+from tasks.jobs import dashboard
+
 _SHUFFLED_AT_ONCE = 2**25
 """Bytes of rows that a local Ray collects before it compresses and sends them on; Ray by itself waits for 1 GiB."""
 _TRAIN = "ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_client"
@@ -37,10 +39,12 @@ def configure(*, max_cpus: int | None) -> None:
     # What keeps the tasks of a shuffle in processes of their own, for the sake of rows by the gigabyte.
     hash_shuffle_v2._SHUFFLE_MAP_RUNTIME_ENV.clear()
     shuffle_reduce_operator._SHUFFLE_REDUCE_RUNTIME_ENV.clear()
-    # Two actors that would outlive the job: what shares a cluster among many, and figures for the dashboard.
+    # Two actors that would outlive the job: what shares a cluster among many, and figures for a full dashboard.
     here = _Here(_Coordinator(send_resources_request=lambda *_: None))  # nobody to ask for more
     for module in filter(None, [coordinator, sys.modules.get(_TRAIN)]):
         module.get_or_create_autoscaling_coordinator = lambda: here  # type: ignore[attr-defined]
+    if dashboard.kind() == dashboard.FULL:
+        return
     for name in ("update_execution_metrics", "update_iteration_metrics", "register_dataset_to_stats_actor"):
         setattr(stats._StatsManager, name, lambda *_, **__: None)
     stats._StatsManager.gen_dataset_id_from_stats_actor = lambda: uuid4().hex
