@@ -23,6 +23,11 @@ def kind(env: Mapping[str, str] = os.environ) -> str:
     return found
 
 
+def shows_training() -> bool:
+    """Whether the Train page is told of this process's training."""
+    return all(os.environ.get(name) == value for name, value in TRAIN_STATE.items())
+
+
 def choose(asked: str | None) -> None:
     """Set for this process and its children what a command line asks for; None leaves the variable as it is."""
     if asked is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from storage import manifest
 from storage.uri import DatasetURI
-from tasks.jobs import attempts, driver, loading, permanent, scale
+from tasks.jobs import attempts, dashboard, driver, loading, permanent, scale
 from tasks.jobs.spec import TrainSpec
 from tasks.learning.imports import quickly
 
@@ -85,28 +85,25 @@ def make_trainer(
 
     Args:
         loop: What each worker runs.
-        loader: For `ray-data` it is Ray Train's own `TorchTrainer` with datasets; else one that starts sooner.
+        loader: For `ray-data` it is Ray Train's own `TorchTrainer` with datasets. For others it is one that starts
+            sooner, unless the dashboard shows trainings: it knows them by an actor that this one does without.
         prepared: What the workers train on.
         timeout_s: Seconds for which workers wait for each other in a collective.
         configured: What both kinds of trainer take: `train_loop_config`, `scaling_config`, `run_config`.
     """
     with quickly():
-        if loader != loading.RAY_DATA:
+        if loader != loading.RAY_DATA and not dashboard.shows_training():
             from tasks.jobs.trainer import LeanTrainer
 
             return LeanTrainer(loop, timeout_s=timeout_s, **configured)
         from ray.train.torch import TorchConfig, TorchTrainer
 
         from tasks.jobs.ray_shards import RankShards
-    made = manifest.load(prepared)
-    shards = RankShards(prepared, {name: made.split(name) for name in loading.SPLITS})
-    return TorchTrainer(
-        loop,
-        torch_config=TorchConfig(timeout_s=timeout_s),
-        datasets=shards.datasets(),
-        dataset_config=shards,
-        **configured,
-    )
+    if loader == loading.RAY_DATA:
+        made = manifest.load(prepared)
+        shards = RankShards(prepared, {name: made.split(name) for name in loading.SPLITS})
+        configured |= {"datasets": shards.datasets(), "dataset_config": shards}
+    return TorchTrainer(loop, torch_config=TorchConfig(timeout_s=timeout_s), **configured)
 
 
 def train_on_one_rank(config: dict[str, Any]) -> None:

@@ -15,8 +15,6 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 _UNNEEDED = {"DatasetsCallback", "PlacementGroupCleanerCallback"}
 """Workers read their rows themselves; what a controller held is free once its job has ended."""
-_TELLS_THE_DASHBOARD = "StateManagerCallback"
-"""What the Train page is filled by, when `RAY_TRAIN_ENABLE_STATE_TRACKING` is set."""
 _GIVE_UP_S = 1.5
 """How long a controller that is given up may take: Ray kills a job three seconds after it told it to stop."""
 
@@ -26,16 +24,13 @@ class LeanTrainer(DataParallelTrainer):
 
     `timeout_s` is for how long workers wait for each other in a collective. Each process more takes seconds to start,
     one after the other, and wakes up a hundred times a second beside the training. A controller that dies ends its job
-    in either way, and with it the workers and what they held. The dashboard's Train page knows a training by the actor
-    of its controller, and by nothing else whether it has died: where that page is filled, Ray Train's own way is taken.
+    in either way, and with it the workers and what they held.
     """
 
     def __init__(self, *positional: Any, timeout_s: int = 1800, **named: Any) -> None:
         super().__init__(*positional, backend_config=_ProcessGroup(timeout_s=timeout_s), **named)
 
     def _initialize_and_run_controller(self, **given: Any) -> Result:
-        if any(type(each).__name__ == _TELLS_THE_DASHBOARD for each in given.get("callbacks", ())):
-            return super()._initialize_and_run_controller(**given)
         controller = Controller(**given)
         done: Future[Result] = Future()
 

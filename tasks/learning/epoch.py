@@ -8,7 +8,11 @@ MAX_WAIT_SHARE = 0.05
 _MIN_WAIT_S = 1.0
 """Shorter waits get no hint, however short the epoch."""
 _WAITS = (
-    ("data_wait_s", "data", "--set loader=resident holds all rows, ray-data reads further ahead with prefetch_batches; docs/workers.md"),
+    (
+        "data_wait_s",
+        "data",
+        "--set loader=resident holds all rows, ray-data reads further ahead with prefetch_batches; docs/workers.md",
+    ),
     ("checkpoint_wait_s", "checkpoints", "storage that writes faster helps; docs/workers.md"),
 )
 """What is waited for: the field that says how long, its name, and what helps."""
