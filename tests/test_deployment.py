@@ -108,7 +108,9 @@ def _check_what_a_run_shows(operated: Operated, run: str) -> None:
     champion = registry.champion(root, "mnist-sample")
     assert champion is not None
     artifacts = operated.artifacts(run)
-    assert {"summary", "history", "per-class", "confusion", "report", "ray-dashboard"} <= artifacts.keys()
+    expected = {"summary", "training-images", "history", "per-class", "confusion", "report", "ray-dashboard"}
+    assert expected <= artifacts.keys()
+    assert "(data:image/png;base64," in artifacts["training-images"]
     assert {artifacts[f"{stage}-progress"] for stage in ("preprocess", "train", "predict")} == {100}
     report = next(Path(root).glob("reports/*/index.html"))
     assert str(report) in artifacts["report"]
