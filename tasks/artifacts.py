@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
 from storage import manifest
-from storage.uri import ReportURI
+from storage.uri import URI, ReportURI
 from tasks.pages import ReportData
 from tasks.plan import Plan
 
@@ -45,7 +45,8 @@ def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
     left_out = sum(prepared.statistics.get("quarantined", {}).values())
     yield f"\nData set `{data.data_set}`: {counted} rows; {left_out:,} rows left out as unusable.\n"
     yield "| | |\n|---|---|"
-    places = {"raw": plan.raw, "prepared": plan.prepared, "checkpoint": plan.checkpoint}
+    places = {"files": URI(files)} if (files := manifest.load(plan.raw).parents.get("files")) else {}
+    places |= {"raw": plan.raw, "prepared": plan.prepared, "checkpoint": plan.checkpoint}
     for name, uri in (places | {"predictions": plan.predictions, "report": target}).items():
         yield f"| {name} | `{uri}` |"
 

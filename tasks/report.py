@@ -77,7 +77,7 @@ def gather(
     evaluated = read_evaluation(evaluation)
     classes = images.classes_of(prepared.columns["metadata"])
     mistakes = evaluated["worst"][:_NUM_MISTAKES]
-    seconds = {"download": raw, "preprocess": prepared, "train": trained, "predict": predicted}
+    made = {"download": _files(raw), "ingest": raw, "preprocess": prepared, "train": trained, "predict": predicted}
     return pages.ReportData(
         recipe_name=plan.recipe.name,
         data_set=plan.data_name,
@@ -97,12 +97,20 @@ def gather(
         gate=dict(decision.gate),
         champion_metrics=decision.metrics.get("champion"),
         lineage=tuple(_lineage(plan, checkpoint, predictions, evaluation, decision)),
-        timings=[(name, made.statistics["seconds"]) for name, made in seconds.items()],
+        timings=[(name, one.statistics["seconds"]) for name, one in made.items() if one],
         parameters=plan.recipe.to_dict()
         | {"workers": "auto" if plan.workers is None else plan.workers, **_resolved(trained)},
         command=command(plan),
         producer=trained.producer,
     )
+
+
+def _files(raw: Manifest) -> Manifest | None:
+    """What `raw` was made from, where that was downloaded and is still there."""
+    try:
+        return manifest.load(URI(raw.parents["files"]))
+    except (KeyError, FileNotFoundError, manifest.Damaged):
+        return None
 
 
 def command(plan: Plan) -> str:
@@ -153,13 +161,15 @@ def _pictures(
 def _lineage(
     plan: Plan, checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI, decision: Decision
 ) -> Iterator[LineageStep]:
-    sources = manifest.load(plan.raw).statistics["sources"]
-    yield LineageStep(
-        title=_RAW_FILES,
-        facts=tuple((file["name"], f"{file['sha256']}\nfrom {file['url']}") for file in sources),
-    )
+    raw = manifest.load(plan.raw)
+    facts = tuple((file["name"], f"{file['sha256']}\nfrom {file['url']}") for file in raw.statistics["sources"])
+    if "files" in raw.parents:
+        uri = URI(raw.parents["files"])
+        yield LineageStep(title=_RAW_FILES, stage="download", uri=uri, fingerprint=uri.fingerprint, facts=facts)
+    else:
+        yield LineageStep(title=_RAW_FILES, facts=facts)
     steps: list[tuple[str, str, URI]] = [
-        ("Raw dataset", "download", plan.raw),
+        ("Raw dataset", "ingest", plan.raw),
         ("Prepared dataset", "preprocess", plan.prepared),
         ("Checkpoint", "train", checkpoint),
         ("Predictions", "predict", predictions),

@@ -7,10 +7,10 @@ import pytest
 from storage import manifest
 from storage.uri import DatasetURI, Root
 from tasks import plan
-from tasks.download import ingest
 from tasks.jobs import in_process
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import recipes
+from tests.ingested import ingested
 
 PLANNED = {
     "cifar10-resnet18": (
@@ -78,7 +78,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> plan.Plan:
     """The plan of a run on the sample, whose raw and prepared dataset are committed."""
     root = Root(str(tmp_path_factory.mktemp("golden")))
     made = plan.make(storage=root, recipe=recipes.load("mnist-sample-resnet18"), workers=0)
-    ingest(made.data_set, made.raw, scratch=made.scratch(made.raw), log=lambda *_: None)
+    ingested(made)
     spec = PreprocessSpec(
         storage=root, deadline_s=600, raw=made.raw, prepared=made.prepared, parameters=made.preprocess_parameters
     )

@@ -45,7 +45,8 @@ class Engine(Protocol):
 
 def work(spec: JobSpec, engine: Engine) -> None:
     """Do what the job of `spec` is there for."""
-    from tasks.jobs import ingest, predict, preprocess
+    from tasks.jobs import predict, preprocess
+    from tasks.jobs.ingest import job as ingest
 
     if isinstance(spec, TrainSpec):
         engine.train(spec)
