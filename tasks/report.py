@@ -25,6 +25,7 @@ _NUM_SAMPLES = 24
 _NUM_MISTAKES = 16
 _CLASSES_SHOWN = 20
 _RAW_FILES = "Raw files and SHA-256"
+_DOWNLOAD = "Downloaded files"
 
 
 @task(name="report", **task_options)
@@ -163,11 +164,14 @@ def _lineage(
 ) -> Iterator[LineageStep]:
     raw = manifest.load(plan.raw)
     facts = tuple((file["name"], f"{file['sha256']}\nfrom {file['url']}") for file in raw.statistics["sources"])
-    if "files" in raw.parents:
+    yield LineageStep(title=_RAW_FILES, facts=facts)
+    titles: dict[str, str] = {}
+    if "files" in raw.parents:  # which may be gone by now
         uri = URI(raw.parents["files"])
-        yield LineageStep(title=_RAW_FILES, stage="download", uri=uri, fingerprint=uri.fingerprint, facts=facts)
-    else:
-        yield LineageStep(title=_RAW_FILES, facts=facts)
+        titles[uri.name] = _DOWNLOAD
+        yield LineageStep(
+            title=_DOWNLOAD, stage="download", uri=uri, fingerprint=uri.fingerprint, parents=(_RAW_FILES,)
+        )
     steps: list[tuple[str, str, URI]] = [
         ("Raw dataset", "ingest", plan.raw),
         ("Prepared dataset", "preprocess", plan.prepared),
@@ -175,7 +179,7 @@ def _lineage(
         ("Predictions", "predict", predictions),
         ("Evaluation", "evaluate", evaluation),
     ]
-    titles = {uri.name: title for title, _, uri in steps}
+    titles |= {uri.name: title for title, _, uri in steps}
     for title, maker, uri in steps:
         made = manifest.load(uri)
         names = [URI(parent).name for parent in made.parents.values()]
