@@ -13,7 +13,7 @@ import numpy as np
 from storage import files, manifest, streams, tables
 from storage.manifest import File
 from storage.uri import URI, DatasetURI
-from tasks.jobs import parts
+from tasks.jobs import driver, parts
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.spec import IngestSpec
@@ -108,11 +108,13 @@ def write_split(
         ids = np.arange(first + here.start, first + here.stop)
         return tables.encode(images.to_table(ids, split.images[here], split.labels[here], classes=data_set.classes))
 
+    listed = []
     contents = parts.in_threads(encoded, bounds, threads=threads or os.cpu_count() or 1)
-    return [
-        tables.write_encoded(uri, content, rows=stop - start, split=split.name, index=part + index)
-        for index, ((start, stop), content) in enumerate(zip(bounds, contents, strict=True))
-    ]
+    for index, ((start, stop), content) in enumerate(zip(bounds, contents, strict=True)):
+        listed.append(tables.write_encoded(uri, content, rows=stop - start, split=split.name, index=part + index))
+        if threads is None:  # nobody else tells how far it is
+            driver.progress(f"parts of {split.name} written", len(listed), len(bounds), fraction=stop / rows / 2)
+    return listed
 
 
 def _check(data_set: DataSet, split: Split) -> None:
