@@ -30,6 +30,9 @@ _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
 """Before all mirrors are tried again; each wait is twice the one before."""
 _NO_NETWORK = (errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EHOSTDOWN)
+"""How a system call fails on a machine without one."""
+_PIECE_BYTES = 2**20
+"""Of what is unpacked, in memory at a time."""
 _STALL_S = 30
 """A connection that gives nothing for so long is given up."""
 
@@ -113,10 +116,8 @@ def unpack(file: SourceFile, folder: Path) -> Path:
 
     Raises `WrongChecksum` naming file, expected and found, `ValueError` for what is no whole archive.
     """
-    from torchvision.datasets.utils import extract_archive
-
     try:
-        path = Path(extract_archive(str(folder / file.name), str(folder)))
+        path = _unpacked(folder / file.name)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{file.name} cannot be unpacked: {error}") from None
     if file.content_sha256:
@@ -125,6 +126,17 @@ def unpack(file: SourceFile, folder: Path) -> Path:
         if found != file.content_sha256:
             path.unlink()
             raise WrongChecksum(f"{path.name} has the wrong sha256: expected {file.content_sha256}, found {found}")
+    return path
+
+
+def _unpacked(archive: Path) -> Path:
+    if archive.suffix != ".gz" or archive.name.endswith(".tar.gz"):
+        from torchvision.datasets.utils import extract_archive
+
+        return Path(extract_archive(str(archive), str(archive.parent)))
+    path = archive.with_suffix("")
+    with gzip.open(archive) as content, path.open("wb") as unpacked:  # torchvision would hold all of it in memory
+        shutil.copyfileobj(content, unpacked, _PIECE_BYTES)
     return path
 
 

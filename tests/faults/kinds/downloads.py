@@ -23,7 +23,7 @@ def _flow_killed_in_download(case: Case) -> None:
         case.wait(_downloading(case, mirror.address, "written", "/downloads/"))
         first, before = mirror.requests[0], len(mirror.requests)
         _await_ingest(case, _downloading(case, mirror.address))
-        if first in mirror.requests[before:]:
+        if mirror.requests[before:].count(first) > 1:  # a run asks for it once to see whether the mirror answers
             raise Failed("a file that was kept is fetched again")
 
 
