@@ -135,7 +135,7 @@ def _data_set(spec: IngestSpec) -> DataSet:
 
 def _shards(data_set: DataSet) -> list[str]:
     """In the order in which the data set names them."""
-    return list(dict.fromkeys(file.shard for file in data_set.files))
+    return list(dict.fromkeys(file.shard for file in data_set.files)) or [""]
 
 
 def _count(labels: np.ndarray, num_classes: int) -> Counter[int]:
