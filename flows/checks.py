@@ -99,7 +99,12 @@ def _asked(arguments: argparse.Namespace) -> Asked:
 
     base = recipes.load(given.default_recipe(arguments.data) if arguments.recipe is None else arguments.recipe)
     recipe = recipes.override(base, arguments.settings)
-    plan.check_numbers(workers=arguments.workers, deadline_minutes=arguments.deadline, stall_minutes=arguments.stall)
+    plan.check_numbers(
+        workers=arguments.workers,
+        deadline_minutes=arguments.deadline,
+        stall_minutes=arguments.stall,
+        patience_minutes=arguments.patience,
+    )
     mirrors = [source for source in arguments.source if source != "sample"]
     addresses = tuple(sources.mirror_address(source) for source in mirrors)
     asked_for_sample = len(mirrors) < len(arguments.source)
@@ -155,27 +160,32 @@ def _planned(arguments: argparse.Namespace, asked: Asked, root: str) -> Planned:
         data=arguments.data,
         deadline_minutes=arguments.deadline,
         stall_minutes=arguments.stall,
+        patience_minutes=arguments.patience,
     )
     if asked.sample and asked.base.fallback is None and made.data_set.notice is None:
         raise ValueError(f"--source: recipe {asked.base.name!r} has no sample; leave out --source sample")
-    is_there = plan.is_committed(made.raw)
-    unreachable = not (is_there or made.own or asked.sample or sources.reachable(made.data_set, asked.addresses))
+    there = next((uri for uri in (made.raw, made.files) if uri and plan.is_committed(uri)), None)
+    unreachable = not (there or made.own or asked.sample or sources.reachable(made.data_set, asked.addresses))
     may_fall_back = asked.base.fallback is not None and not asked.addresses and not arguments.no_sample
-    if unreachable and not may_fall_back:
+    waits = unreachable and arguments.patience > 0
+    if unreachable and not may_fall_back and not waits:
         raise ValueError(sources.nobody_answers(made.data_set, asked.addresses))
     if made.own:
         about = f"{len(made.own.files):,} files in {made.own.uri}"
+    elif waits:
+        about = f"no mirror of {made.data_set.name} answers; they are tried again for {arguments.patience:g} minutes"
     else:
-        about = f"{made.raw} is there" if is_there else f"a mirror of {made.data_set.name} answers"
+        about = f"{there} is there" if there else f"a mirror of {made.data_set.name} answers"
     recipe = asked.recipe
-    if asked.base.fallback is not None and (asked.sample or unreachable):
+    if asked.base.fallback is not None and (asked.sample or (unreachable and not waits)):
         recipe = recipes.override(recipes.load(asked.base.fallback), arguments.settings)
         made = dataclasses.replace(made, recipe=recipe)
         about = "the sample that comes with the project"
         if unreachable:
             print(_SAMPLE_INSTEAD, file=sys.stderr, flush=True)
     parameters = request(arguments, recipe, storage=str(made.root), data=made.given)
-    return Planned(made, parameters | {"source": list(asked.addresses), "refresh": arguments.refresh}, about)
+    parameters |= {"source": list(asked.addresses), "refresh": arguments.refresh}
+    return Planned(made, parameters | {"patience_minutes": arguments.patience}, about)
 
 
 def request(arguments: argparse.Namespace, recipe: Any, *, storage: str, data: str | None) -> dict[str, Any]:

@@ -42,8 +42,8 @@ def parser() -> argparse.ArgumentParser:
     """The options and what they mean."""
     parser = Parser(
         prog="python flows/pipeline.py",
-        description="From images to a trained, evaluated and promoted model: download, preprocess, train, predict, "
-        "evaluate, promote, report. Results are found and verified when they are there already.",
+        description="From images to a trained, evaluated and promoted model: download, ingest, preprocess, train, "
+        "predict, evaluate, promote, report. Results are found and verified when they are there already.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -59,6 +59,14 @@ def parser() -> argparse.ArgumentParser:
         "with the project (default: the data set's mirrors, and the sample when none can be reached)",
     )
     add("--no-sample", action="store_true", help="fail rather than go on with the sample (default: go on)")
+    add(
+        "--patience",
+        metavar="MINUTES",
+        type=float,
+        default=0,
+        help="keep trying for so long while no mirror can be reached, rather than go on with the sample (default: "
+        "%(default)s)",
+    )
     add(
         "--data",
         metavar="URI",

@@ -22,6 +22,7 @@ from tasks import plan as planning
 from tasks.cluster import session
 from tasks.download import download
 from tasks.evaluate import evaluate
+from tasks.ingest import ingest
 from tasks.learning import recipes
 from tasks.learning.sources import mirror_address
 from tasks.options import as_json
@@ -49,6 +50,7 @@ def mnist(
     refresh: bool = False,
     deadline_minutes: float = 24 * 60,
     stall_minutes: float = 10,
+    patience_minutes: float = 10,
 ) -> Any:
     """Train a model, evaluate it and promote it if it is better; what is done already is found, not redone.
 
@@ -64,6 +66,7 @@ def mnist(
         refresh: Do everything again, even if its result is there.
         deadline_minutes: After how long one stage is given up.
         stall_minutes: After how long without progress a training worker is started again.
+        patience_minutes: For how long mirrors are tried again while none of them can be reached.
     """
     plan = planning.make(
         storage=storage or planning.default_storage(),
@@ -73,18 +76,20 @@ def mnist(
         refresh=refresh,
         deadline_minutes=deadline_minutes,
         stall_minutes=stall_minutes,
+        patience_minutes=patience_minutes,
     )
     sources = [mirror_address(one) for one in source or []]
     wanted = plan.needs_ray()
     with collected() as stages, session(plan.root, wanted=wanted, workers=workers, needs=plan.needs) as cluster:
-        raw = download(plan, sources, cluster)
+        files = download(plan, sources)
+        raw = ingest(files, plan, cluster)
         prepared = preprocess(raw, plan, cluster)
         checkpoint = train(prepared, plan, cluster)
         predictions = predict(checkpoint, prepared, plan, cluster)
         evaluation = evaluate(predictions, plan)
         decision = promote(checkpoint, evaluation, plan, cluster)
         page = report(checkpoint, predictions, evaluation, decision, plan)
-    return outcome(summarize(plan, stages, decision, page))
+    return outcome(summarize(plan, files, stages, decision, page))
 
 
 # The same flow under the name of another data set, so that each has its own runs and deployments.

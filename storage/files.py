@@ -264,8 +264,8 @@ def _absence_told(uri: URI) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _beside(uri: URI, *, needed: int) -> Iterator[Path]:
-    """A fresh path in the folder of `uri`, removed at the end if it is still there; raises `DiskFull`."""
+def beside(uri: URI, *, needed: int) -> Iterator[Path]:
+    """A fresh path in the folder of `uri` on a disk, removed at the end if it is still there; raises `DiskFull`."""
     folder = Path(uri).parent
     try:
         try:
@@ -293,16 +293,16 @@ def _publish(
         reached("write", uri)
         on_s3(uri, content)
     else:
-        with _beside(uri, needed=len(content)) as temporary:
+        with beside(uri, needed=len(content)) as temporary:
             temporary.write_bytes(content)
             reached("write", uri)
-            _flush(temporary)
+            flush(temporary)
             on_disk(temporary, uri)
-        _flush(Path(uri).parent)
+        flush(Path(uri).parent)
     reached("written", uri)
 
 
-def _flush(path: Path) -> None:
+def flush(path: Path) -> None:
     """Make what was written to `path` (a file or a folder) survive a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:

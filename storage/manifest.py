@@ -7,11 +7,11 @@ import json
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from storage import files
+from storage import files, streams
 from storage.uri import URI, check_allowed, check_name
 
 FORMAT: Final = 1
@@ -22,7 +22,7 @@ NAME = "_manifest.json"
 DIGEST_LENGTH = 12
 """Hexadecimal digits of a file's SHA-256 that stand in its name."""
 
-Kind = Literal["raw", "prepared", "checkpoint", "predictions", "evaluation", "report"]
+Kind = Literal["files", "raw", "prepared", "checkpoint", "predictions", "evaluation", "report"]
 
 
 class Damaged(RuntimeError):
@@ -139,7 +139,7 @@ def verify(uri: URI) -> Manifest:
     """
     manifest = load(uri)
     for file in manifest.files:
-        read_file(uri, file)
+        _copy(uri, file, None)
     return manifest
 
 
@@ -150,11 +150,21 @@ def read_file(uri: URI, file: File) -> bytes:
         content = files.read(uri.child(file.path))
     except FileNotFoundError:
         raise Damaged(_damage(uri, file, "it is missing")) from None
-    if len(content) != file.size:
-        raise Damaged(_damage(uri, file, f"it has {len(content)} bytes instead of {file.size}"))
-    if hashlib.sha256(content).hexdigest() != file.sha256:
-        raise Damaged(_damage(uri, file, "its content is not what was committed (SHA-256)"))
+    _check_content(uri, file, size=len(content), sha256=hashlib.sha256(content).hexdigest())
     return content
+
+
+def fetch_file(uri: URI, file: File, path: Path) -> None:
+    """Bring one listed file to the local `path`, never other bytes than were committed; a file of any size.
+
+    On a disk `path` becomes a link to it. Raises `Damaged`.
+    """
+    if uri.is_s3:
+        with path.open("wb") as copy:
+            _copy(uri, file, copy)
+    else:
+        _copy(uri, file, None)
+        path.symlink_to(uri.child(file.path))
 
 
 def write_file(
@@ -251,6 +261,28 @@ def _git_commit() -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip()
+
+
+def _copy(uri: URI, file: File, copy: BinaryIO | None) -> None:
+    """Read one listed file piece by piece, into `copy` if there is one; raises `Damaged`."""
+    check_place(uri, file.path)
+    digest, size = hashlib.sha256(), 0
+    try:
+        for piece in streams.pieces(uri.child(file.path)):
+            digest.update(piece)
+            size += len(piece)
+            if copy:
+                copy.write(piece)
+    except FileNotFoundError:
+        raise Damaged(_damage(uri, file, "it is missing")) from None
+    _check_content(uri, file, size=size, sha256=digest.hexdigest())
+
+
+def _check_content(uri: URI, file: File, *, size: int, sha256: str) -> None:
+    if size != file.size:
+        raise Damaged(_damage(uri, file, f"it has {size} bytes instead of {file.size}"))
+    if sha256 != file.sha256:
+        raise Damaged(_damage(uri, file, "its content is not what was committed (SHA-256)"))
 
 
 def _check_size(uri: URI, file: File) -> None:

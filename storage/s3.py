@@ -1,9 +1,12 @@
 """The verbs of `storage.files` on S3, each tried again as `storage.retry` says."""
 
+import contextlib
 import errno
 import functools
+import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 from storage.retry import is_transient, patiently
@@ -16,6 +19,10 @@ _TIMEOUT_S = (10, 30)
 """How long one try may take to connect, and how long it may then be silent."""
 _QUICK_TIMEOUT_S = (3, 3)
 """The same for a look at whether anybody answers, which is tried twice and so ends within 10 s."""
+PIECE_BYTES = 2**24
+"""How much of a large file is in memory at a time, and is tried again after a fault."""
+_MOST_PIECES = 10_000
+"""Of which S3 makes a file."""
 _KEYS_PER_REQUEST = 1000
 """How many files S3 removes at once."""
 _PASSING = ("InternalError", "ServiceUnavailable", "SlowDown")
@@ -54,6 +61,23 @@ async def _read_if(client: Any, **which: str) -> bytes:
         return content
 
 
+def pieces(uri: URI) -> Iterator[bytes]:
+    """The whole file, a piece at a time, from one version of it."""
+    from fsspec.asyn import sync  # comes with s3fs
+
+    client, (bucket, key) = _client(), _split(uri)
+    found = patiently(lambda: client.call_s3("head_object", Bucket=bucket, Key=key))
+    for start in range(0, int(found["ContentLength"]), PIECE_BYTES):
+        which = {"Bucket": bucket, "Key": key, "IfMatch": found["ETag"]}
+        which["Range"] = f"bytes={start}-{start + PIECE_BYTES - 1}"
+        try:
+            yield patiently(functools.partial(sync, client.loop, _read_if, client, **which))
+        except OSError as error:
+            if _code(error) in _CONDITION_FAILED:
+                raise OSError(errno.EIO, "it was overwritten while it was read", str(uri)) from None
+            raise
+
+
 def size(uri: URI) -> int:
     """Size in bytes."""
     bucket, key = _split(uri)
@@ -63,6 +87,40 @@ def size(uri: URI) -> int:
 def replace(uri: URI, content: bytes) -> None:
     """Write, in place of what is there."""
     patiently(lambda: _client().pipe_file(uri, content))
+
+
+def upload(path: Path, uri: URI) -> None:
+    """Write a local file, in place of what is there; one of several pieces is there once all of them are."""
+    piece_bytes = max(PIECE_BYTES, -(-path.stat().st_size // _MOST_PIECES))
+    with path.open("rb") as file:
+        first = file.read(piece_bytes)
+        if len(first) < piece_bytes:
+            replace(uri, first)
+        else:
+            upload_pieces(uri, itertools.chain([first], iter(functools.partial(file.read, piece_bytes), b"")))
+
+
+def upload_pieces(uri: URI, contents: Iterable[bytes]) -> None:
+    """Write a file of several pieces, each tried again by itself; it is there once all of them are."""
+    client, (bucket, key) = _client(), _split(uri)
+
+    def call(verb: str, **more: Any) -> Any:
+        return patiently(lambda: client.call_s3(verb, Bucket=bucket, Key=key, **more))
+
+    upload_id = call("create_multipart_upload")["UploadId"]
+    try:
+        parts = [
+            {
+                "PartNumber": number,
+                "ETag": call("upload_part", UploadId=upload_id, PartNumber=number, Body=content)["ETag"],
+            }
+            for number, content in enumerate(contents, start=1)
+        ]
+        call("complete_multipart_upload", UploadId=upload_id, MultipartUpload={"Parts": parts})
+    except BaseException:
+        with contextlib.suppress(Exception):  # what is left of it is never seen, and costs its space
+            client.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id)
+        raise
 
 
 def create(uri: URI, content: bytes) -> None:

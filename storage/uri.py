@@ -61,6 +61,10 @@ class Root(URI):
     """Where everything of ours lies: the storage root."""
 
 
+class FilesURI(URI):
+    """A committed download: a data set's files as their mirror served them."""
+
+
 class DatasetURI(URI):
     """A committed dataset, raw or prepared."""
 

@@ -71,7 +71,8 @@ def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
     left_out = sum(prepared.statistics.get("quarantined", {}).values())
     yield f"\nData set `{data.data_set}`: {counted} rows; {left_out:,} rows left out as unusable.\n"
     yield "| | |\n|---|---|"
-    places = {"raw": plan.raw, "prepared": plan.prepared, "checkpoint": plan.checkpoint}
+    places = {"files": URI(files)} if (files := manifest.load(plan.raw).parents.get("files")) else {}
+    places |= {"raw": plan.raw, "prepared": plan.prepared, "checkpoint": plan.checkpoint}
     for name, uri in (places | {"predictions": plan.predictions, "report": target}).items():
         yield f"| {name} | `{uri}` |"
 

@@ -8,7 +8,7 @@ from typing import Any
 from storage import files, manifest, registry
 from storage.admin.catalog import check_links
 from storage.fingerprint import fingerprint
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, Root, parse_root
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root, parse_root
 from tasks import champions, own
 from tasks.given import check_shift, given
 from tasks.jobs.scale import Needs, Workers, limits
@@ -16,11 +16,15 @@ from tasks.learning import code, datasets
 from tasks.learning.recipes import Recipe
 from tasks.own import Own
 
-VERSIONS = {"download": 1, "preprocess": 1, "train": 1, "predict": 1, "evaluate": 1, "report": 3}
+# "download" is the raw dataset's, which that stage once wrote: its name stands in every fingerprint of one.
+VERSIONS = {"files": 1, "download": 1, "preprocess": 1, "train": 1, "predict": 1, "evaluate": 1, "report": 3}
 """Raised by one when a change of a stage changes its bytes: old results stay, new ones get other URIs."""
 
 _YEAR = 365 * 24 * 60
 """In minutes; the timers of Python, torch and Ray take no number of any size."""
+
+_LITTLE_BYTES = 2**28
+"""Files up to so many bytes in all are ingested sooner than a Ray job has started."""
 
 _PREPROCESS_FIELDS = ("seed", "validation_fraction", "max_quarantined")
 _LATER_FIELDS = {"flip": "none", "initialize": "random", "accumulation": 1}
@@ -57,6 +61,8 @@ class Plan:
     """Seconds after which a Ray job is ended."""
     stall_s: float = 600.0
     """Seconds without progress after which a training worker is started again."""
+    patience_s: float = 0.0
+    """Seconds for which mirrors are tried again while none can be reached."""
 
     @cached_property
     def data_set(self) -> datasets.DataSet:
@@ -76,6 +82,15 @@ class Plan:
     def given(self) -> URI | None:
         """What `--data` named, none when the recipe's data set is downloaded."""
         return self.own.uri if self.own else self.data
+
+    @cached_property
+    def files(self) -> FilesURI | None:
+        """The data set's files as their mirror served them; none for what `--data` named."""
+        if self.given is not None:
+            return None
+        sums = {file.name: file.sha256 for file in self.data_set.files}
+        digest = self._fingerprint("files", [], {"data": self.data_name, "sha256": sums, "refresh": self.refresh})
+        return FilesURI(self.root.child(f"downloads/{self.data_name}-{digest}"))
 
     @cached_property
     def raw(self) -> DatasetURI:
@@ -154,11 +169,25 @@ class Plan:
 
     def needs_ray(self) -> bool:
         """Whether a stage that runs on Ray has no committed result yet, the champion's predictions included."""
-        uris: list[URI] = [self.prepared, self.checkpoint, self.predictions, *([self.raw] if self.own else [])]
+        uris: list[URI] = [self.prepared, self.checkpoint, self.predictions]
+        uris += [self.raw] if self.ingest_on_ray() else []
         champion = registry.champion(self.root, self.data_name)
         if champion is not None:
             uris.append(self.predictions_of(champion))
         return not all(is_committed(uri) for uri in uris)
+
+    def ingest_on_ray(self) -> bool:
+        """Whether a Ray job pays for what is to be ingested: there is much, in pieces that can be spread over nodes."""
+        if self.own is not None:
+            sizes = [file.size for file in self.own.files]
+            return len(sizes) > 1 and sum(sizes) > _LITTLE_BYTES
+        if self.files is None or len({file.shard for file in self.data_set.files}) <= 1:
+            return False
+        try:
+            listed = manifest.load(self.files).files
+        except FileNotFoundError:  # how much it will be, nobody knows yet
+            return True
+        return sum(file.size for file in listed) > _LITTLE_BYTES
 
     def _fingerprint(self, stage: str, parents: list[URI], parameters: dict[str, Any]) -> str:
         return fingerprint(
@@ -175,13 +204,19 @@ def make(
     refresh: bool = False,
     deadline_minutes: float = 24 * 60,
     stall_minutes: float = 10,
+    patience_minutes: float = 0,
 ) -> Plan:
     """The checked plan of one run.
 
     Raises `ValueError` naming what is wrong: a storage that cannot be written, a number that is out of range, a
     dataset that is not there or not the recipe's.
     """
-    check_numbers(workers=workers, deadline_minutes=deadline_minutes, stall_minutes=stall_minutes)
+    check_numbers(
+        workers=workers,
+        deadline_minutes=deadline_minutes,
+        stall_minutes=stall_minutes,
+        patience_minutes=patience_minutes,
+    )
     root = check_root(storage)
     if not data:
         check_shift(recipe, side=min(datasets.load(recipe.data).image_shape[:2]))
@@ -196,6 +231,7 @@ def make(
         own=found if isinstance(found, Own) else None,
         deadline_s=deadline_minutes * 60,
         stall_s=stall_minutes * 60,
+        patience_s=patience_minutes * 60,
     )
     if recipe.initialize == "champion":
         plan = dataclasses.replace(plan, initial=champions.to_begin_with(plan))
@@ -215,7 +251,9 @@ def default_storage() -> str:
     return os.environ.get("PIPELINE_STORAGE") or "./data"
 
 
-def check_numbers(*, workers: Workers, deadline_minutes: float, stall_minutes: float = 10) -> None:
+def check_numbers(
+    *, workers: Workers, deadline_minutes: float, stall_minutes: float = 10, patience_minutes: float = 0
+) -> None:
     """Raise `ValueError` naming the option and the value that is out of range."""
     if isinstance(workers, str) and limits(workers) is None:
         raise ValueError(f"--workers must be a whole number or MIN:MAX, got {workers!r}")
@@ -224,6 +262,8 @@ def check_numbers(*, workers: Workers, deadline_minutes: float, stall_minutes: f
     for option, minutes in (("--deadline", deadline_minutes), ("--stall", stall_minutes)):
         if not 0 < minutes <= _YEAR:
             raise ValueError(f"{option} must be > 0 and at most {_YEAR} minutes, a year, got {minutes}")
+    if not 0 <= patience_minutes <= _YEAR:
+        raise ValueError(f"--patience must be >= 0 and at most {_YEAR} minutes, a year, got {patience_minutes}")
 
 
 def needs_of(recipe: Recipe) -> Needs:

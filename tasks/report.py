@@ -26,6 +26,7 @@ _NUM_SAMPLES = 24
 _NUM_MISTAKES = 16
 _CLASSES_SHOWN = 20
 _RAW_FILES = "Raw files and SHA-256"
+_DOWNLOAD = "Downloaded files"
 
 
 @task(name="report", **task_options)
@@ -79,7 +80,7 @@ def gather(
     classes = images.classes_of(prepared.columns["metadata"])
     mistakes = evaluated["worst"][:_NUM_MISTAKES]
     first_seen = training_images(checkpoint, trained)
-    seconds = {"download": raw, "preprocess": prepared, "train": trained, "predict": predicted}
+    made = {"download": _files(raw), "ingest": raw, "preprocess": prepared, "train": trained, "predict": predicted}
     return pages.ReportData(
         recipe_name=plan.recipe.name,
         data_set=plan.data_name,
@@ -99,13 +100,21 @@ def gather(
         gate=dict(decision.gate),
         champion_metrics=decision.metrics.get("champion"),
         lineage=tuple(_lineage(plan, checkpoint, predictions, evaluation, decision)),
-        timings=[(name, made.statistics["seconds"]) for name, made in seconds.items()],
+        timings=[(name, one.statistics["seconds"]) for name, one in made.items() if one],
         parameters=plan.recipe.to_dict()
         | {"workers": "auto" if plan.workers is None else plan.workers, **_resolved(trained)},
         command=command(plan),
         producer=trained.producer,
         training_images=tuple(images.with_names(first_seen)) if first_seen else (),
     )
+
+
+def _files(raw: Manifest) -> Manifest | None:
+    """What `raw` was made from, where that was downloaded and is still there."""
+    try:
+        return manifest.load(URI(raw.parents["files"]))
+    except (KeyError, FileNotFoundError, manifest.Damaged):
+        return None
 
 
 def command(plan: Plan) -> str:
@@ -156,19 +165,24 @@ def _pictures(
 def _lineage(
     plan: Plan, checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI, decision: Decision
 ) -> Iterator[LineageStep]:
-    sources = manifest.load(plan.raw).statistics["sources"]
-    yield LineageStep(
-        title=_RAW_FILES,
-        facts=tuple((file["name"], f"{file['sha256']}\nfrom {file['url']}") for file in sources),
-    )
+    raw = manifest.load(plan.raw)
+    facts = tuple((file["name"], f"{file['sha256']}\nfrom {file['url']}") for file in raw.statistics["sources"])
+    yield LineageStep(title=_RAW_FILES, facts=facts)
+    titles: dict[str, str] = {}
+    if "files" in raw.parents:  # which may be gone by now
+        uri = URI(raw.parents["files"])
+        titles[uri.name] = _DOWNLOAD
+        yield LineageStep(
+            title=_DOWNLOAD, stage="download", uri=uri, fingerprint=uri.fingerprint, parents=(_RAW_FILES,)
+        )
     steps: list[tuple[str, str, URI]] = [
-        ("Raw dataset", "download", plan.raw),
+        ("Raw dataset", "ingest", plan.raw),
         ("Prepared dataset", "preprocess", plan.prepared),
         ("Checkpoint", "train", checkpoint),
         ("Predictions", "predict", predictions),
         ("Evaluation", "evaluate", evaluation),
     ]
-    titles = {uri.name: title for title, _, uri in steps}
+    titles |= {uri.name: title for title, _, uri in steps}
     for title, maker, uri in steps:
         made = manifest.load(uri)
         names = [URI(parent).name for parent in made.parents.values()]

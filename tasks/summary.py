@@ -8,7 +8,7 @@ from prefect.states import Completed
 
 from storage import manifest
 from storage.registry import Decision
-from storage.uri import ReportURI
+from storage.uri import FilesURI, ReportURI
 from tasks.plan import Plan
 from tasks.stage import Stage
 
@@ -23,13 +23,16 @@ def outcome(summary: dict[str, Any]) -> Any:
     return summary
 
 
-def summarize(plan: Plan, stages: Sequence[Stage], decision: Decision, page: ReportURI) -> dict[str, Any]:
+def summarize(
+    plan: Plan, files: FilesURI | None, stages: Sequence[Stage], decision: Decision, page: ReportURI
+) -> dict[str, Any]:
     """One JSON document that names every URI, the metrics, the decision and what was reused."""
     raw = manifest.load(plan.raw)
     return {
         "run": str(flow_run.id) if flow_run.id else None,
         "source": {"data": plan.data_name, "notice": raw.statistics["notice"], "files": raw.statistics["sources"]},
         "uris": {
+            "files": files,
             "raw": plan.raw,
             "prepared": plan.prepared,
             "checkpoint": plan.checkpoint,

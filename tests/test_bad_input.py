@@ -100,6 +100,7 @@ PIPELINE = [
     Bad("pipeline --workers 500", "--workers ... at most ... 500"),
     Bad("pipeline --deadline 0", "--deadline ... > 0 ... 0.0"),
     Bad("pipeline --deadline 1e300", "--deadline ... 525600 ... 1e+300"),
+    Bad("pipeline --patience -1", "--patience ... >= 0 ... -1.0"),
     Bad("pipeline --stall nan", "--stall ... > 0 ... nan"),
     Bad("pipeline --source /no/such/folder", "--source ... '/no/such/folder'"),
     Bad("pipeline --source ftp://user:secret@host/", "--source ... ftp://***@host/"),

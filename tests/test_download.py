@@ -1,78 +1,114 @@
-"""From a data set's files to a raw dataset: rows stay as they came, what is no data set of images is refused."""
+"""The files of a data set are kept as their mirror served them, one by one, and only what is missing is fetched."""
 
-import threading
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
+import tenacity
 
-from storage import manifest, tables
-from storage.manifest import Manifest
-from storage.uri import URI, DatasetURI
-from tasks.download import ingest, write_split
-from tasks.learning import datasets
-from tasks.learning.datasets import DataSet, Split
+from storage import files, manifest
+from storage.uri import FilesURI, Root
+from tasks import plan
+from tasks.download import download
+from tasks.learning import recipes, sources
+from tasks.learning.datasets.mnist_sample import DATA_SET, FOLDER
+from tasks.learning.sources import DownloadFailed
+from tasks.plan import Plan
+from tests import mirrors
+from tests.ingested import ingested
+from tests.mirrors import Mirror
+from tests.pictures import write_folder
 
-IMAGES = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1)
-LABELS = np.array([0, 1, 0, 1, 0, 1])
+NAMES = [file.name for file in DATA_SET.files]
 
 
-def ingested(folder: Path, images: np.ndarray, labels: np.ndarray) -> Manifest:
-    """What becomes of a data set of cats and dogs with these rows."""
-    data_set = DataSet(
-        name="pets",
-        files=(),
-        mirrors=(),
-        classes=("cat", "dog"),
-        image_shape=(2, 2, 1),
-        read=lambda _: iter([Split("train", images, labels)]),
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "_PAUSES", tenacity.wait_none())
+    monkeypatch.setenv("no_proxy", "*")
+
+
+@pytest.fixture
+def mirror() -> Iterator[Mirror]:
+    with mirrors.serve(FOLDER) as running:
+        yield running
+
+
+def asked_of(root: Root, *addresses: str, refresh: int = 0) -> Plan:
+    """The plan of a run on the sample that has these mirrors only."""
+    made = Plan(root=root, recipe=recipes.load("mnist-sample-resnet18"), refresh=refresh)
+    vars(made)["data_set"] = dataclasses.replace(DATA_SET, mirrors=addresses)
+    return made
+
+
+def contents(uri: FilesURI) -> dict[str, bytes]:
+    """Each file that is committed there."""
+    return {file.path: files.read(uri.child(file.path)) for file in manifest.verify(uri).files}
+
+
+def test_files_are_kept_as_the_mirror_served_them(root: Root, mirror: Mirror) -> None:
+    asked = asked_of(root, mirror.address)
+    uri = download.fn(asked, [])
+    assert uri is not None and uri == asked.files and uri.startswith(root.child("downloads/mnist-sample-"))
+    assert contents(uri) == {name: (FOLDER / name).read_bytes() for name in NAMES}
+    assert {entry.path for entry in files.walk(uri)} == {*NAMES, manifest.NAME}
+    expected = [
+        {"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": mirror.address + file.name}
+        for file in DATA_SET.files
+    ]
+    assert manifest.load(uri).statistics["sources"] == expected
+    assert files.walk(root.child("runs")) == []
+
+
+def test_a_download_that_was_cut_off_goes_on_file_by_file(root: Root, mirror: Mirror) -> None:
+    mirror.misbehave(NAMES[2], always=404)
+    with pytest.raises(DownloadFailed):
+        download.fn(asked_of(root, mirror.address), [])
+    with mirrors.serve(FOLDER) as other:
+        uri = download.fn(asked_of(root, other.address), [])
+        assert set(other.requests) == set(NAMES[2:])
+    assert uri is not None and set(contents(uri)) == set(NAMES)
+    origins = [source["url"] for source in manifest.load(uri).statistics["sources"]]
+    assert origins == [mirror.address + name for name in NAMES[:2]] + [other.address + name for name in NAMES[2:]]
+
+
+def test_a_file_with_other_bytes_is_fetched_again(root: Root, mirror: Mirror) -> None:
+    asked = asked_of(root, mirror.address)
+    assert asked.files is not None
+    files.create(asked.files.child(NAMES[0]), b"left by somebody")
+    download.fn(asked, [])
+    assert contents(asked.files)[NAMES[0]] == (FOLDER / NAMES[0]).read_bytes()
+
+
+def test_nothing_is_downloaded_for_what_a_person_names(tmp_path: Path) -> None:
+    own = write_folder(tmp_path / "fruit", train=3, test=2)
+    asked = plan.make(
+        storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(own), patience_minutes=1
     )
-    return ingest(data_set, raw(folder), scratch=URI(f"{folder}/scratch"), log=lambda *_: None)
+    assert asked.files is None and download.fn(asked, []) is None
+    sample = plan.make(storage=str(tmp_path / "root"), recipe=recipes.load("mnist-sample-resnet18"))
+    given = plan.make(storage=str(tmp_path / "root"), recipe=sample.recipe, data=str(ingested(sample)))
+    assert given.files is None and download.fn(given, []) is None
 
 
-def raw(folder: Path) -> DatasetURI:
-    return DatasetURI(f"{folder}/pets-0123456789ab")
+def test_files_that_are_gone_are_not_fetched_for_a_raw_dataset_that_is_there(root: Root) -> None:
+    asked = Plan(root=root, recipe=recipes.load("mnist-sample-resnet18"))
+    raw = ingested(asked)
+    assert asked.files is not None and download.fn(asked, []) == asked.files
+    files.remove(asked.files.child(NAMES[0]))
+    assert download.fn(asked, []) is None, "they are damaged, and nothing needs them"
+    files.remove(asked.files)
+    assert download.fn(asked, []) is None
+    assert ingested(asked) == raw
+    assert not files.exists(asked.files.child(manifest.NAME))
 
 
-def test_label_out_of_range_stays_in_the_raw_dataset_and_is_of_no_class(tmp_path: Path) -> None:
-    labels = np.array([0, 1, 200, -1, 0, 1])
-    made = ingested(tmp_path, IMAGES, labels)
-    assert made.statistics["class_counts"] == {"train": {"cat": 2, "dog": 2}}
-    assert tables.read_split(raw(tmp_path), "train")["label"].to_pylist() == labels.tolist()
-
-
-@pytest.mark.parametrize(
-    ("images", "labels", "message"),
-    [
-        (IMAGES[:0], LABELS[:0], "pets train: there are no images in it"),
-        (IMAGES.astype(np.float32), LABELS, r"images must be uint8 \(2, 2, 1\), got float32 \(2, 2, 1\)"),
-        (IMAGES[:, :1], LABELS, r"images must be uint8 \(2, 2, 1\), got uint8 \(1, 2, 1\)"),
-        (IMAGES[..., 0], LABELS, r"images must be uint8 \(2, 2, 1\), got uint8 \(2, 2\)"),
-        (IMAGES, LABELS[:5], r"labels must be int64 \(6,\), got int64 \(5,\)"),
-        (IMAGES, LABELS * 0.5, r"labels must be int64 \(6,\), got float64 \(6,\)"),
-        (IMAGES, LABELS[:, np.newaxis], r"labels must be int64 \(6,\), got int64 \(6, 1\)"),
-    ],
-)
-def test_wrong_number_shape_or_dtype_is_refused_with_expected_and_found(
-    tmp_path: Path, images: np.ndarray, labels: np.ndarray, message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        ingested(tmp_path, images, labels)
-    assert not Path(raw(tmp_path)).exists()
-
-
-def test_parts_are_written_by_the_thread_that_a_deadline_interrupts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_file, threads = manifest.write_file, []
-
-    def noted(*arguments: Any, **keywords: Any) -> manifest.File:
-        threads.append(threading.current_thread())
-        return write_file(*arguments, **keywords)
-
-    monkeypatch.setattr(manifest, "write_file", noted)
-    split = Split(name="train", images=np.zeros((9, 28, 28, 1), np.uint8), labels=np.arange(9))
-    listed = write_split(datasets.load("mnist"), DatasetURI(f"{tmp_path}/raw-0123456789ab"), split)
-    assert [file.rows for file in listed] == [2, 2, 2, 3]
-    assert threads == [threading.main_thread()] * 4
+def test_files_are_fetched_again_where_the_raw_dataset_is_gone_too(root: Root) -> None:
+    asked = Plan(root=root, recipe=recipes.load("mnist-sample-resnet18"))
+    before = manifest.load(ingested(asked))
+    assert asked.files is not None
+    files.remove(asked.raw)
+    files.remove(asked.files)
+    assert manifest.load(ingested(asked)).files == before.files
+    assert set(contents(asked.files)) == set(NAMES)

@@ -66,6 +66,7 @@ def test_a_run_promotes_its_model_and_names_what_it_made(finished: Finished) -> 
     result = finished.result
     assert [stage["name"] for stage in result["stages"]] == [
         "download",
+        "ingest",
         "preprocess",
         "train",
         "predict",
@@ -101,9 +102,11 @@ def test_every_usable_row_is_in_exactly_one_split(finished: Finished) -> None:
 
 def test_a_prediction_leads_back_to_the_checksums_of_the_raw_files(finished: Finished) -> None:
     made = dict(lineage(finished.result["uris"]["predictions"]))
-    raw = next(one for one in made.values() if one["kind"] == "raw")
     expected = {file.name: file.sha256 for file in datasets.load("mnist-sample").files}
-    assert {source["name"]: source["sha256"] for source in raw["statistics"]["sources"]} == expected
+    for kind in ("raw", "files"):
+        (one,) = [one for one in made.values() if one["kind"] == kind]
+        assert {source["name"]: source["sha256"] for source in one["statistics"]["sources"]} == expected
+    assert {file["path"]: file["sha256"] for file in made[finished.result["uris"]["files"]]["files"]} == expected
 
 
 def test_the_report_shows_the_figures_of_the_evaluation_and_loads_nothing(finished: Finished) -> None:
@@ -115,6 +118,7 @@ def test_the_report_shows_the_figures_of_the_evaluation_and_loads_nothing(finish
 
 
 def test_a_local_ray_has_no_process_that_nobody_needs(finished: Finished) -> None:
+    assert not any("tasks.jobs.ingest" in command for command in finished.commands), "the sample pays for no job"
     usual = ["ray::RayTrainWorker", "ray::JobSupervisor", "dashboard.py", "--modules-to-load=JobHead,", "gcs_server"]
     spared = ["ray.util.client.server", "StatsActor", "AutoscalingCoordinator"]
     seen = {name for name in usual + spared for command in finished.commands if name in command}

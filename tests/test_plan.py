@@ -110,8 +110,17 @@ class TestURIs:
         before = uris(make(tmp_path))
         monkeypatch.setitem(plan.VERSIONS, stage, 99)
         after = uris(make(tmp_path))
-        expected = {"download": 0, "preprocess": 1, "train": 2, "predict": 3, "evaluate": 4, "report": 5}[stage]
-        assert [name for name in STAGES if before[name] != after[name]] == STAGES[expected:]
+        firsts = {"files": 5, "download": 0, "preprocess": 1, "train": 2, "predict": 3, "evaluate": 4, "report": 5}
+        assert [name for name in STAGES if before[name] != after[name]] == STAGES[firsts[stage] :]
+
+
+class TestFiles:
+    def test_files_have_their_name_from_the_data_set_and_its_checksums_alone(self, tmp_path: Path) -> None:
+        files = make(tmp_path).files
+        assert files == f"{tmp_path}/downloads/mnist-6fb6b7136004"
+        assert make(tmp_path, "epochs=5", "seed=1", "model=resnet18-3x3", workers=2).files == files
+        assert make(tmp_path, "data=mnist-sample").files != files
+        assert make(tmp_path, refresh=True).files != files
 
 
 class TestRefresh:
@@ -138,6 +147,12 @@ class TestNeedsRay:
             assert made.needs_ray()
             commit(uris(made)[stage])
         assert not made.needs_ray()
+
+    def test_ray_is_not_needed_to_ingest_files_of_one_shard(self, tmp_path: Path) -> None:
+        made = make(tmp_path)
+        for stage in self.RAY_STAGES:
+            commit(uris(made)[stage])
+        assert not plan.is_committed(made.raw) and not made.needs_ray()
 
     def test_ray_is_needed_for_predictions_of_the_champion_that_are_missing(self, tmp_path: Path) -> None:
         made, champion = make(tmp_path), make(tmp_path, "epochs=5").checkpoint
@@ -169,6 +184,8 @@ class TestRequest:
         [
             ({"workers": -1}, r"--workers must be >= 0 \(0 is without Ray\), got -1"),
             ({"deadline_minutes": 0}, "--deadline must be > 0 and at most 525600 minutes, a year, got 0"),
+            ({"patience_minutes": -1}, "--patience must be >= 0 and at most 525600 minutes, a year, got -1"),
+            ({"patience_minutes": float("nan")}, "--patience must be >= 0 .* got nan"),
             ({"deadline_minutes": float("nan")}, "--deadline must be .* minutes, a year, got nan"),
         ],
     )

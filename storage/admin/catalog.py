@@ -16,6 +16,7 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 SCRATCH: Final = "scratch"
 """What attempts keep for themselves, in a folder that is called like the result."""
 SHELVES: Final[dict[str, str]] = {
+    "files": "downloads",
     "raw": "datasets/raw",
     "prepared": "datasets/prepared",
     "checkpoint": "checkpoints",

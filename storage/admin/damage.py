@@ -1,9 +1,8 @@
 """What is wrong with committed files, in one sentence for each."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 
-from storage import files, manifest
+from storage import files, manifest, streams
 from storage.admin import championship
 from storage.admin.catalog import Folder
 from storage.manifest import Damaged, File
@@ -49,9 +48,9 @@ def _wrong_size(file: File, size: int | None) -> str | None:
 
 def _wrong_bytes(place: URI, file: File) -> str | None:
     try:
-        content = files.read(place)
+        found = streams.sha256(place)
     except OSError as error:
         return f"it cannot be read ({error.strerror or error})"
-    if hashlib.sha256(content).hexdigest() != file.sha256:
+    if found != file.sha256:
         return "its content is not what was committed (SHA-256)"
     return None

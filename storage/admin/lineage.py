@@ -55,8 +55,10 @@ def _wrong(folder: Folder) -> str:
 
 
 def _sources(folder: Folder) -> Iterator[str]:
-    """The files that a raw dataset was made from, as it recorded them."""
-    if folder.manifest is None or folder.manifest.kind != "raw":
+    """The files of a download, or that a raw dataset was made from, as it recorded them; not both, where both are."""
+    if folder.manifest is None or folder.manifest.kind not in ("files", "raw"):
+        return
+    if "files" in folder.parents and catalog.find(folder.parents["files"], with_files=False).manifest:
         return
     sources = folder.manifest.statistics.get("sources")
     if not isinstance(sources, list) or not sources:

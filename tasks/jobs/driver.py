@@ -18,7 +18,7 @@ from tasks.jobs.spec import ENDED, EPOCHS, ERROR, JOB_NAME, PROGRESS, JobSpec
 from tasks.learning.imports import quickly
 
 PERMANENT = (
-    *("ValueError", "TypeError", "FileNotFoundError", "PermissionError", "Damaged", "DiskFull"),
+    *("ValueError", "TypeError", "FileNotFoundError", "PermissionError", "Damaged", "DiskFull", "WrongChecksum"),
     *("NonFiniteLoss", "OutOfMemoryError", "DeadlineExceeded"),
 )
 """Errors that the same call would meet again: nothing is gained by trying again."""

@@ -44,16 +44,20 @@ class Engine(Protocol):
 
 
 def work(spec: JobSpec, engine: Engine) -> None:
-    """Do what the job of `spec` is there for."""
-    from tasks.jobs import ingest, predict, preprocess
-
+    """Do what the job of `spec` is there for; what the other jobs need is not imported."""
     if isinstance(spec, TrainSpec):
         engine.train(spec)
     elif isinstance(spec, PreprocessSpec):
+        from tasks.jobs import preprocess
+
         preprocess.run(spec, engine)
     elif isinstance(spec, IngestSpec):
-        ingest.run(spec, engine)
+        from tasks.jobs.ingest import job
+
+        job.run(spec, engine)
     elif isinstance(spec, PredictSpec):
+        from tasks.jobs import predict
+
         predict.run(spec, engine)
     else:
         raise AssertionError(spec)

@@ -17,7 +17,7 @@ from storage.hooks import reached
 from storage.manifest import File, Manifest
 from storage.uri import URI, masked
 from tasks.jobs import attempts, driver, scale
-from tasks.jobs.loaders import Rows, make_loader
+from tasks.jobs.loaders import RowSource, make_loader
 from tasks.jobs.spec import EPOCHS, IMAGES, TrainSpec
 from tasks.learning import checkpoint, images, memory, state
 from tasks.learning.epoch import EpochMetrics, wait_hints
@@ -52,7 +52,7 @@ class Place:
     """Called on every rank for each epoch, in their order, once its checkpoint is whole."""
     loader: str
     """Kind of loader: `resident`, `streaming`, `dataloader` or `ray-data`."""
-    rows: Rows | None = None
+    rows: RowSource | None = None
     """Where `ray-data` gets its rows from; None: this process reads them."""
     beat: Callable[[], None] = lambda: None
     """Called at every sign of progress."""

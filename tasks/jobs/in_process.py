@@ -13,6 +13,9 @@ from tasks.jobs import driver, engine, parts
 from tasks.jobs.engine import Function, Route, Row, send
 from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
 
+_MOST_THREADS = 16
+"""Items that are worked on side by side, each of which may hold a part of 64 MiB of pixels."""
+
 
 def run(spec: JobSpec, *, tell: Callable[[str], None]) -> None:
     """Do what the job of `spec` does, its lines going to `tell`; what it raises comes out as it is."""
@@ -22,7 +25,7 @@ def run(spec: JobSpec, *, tell: Callable[[str], None]) -> None:
 
 
 class InProcess:
-    """Everything here, one after the other; `regroup` holds all rows at once."""
+    """Everything here; `regroup` holds all rows at once."""
 
     def map(
         self, uri: DatasetURI, listed: Sequence[File], function: Function, /, **keywords: Any
@@ -44,8 +47,11 @@ class InProcess:
             yield from function(sent.take(rows), **keywords).to_pylist()
 
     def each(self, function: Callable[..., Row], items: Sequence[Row], /, **keywords: Any) -> Iterator[Row]:
-        for item in items:
-            yield function(item, **keywords)
+        if len(items) == 1:  # in this thread, which a deadline can interrupt even where it writes
+            yield function(items[0], **keywords)
+            return
+        threads = min(_MOST_THREADS, os.cpu_count() or 1)
+        yield from parts.in_threads(lambda item: function(item, **keywords), items, threads=threads)
 
     def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
         only = worker(spec=spec.model_dump_json(), threads=os.cpu_count(), sharing=1)

@@ -24,7 +24,7 @@ _WINDOW_BYTES = 32 * 2**20
 """Pixels of them, at most."""
 
 
-class Rows(Protocol):
+class RowSource(Protocol):
     """The rows of one rank."""
 
     def windows(self, split: str, *, size: int) -> Iterator[Batch]:
@@ -41,7 +41,7 @@ def make_loader(
     world_size: int,
     device: torch.device,
     prepare: Callable[[DataLoader[Batch]], Iterable[Batch]],
-    rows: Rows | None = None,
+    rows: RowSource | None = None,
 ) -> Loader:
     """Make the loader `kind` (`auto` is resolved before) of one rank.
 
@@ -79,7 +79,7 @@ def make_loader(
 class StreamingLoader:
     """Reads a rank's rows again every epoch, holding a few windows of them, each shuffled by (seed, epoch, rank)."""
 
-    def __init__(self, rows: Rows, *, num_rows: int, window_rows: int, seed: int, rank: int) -> None:
+    def __init__(self, rows: RowSource, *, num_rows: int, window_rows: int, seed: int, rank: int) -> None:
         self.rows, self.num_rows, self.window_rows = rows, num_rows, window_rows
         self.seed, self.rank = seed, rank
 

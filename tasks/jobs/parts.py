@@ -3,9 +3,9 @@
 import dataclasses
 import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
@@ -16,6 +16,9 @@ from storage.uri import DatasetURI
 
 if TYPE_CHECKING:
     from ray.data import Dataset
+
+T = TypeVar("T")
+S = TypeVar("S")
 
 _AHEAD = 2
 """Parts that are read before they are asked for, of at most 64 MiB of pixels each."""
@@ -70,12 +73,17 @@ def read_here(uri: DatasetURI, slices: Sequence[Slice], *, numbered: bool = Fals
 
 def read_ahead(uri: DatasetURI, slices: Sequence[Slice]) -> Iterator[pa.Table]:
     """What `read_here` gives, the next ones being read meanwhile in other threads."""
-    waiting: deque[Future[pa.Table]] = deque()
-    pool = ThreadPoolExecutor(_AHEAD)
+    return in_threads(lambda part: read_slice(uri, part, first=None), slices, threads=_AHEAD)
+
+
+def in_threads(function: Callable[[T], S], items: Iterable[T], *, threads: int) -> Iterator[S]:
+    """`function` of every item, in order, those of the next ones being computed meanwhile in as many threads."""
+    waiting: deque[Future[S]] = deque()
+    pool = ThreadPoolExecutor(threads)
     try:
-        for part in slices:
-            waiting.append(pool.submit(read_slice, uri, part, first=None))
-            if len(waiting) > _AHEAD:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

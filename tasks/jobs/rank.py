@@ -13,7 +13,7 @@ from storage import hooks, manifest
 from storage.manifest import Manifest
 from storage.uri import URI
 from tasks.jobs import driver, epochs, loading, permanent, scale
-from tasks.jobs.loaders import Rows
+from tasks.jobs.loaders import RowSource
 from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.watchdog import watched
 from tasks.learning import images
@@ -64,7 +64,7 @@ def _train(spec: TrainSpec, attempt: URI, *, loader: str, threads: int, beat: Ca
     epochs.train(spec, prepared, attempt, here)
 
 
-def ray_data_rows(prepared: Manifest, device: torch.device, *, prefetch_batches: int) -> Rows:
+def ray_data_rows(prepared: Manifest, device: torch.device, *, prefetch_batches: int) -> RowSource:
     """Return the rows that Ray Data reads for this rank; all ranks have to ask."""
     from tasks.jobs.ray_loader import RayDataRows
 

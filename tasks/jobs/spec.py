@@ -73,20 +73,28 @@ class SourceEntry(BaseModel):
 
 
 class IngestSpec(JobSpec):
-    """Make a raw dataset of a person's own images."""
+    """Make a raw dataset of downloaded files, or of a person's own images."""
 
     data: str
     """URI that the files lie below."""
-    listing: str
-    """URI of a JSON list with a `SourceEntry` for each file."""
-    kind: Literal["images", "parquet"]
-    classes: list[str]
-    """By label; none for Parquet."""
-    digest: str
-    """SHA-256 of the list of files."""
+    kind: Literal["files", "images", "parquet"]
+    """`files`: of a data set, downloaded; else a person's own, an image each or Parquet."""
+    data_set: str | None = None
+    """The data set that the files are of, as a recipe calls it; none for a person's own."""
+    classes: list[str] = []
+    """By label, of a person's own images; Parquet says itself, and so does a data set."""
+    digest: str = ""
+    """SHA-256 of the list of a person's own files."""
     parameters: dict[str, Any]
-    """Name of the data set, image_size, channels."""
+    """Name of the data set; of a person's own also image_size and channels."""
+    scratch: str
+    """URI of the folder where attempts keep what they need."""
     raw: str
+
+    @property
+    def listing(self) -> URI:
+        """A JSON list with a `SourceEntry` for each of a person's own files."""
+        return URI(self.scratch).child("listing.json")
 
     @property
     def source(self) -> URI:

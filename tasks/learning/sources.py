@@ -1,12 +1,15 @@
 """Fetching a data set's files from its mirrors, with torchvision's download code and checksums."""
 
 import contextlib
+import errno
+import functools
 import gzip
 import hashlib
 import io
 import os
 import shutil
 import socket
+import time
 import urllib.error
 import urllib.request
 import zlib
@@ -24,12 +27,22 @@ from tasks.learning.datasets import DataSet, SourceFile
 _TRIES = 4
 _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
 """Between two tries."""
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
+"""Before all mirrors are tried again; each wait is twice the one before."""
+_NO_NETWORK = (errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EHOSTDOWN)
+"""How a system call fails on a machine without one."""
+_PIECE_BYTES = 2**20
+"""Of what is unpacked, in memory at a time."""
 _STALL_S = 30
 """A connection that gives nothing for so long is given up."""
 
 
 class DownloadFailed(RuntimeError):
     """No mirror gave a file with the right checksum; the message says what each one did."""
+
+
+class Unreachable(DownloadFailed):
+    """No mirror could be reached: names do not resolve, connections are refused, or nobody answers."""
 
 
 class WrongChecksum(Exception):
@@ -42,30 +55,60 @@ def import_what_fetching_needs() -> None:
 
 
 def fetch(data_set: DataSet, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None]) -> list[dict[str, str]]:
-    """Every file of `data_set` in `folder` with the right checksums, and where each came from.
+    """Fetch every file of `data_set` into `folder`, as `fetch_file` does, and return where each came from."""
+    return [fetch_file(file, folder, mirrors=mirrors, log=log) for file in data_set.files]
+
+
+def fetch_file(
+    file: SourceFile, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None], patience_s: float = 0.0
+) -> dict[str, str]:
+    """Fetch `file` into `folder` with the right checksums, and return where it came from.
 
     Faults of the network are tried again with growing pauses, a wrong checksum once, then the next mirror is taken.
-    Raises `DownloadFailed`.
+
+    Args:
+        file: What to fetch.
+        folder: Where to.
+        mirrors: Addresses to try, in this order.
+        log: Takes a message and its arguments.
+        patience_s: For how long all mirrors are tried again while none of them can be reached.
+
+    Raises:
+        DownloadFailed: The message says what each mirror did.
     """
-    origins = []
-    for file in data_set.files:
-        problems = []
-        for mirror in mirrors:
-            try:
-                _fetch_file(mirror + file.name, file, folder)
-            except (WrongChecksum, OSError, HTTPException) as error:
-                if files.is_disk_full(error):
-                    raise files.DiskFull(f"the disk of {folder} is full: {error}; make room, then try again") from error
-                problems.append(f"{mirror}: {_reason(error)}")
-                log("%s: %s", file.name, problems[-1])
-                continue
-            size = (folder / file.name).stat().st_size
-            log("fetched %s, %.1f MB, from %s", file.name, size / 1e6, mirror)
-            origins.append({"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": mirror + file.name})
-            break
-        else:
-            raise DownloadFailed(f"{file.name} could not be fetched; " + "; ".join(problems))
-    return origins
+    until = time.monotonic() + patience_s
+    wait_s = _FIRST_WAIT_S
+    while True:
+        try:
+            return _fetch_from_any(file, folder, mirrors, log)
+        except Unreachable as error:
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                raise
+            log("%s; all mirrors are tried again for another %.1f minutes (--patience)", error, left_s / 60)
+            time.sleep(min(left_s, wait_s))
+            wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
+
+
+def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log: Callable[..., None]) -> dict[str, str]:
+    """Fetch from the first mirror that has it."""
+    problems: list[str] = []
+    kind = Unreachable if mirrors else DownloadFailed
+    for mirror in mirrors:
+        try:
+            _try_mirror(mirror + file.name, file, folder)
+        except (WrongChecksum, OSError, HTTPException) as error:
+            if files.is_disk_full(error):
+                raise files.DiskFull(f"the disk of {folder} is full: {error}; make room, then try again") from error
+            problems.append(f"{mirror}: {_reason(error)}")
+            kind = kind if _is_unreachable(error) else DownloadFailed
+            continue
+        for problem in problems:
+            log("%s: %s", file.name, problem)
+        size = (folder / file.name).stat().st_size
+        log("fetched %s, %.1f MB, from %s", file.name, size / 1e6, mirror)
+        return {"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": mirror + file.name}
+    raise kind(f"{file.name} could not be fetched; " + "; ".join(problems))
 
 
 def unpack(file: SourceFile, folder: Path) -> Path:
@@ -73,10 +116,8 @@ def unpack(file: SourceFile, folder: Path) -> Path:
 
     Raises `WrongChecksum` naming file, expected and found, `ValueError` for what is no whole archive.
     """
-    from torchvision.datasets.utils import extract_archive
-
     try:
-        path = Path(extract_archive(str(folder / file.name), str(folder)))
+        path = _unpacked(folder / file.name)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{file.name} cannot be unpacked: {error}") from None
     if file.content_sha256:
@@ -85,6 +126,17 @@ def unpack(file: SourceFile, folder: Path) -> Path:
         if found != file.content_sha256:
             path.unlink()
             raise WrongChecksum(f"{path.name} has the wrong sha256: expected {file.content_sha256}, found {found}")
+    return path
+
+
+def _unpacked(archive: Path) -> Path:
+    if archive.suffix != ".gz" or archive.name.endswith(".tar.gz"):
+        from torchvision.datasets.utils import extract_archive
+
+        return Path(extract_archive(str(archive), str(archive.parent)))
+    path = archive.with_suffix("")
+    with gzip.open(archive) as content, path.open("wb") as unpacked:  # torchvision would hold all of it in memory
+        shutil.copyfileobj(content, unpacked, _PIECE_BYTES)
     return path
 
 
@@ -126,7 +178,7 @@ def _web_address(source: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%:@!$&()*+,;=~')}/"
 
 
-def _fetch_file(url: str, file: SourceFile, folder: Path) -> None:
+def _try_mirror(url: str, file: SourceFile, folder: Path) -> None:
     retrying = Retrying(
         stop=stop_after_attempt(_TRIES),
         wait=_PAUSES,
@@ -150,12 +202,20 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
             # torchvision raises RuntimeError without saying what it found: the check is repeated below, with both sums.
             with contextlib.suppress(RuntimeError):
                 download_url(url, str(folder), filename=file.name, md5=file.md5)
-    content = path.read_bytes() if path.exists() else b""
     for algorithm, expected in (("md5", file.md5), ("sha256", file.sha256)):
-        found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+        found = _digest(path, algorithm)
         if found != expected:
             path.unlink(missing_ok=True)
             raise WrongChecksum(f"{url} has the wrong {algorithm}: expected {expected}, found {found}")
+
+
+def _digest(path: Path, algorithm: str) -> str:
+    """Compute the checksum of a file of any size; one that is not there has that of an empty one."""
+    digest = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
+    if not path.exists():
+        return digest().hexdigest()
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, digest).hexdigest()
 
 
 def _may_help(state: RetryCallState) -> bool:
@@ -178,6 +238,14 @@ def _is_transient(error: BaseException) -> bool:
     if not isinstance(error, OSError | HTTPException) or files.is_disk_full(error):
         return False
     return not isinstance(reason, permanent)
+
+
+def _is_unreachable(error: BaseException) -> bool:
+    """Whether `error` is how a machine without a network, or a mirror that is down, shows; that may last minutes."""
+    reason = getattr(error, "reason", error)  # urllib wraps some
+    if isinstance(reason, socket.gaierror | ConnectionRefusedError | TimeoutError):
+        return True
+    return isinstance(reason, OSError) and reason.errno in _NO_NETWORK
 
 
 def _reason(error: Exception) -> str:

@@ -1,14 +1,15 @@
 """The images that all arms work on: MNIST, or the sample of it, and as much of either as is asked for."""
 
-import dataclasses
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from storage import manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.download import ingest
-from tasks.learning import datasets
+from tasks.jobs.ingest import data_sets
+from tasks.learning import datasets, images
 from tasks.learning.datasets import DataSet, Split
 from tasks.learning.datasets.mnist_sample import FOLDER
 from tasks.learning.sources import fetch, mirror_address
@@ -44,6 +45,10 @@ def tiled(split: Split, times: int) -> Split:
 def write_raw(root: Root, splits: dict[str, Split], *, source: str, name: str) -> DatasetURI:
     """A committed raw dataset of `splits`, said to be of the data set at `source`; `name` ends in a fingerprint."""
     uri = DatasetURI(root.child(f"datasets/raw/{name}"))
-    made = dataclasses.replace(of(source), files=(), read=lambda folder: iter(splits.values()))
-    ingest(made, uri, scratch=root.child(f"runs/{name}"), log=lambda *_: None)
+    data_set = of(source)
+    listed = [part for split in splits.values() for part in data_sets.write_split(data_set, uri, split)]
+    schema = tables.describe(images.schema(data_set.image_shape, data_set.classes))
+    about: dict[str, Any] = {"sources": [], "notice": data_set.notice, "seconds": 0.0}
+    parameters = {"data": data_set.name}
+    manifest.commit(uri, kind="raw", parents={}, parameters=parameters, listed=listed, schema=schema, statistics=about)
     return uri

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 
 from storage.uri import DatasetURI
-from tasks.download import write_split
+from tasks.jobs.ingest.data_sets import write_split
 from tasks.learning import images
 from tests.benchmarks import data, seed
 from tests.benchmarks.arm import serve
@@ -31,7 +32,7 @@ def main() -> None:
         return rows
 
     def plain() -> int:
-        table = images.to_table(split.labels, split.images, split.labels, classes=data_set.classes)
+        table = images.to_table(split.labels, np.asarray(split.images), split.labels, classes=data_set.classes)
         pq.write_table(table, given.out / "plain.parquet", compression="zstd", use_dictionary=["id", "label"])
         return rows
 

@@ -15,6 +15,7 @@ from tasks import plan as planning
 from tasks.cluster import session
 from tasks.download import download
 from tasks.evaluate import evaluate
+from tasks.ingest import ingest
 from tasks.learning import recipes
 from tasks.predict import predict
 from tasks.preprocess import preprocess
@@ -30,7 +31,8 @@ def functions(storage: str, recipe: str, settings: dict[str, Any], source: str) 
     """What the flow does, without Prefect."""
     plan = planning.make(storage=storage, recipe=recipes.override(recipes.load(recipe), settings))
     with collected(), session(plan.root, wanted=plan.needs_ray(), workers=None) as cluster:
-        raw = download.fn(plan, [data.address(source)], cluster)
+        files = download.fn(plan, [data.address(source)])
+        raw = ingest.fn(files, plan, cluster)
         prepared = preprocess.fn(raw, plan, cluster)
         checkpoint = train.fn(prepared, plan, cluster)
         predictions = predict.fn(checkpoint, prepared, plan, cluster)

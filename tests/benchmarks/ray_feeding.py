@@ -97,7 +97,7 @@ def main() -> None:
         ray.data.DataContext.get_current().enable_progress_bars = False
         uri = data.write_raw(Root(folder), {"train": split}, source=given.source, name="mnist-000000000000")
         nested = Path(folder, "nested.parquet")
-        seed.write(nested, split.images, split.labels)
+        seed.write(nested, split.images[:], split.labels)
         found: dict[str, list[float]] = {}
         for _ in range(given.repeat):
             for name, one in ways(nested, uri).items():

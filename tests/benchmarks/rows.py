@@ -20,7 +20,7 @@ import numpy as np
 from storage import files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.cluster import session
-from tasks.download import write_split
+from tasks.jobs.ingest.data_sets import write_split
 from tasks.learning import datasets, images
 from tasks.learning.datasets import DataSet, Split
 from tests import s3

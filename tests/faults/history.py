@@ -54,7 +54,16 @@ def is_work(event: Event) -> bool:
     return step(event) or (event["point"] == "written" and any(shelf in event["at"] for shelf in _SHELVES))
 
 
-_SHELVES = ("/datasets/", "/checkpoints/", "/predictions/", "/evaluations/", "/registry/", "/reports/", "/epoch-")
+_SHELVES = (
+    "/downloads/",
+    "/datasets/",
+    "/checkpoints/",
+    "/predictions/",
+    "/evaluations/",
+    "/registry/",
+    "/reports/",
+    "/epoch-",
+)
 
 
 def step(event: Event) -> bool:

@@ -7,6 +7,7 @@ import os
 import secrets
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,14 @@ import numpy as np
 
 from storage import files, manifest, tables
 from storage.manifest import Manifest
-from storage.uri import URI, DatasetURI
+from storage.uri import URI
+from tasks import plan
 from tasks.child import Child
-from tasks.download import ingest
-from tasks.learning import datasets, images
+from tasks.learning import images, recipes
 from tests import s3
 from tests.faults import proxy
 from tests.faults.history import History
+from tests.ingested import ingested
 from tests.operated import free_port
 from tests.runs import CHECKOUT, Run
 
@@ -195,16 +197,15 @@ def _prefect(folder: Path) -> Iterator[str]:
 def write_raw(root: URI) -> None:
     """The first 1,503 training and 500 test digits of the sample as a raw dataset, with the checksums of its files."""
     uri = root.child(f"datasets/raw/{raw_name()}")
-    everything = DatasetURI(root.child("everything-000000000000"))
-    data_set = datasets.load("mnist-sample")
-    ingest(data_set, everything, scratch=root.child("runs/everything"), log=lambda *line: None)
     listed = []
-    for split, num_rows in (("train", NUM_TRAIN), ("test", NUM_TEST)):
-        rows = tables.read_split(everything, split).slice(0, num_rows)
-        for index, (start, end) in enumerate(images.part_bounds(num_rows, 4)):
-            part = rows.slice(start, end - start).combine_chunks()
-            listed.append(tables.write_part(uri, part, split=split, index=index))
-    whole = manifest.load(everything)
+    with tempfile.TemporaryDirectory() as folder:
+        everything = ingested(plan.make(storage=folder, recipe=recipes.load("mnist-sample-resnet18"), workers=0))
+        for split, num_rows in (("train", NUM_TRAIN), ("test", NUM_TEST)):
+            rows = tables.read_split(everything, split).slice(0, num_rows)
+            for index, (start, end) in enumerate(images.part_bounds(num_rows, 4)):
+                part = rows.slice(start, end - start).combine_chunks()
+                listed.append(tables.write_part(uri, part, split=split, index=index))
+        whole = manifest.load(everything)
     manifest.commit(
         uri,
         kind="raw",
@@ -214,7 +215,6 @@ def write_raw(root: URI) -> None:
         schema=whole.columns,
         statistics={**whole.statistics, "seconds": 0.0},
     )
-    files.remove(everything)
 
 
 def expected_ids() -> np.ndarray:

@@ -1,5 +1,6 @@
 """Downloads: what can be mended by trying again is, and no byte is used whose checksum is wrong."""
 
+import contextlib
 import dataclasses
 import gzip
 import hashlib
@@ -19,6 +20,7 @@ from tasks.learning.datasets.mnist_sample import DATA_SET, FOLDER
 from tasks.learning.sources import DownloadFailed, WrongChecksum
 from tests import mirrors
 from tests.mirrors import Fault, Mirror
+from tests.operated import free_port
 
 NAME = DATA_SET.files[0].name
 UNPINNED = [dataclasses.replace(file, content_sha256=None) for file in DATA_SET.files]
@@ -125,6 +127,57 @@ class TestFetch:
             fetch(tmp_path, mirror.address, closed)
         assert str(caught.value).startswith(f"{NAME} could not be fetched; {mirror.address}: HTTP Error 404")
         assert f"{closed}: <urlopen error [Errno" in str(caught.value)
+
+
+class TestPatience:
+    @pytest.fixture(autouse=True)
+    def short_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sources, "_FIRST_WAIT_S", 0.05)
+
+    def test_mirror_that_comes_up_late_is_waited_for(self, tmp_path: Path) -> None:
+        port, said = free_port(), []
+        with contextlib.ExitStack() as serving:
+
+            def log(message: str, *about: Any) -> None:
+                said.append(message % about)
+                if len(said) == 3:  # the third round has failed too
+                    serving.enter_context(mirrors.serve(FOLDER, port=port))
+
+            address = f"http://127.0.0.1:{port}/"
+            origin = sources.fetch_file(DATA_SET.files[0], tmp_path, mirrors=[address], log=log, patience_s=60)
+        assert origin["url"] == address + NAME
+        assert (tmp_path / NAME).read_bytes() == (FOLDER / NAME).read_bytes()
+        assert said[:3] == [line for line in said if "all mirrors are tried again for another 1.0 minutes" in line]
+        assert f"{NAME} could not be fetched; {address}: <urlopen error [Errno" in said[0]
+
+    def test_name_that_does_not_resolve_is_tried_until_patience_is_over(self, tmp_path: Path) -> None:
+        said: list[str] = []
+        address = "http://no-such-host.invalid/"
+        with mirrors.refusing() as closed, pytest.raises(DownloadFailed, match="no-such-host.invalid.*; http://127"):
+            sources.fetch_file(
+                DATA_SET.files[0],
+                tmp_path,
+                mirrors=[address, closed],
+                log=lambda *line: said.append(""),
+                patience_s=0.5,
+            )
+        assert len(said) >= 2
+
+    @pytest.mark.parametrize("fault", [404, "wrong", 503])
+    def test_mirror_that_answers_otherwise_is_not_waited_for(
+        self, tmp_path: Path, mirror: Mirror, fault: Fault
+    ) -> None:
+        mirror.misbehave(NAME, always=fault)
+        said: list[str] = []
+        with mirrors.refusing() as closed, pytest.raises(DownloadFailed):
+            sources.fetch_file(
+                DATA_SET.files[0],
+                tmp_path,
+                mirrors=[closed, mirror.address],
+                log=lambda *line: said.append(""),
+                patience_s=60,
+            )
+        assert said == []
 
 
 class TestUnreachable:

@@ -25,7 +25,11 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     generator = np.random.default_rng(0)
     sources = [_source("images.gz", 8 * "0123abcd"), _source("labels.gz", 8 * "4567cdef")]
     statistics = {"notice": "a sample", "sources": sources, "seconds": 3.4}
-    manifest.commit(plan.raw, kind="raw", parents={}, parameters={}, listed=[], statistics=statistics)
+    assert plan.files is not None
+    about = {"sources": sources, "seconds": 1.2}
+    manifest.commit(plan.files, kind="files", parents={}, parameters={}, listed=[], statistics=about)
+    parents: dict[str, URI] = {"files": plan.files}
+    manifest.commit(plan.raw, kind="raw", parents=parents, parameters={}, listed=[], statistics=statistics)
     rows = {split: _images(count, generator) for split, count in _ROWS.items()}
     manifest.commit(
         plan.prepared,
@@ -37,7 +41,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
         statistics={"quarantined": {"label out of range": 2}, "seconds": 8.6},
     )
     statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "resolved": {"device": "cpu"}}
-    parents: dict[str, URI] = {"prepared": plan.prepared}
+    parents = {"prepared": plan.prepared}
     first_seen = checkpoint.write_training_images(plan.checkpoint, rows["train"].slice(0, 32))
     manifest.commit(
         plan.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[first_seen], statistics=statistics

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from storage.registry import Decision
+from storage.uri import URI
 from tasks import pages
 from tasks.plan import Plan
 from tasks.report import gather, report_of
@@ -160,11 +161,13 @@ def test_worst_mistakes_are_those_of_the_evaluation_in_their_order(browser: Brow
 def test_lineage_leads_from_the_checksums_of_the_raw_files_to_the_report(browser: Browser, report: Report) -> None:
     browser.open(report.page, VIEWS["light"])
     plan = report.plan
-    uris = [plan.raw, plan.prepared, plan.checkpoint, plan.predictions, plan.evaluation]
+    assert plan.files is not None
+    uris: list[URI] = [plan.files, plan.raw, plan.prepared, plan.checkpoint, plan.predictions, plan.evaluation]
     uris += [report_of(plan.evaluation, report.decision, plan)]
     drawn = browser.evaluate("[...document.querySelectorAll('.lineage svg text')].map((one) => one.textContent)")
-    wanted = ["images.gz", "0123abcd0123abc…", "download", *(uri.fingerprint for uri in uris)]
+    wanted = ["images.gz", "0123abcd0123abc…", "download", uris[0].fingerprint, "ingest"]
+    wanted += [uri.fingerprint for uri in uris[1:]]
     assert [text for text in drawn if text in wanted] == wanted
     told = ask(browser, "tables()")["Where each step lies, and its facts in full"]
     assert 8 * "0123abcd" in told[1][1] and 8 * "4567cdef" in told[1][1]
-    assert [str(uri) in row[1] for uri, row in zip(uris, told[2:], strict=True)] == [True] * 6
+    assert [str(uri) in row[1] for uri, row in zip(uris, told[2:], strict=True)] == [True] * 7

@@ -53,7 +53,7 @@ def commit(root: Root, kind: Kind, name: str, **parents: URI) -> URI:
     uri = place(root, kind, name)
     listed = [write_part(uri, split="train", rows=6), write_part(uri)]
     parameters = {"data": DATA} if kind == "raw" else {"seed": 1}
-    statistics = {"sources": [SOURCE]} if kind == "raw" else {"test_accuracy": 0.987654321}
+    statistics = {"sources": [SOURCE]} if kind in ("files", "raw") else {"test_accuracy": 0.987654321}
     manifest.commit(uri, kind=kind, parents=parents, parameters=parameters, listed=listed, statistics=statistics)
     return uri
 

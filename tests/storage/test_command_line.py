@@ -165,6 +165,19 @@ class TestLineage:
             f"└─ dataset  {model.prepared}  (see above)",
         ]
 
+    def test_checksums_are_told_with_the_files_and_without_them_by_what_was_made_of_them(
+        self, root: Root, ask: Ask
+    ) -> None:
+        downloaded = results.commit(root, "files", "model")
+        raw = results.commit(root, "raw", "model", files=downloaded)
+        source = f"{SOURCE['name']}  sha256 {SOURCE['sha256']}  from {SOURCE['url']}"
+        answer = ask("lineage", raw)
+        assert (answer.code, answer.out) == (0, [f"raw  {raw}", f"└─ files  {downloaded}", f"   └─ {source}"])
+        files.remove(downloaded)
+        answer = ask("lineage", raw)
+        missing = f"├─ files  {downloaded}  MISSING: it is not committed"
+        assert (answer.code, answer.out) == (1, [f"raw  {raw}", missing, f"└─ {source}"])
+
     @pytest.mark.parametrize(
         ("change", "words"),
         [

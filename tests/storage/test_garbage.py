@@ -74,6 +74,19 @@ class TestCommittedResults:
         assert collect(look(root)) >= third.all()
         assert rest(root, second.lineage()) == second.lineage()
 
+    def test_files_stay_as_long_as_what_was_made_from_them_is_needed(self, root: Root) -> None:
+        downloads = {name: results.commit(root, "files", name) for name in ("champion", "other")}
+        models = {
+            name: results.run(root, name, raw=results.commit(root, "raw", name, files=uri))
+            for name, uri in downloads.items()
+        }
+        results.decide(root, models["champion"])
+        found = look(root)
+        order = [removal.uri for batch in found.plan() for removal in batch.removals]
+        assert order[-1] == downloads["other"], "what was made from them goes first"
+        assert collect(found) == models["other"].all() | {downloads["other"]}
+        assert rest(root, [downloads["champion"]]) == {downloads["champion"]}
+
     def test_every_data_set_keeps_its_champion(self, root: Root) -> None:
         for data in ("digits", "letters"):
             results.decide(root, results.run(root, data), data=data)

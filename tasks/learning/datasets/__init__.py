@@ -3,15 +3,18 @@
 import dataclasses
 import importlib
 import pkgutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from storage.uri import check_name
 from tasks.learning import code
 
 if TYPE_CHECKING:
     import numpy as np
+
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,6 +29,31 @@ class SourceFile:
     """Checksum that the fingerprint and the lineage rest on."""
     content_sha256: str | None = None
     """Checksum of what the archive holds, where that is one file."""
+    shard: str = ""
+    """Files of the same shard are read together, apart from all others, and wherever there is room for it."""
+
+    @property
+    def stored(self) -> str:
+        """Its name in storage: its own unless that has letters that no manifest lists."""
+        return self.name if _PLAIN.fullmatch(self.name) else f"file-{self.sha256[:12]}"
+
+
+class Rows(Protocol):
+    """Images of which some rows at a time are brought into memory: an array, a mapped file, or a class of one's own."""
+
+    @property
+    def dtype(self) -> "np.dtype[Any]":
+        """Of each pixel."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(N, H, W, C)."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> "np.ndarray": ...
+
+    def __array__(self, dtype: Any = None, /, *, copy: bool | None = None) -> "np.ndarray": ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +62,8 @@ class Split:
 
     name: str
     """`train` or `test`."""
-    images: "np.ndarray"
-    """uint8, (N, H, W, C)."""
+    images: Rows
+    """uint8, (N, H, W, C); rows are asked for by slices."""
     labels: "np.ndarray"
     """int64, (N,)."""
 
@@ -44,7 +72,10 @@ class Reader(Protocol):
     """Reads downloaded files into splits."""
 
     def __call__(self, folder: Path) -> Iterator[Split]:
-        """Each split once; raises `ValueError` when the files do not hold what they should."""
+        """Yield each split once, of all files or, where files have shards, of those of one shard, which `folder` holds.
+
+        Raises `ValueError` when the files do not hold what they should.
+        """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

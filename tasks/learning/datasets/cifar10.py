@@ -4,8 +4,10 @@ Taken from the binary archive: the one for Python holds pickles, and nothing tha
 """
 
 import functools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -19,28 +21,56 @@ _TEST = ("test_batch.bin",)
 
 
 def read_binary(folder: Path, *, file: SourceFile) -> Iterator[Split]:
-    """Both splits from the archive `file` in `folder`, unpacked there.
+    """Read both splits from the archive `file` in `folder`, unpacked there; images are mapped, not in memory.
 
     Raises `ValueError` naming the file that is missing or cut off.
     """
     unpack(file, folder)
     for name, parts in (("train", _TRAIN), ("test", _TEST)):
-        records = np.concatenate([_records(folder / _FOLDER / part) for part in parts])
+        records = [_records(folder / _FOLDER / part) for part in parts]
+        labels = np.concatenate([some[:, 0] for some in records])
+        yield Split(name=name, images=Pixels(records), labels=labels.astype(np.int64))
+
+
+class Pixels:
+    """The images of mapped files of records, one after the other; what is asked for is brought into memory as HWC."""
+
+    dtype = np.dtype(np.uint8)
+
+    def __init__(self, records: Sequence[np.ndarray]) -> None:
+        self._records = records
+        self.shape = (sum(len(some) for some in records), *_SHAPE)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice, /) -> np.ndarray:
+        start, stop, step = rows.indices(len(self))
+        assert step == 1, step
+        found, before = [], 0
+        for some in self._records:
+            found.append(some[max(start - before, 0) : max(stop - before, 0), 1:])
+            before += len(some)
         height, width, channels = _SHAPE
-        pixels = records[:, 1:].reshape(-1, channels, height, width).transpose(0, 2, 3, 1)
-        yield Split(name=name, images=np.ascontiguousarray(pixels), labels=records[:, 0].astype(np.int64))
+        planes = np.concatenate(found).reshape(-1, channels, height, width)
+        return np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+
+    def __array__(self, dtype: Any = None, /, *, copy: bool | None = None) -> np.ndarray:
+        return self[:].astype(dtype or self.dtype)
 
 
 def _records(path: Path) -> np.ndarray:
-    """One row for each image: the label, then red, green and blue, each row by row."""
-    size = 1 + int(np.prod(_SHAPE))
+    """Map one row for each image: the label, then red, green and blue, each row by row."""
+    size = 1 + math.prod(_SHAPE)
     try:
-        content = np.fromfile(path, dtype=np.uint8)
+        found = path.stat().st_size
     except FileNotFoundError:
         raise ValueError(f"{path.name} is not in the archive") from None
-    if len(content) % size:
-        raise ValueError(f"{path.name} is cut off: {len(content)} bytes are no whole number of images of {size} bytes")
-    return content.reshape(-1, size)
+    if found % size:
+        raise ValueError(f"{path.name} is cut off: {found} bytes are no whole number of images of {size} bytes")
+    if not found:  # nothing can be mapped
+        return np.empty((0, size), np.uint8)
+    return np.memmap(path, np.uint8, "r", shape=(found // size, size))
 
 
 # Sums and mirror are those that the data set's own page gives; the SHA-256 sum is of the same file.

@@ -1,9 +1,10 @@
 """MNIST (LeCun, Cortes, Burges): 60,000 training and 10,000 test digits."""
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+import math
+import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,35 +12,42 @@ from tasks.learning.datasets import DataSet, SourceFile, Split
 from tasks.learning.sources import unpack
 
 CLASSES = tuple("0123456789")
+_UNSIGNED_BYTES = 0x0800
+"""How an IDX file of them begins, the number of dimensions added."""
 
 
 def read_idx(folder: Path, *, files: Sequence[SourceFile]) -> Iterator[Split]:
-    """Both splits from the four IDX `files` in `folder`, unpacked there, with torchvision's own readers.
+    """Read both splits from the four IDX `files` in `folder`, unpacked there; images are mapped, not in memory.
 
     Raises `WrongChecksum` when what was unpacked is not what it should be, and `ValueError` naming the file that is cut
     off, or both when images and labels do not match in number.
     """
-    from torchvision.datasets.mnist import read_image_file, read_label_file
-
     known = {file.name: file for file in files}
     for name, prefix in (("train", "train"), ("test", "t10k")):
         names = [f"{prefix}-{kind}-ubyte.gz" for kind in ("images-idx3", "labels-idx1")]
         paths = [unpack(known[archive], folder) for archive in names]
-        images = _read(paths[0], read_image_file)[..., np.newaxis]
-        labels = _read(paths[1], read_label_file)
+        images = _mapped(paths[0], dimensions=3)[..., np.newaxis]
+        labels = _mapped(paths[1], dimensions=1).astype(np.int64)
         if len(images) != len(labels):
             raise ValueError(f"{paths[0].name} has {len(images)} images but {paths[1].name} {len(labels)} labels")
         yield Split(name=name, images=images, labels=labels)
 
 
-def _read(path: Path, reader: Callable[[str], Any]) -> np.ndarray:
-    try:
-        content: np.ndarray = reader(str(path)).numpy()
-    except (AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(
-            f"{path.name} is not a whole IDX file: {' '.join(str(error).split()) or 'a wrong header'}"
-        ) from None
-    return content
+def _mapped(path: Path, *, dimensions: int) -> np.ndarray:
+    """Map an IDX file of unsigned bytes: after a header of big-endian numbers, the bytes and nothing else."""
+    with path.open("rb") as file:
+        header = file.read(4 + 4 * dimensions)
+    size, wrong = path.stat().st_size, f"{path.name} is not a whole IDX file"
+    if len(header) < 4 + 4 * dimensions:
+        raise ValueError(f"{wrong}: its header is cut off")
+    kind, *shape = struct.unpack(f">{1 + dimensions}I", header)
+    if kind != _UNSIGNED_BYTES + dimensions:
+        raise ValueError(f"{wrong}: it must begin with {_UNSIGNED_BYTES + dimensions:#06x}, got {kind:#06x}")
+    if size != len(header) + math.prod(shape):
+        raise ValueError(f"{wrong}: {shape} of its header make {len(header) + math.prod(shape)} bytes, got {size}")
+    if not math.prod(shape):  # nothing can be mapped
+        return np.empty(shape, np.uint8)
+    return np.memmap(path, np.uint8, "r", offset=len(header), shape=tuple(shape))
 
 
 # The MD5 sums and mirrors are those of torchvision.datasets.MNIST; the SHA-256 sums are of the same files.

@@ -3,23 +3,40 @@
 import signal
 
 from storage import manifest
-from storage.uri import URI, DatasetURI
-from tasks.download import ingest
-from tasks.learning import datasets
+from storage.uri import URI
+from tasks import plan
+from tasks.learning import datasets, recipes
 from tasks.learning.datasets import mnist_sample
 from tests import mirrors
 from tests.faults.case import Case, Failed
 from tests.faults.kinds.register import kind
 from tests.faults.lab import CANARY
+from tests.ingested import ingested
 from tests.runs import Run
 
 
 @kind("flow killed in download")
 def _flow_killed_in_download(case: Case) -> None:
+    """Between two files: the first is kept, and only the others are fetched afterwards."""
     case.begin(after=None)
     with mirrors.serve(mnist_sample.FOLDER) as mirror:
-        case.wait(_downloading(case, mirror.address, "write", "/train/part-"))
-        _await_download(case, _downloading(case, mirror.address))
+        case.wait(_downloading(case, mirror.address, "written", "/downloads/"))
+        first, before = mirror.requests[0], len(mirror.requests)
+        _await_ingest(case, _downloading(case, mirror.address))
+        if mirror.requests[before:].count(first) > 1:  # a run asks for it once to see whether the mirror answers
+            raise Failed("a file that was kept is fetched again")
+
+
+@kind("flow killed in ingest")
+def _flow_killed_in_ingest(case: Case) -> None:
+    """Between two parts: nothing is fetched again."""
+    case.begin(after=None)
+    with mirrors.serve(mnist_sample.FOLDER) as mirror:
+        case.wait(_downloading(case, mirror.address, "written", "/train/part-"))
+        before = len(mirror.requests)
+        _await_ingest(case, _downloading(case, mirror.address))
+        if len(mirror.requests) > before:
+            raise Failed("files that are there are fetched again")
 
 
 @kind("download truncated")
@@ -48,14 +65,14 @@ def _downloading(case: Case, address: str, point: str | None = None, at: str = "
     return case.start(point, at)
 
 
-def _await_download(case: Case, run: Run) -> None:
-    """End `run` once it has downloaded, and compare with what the archives hold."""
-    case.reaches(run, lambda event: event["point"] == "preprocess", "the download ended")
+def _await_ingest(case: Case, run: Run) -> None:
+    """End `run` once it has ingested what it downloaded, and compare with what the archives hold."""
+    case.reaches(run, lambda event: event["point"] == "preprocess", "what was downloaded was ingested")
     case.strike(run.process.pid, signal.SIGTERM, what="flow, which has shown enough")
     case.wait(run)
     (made,) = case.paths("datasets/raw/*/" + manifest.NAME)
-    wanted = DatasetURI(str(case.lab.folder / "wanted-000000000000"))
-    ingest(datasets.load("mnist-sample"), wanted, scratch=wanted.child("scratch"), log=lambda *line: None)
+    recipe = recipes.load("mnist-sample-resnet18")
+    wanted = ingested(plan.make(storage=str(case.lab.folder / "wanted"), recipe=recipe, workers=0))
     found = manifest.verify(URI(str(made.parent)))
     if found.files != manifest.load(wanted).files:
         raise Failed("the downloaded rows are not those of the archives")
@@ -70,7 +87,7 @@ def _download_spoilt(case: Case, fault: mirrors.Fault) -> None:
         mirror.misbehave(name, always=fault)
         case.damage(lambda: None, what=f"{name}: {fault}")
         run = _downloading(case, mirror.address)
-        _await_download(case, run)
+        _await_ingest(case, run)
         if not mirror.requests.count(name):
             raise Failed("the spoilt file was never asked for")
         if not run.says(f"{name}: {mirror.address}"):

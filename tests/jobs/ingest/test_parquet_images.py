@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.jobs import tabular
+from tasks.jobs.ingest import parquet_images
 from tests.pictures import encoded
 
 IMAGES = [encoded(number, number % 2) for number in range(4)]
@@ -23,7 +23,7 @@ def parquet(metadata: dict[str, str] | None = None, **columns: Any) -> bytes:
 
 
 def rows(content: bytes, classes: tuple[str, ...]) -> tuple[list[bytes | None], list[int | None]]:
-    decoded, labels = tabular.rows(tabular.load(content), size=8, channels=3, classes=classes)
+    decoded, labels = parquet_images.rows(parquet_images.load(content), size=8, channels=3, classes=classes)
     return [None if one is None else one.pixels for one in decoded], labels
 
 
@@ -44,14 +44,16 @@ WRITTEN = {
 
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_images_and_labels_are_found_in_whatever_form(kind: str) -> None:
-    classes = tabular.classes_of([tabular.survey(WRITTEN[kind])])
+    classes = parquet_images.classes_of([parquet_images.survey(WRITTEN[kind])])
     assert classes == (("cat", "dog", "owl") if kind == "names" else ("0", "1"))
     assert rows(WRITTEN[kind], classes) == rows(WRITTEN["bytes"], ("0", "1"))
 
 
 def test_classes_are_those_of_all_files_together() -> None:
-    surveyed = [tabular.survey(parquet(image=IMAGES, label=labels)) for labels in (["b"] * 4, ["a", "c", "a", None])]
-    assert tabular.classes_of(surveyed) == ("a", "b", "c")
+    surveyed = [
+        parquet_images.survey(parquet(image=IMAGES, label=labels)) for labels in (["b"] * 4, ["a", "c", "a", None])
+    ]
+    assert parquet_images.classes_of(surveyed) == ("a", "b", "c")
     assert rows(parquet(image=IMAGES, label=["c", None, "a", "b"]), ("a", "b", "c"))[1] == [2, None, 0, 1]
 
 
@@ -62,12 +64,12 @@ def test_names_are_those_of_the_column_of_labels() -> None:
     }
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     content = parquet(metadata, image=IMAGES, colour=LABELS, label=LABELS)
-    assert tabular.survey(content)["names"] == ["cat", "dog"]
+    assert parquet_images.survey(content)["names"] == ["cat", "dog"]
 
 
 def test_numbers_that_do_not_begin_at_zero_are_classes_in_their_order() -> None:
     content = parquet(image=IMAGES, label=[10, 2, 10, 7])
-    assert tabular.classes_of([tabular.survey(content)]) == ("2", "7", "10")
+    assert parquet_images.classes_of([parquet_images.survey(content)]) == ("2", "7", "10")
     assert rows(content, ("2", "7", "10"))[1] == [2, 0, 2, 1]
 
 
@@ -80,8 +82,11 @@ def test_images_that_are_missing_or_broken_have_no_pixels() -> None:
 def test_raw_pixels_have_the_shape_that_is_said_or_are_square(metadata: Any, shape: tuple[int, int, int]) -> None:
     images = np.arange(2 * np.prod(shape), dtype=np.uint8).reshape(2, -1)
     stored = pa.array([image.tobytes() for image in images], pa.binary(images.shape[1]))
-    decoded, _ = tabular.rows(
-        tabular.load(parquet(metadata, image=stored, label=[0, 1])), size=8, channels=shape[2], classes=("0", "1")
+    decoded, _ = parquet_images.rows(
+        parquet_images.load(parquet(metadata, image=stored, label=[0, 1])),
+        size=8,
+        channels=shape[2],
+        classes=("0", "1"),
     )
     assert [(one.height, one.width) for one in decoded if one] == [shape[:2]] * 2
     if shape == (8, 8, 1):
@@ -101,12 +106,12 @@ def test_raw_pixels_have_the_shape_that_is_said_or_are_square(metadata: Any, sha
 )
 def test_a_file_without_images_or_labels_is_refused_with_what_it_has(content: bytes, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        tabular.survey(content)
+        parquet_images.survey(content)
 
 
 def test_one_class_and_labels_of_two_kinds_are_refused() -> None:
-    surveys = {name: tabular.survey(parquet(image=IMAGES, label=[name] * 4)) for name in ("a", 1)}
+    surveys = {name: parquet_images.survey(parquet(image=IMAGES, label=[name] * 4)) for name in ("a", 1)}
     with pytest.raises(ValueError, match="two different labels"):
-        tabular.classes_of([surveys["a"]])
+        parquet_images.classes_of([surveys["a"]])
     with pytest.raises(ValueError, match="numbers as labels and others text"):
-        tabular.classes_of(list(surveys.values()))
+        parquet_images.classes_of(list(surveys.values()))

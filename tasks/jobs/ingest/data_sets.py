@@ -1,0 +1,155 @@
+"""Downloaded data sets: their own code reads the files; a piece of work is a shard, for most data sets all files."""
+
+import contextlib
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from storage import files, manifest, streams, tables
+from storage.manifest import File
+from storage.uri import URI, DatasetURI
+from tasks.jobs import driver, parts
+from tasks.jobs.ingest import pieces
+from tasks.jobs.ingest.pieces import Piece, Work
+from tasks.jobs.spec import IngestSpec
+from tasks.learning import datasets, images
+from tasks.learning.datasets import DataSet, Split
+
+
+def to_survey(spec: IngestSpec) -> list[Piece]:
+    """List the shards where there are several: only then do rows have to be counted first."""
+    shards = _shards(_data_set(spec))
+    return [{"shard": shard} for shard in shards] if len(shards) > 1 else []
+
+
+def survey(piece: Piece, spec: IngestSpec) -> Piece:
+    """Count the rows of each split of one shard."""
+    with _brought(spec, piece["shard"]) as folder:
+        return {"rows": {split.name: len(split.labels) for split in _data_set(spec).read(folder)}}
+
+
+def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
+    """Give each shard, for each split, the id of its first row and the number of its first part."""
+    data_set = _data_set(spec)
+    shards = _shards(data_set)
+    counted = [found["rows"] for found in surveyed] or [{} for _ in shards]
+    first, part = Counter[str](), Counter[str]()
+    planned = []
+    for shard, rows in zip(shards, counted, strict=True):
+        begins = {split: {"first": first[split], "part": part[split], "rows": rows[split]} for split in rows}
+        planned.append({"shard": shard, "begins": begins, "rows": sum(rows.values()), "is_alone": len(shards) == 1})
+        first.update(rows)
+        part.update({split: images.num_parts(rows[split], data_set.image_shape) for split in rows})
+    return Work(shape=data_set.image_shape, classes=data_set.classes, pieces=planned)
+
+
+def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
+    """Write the parts of one shard; where it is the only one its parts are compressed side by side."""
+    data_set, shard = _data_set(spec), piece["shard"]
+    listed: list[File] = []
+    labels: dict[str, Counter[int]] = {}
+    threads = None if piece["is_alone"] else 1
+    with _brought(spec, shard) as folder:
+        for split in data_set.read(folder):
+            rows = len(split.labels)
+            begin = piece["begins"].get(split.name, {"first": 0, "part": 0, "rows": rows})
+            if begin["rows"] != rows:
+                raise ValueError(f"{data_set.name} {split.name}: {begin['rows']} rows counted in {shard!r}, now {rows}")
+            where = {"first": begin["first"], "part": begin["part"]}
+            listed += write_split(data_set, spec.target, split, threads=threads, **where)
+            labels[split.name] = _count(split.labels, len(classes))
+    return pieces.written(listed, labels)
+
+
+def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
+    """Nothing more; the files' manifest says where they came from."""
+    made = manifest.load(spec.source)
+    return [], {"sources": made.statistics["sources"], "notice": _data_set(spec).notice}
+
+
+def parents(spec: IngestSpec) -> dict[str, URI]:
+    """The files."""
+    return {"files": spec.source}
+
+
+def write_split(
+    data_set: DataSet, uri: DatasetURI, split: Split, *, first: int = 0, part: int = 0, threads: int | None = None
+) -> list[File]:
+    """Write every row of `split` below `uri`, a part at a time.
+
+    Parts are compressed side by side, and written one by one in this thread, which a deadline can interrupt.
+
+    Args:
+        data_set: What the rows must be like.
+        uri: The raw dataset.
+        split: The rows.
+        first: Id of the first row.
+        part: Number of the first part.
+        threads: How many parts are compressed at a time; none: one for each core.
+
+    Returns:
+        The entries of the parts for the manifest, in order.
+
+    Raises:
+        ValueError: These are no rows of `data_set`; names what was expected and what was found.
+    """
+    _check(data_set, split)
+    files.check_space(uri, needed=math.prod(split.images.shape))
+    rows = len(split.labels)
+    bounds = images.part_bounds(rows, images.num_parts(rows, data_set.image_shape))
+
+    def encoded(bound: tuple[int, int]) -> bytes:
+        here = slice(*bound)
+        ids = np.arange(first + here.start, first + here.stop)
+        return tables.encode(images.to_table(ids, split.images[here], split.labels[here], classes=data_set.classes))
+
+    listed = []
+    contents = parts.in_threads(encoded, bounds, threads=threads or os.cpu_count() or 1)
+    for index, ((start, stop), content) in enumerate(zip(bounds, contents, strict=True)):
+        listed.append(tables.write_encoded(uri, content, rows=stop - start, split=split.name, index=part + index))
+        if threads is None:  # nobody else tells how far it is
+            driver.progress(f"parts of {split.name} written", len(listed), len(bounds), fraction=stop / rows / 2)
+    return listed
+
+
+def _check(data_set: DataSet, split: Split) -> None:
+    if split.images.dtype != np.uint8 or split.images.shape[1:] != data_set.image_shape:
+        found = f"{split.images.dtype} {split.images.shape[1:]}"
+        raise ValueError(f"{data_set.name} {split.name}: images must be uint8 {data_set.image_shape}, got {found}")
+    if len(split.images) == 0:
+        raise ValueError(f"{data_set.name} {split.name}: there are no images in it")
+    if split.labels.dtype.kind not in "iu" or split.labels.shape != (len(split.images),):
+        found = f"{split.labels.dtype} {split.labels.shape}"
+        raise ValueError(f"{data_set.name} {split.name}: labels must be int64 ({len(split.images)},), got {found}")
+
+
+def _data_set(spec: IngestSpec) -> DataSet:
+    assert spec.data_set is not None
+    return datasets.load(spec.data_set)
+
+
+def _shards(data_set: DataSet) -> list[str]:
+    """In the order in which the data set names them."""
+    return list(dict.fromkeys(file.shard for file in data_set.files)) or [""]
+
+
+def _count(labels: np.ndarray, num_classes: int) -> Counter[int]:
+    """How many rows each class has."""
+    known = labels[(labels >= 0) & (labels < num_classes)]
+    return Counter(dict(enumerate(np.bincount(known.astype(np.int64), minlength=num_classes).tolist())))
+
+
+@contextlib.contextmanager
+def _brought(spec: IngestSpec, shard: str) -> Iterator[Path]:
+    """A local folder with the files of one shard under their own names, each checked against its SHA-256."""
+    listed = {file.path: file for file in manifest.load(spec.source).files}
+    with streams.workspace(URI(spec.scratch)) as folder:
+        for file in _data_set(spec).files:
+            if file.shard == shard:
+                manifest.fetch_file(spec.source, listed[file.stored], folder / file.name)
+        yield folder

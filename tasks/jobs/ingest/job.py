@@ -1,0 +1,70 @@
+"""The job itself: survey where rows must be counted first, write the parts piece by piece, commit."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from storage import files, manifest, tables
+from storage.manifest import File
+from tasks.jobs import driver
+from tasks.jobs.engine import Engine
+from tasks.jobs.ingest import data_sets, image_files, parquet_files, pieces
+from tasks.jobs.ingest.pieces import Piece, Source
+from tasks.jobs.spec import IngestSpec
+from tasks.learning import images
+
+_SOURCES: dict[str, Source] = {"files": data_sets, "images": image_files, "parquet": parquet_files}
+
+
+def run(spec: IngestSpec, engine: Engine) -> None:
+    """Commit the raw dataset of `spec`: every image has its row, in the order of the source.
+
+    Raises:
+        ValueError: A file is not what it should be, or not what was listed.
+    """
+    started = time.monotonic()
+    source = _SOURCES[spec.kind]
+    listed = source.to_survey(spec)
+    surveyed = _each(engine, source.survey, listed, spec, what="files looked through", upto=0.3)
+    work = source.plan(spec, surveyed)
+    files.check_space(spec.target, needed=sum(piece["rows"] for piece in work.pieces) * math.prod(work.shape) // 2)
+    done = _each(engine, source.make, work.pieces, spec, classes=work.classes, what="pieces written", upto=1.0)
+    beside, about = source.finish(spec, done)
+    manifest.commit(
+        spec.target,
+        kind="raw",
+        parents=source.parents(spec),
+        parameters=spec.parameters,
+        listed=[*(File.model_validate(part) for one in done for part in one["parts"]), *beside],
+        schema=tables.describe(images.schema(work.shape, work.classes)),
+        statistics={
+            **about,
+            "class_counts": pieces.class_counts(done, work.classes),
+            "seconds": time.monotonic() - started,
+        },
+    )
+
+
+def _each(
+    engine: Engine,
+    function: Callable[..., Piece],
+    given: Sequence[Piece],
+    spec: IngestSpec,
+    *,
+    what: str,
+    upto: float,
+    **more: Any,
+) -> list[Piece]:
+    """What `function` gives for each piece, in their order; JSON on the way, since Ray Data makes arrays of lists."""
+    items = [{"piece": json.dumps(piece)} for piece in given]
+    done: list[Piece] = []
+    for row in engine.each(_call, items, function=function, spec=spec.model_dump_json(), more=more) if items else ():
+        done.append(json.loads(row["made"]))
+        driver.progress(what, len(done), len(given), fraction=upto * len(done) / len(given))
+    return done
+
+
+def _call(row: dict[str, Any], *, function: Any, spec: str, more: dict[str, Any]) -> dict[str, Any]:
+    return {"made": json.dumps(function(json.loads(row["piece"]), IngestSpec.model_validate_json(spec), **more))}

@@ -1,0 +1,133 @@
+"""From a data set's files to a raw dataset: rows stay as they came, what is no data set of images is refused."""
+
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from storage import files, manifest, tables
+from storage.uri import DatasetURI, Root
+from tasks import plan
+from tasks.cluster import session
+from tasks.download import download
+from tasks.ingest import ingest
+from tasks.jobs.ingest.data_sets import write_split
+from tasks.learning import code, datasets, recipes
+from tasks.learning.datasets import DataSet, Split, cifar10
+from tasks.learning.sources import mirror_address
+from tasks.local import Local
+from tasks.plan import Plan
+from tests.jobs.ingest import pets
+from tests.learning.test_cifar10 import write_archive
+
+IMAGES = np.arange(24, dtype=np.uint8).reshape(6, 2, 2, 1)
+LABELS = np.array([0, 1, 0, 1, 0, 1])
+
+
+@pytest.fixture
+def asked(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """The plan of a run on pets, whose files lie in `tmp_path / "mirror"`."""
+    monkeypatch.setenv(code.FILES, "")
+    (tmp_path / "mirror").mkdir()
+    pets.write_files(tmp_path / "mirror")
+    return plan.make(storage=root, recipe=recipes.load(f"{pets.__file__}:recipe"))
+
+
+def ingested(asked: Plan, mirror: Path, cluster: Any) -> manifest.Manifest:
+    """The raw dataset that comes of the files in `mirror`."""
+    uri = ingest.fn(download.fn(asked, [mirror_address(str(mirror))]), asked, cluster)
+    assert files.walk(asked.root.child("runs")) == [], "what only attempts need is removed"
+    return manifest.verify(uri)
+
+
+def test_rows_of_several_shards_are_numbered_in_the_order_of_the_shards(asked: Plan, tmp_path: Path) -> None:
+    made = ingested(asked, tmp_path / "mirror", Local(wanted=False))
+    for split in ("train", "test"):
+        expected = np.concatenate([pets.rows(split, shard) for shard in pets.ROWS])
+        found = tables.read_split(asked.raw, split)
+        assert found["id"].to_pylist() == list(range(len(expected)))
+        assert found["label"].to_pylist() == expected[:, 0].tolist(), "a label of no class stays as it came"
+        assert b"".join(found["image"].to_pylist()) == expected[:, 1:].tobytes()
+    assert made.statistics["class_counts"] == {"train": {"cat": 44, "dog": 35}, "test": {"cat": 21, "dog": 17}}
+    assert made.parents == {"files": asked.files}
+    assert [source["sha256"] for source in made.statistics["sources"]] == [f.sha256 for f in pets.DATA_SET.files]
+
+
+@pytest.mark.parametrize("root", ["local"], indirect=True)
+def test_shards_are_read_by_different_tasks_of_a_ray_job_to_the_same_bytes(
+    asked: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = plan.make(storage=str(tmp_path / "here"), recipe=asked.recipe)
+    expected = ingested(here, tmp_path / "mirror", Local(wanted=False))
+    (tmp_path / "readers").mkdir()
+    monkeypatch.setenv(pets.READERS, str(tmp_path / "readers"))
+    monkeypatch.setattr(plan, "_LITTLE_BYTES", 0)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    with session(asked.root, wanted=True, workers=None) as cluster:
+        made = ingested(asked, tmp_path / "mirror", cluster)
+    assert made.files == expected.files
+    readers = [path.name.split(" ", 1) for path in (tmp_path / "readers").iterdir()]
+    for shard in pets.ROWS:
+        tasks = {task for task, names in readers if names == f"test {shard}.bin train {shard}.bin"}
+        assert len(tasks) == 2, "one counts the rows, one writes them"
+    assert len({task for task, _ in readers}) == len(readers) == 6
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "message"),
+    [
+        (IMAGES[:0], LABELS[:0], "pets train: there are no images in it"),
+        (IMAGES.astype(np.float32), LABELS, r"images must be uint8 \(2, 2, 1\), got float32 \(2, 2, 1\)"),
+        (IMAGES[:, :1], LABELS, r"images must be uint8 \(2, 2, 1\), got uint8 \(1, 2, 1\)"),
+        (IMAGES[..., 0], LABELS, r"images must be uint8 \(2, 2, 1\), got uint8 \(2, 2\)"),
+        (IMAGES, LABELS[:5], r"labels must be int64 \(6,\), got int64 \(5,\)"),
+        (IMAGES, LABELS * 0.5, r"labels must be int64 \(6,\), got float64 \(6,\)"),
+        (IMAGES, LABELS[:, np.newaxis], r"labels must be int64 \(6,\), got int64 \(6, 1\)"),
+    ],
+)
+def test_wrong_number_shape_or_dtype_is_refused_with_expected_and_found(
+    tmp_path: Path, images: np.ndarray, labels: np.ndarray, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        write_split(pets.DATA_SET, raw(tmp_path), Split("train", images, labels))
+    assert not Path(raw(tmp_path)).exists()
+
+
+def raw(folder: Path) -> DatasetURI:
+    return DatasetURI(f"{folder}/pets-0123456789ab")
+
+
+def test_parts_are_written_by_the_thread_that_a_deadline_interrupts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_file, threads = manifest.write_file, []
+
+    def noted(*arguments: Any, **keywords: Any) -> manifest.File:
+        threads.append(threading.current_thread())
+        return write_file(*arguments, **keywords)
+
+    monkeypatch.setattr(manifest, "write_file", noted)
+    split = Split(name="train", images=np.zeros((9, 28, 28, 1), np.uint8), labels=np.arange(9))
+    listed = write_split(datasets.load("mnist"), raw(tmp_path), split)
+    assert [file.rows for file in listed] == [2, 2, 2, 3]
+    assert threads == [threading.main_thread()] * 4
+
+
+def test_a_part_at_a_time_is_asked_for(tmp_path: Path) -> None:
+    data_set: DataSet = write_archive(tmp_path, rows=8)
+    asked_for = []
+
+    class Noted(cifar10.Pixels):
+        def __getitem__(self, rows: slice, /) -> np.ndarray:
+            asked_for.append((rows.start, rows.stop))
+            return super().__getitem__(rows)
+
+    train = next(data_set.read(tmp_path))
+    assert isinstance(train.images, cifar10.Pixels)
+    train.images.__class__ = Noted
+    write_split(data_set, DatasetURI(f"{tmp_path}/cifar10-0123456789ab"), train, threads=1)
+    assert asked_for == [(0, 10), (10, 20), (20, 30), (30, 40)]

@@ -1,0 +1,105 @@
+"""Large files: the same guarantees as for small ones, with a piece in memory at a time."""
+
+import hashlib
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage import files, manifest, streams
+from storage import s3 as s3_verbs
+from storage.manifest import Damaged, File
+from storage.uri import URI, Root
+from tests.s3 import Server
+
+_PIECE = 5 * 2**20
+"""The least that S3 takes for a piece of a file which is not the last."""
+SIZES = [0, 1, _PIECE - 1, _PIECE, 2 * _PIECE, 2 * _PIECE + 1]
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_verbs, "PIECE_BYTES", _PIECE)
+
+
+def written(folder: Path, size: int) -> tuple[Path, bytes]:
+    """A local file of `size` bytes, and what it holds."""
+    content = random.Random(size).randbytes(size)
+    (folder / "source").write_bytes(content)
+    return folder / "source", content
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_file_of_any_size_comes_back_as_it_was_published(root: Root, tmp_path: Path, size: int) -> None:
+    path, content = written(tmp_path, size)
+    streams.publish(path, root.child("folder/file"))
+    assert [entry.path for entry in files.walk(root)] == ["folder/file"]
+    assert b"".join(streams.pieces(root.child("folder/file"))) == content
+    assert streams.sha256(root.child("folder/file")) == hashlib.sha256(content).hexdigest()
+
+
+def test_what_is_published_takes_the_place_of_what_was_there(root: Root, tmp_path: Path) -> None:
+    files.create(root.child("file"), b"before")
+    path, content = written(tmp_path, 2 * _PIECE)
+    streams.publish(path, root.child("file"))
+    assert files.read(root.child("file")) == content
+
+
+def test_absence_of_a_file_is_told(root: Root) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(streams.pieces(root.child("missing")))
+
+
+def test_a_listed_file_is_fetched_only_as_it_was_committed(root: Root, tmp_path: Path) -> None:
+    path, content = written(tmp_path, _PIECE + 7)
+    streams.publish(path, root.child("data-0123456789ab/file"))
+    uri = root.child("data-0123456789ab")
+    listed = File(path="file", size=len(content), sha256=hashlib.sha256(content).hexdigest())
+    manifest.fetch_file(uri, listed, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == content
+    files.replace(uri.child("file"), content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(Damaged, match=r"file is damaged: its content is not what was committed \(SHA-256\)"):
+        manifest.fetch_file(uri, listed, tmp_path / "other")
+    files.remove(uri.child("file"))
+    with pytest.raises(Damaged, match="file is damaged: it is missing"):
+        manifest.fetch_file(uri, listed, tmp_path / "third")
+
+
+def test_a_file_from_another_disk_is_copied(tmp_path: Path) -> None:
+    elsewhere = Path("/dev/shm")
+    if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("there is one disk only")
+    folder = elsewhere / tmp_path.name
+    folder.mkdir()
+    try:
+        path, content = written(folder, 1000)
+        streams.publish(path, URI(f"{tmp_path}/file"))
+    finally:
+        shutil.rmtree(folder)
+    assert (tmp_path / "file").read_bytes() == content
+
+
+def test_a_file_that_is_overwritten_while_it_is_read_is_refused(s3: Server, tmp_path: Path) -> None:
+    uri = URI(f"s3://{s3.bucket}/overwritten")
+    streams.publish(written(tmp_path, 2 * _PIECE)[0], uri)
+    reading = streams.pieces(uri)
+    next(reading)
+    files.replace(uri, b"other" * _PIECE)
+    with pytest.raises(OSError, match="it was overwritten while it was read"):
+        next(reading)
+
+
+def test_an_upload_that_is_cut_off_leaves_what_was_there_and_no_pieces(s3: Server) -> None:
+    uri = URI(f"s3://{s3.bucket}/cut-off")
+    files.create(uri, b"before")
+
+    def contents() -> Iterator[bytes]:
+        yield b"x" * _PIECE
+        raise OSError("the local disk is broken")
+
+    with pytest.raises(OSError, match="the local disk is broken"):
+        s3_verbs.upload_pieces(uri, contents())
+    assert files.read(uri) == b"before"
+    assert "Uploads" not in s3.client().list_multipart_uploads(Bucket=s3.bucket)
