@@ -283,9 +283,6 @@ class TestTrainingImages:
     def test_checkpoint_without_any_is_committed_all_the_same(self, scratch: URI, target: CheckpointURI) -> None:
         assert self.committed(scratch, target) == []
 
-    def test_same_images_have_the_same_name(self, scratch: URI) -> None:
-        assert self.write(scratch, 1, brightness=1).name == self.write(scratch, 2, brightness=1).name
-
 
 def commit(scratch: URI, target: CheckpointURI) -> manifest.Manifest:
     prepared = DatasetURI(f"/root/datasets/prepared/small-{PREPARED}")

@@ -1,7 +1,7 @@
 """The training loop: the same run gives the same numbers, interrupted or not, and ranks count every row once."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import cross_entropy
 
 from storage.uri import URI
-from tasks.learning import checkpoint, loop, state
+from tasks.learning import checkpoint, state
 from tasks.learning.datasets import Split
 from tasks.learning.epoch import EpochMetrics, NonFiniteLoss
 from tasks.learning.loaders import MapStyleLoader, ResidentLoader
@@ -31,24 +31,6 @@ TOLERANCE = 1e-3
 """Relative. Seen with 1 and 2 threads, with and without oneDNN, from SSE4.1 to AVX-512: up to 2e-4. Seen with another
 warm-up (0.3 for 0.25), label smoothing (0.04 for 0.05), shift (1 for 2) or learning rate (by 3 %): 2e-3 and more."""
 ABOUT = {"parameters": {"epochs": 2}, "resolved": {"workers": 1}}
-
-
-class Clock:
-    """In place of the module `time`: it goes on when it is told to, and by a second for each batch of a loader."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def pass_by(self, seconds: float) -> None:
-        self.now += seconds
-
-    def slowed(self, batches: Callable[..., Iterator[Batch]], **how: Any) -> Iterator[Batch]:
-        for batch in batches(**how):
-            self.pass_by(1)
-            yield batch
 
 
 class Run:
@@ -154,20 +136,6 @@ class TestRun:
         told: list[tuple[int, int]] = []
         small(digits).run_epoch(1, on_step=lambda step, steps, loss: told.append((step, steps)))
         assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
-
-    def test_time_spent_waiting_is_told_apart_from_time_spent_learning(
-        self, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        clock = Clock()
-        monkeypatch.setattr(loop, "time", clock)
-        trainer = small(digits)  # four batches, and one of validation
-        for name in ("train_batches", "validation_batches"):
-            monkeypatch.setattr(trainer.loader, name, partial(clock.slowed, getattr(trainer.loader, name)))
-        first = trainer.run_epoch(1, on_batch=partial(clock.pass_by, 10))
-        clock.pass_by(3)
-        second = trainer.run_epoch(2, on_batch=partial(clock.pass_by, 10))
-        assert (first.seconds, first.data_wait_s, first.checkpoint_wait_s) == (55, 5, 0)
-        assert (second.seconds, second.data_wait_s, second.checkpoint_wait_s) == (58, 5, 3)
 
     def test_first_batch_is_shown_as_it_goes_into_the_model_and_changes_nothing(self, digits: dict[str, Split]) -> None:
         watched, unwatched = small(digits), small(digits)
