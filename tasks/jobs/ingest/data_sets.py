@@ -4,7 +4,7 @@ import contextlib
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +53,17 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     data_set, shard = _data_set(spec), piece["shard"]
     listed: list[File] = []
     labels: dict[str, Counter[int]] = {}
-    threads = None if piece["is_alone"] else 1
+    # Where there are several pieces, those who work on others take the cores, and the job tells how many are done.
+    how: dict[str, Any] = {"on_part": _progress} if piece["is_alone"] else {"threads": 1}
     with _brought(spec, shard) as folder:
         for split in data_set.read(folder):
             rows = len(split.labels)
-            begin = piece["begins"].get(split.name, {"first": 0, "part": 0, "rows": rows})
+            unknown = {"first": 0, "part": 0, "rows": rows if piece["is_alone"] else 0}
+            begin = piece["begins"].get(split.name, unknown)
             if begin["rows"] != rows:
                 raise ValueError(f"{data_set.name} {split.name}: {begin['rows']} rows counted in {shard!r}, now {rows}")
             where = {"first": begin["first"], "part": begin["part"]}
-            listed += write_split(data_set, spec.target, split, threads=threads, **where)
+            listed += write_split(data_set, spec.target, split, **where, **how)
             labels[split.name] = _count(split.labels, len(classes))
     return pieces.written(listed, labels)
 
@@ -78,7 +80,14 @@ def parents(spec: IngestSpec) -> dict[str, URI]:
 
 
 def write_split(
-    data_set: DataSet, uri: DatasetURI, split: Split, *, first: int = 0, part: int = 0, threads: int | None = None
+    data_set: DataSet,
+    uri: DatasetURI,
+    split: Split,
+    *,
+    first: int = 0,
+    part: int = 0,
+    threads: int | None = None,
+    on_part: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[File]:
     """Write every row of `split` below `uri`, a part at a time.
 
@@ -91,6 +100,7 @@ def write_split(
         first: Id of the first row.
         part: Number of the first part.
         threads: How many parts are compressed at a time; none: one for each core.
+        on_part: Called after each part with how many of how many are written.
 
     Returns:
         The entries of the parts for the manifest, in order.
@@ -112,8 +122,7 @@ def write_split(
     contents = parts.in_threads(encoded, bounds, threads=threads or os.cpu_count() or 1)
     for index, ((start, stop), content) in enumerate(zip(bounds, contents, strict=True)):
         listed.append(tables.write_encoded(uri, content, rows=stop - start, split=split.name, index=part + index))
-        if threads is None:  # nobody else tells how far it is
-            driver.progress(f"parts of {split.name} written", len(listed), len(bounds), fraction=stop / rows / 2)
+        on_part(len(listed), len(bounds))
     return listed
 
 
@@ -136,6 +145,10 @@ def _data_set(spec: IngestSpec) -> DataSet:
 def _shards(data_set: DataSet) -> list[str]:
     """In the order in which the data set names them."""
     return list(dict.fromkeys(file.shard for file in data_set.files)) or [""]
+
+
+def _progress(done: int, total: int) -> None:
+    driver.progress("parts of a split written", done, total, fraction=done / total / 2)
 
 
 def _count(labels: np.ndarray, num_classes: int) -> Counter[int]:
