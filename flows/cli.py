@@ -64,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="MINUTES",
         type=float,
         default=0,
-        help="keep trying for so long while no mirror can be reached, rather than go on with the sample (default: "
+        help="retry for this long while no mirror can be reached, then fail; 0: use the sample at once (default: "
         "%(default)s)",
     )
     add(
@@ -132,8 +132,8 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
     add(
         "--dashboard",
         choices=dashboard.KINDS,
-        help="of a local Ray: full has all parts, what Ray Train and Ray Data are doing and profiling too, and takes "
-        "more of the machine (default: $PIPELINE_DASHBOARD or trimmed)",
+        help="dashboard of a local Ray; full adds Ray Data, Ray Train's state and profiling, and uses more of the "
+        "machine (default: $PIPELINE_DASHBOARD or trimmed)",
     )
     add("--json", action="store_true", help="print one JSON document on stdout and logs on stderr (default: a table)")
 

@@ -44,7 +44,9 @@ def download(plan: Plan, sources: Sequence[str]) -> FilesURI | None:
                 uri,
                 owner=f"flow run {flow_run.name or os.getpid()}",
                 is_done=lambda: is_committed(uri),
-                on_wait=lambda other: logger().warning("%s on %s is at it: waiting", other.owner, other.host),
+                on_wait=lambda other: logger().warning(
+                    "waiting: %s on %s is already downloading this dataset", other.owner, other.host
+                ),
             ) as held:
                 if held:
                     keep(

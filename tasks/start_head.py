@@ -11,7 +11,7 @@ from typing import Any
 _HOOK = "RAY_START_HOOK"
 """Names what `ray start` calls with the parameters of the node that it is about to start."""
 _MODULES = ("JobHead", "NodeHead", "ReportHead", "StateHead", "UsageStatsHead")
-"""What a trimmed dashboard has: jobs, nodes, actors, logs and stack traces. Each of the others is a process, asked
+"""What a trimmed dashboard has: jobs, nodes, actors and logs. Each of the others is a process, asked
 every second how it is: for Ray Serve, Prometheus, events, Ray Data and Ray Train."""
 
 

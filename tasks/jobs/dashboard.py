@@ -8,7 +8,7 @@ NAME = "PIPELINE_DASHBOARD"
 TRIMMED, FULL = "trimmed", "full"
 KINDS = (TRIMMED, FULL)
 TRAIN_STATE = {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
-"""What the Train page of a dashboard needs of the jobs that train."""
+"""Environment of training jobs that makes them report their state to Ray's dashboard."""
 
 
 def kind(env: Mapping[str, str] = os.environ) -> str:
@@ -24,7 +24,7 @@ def kind(env: Mapping[str, str] = os.environ) -> str:
 
 
 def shows_training() -> bool:
-    """Whether the Train page is told of this process's training."""
+    """Return whether this process reports its training to Ray's dashboard."""
     return all(os.environ.get(name) == value for name, value in TRAIN_STATE.items())
 
 

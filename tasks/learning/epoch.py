@@ -11,9 +11,9 @@ _WAITS = (
     (
         "data_wait_s",
         "data",
-        "--set loader=resident holds all rows, ray-data reads further ahead with prefetch_batches; docs/workers.md",
+        "try --set loader=resident if the rows fit in memory; see docs/workers.md",
     ),
-    ("checkpoint_wait_s", "checkpoints", "storage that writes faster helps; docs/workers.md"),
+    ("checkpoint_wait_s", "checkpoints", "use faster storage; see docs/workers.md"),
 )
 """What is waited for: the field that says how long, its name, and what helps."""
 

@@ -85,7 +85,8 @@ def fetch_file(
             left_s = until - time.monotonic()
             if left_s <= 0:
                 raise
-            log("%s; all mirrors are tried again for another %.1f minutes (--patience)", error, left_s / 60)
+            text = "%s; retrying all mirrors for another %.1f minutes (--patience, in a deployment patience_minutes)"
+            log(text, error, left_s / 60)
             time.sleep(min(left_s, wait_s))
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 

@@ -147,7 +147,7 @@ class TestPatience:
             origin = sources.fetch_file(DATA_SET.files[0], tmp_path, mirrors=[address], log=log, patience_s=60)
         assert origin["url"] == address + NAME
         assert (tmp_path / NAME).read_bytes() == (FOLDER / NAME).read_bytes()
-        assert said[:3] == [line for line in said if "all mirrors are tried again for another 1.0 minutes" in line]
+        assert said[:3] == [line for line in said if "retrying all mirrors for another 1.0 minutes" in line]
         assert f"{NAME} could not be fetched; {address}: <urlopen error [Errno" in said[0]
 
     def test_name_that_does_not_resolve_is_tried_until_patience_is_over(self, tmp_path: Path) -> None:

@@ -131,6 +131,6 @@ def _found(done: Sequence[Piece]) -> dict[str, Any]:
     """Of the images as they came: smallest and largest width and height, and how many of each kind of pixels."""
     modes: Counter[str] = sum((Counter(one["modes"]) for one in done), Counter())
     if not modes:
-        raise ValueError("not one of the images can be read")
+        raise ValueError("none of the images can be read; check that they are image files of a supported format")
     sides = {name: _range([side for one in done for side in one[name]]) for name in ("widths", "heights")}
     return {"modes": dict(modes)} | sides

@@ -52,9 +52,9 @@ class Recipe:
     channels: Literal[1, 3] = 3
     """Of a person's own images: 1 makes all of them gray, 3 gives all of them colours."""
     loader: Literal["auto", "resident", "streaming", "dataloader", "ray-data"] = "auto"
-    """Rows held in memory, read again each epoch, by torch's DataLoader, or by Ray Data's tasks; auto: by size."""
+    """How workers read rows: from memory, again each epoch, by DataLoader, or by Ray Data; auto: by size and nodes."""
     prefetch_batches: int = 1
-    """Windows of rows that the ray-data loader has ready beside the one in use. Changes no name of a result."""
+    """Windows that loader=ray-data prefetches. Does not change the names of results."""
     initialize: Literal["random", "champion"] = "random"
     """First weights: drawn anew, or those of the data set's champion."""
     seed: int = 0
