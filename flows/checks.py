@@ -135,7 +135,7 @@ class Planned:
         """Whether a data set is to be fetched."""
         from tasks import plan
 
-        return not (self.plan.given or plan.is_committed(self.plan.raw))
+        return not (self.plan.given or any(map(plan.is_committed, (self.plan.raw, self.plan.files))))
 
     @property
     def has_work(self) -> bool:

@@ -157,14 +157,10 @@ def read_file(uri: URI, file: File) -> bytes:
 def fetch_file(uri: URI, file: File, path: Path) -> None:
     """Bring one listed file to the local `path`, never other bytes than were committed; a file of any size.
 
-    On a disk `path` becomes a link to it. Raises `Damaged`.
+    `path` is a copy: whoever reads it may write to it too. Raises `Damaged`.
     """
-    if uri.is_s3:
-        with path.open("wb") as copy:
-            _copy(uri, file, copy)
-    else:
-        _copy(uri, file, None)
-        path.symlink_to(uri.child(file.path))
+    with path.open("wb") as copy:
+        _copy(uri, file, copy)
 
 
 def write_file(

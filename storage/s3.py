@@ -61,14 +61,14 @@ async def _read_if(client: Any, **which: str) -> bytes:
         return content
 
 
-def pieces(uri: URI) -> Iterator[bytes]:
-    """The whole file, a piece at a time, from one version of it."""
+def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
+    """The whole file, a piece at a time, from one version of it: the one that S3 calls `etag` if that is given."""
     from fsspec.asyn import sync  # comes with s3fs
 
     client, (bucket, key) = _client(), _split(uri)
     found = patiently(lambda: client.call_s3("head_object", Bucket=bucket, Key=key))
     for start in range(0, int(found["ContentLength"]), PIECE_BYTES):
-        which = {"Bucket": bucket, "Key": key, "IfMatch": found["ETag"]}
+        which = {"Bucket": bucket, "Key": key, "IfMatch": f'"{etag}"' if etag else found["ETag"]}
         which["Range"] = f"bytes={start}-{start + PIECE_BYTES - 1}"
         try:
             yield patiently(functools.partial(sync, client.loop, _read_if, client, **which))
@@ -108,15 +108,17 @@ def upload_pieces(uri: URI, contents: Iterable[bytes]) -> None:
         return patiently(lambda: client.call_s3(verb, Bucket=bucket, Key=key, **more))
 
     upload_id = call("create_multipart_upload")["UploadId"]
+    parts, sent = [], 0
     try:
-        parts = [
-            {
-                "PartNumber": number,
-                "ETag": call("upload_part", UploadId=upload_id, PartNumber=number, Body=content)["ETag"],
-            }
-            for number, content in enumerate(contents, start=1)
-        ]
-        call("complete_multipart_upload", UploadId=upload_id, MultipartUpload={"Parts": parts})
+        for number, content in enumerate(contents, start=1):
+            answer = call("upload_part", UploadId=upload_id, PartNumber=number, Body=content)
+            parts.append({"PartNumber": number, "ETag": answer["ETag"]})
+            sent += len(content)
+        try:
+            call("complete_multipart_upload", UploadId=upload_id, MultipartUpload={"Parts": parts})
+        except FileNotFoundError:  # an earlier try, whose reply was lost, may have completed it
+            if size(uri) != sent:
+                raise
     except BaseException:
         with contextlib.suppress(Exception):  # what is left of it is never seen, and costs its space
             client.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id)

@@ -13,10 +13,19 @@ from storage.hooks import reached
 from storage.uri import URI
 
 
-def pieces(uri: URI) -> Iterator[bytes]:
-    """Read a whole file piece by piece; on S3 from one version of it. Raises `FileNotFoundError`."""
+def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
+    """Read a whole file piece by piece; on S3 from one version of it.
+
+    Args:
+        uri: The file.
+        etag: The version that it must be, as a listing on S3 calls it; none: any, and always on a disk.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        OSError: It is not that version, or was overwritten meanwhile.
+    """
     if uri.is_s3:
-        yield from s3.pieces(uri)
+        yield from s3.pieces(uri, etag=etag)
         return
     with open(uri, "rb") as file:
         while content := file.read(s3.PIECE_BYTES):
@@ -42,6 +51,7 @@ def publish(path: Path, uri: URI) -> None:
     else:
         with files.beside(uri, needed=path.stat().st_size) as temporary:
             shutil.move(path, temporary)  # a mere renaming where both lie on one disk
+            os.chmod(temporary, 0o644)  # as every other file of storage
             reached("write", uri)
             files.flush(temporary)
             os.replace(temporary, uri)

@@ -82,6 +82,7 @@ def keep(
 ) -> Manifest:
     """Fetch what is not there yet of the files of `data_set`, a file at a time, and commit `uri`."""
     started = time.monotonic()
+    until = started + patience_s
     listed: list[File] = []
     origins: list[dict[str, Any]] = []
     for file in data_set.files:
@@ -91,7 +92,8 @@ def keep(
             origins.append(_origin(file, origin))
         else:
             with streams.workspace(scratch) as folder:
-                origins.append(fetch_file(file, folder, mirrors=mirrors, log=log, patience_s=patience_s))
+                left_s = max(0.0, until - time.monotonic())
+                origins.append(fetch_file(file, folder, mirrors=mirrors, log=log, patience_s=left_s))
                 files.replace(origin, json.dumps(origins[-1]).encode())
                 streams.publish(folder / file.name, place)
         listed.append(File(path=file.stored, size=files.size(place), sha256=file.sha256))

@@ -1,5 +1,6 @@
 """A run without Ray: every stage in the flow's own process."""
 
+from storage import files
 from storage.uri import URI
 from tasks.cluster import Cluster
 from tasks.follow import Follower, JobFailed, JobRefused
@@ -18,6 +19,7 @@ class Local(Cluster):
         Raises `JobRefused` for an error that would come again and `JobFailed` for any other, with it as the cause.
         """
         follower = Follower(stage)
+        files.replace(scratch.child(f"{stage}.json"), spec.model_dump_json(indent=1).encode())  # names what is in use
         try:
             in_process.run(spec, tell=follower.line)
         except DeadlineExceeded:

@@ -181,7 +181,7 @@ class Plan:
         if self.own is not None:
             sizes = [file.size for file in self.own.files]
             return len(sizes) > 1 and sum(sizes) > _LITTLE_BYTES
-        if self.files is None or len({file.shard for file in self.data_set.files}) <= 1:
+        if self.files is None or len({file.shard for file in self.data_set.files}) <= 1 or is_committed(self.raw):
             return False
         try:
             listed = manifest.load(self.files).files

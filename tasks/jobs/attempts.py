@@ -1,17 +1,40 @@
 """What comes before and after a training's workers, in the process that starts them: no torch, which takes seconds."""
 
 import json
+import math
 import time
 import uuid
 from collections.abc import Iterable
+from typing import Final
 
 from storage import files, manifest
 from storage.manifest import Manifest
 from storage.uri import URI
 from tasks.jobs import parts
 from tasks.jobs.spec import TrainSpec
-from tasks.learning import checkpoint
+from tasks.learning import checkpoint, images
 from tasks.learning.epoch import check_steps, local_batch_size
+
+RAY_DATA: Final = "ray-data"
+"""The loader that Ray Data feeds."""
+SPLITS: Final = ("train", "validation")
+"""What a training reads."""
+_RESIDENT_BYTES = 2 * 2**30
+"""Largest dataset, in bytes of pixels over all ranks, that `auto` holds in memory."""
+
+
+def choose_loader(asked: str, prepared: Manifest, *, has_idle_nodes: bool) -> str:
+    """Return the loader that `asked` means.
+
+    `auto` holds up to 2 GiB of pixels in memory. More is streamed: by Ray Data where GPUs train and other nodes have
+    CPUs to read for them (`has_idle_nodes`), else by the workers themselves. Both give the same batches.
+    """
+    if asked != "auto":
+        return asked
+    num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
+    if num_bytes <= _RESIDENT_BYTES:
+        return "resident"
+    return RAY_DATA if has_idle_nodes else "streaming"
 
 
 def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int]) -> int:

@@ -12,7 +12,7 @@ from ray.train.torch import get_device, prepare_data_loader
 from storage import hooks, manifest
 from storage.manifest import Manifest
 from storage.uri import URI
-from tasks.jobs import driver, epochs, loading, permanent, scale
+from tasks.jobs import attempts, driver, epochs, permanent, scale
 from tasks.jobs.loaders import RowSource
 from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.watchdog import watched
@@ -48,7 +48,7 @@ def _train(spec: TrainSpec, attempt: URI, *, loader: str, threads: int, beat: Ca
     driver.say(RANK, rank=rank)
     prepared = manifest.load(spec.source)
     device, rows = get_device(), None
-    if loader == loading.RAY_DATA:
+    if loader == attempts.RAY_DATA:
         rows = ray_data_rows(prepared, device, prefetch_batches=spec.recipe["prefetch_batches"])
     here = epochs.Place(
         rank=rank,
@@ -68,7 +68,7 @@ def ray_data_rows(prepared: Manifest, device: torch.device, *, prefetch_batches:
     """Return the rows that Ray Data reads for this rank; all ranks have to ask."""
     from tasks.jobs.ray_loader import RayDataRows
 
-    shards = {name: ray.train.get_dataset_shard(name) for name in loading.SPLITS}
+    shards = {name: ray.train.get_dataset_shard(name) for name in attempts.SPLITS}
     shape = images.shape_of(prepared.columns["metadata"])
     return RayDataRows(shards, shape=shape, device=device, prefetch_batches=prefetch_batches)
 

@@ -10,6 +10,10 @@ Workers = int | str | None
 """As asked: a number (0: without Ray), `MIN:MAX` for elastic ones, or none for auto."""
 
 
+READING_THREADS = 2
+"""With how many threads a training worker reads ahead."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Needs:
     """What each worker is asked to have."""
@@ -107,8 +111,9 @@ def resolve(
 
 
 def has_idle_nodes(given: Scale, nodes: Sequence[Resources]) -> bool:
-    """Whether GPUs train and a node without any has CPUs to spare for reading."""
-    return given.use_gpu and any(node.get("GPU", 0) < 1 for node in nodes)
+    """Whether GPUs train, and nodes without any have more CPUs to read with than the workers would use themselves."""
+    idle = sum(node.get("CPU", 0) for node in nodes if node.get("GPU", 0) < 1)
+    return given.use_gpu and idle > given.workers * READING_THREADS
 
 
 def _with_accelerator(nodes: Sequence[Resources], wanted: str) -> list[Resources]:

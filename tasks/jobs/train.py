@@ -7,7 +7,7 @@ from typing import Any
 
 from storage import manifest
 from storage.uri import DatasetURI
-from tasks.jobs import attempts, dashboard, driver, loading, permanent, scale
+from tasks.jobs import attempts, dashboard, driver, permanent, scale
 from tasks.jobs.spec import TrainSpec
 from tasks.learning.imports import quickly
 
@@ -34,7 +34,7 @@ def run(spec: TrainSpec) -> None:
     prepared = manifest.load(spec.source)
     numbers = range(elastic[0], elastic[1] + 1) if elastic else [given.workers]
     attempts.fewest_steps(spec.recipe["batch_size"], prepared, workers=numbers)
-    loader = loading.resolve(spec.recipe["loader"], prepared, has_idle_nodes=scale.has_idle_nodes(given, nodes))
+    loader = attempts.choose_loader(spec.recipe["loader"], prepared, has_idle_nodes=scale.has_idle_nodes(given, nodes))
     attempt = attempts.new_attempt(spec.scratch)
     # A worker that is frozen as a whole answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
@@ -92,16 +92,16 @@ def make_trainer(
         configured: What both kinds of trainer take: `train_loop_config`, `scaling_config`, `run_config`.
     """
     with quickly():
-        if loader != loading.RAY_DATA and not dashboard.shows_training():
+        if loader != attempts.RAY_DATA and not dashboard.shows_training():
             from tasks.jobs.trainer import LeanTrainer
 
             return LeanTrainer(loop, timeout_s=timeout_s, **configured)
         from ray.train.torch import TorchConfig, TorchTrainer
 
         from tasks.jobs.ray_shards import RankShards
-    if loader == loading.RAY_DATA:
+    if loader == attempts.RAY_DATA:
         made = manifest.load(prepared)
-        shards = RankShards(prepared, {name: made.split(name) for name in loading.SPLITS})
+        shards = RankShards(prepared, {name: made.split(name) for name in attempts.SPLITS})
         configured |= {"datasets": shards.datasets(), "dataset_config": shards}
     return TorchTrainer(loop, torch_config=TorchConfig(timeout_s=timeout_s), **configured)
 

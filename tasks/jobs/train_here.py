@@ -8,7 +8,7 @@ import torch
 
 from storage import files, manifest
 from storage.uri import URI
-from tasks.jobs import attempts, epochs, loading, permanent, scale
+from tasks.jobs import attempts, epochs, permanent, scale
 from tasks.jobs.spec import TrainSpec
 from tasks.learning.epoch import EpochMetrics
 from tasks.learning.loop import Batch
@@ -31,7 +31,7 @@ def run(spec: TrainSpec) -> None:
         threads=scale.threads_here(os.cpu_count() or 1, sharing=1),
         prepare=lambda loader: on_device(device, loader),
         report=keep_newest_and_best,
-        loader=loading.resolve(spec.recipe["loader"], prepared, has_idle_nodes=False),
+        loader=attempts.choose_loader(spec.recipe["loader"], prepared, has_idle_nodes=False),
     )
     try:
         epochs.train(spec, prepared, attempt, here)

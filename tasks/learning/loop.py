@@ -58,7 +58,8 @@ class Trainer:
         self.model = place(model, precision=precision, device=device)
         self.parallel: nn.Module = self.model
         if self.world_size > 1:
-            self.parallel = _distributed(self.model, world_size=self.world_size, precision=precision, recipe=recipe)
+            is_fixed = device.type == "cpu" and precision == "fp32" and self.world_size > 2
+            self.parallel = _distributed(self.model, is_fixed=is_fixed, is_static=recipe.accumulation == 1)
         self.local_batch_size = local_batch_size(recipe.batch_size, rank=self.rank, world_size=self.world_size)
         steps = loader.num_train_rows() // self.local_batch_size if self.local_batch_size else 0
         self.steps_per_epoch = min(_all_reduced_min(steps, device), most_steps or sys.maxsize)
@@ -216,18 +217,19 @@ class Trainer:
         return values
 
 
-def _distributed(model: nn.Module, *, world_size: int, precision: str, recipe: Recipe) -> DistributedDataParallel:
-    """Wrap `model` in DDP, in fp32 so that a resumed process adds up gradients in the order of one that never stopped.
+def _distributed(model: nn.Module, *, is_fixed: bool, is_static: bool) -> DistributedDataParallel:
+    """Wrap `model` in DDP.
 
-    DDP arranges its buckets anew after a process's first backward pass, and the order in which three or more ranks are
-    added hangs on a gradient's place in its bucket; of two, addition commutes. It never does so when it looks for
-    unused parameters, which costs a walk through the graph each step.
+    Args:
+        model: On its device already.
+        is_fixed: Whether a resumed process must add up gradients in the order of one that never stopped. DDP arranges
+            its buckets anew after a process's first backward pass, and the order in which three or more ranks are added
+            hangs on a gradient's place in its bucket; of two, addition commutes. It keeps the first arrangement when
+            it looks for unused parameters, which costs a walk through the graph each step.
+        is_static: Whether every backward pass exchanges gradients; those of an accumulated batch do not.
     """
-    is_fixed = precision == "fp32" and world_size > 2
-    # Some backward passes of an accumulated batch end without exchanging gradients: that is no static graph.
-    is_static = not is_fixed and recipe.accumulation == 1
     return DistributedDataParallel(
-        model, gradient_as_bucket_view=True, find_unused_parameters=is_fixed, static_graph=is_static
+        model, gradient_as_bucket_view=True, find_unused_parameters=is_fixed, static_graph=is_static and not is_fixed
     )
 
 

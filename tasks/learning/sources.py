@@ -6,6 +6,7 @@ import functools
 import gzip
 import hashlib
 import io
+import operator
 import os
 import shutil
 import socket
@@ -94,7 +95,7 @@ def fetch_file(
 def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log: Callable[..., None]) -> dict[str, str]:
     """Fetch from the first mirror that has it."""
     problems: list[str] = []
-    kind = Unreachable if mirrors else DownloadFailed
+    faults: list[tuple[str, Exception]] = []
     for mirror in mirrors:
         try:
             _try_mirror(mirror + file.name, file, folder)
@@ -102,13 +103,14 @@ def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log:
             if files.is_disk_full(error):
                 raise files.DiskFull(f"the disk of {folder} is full: {error}; make room, then try again") from error
             problems.append(f"{mirror}: {_reason(error)}")
-            kind = kind if _is_unreachable(error) else DownloadFailed
+            faults.append((mirror, error))
             continue
         for problem in problems:
             log("%s: %s", file.name, problem)
         size = (folder / file.name).stat().st_size
         log("fetched %s, %.1f MB, from %s", file.name, size / 1e6, mirror)
         return {"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": mirror + file.name}
+    kind = Unreachable if _may_pass(faults) else DownloadFailed
     raise kind(f"{file.name} could not be fetched; " + "; ".join(problems))
 
 
@@ -247,6 +249,13 @@ def _is_unreachable(error: BaseException) -> bool:
     if isinstance(reason, socket.gaierror | ConnectionRefusedError | TimeoutError):
         return True
     return isinstance(reason, OSError) and reason.errno in _NO_NETWORK
+
+
+def _may_pass(faults: Sequence[tuple[str, Exception]]) -> bool:
+    """Whether a mirror could not be reached, and the others failed in passing too or are folders without the file."""
+    lacks_file = [mirror.startswith("file:") and isinstance(error, FileNotFoundError) for mirror, error in faults]
+    passing = [_is_unreachable(error) or _is_transient(error) for _, error in faults]
+    return any(_is_unreachable(error) for _, error in faults) and all(map(operator.or_, lacks_file, passing))
 
 
 def _reason(error: Exception) -> str:

@@ -18,9 +18,9 @@ import torch
 from storage import manifest
 from storage.uri import URI, DatasetURI, Root
 from tasks.cluster import session
+from tasks.jobs.attempts import RAY_DATA
 from tasks.jobs.epochs import Checkpoints, model_of, reporter
 from tasks.jobs.loaders import make_loader
-from tasks.jobs.loading import RAY_DATA
 from tasks.jobs.watchdog import watched
 from tasks.learning import memory, recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything

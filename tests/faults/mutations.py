@@ -92,8 +92,8 @@ MUTATIONS = (
     Mutation(
         protection="three ranks add up gradients in an order that no restart changes",
         file="tasks/learning/loop.py",
-        code='    is_fixed = precision == "fp32" and world_size > 2\n',
-        instead="    is_fixed = False\n",
+        code="find_unused_parameters=is_fixed, static_graph=is_static and not is_fixed",
+        instead="find_unused_parameters=False, static_graph=is_static",
         kind="worker killed in mid-epoch: resident, 3 workers",
         notices="the weights differ",
     ),

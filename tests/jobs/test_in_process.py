@@ -203,7 +203,7 @@ def test_elastic_training_has_the_same_steps_with_any_number_of_workers_and_goes
     assert made["resolved"] == {"workers": "1:4", "device": "cpu", "precision": "fp32", "threads": 0}
 
 
-LOADERS = ("resident", "streaming", "dataloader")
+LOADERS = ("resident", "streaming", "dataloader", "ray-data")
 TOLERANCE = 0.07
 """Relative, at every epoch. Seen between two orders of the rows with one loader: up to 0.045, and with half of the rows
 in place of the other half 0.09, two wrong labels in a batch 0.6, rows sorted by label 5."""

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tasks.jobs.scale import Needs, Resources, limits, resolve, threads_here
+from tasks.jobs.scale import Needs, Resources, has_idle_nodes, limits, resolve, threads_here
 
 _LAPTOP: list[Resources] = [{"CPU": 5}]
 
@@ -101,3 +101,20 @@ def test_workers_with_a_kind_of_gpu_count_the_nodes_that_have_it() -> None:
     assert resolve(None, threads=None, nodes=nodes).workers == 6
     with pytest.raises(ValueError, match="one that a node has, got 'H100'; this Ray has A100, T4"):
         resolve(None, threads=None, nodes=nodes, needs=Needs(accelerator_type="H100"))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "is_idle"),
+    [
+        ([{"CPU": 16, "GPU": 4}], False),
+        ([{"CPU": 96, "GPU": 8}, {"CPU": 2}], False),
+        ([{"CPU": 96, "GPU": 8}, {"CPU": 32}], True),
+        ([{"CPU": 8}, {"CPU": 8}], False),
+    ],
+    ids=["only GPU nodes", "a small head", "a node that reads", "no GPUs"],
+)
+def test_other_nodes_read_where_gpus_train_and_they_have_more_cpus_than_the_workers_would_use(
+    nodes: list[Resources], is_idle: bool
+) -> None:
+    given = resolve(None, threads=None, nodes=nodes)
+    assert has_idle_nodes(given, nodes) is is_idle

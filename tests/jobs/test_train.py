@@ -96,6 +96,6 @@ def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
     monkeypatch.setattr(rank, "_train", damaged)
     spec = training(tmp_path, rows=40, batch_size=8, workers=1)
     with pytest.raises(manifest.Damaged):
-        rank.train({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1})
+        rank.train({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1, "loader": "resident"})
     with pytest.raises(manifest.Damaged, match="^train/part is damaged: restore it, then run again$"):
         permanent.raise_left(spec.scratch.child("attempt-1"))

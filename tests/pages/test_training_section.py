@@ -16,7 +16,7 @@ def data() -> ReportData:
 def test_every_epoch_shows_its_time_and_what_was_waited_for(data: ReportData) -> None:
     text = Page(render(data)).text
     assert "Epoch Time Waiting for data Waiting for checkpoints 1 31.0 s 0.010 0.000 2 32.0 s 0.097 0.002" in text
-    assert text.count("Waiting for data took 10 % of epoch 2: --set loader=resident") == 1
+    assert text.count("Waiting for data took 10 % of epoch 2: try --set loader=resident") == 1
 
 
 def test_history_of_an_earlier_version_shows_nothing_of_times(data: ReportData) -> None:

@@ -1,16 +1,18 @@
 """What images that are a file each and Parquet have in common: a person's own files, listed before the job began."""
 
+import errno
 import hashlib
 import io
 import json
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage import files, manifest
+from storage import files, manifest, streams
 from storage.manifest import File
 from storage.uri import URI, check_allowed
 from tasks.jobs.ingest import pieces
@@ -61,6 +63,31 @@ def read(spec: IngestSpec, file: SourceEntry) -> tuple[bytes, str]:
     if content is None or len(content) != file.size or (kind == "sha256" and value != digest):
         raise ValueError(f"{uri} changed after it was listed; give the same command again")
     return content, digest
+
+
+def bring(spec: IngestSpec, file: SourceEntry, path: Path) -> str:
+    """Copy a listed file of any size to the local `path`, and return its SHA-256.
+
+    Raises:
+        ValueError: Its bytes are not those that were listed.
+    """
+    uri = spec.source.child(file.path)
+    check_allowed(uri)
+    kind, _, value = file.digest.partition(":")
+    digest, size = hashlib.sha256(), 0
+    try:
+        with path.open("wb") as copy:
+            for content in streams.pieces(uri, etag=value if kind == "etag" else None):
+                copy.write(content)
+                digest.update(content)
+                size += len(content)
+    except OSError as error:
+        if error.errno != errno.EIO:  # which says that it is another version
+            raise
+        size = -1
+    if size != file.size or (kind == "sha256" and value != digest.hexdigest()):
+        raise ValueError(f"{uri} changed after it was listed; give the same command again")
+    return digest.hexdigest()
 
 
 def to_table(

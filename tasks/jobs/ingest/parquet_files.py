@@ -1,13 +1,16 @@
 """A person's own Parquet files of images: a piece of work is a file."""
 
+import contextlib
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from storage import tables
+from storage import streams, tables
 from storage.manifest import File
+from storage.uri import URI
 from tasks.jobs.ingest import own_files, parquet_images
 from tasks.jobs.ingest.own_files import finish, parents
+from tasks.jobs.ingest.parquet_images import Opened
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.spec import IngestSpec, SourceEntry
 from tasks.learning import images
@@ -24,11 +27,8 @@ def to_survey(spec: IngestSpec) -> list[Piece]:
 def survey(piece: Piece, spec: IngestSpec) -> Piece:
     """Count the rows of one file, and list its labels."""
     file = SourceEntry(**piece["file"])
-    content, _ = own_files.read(spec, file)
-    try:
-        return parquet_images.survey(content)
-    except ValueError as error:
-        raise ValueError(f"{spec.source.child(file.path)}: {error}") from None
+    with _opened(spec, file) as (source, _):
+        return parquet_images.survey(source)
 
 
 def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
@@ -45,23 +45,34 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
-    """Write the parts that one file becomes."""
+    """Write the parts that one file becomes, of which one is in memory at a time."""
     file = SourceEntry(**piece["file"])
-    content, digest = own_files.read(spec, file)
-    source = parquet_images.load(content)
     size, channels = own_files.size_of(spec)
     parts: list[File] = []
     decoded: list[Decoded | None] = []
     labels: list[int | None] = []
-    for start, stop in images.part_bounds(piece["rows"], piece["parts"]) if piece["parts"] else []:
-        rows = source.slice(start, stop - start)
-        some, its = parquet_images.rows(rows, size=size, channels=channels, classes=classes)
-        table = own_files.to_table(piece["first"] + start, some, its, spec, classes)
-        parts.append(tables.write_part(spec.target, table, split=file.split, index=piece["part"] + len(parts)))
-        decoded += [one and dataclasses.replace(one, pixels=b"") for one in some]
-        labels += its
+    bounds = images.part_bounds(piece["rows"], piece["parts"]) if piece["parts"] else []
+    with _opened(spec, file) as (source, digest):
+        for (start, _), rows in zip(bounds, parquet_images.tables(source, bounds), strict=True):
+            some, its = parquet_images.rows(rows, size=size, channels=channels, classes=classes)
+            table = own_files.to_table(piece["first"] + start, some, its, spec, classes)
+            parts.append(tables.write_part(spec.target, table, split=file.split, index=piece["part"] + len(parts)))
+            decoded += [one and dataclasses.replace(one, pixels=b"") for one in some]
+            labels += its
     broken = decoded.count(None)
     about = {"split": file.split, "first_id": piece["first"], "rows": piece["rows"], "path": file.path}
     problem = f"{broken} of {piece['rows']} images are missing or cannot be read" if broken else ""
     about |= {"size": file.size, "sha256": digest, "problem": problem}
     return own_files.written(file.split, parts, decoded, labels, [about])
+
+
+@contextlib.contextmanager
+def _opened(spec: IngestSpec, file: SourceEntry) -> Iterator[tuple[Opened, str]]:
+    """A local copy of one file, opened, and its SHA-256; a `ValueError` inside names the file."""
+    with streams.workspace(URI(spec.scratch)) as folder:
+        path = folder / "copy.parquet"
+        digest = own_files.bring(spec, file, path)
+        try:
+            yield parquet_images.opened(path), digest
+        except ValueError as error:
+            raise ValueError(f"{spec.source.child(file.path)}: {error}") from None

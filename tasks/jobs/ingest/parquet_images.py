@@ -1,10 +1,11 @@
 """Parquet that somebody else wrote: which columns are images and labels, which classes there are, and the rows."""
 
-import io
+import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -18,29 +19,64 @@ _LABEL_NAMES = ("label", "labels", "class", "target", "fine_label")
 _LABEL = b"pipeline.label"
 """Key of the metadata that says what the column of labels was called."""
 _MOST_CLASSES = 10_000
+_BATCH_ROWS = 256
+_BUFFER_BYTES = 2**20
+"""Rows that are decoded, and bytes that are read, at a time: images may be large."""
 
 
-def load(content: bytes) -> pa.Table:
-    """The columns `image` and `label` of a Parquet file, whatever they are called; raises `ValueError`."""
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """A Parquet file of images, of which nothing is read yet but its footer."""
+
+    file: pq.ParquetFile
+    image: str
+    """Name of the column of images."""
+    label: str
+    """Name of the column of labels."""
+
+    @property
+    def metadata(self) -> dict[bytes, bytes]:
+        """What the file says of itself, and which column has the labels."""
+        return {**(self.file.schema_arrow.metadata or {}), _LABEL: self.label.encode()}
+
+
+def opened(source: Path | BinaryIO) -> Opened:
+    """Find the columns of images and labels, whatever they are called; raises `ValueError`."""
     try:
-        file = pq.ParquetFile(io.BytesIO(content))
+        file = pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     except pa.ArrowInvalid as error:
         raise ValueError(f"this is no Parquet: {error}") from None
     schema = file.schema_arrow
     image = _column(schema, _IMAGE_NAMES, _holds_images, "of images: bytes, a struct with bytes, or fixed-size binary")
     label = _column(schema, _LABEL_NAMES, _is_label, "of labels: whole numbers or text")
-    try:
-        table = file.read(columns=[image, label], use_pandas_metadata=False)
-    except (pa.ArrowInvalid, OSError) as error:  # a page that is damaged
-        raise ValueError(f"this Parquet cannot be read: {error}") from None
-    stored = table[image]
+    return Opened(file, image, label)
+
+
+def tables(source: Opened, bounds: Iterable[tuple[int, int]]) -> Iterator[pa.Table]:
+    """Yield the columns `image` and `label` of each range of rows, which follow one another; a range is in memory.
+
+    Raises `ValueError` for what is damaged.
+    """
+    batches = source.file.iter_batches(_BATCH_ROWS, columns=[source.image, source.label], use_pandas_metadata=False)
+    held: list[pa.RecordBatch] = []
+    for start, stop in bounds:
+        try:
+            while sum(len(batch) for batch in held) < stop - start:
+                held.append(next(batches))
+        except (pa.ArrowInvalid, OSError) as error:  # a page that is damaged
+            raise ValueError(f"this Parquet cannot be read: {error}") from None
+        table = pa.Table.from_batches(held)
+        held = table.slice(stop - start).to_batches()
+        yield _named(table.slice(0, stop - start), source)
+
+
+def _named(table: pa.Table, source: Opened) -> pa.Table:
+    stored, found = table[source.image], table[source.label]
     if pa.types.is_struct(stored.type):
         stored = pa.chunked_array([chunk.field("bytes") for chunk in stored.chunks], stored.type.field("bytes").type)
-    found = table[label]
     if pa.types.is_dictionary(found.type):
         found = found.cast(found.type.value_type)
-    metadata = {**(schema.metadata or {}), _LABEL: label.encode()}
-    return pa.table({"image": stored, "label": found}).replace_schema_metadata(metadata)
+    return pa.table({"image": stored, "label": found}).replace_schema_metadata(source.metadata)
 
 
 def _column(schema: pa.Schema, names: Sequence[str], fits: Callable[[pa.DataType], bool], what: str) -> str:
@@ -65,9 +101,8 @@ def _is_label(kind: pa.DataType) -> bool:
     return any(is_one(kind) for is_one in (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string))
 
 
-def names_of(table: pa.Table) -> list[str] | None:
+def _declared(metadata: Mapping[bytes, bytes]) -> list[str] | None:
     """The names of the classes that the file itself declares, as Hugging Face's or this project's files do."""
-    metadata = table.schema.metadata or {}
     try:
         if b"classes" in metadata:
             return [str(name) for name in json.loads(metadata[b"classes"])]
@@ -78,14 +113,19 @@ def names_of(table: pa.Table) -> list[str] | None:
         return None
 
 
-def survey(content: bytes) -> dict[str, Any]:
-    """How many rows a file has, which labels, and the names that it declares for them."""
-    table = load(content)
-    values = [value for value in table["label"].unique().to_pylist() if value is not None]
-    declared = names_of(table) if all(isinstance(value, int) for value in values) else None
+def survey(source: Opened) -> dict[str, Any]:
+    """Count the rows of a file, and list its labels and the names that it declares for them."""
+    try:
+        found = source.file.read(columns=[source.label], use_pandas_metadata=False)[source.label]
+    except (pa.ArrowInvalid, OSError) as error:  # a page that is damaged
+        raise ValueError(f"this Parquet cannot be read: {error}") from None
+    if pa.types.is_dictionary(found.type):
+        found = found.cast(found.type.value_type)
+    values = [value for value in found.unique().to_pylist() if value is not None]
+    declared = _declared(source.metadata) if all(isinstance(value, int) for value in values) else None
     if len(values) > _MOST_CLASSES:
         raise ValueError(f"a file has {len(values):,} different labels: its column of labels is none of classes")
-    return {"rows": table.num_rows, "labels": sorted(values), "names": declared}
+    return {"rows": len(found), "labels": sorted(values), "names": declared}
 
 
 def classes_of(surveyed: Sequence[dict[str, Any]]) -> tuple[str, ...]:
@@ -119,7 +159,7 @@ def rows(
         except decode.Unreadable:
             decoded.append(None)
     labels = table["label"].to_pylist()
-    if names_of(table) != list(classes):
+    if _declared(table.schema.metadata) != list(classes):
         number = {name: label for label, name in enumerate(classes)}
         labels = [None if label is None else number[str(label)] for label in labels]
     return decoded, labels

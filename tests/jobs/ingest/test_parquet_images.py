@@ -2,6 +2,7 @@
 
 import io
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,19 @@ def parquet(metadata: dict[str, str] | None = None, **columns: Any) -> bytes:
 
 
 def rows(content: bytes, classes: tuple[str, ...]) -> tuple[list[bytes | None], list[int | None]]:
-    decoded, labels = parquet_images.rows(parquet_images.load(content), size=8, channels=3, classes=classes)
+    decoded, labels = parquet_images.rows(load(content), size=8, channels=3, classes=classes)
     return [None if one is None else one.pixels for one in decoded], labels
+
+
+def load(content: bytes) -> pa.Table:
+    """All rows of a file at once."""
+    source = parquet_images.opened(io.BytesIO(content))
+    return next(parquet_images.tables(source, [(0, source.file.metadata.num_rows)]))
+
+
+def survey(content: bytes) -> dict[str, Any]:
+    """What is known of a file before its images are read."""
+    return parquet_images.survey(parquet_images.opened(io.BytesIO(content)))
 
 
 def hugging_face(names: list[str]) -> dict[str, str]:
@@ -44,15 +56,13 @@ WRITTEN = {
 
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_images_and_labels_are_found_in_whatever_form(kind: str) -> None:
-    classes = parquet_images.classes_of([parquet_images.survey(WRITTEN[kind])])
+    classes = parquet_images.classes_of([survey(WRITTEN[kind])])
     assert classes == (("cat", "dog", "owl") if kind == "names" else ("0", "1"))
     assert rows(WRITTEN[kind], classes) == rows(WRITTEN["bytes"], ("0", "1"))
 
 
 def test_classes_are_those_of_all_files_together() -> None:
-    surveyed = [
-        parquet_images.survey(parquet(image=IMAGES, label=labels)) for labels in (["b"] * 4, ["a", "c", "a", None])
-    ]
+    surveyed = [survey(parquet(image=IMAGES, label=labels)) for labels in (["b"] * 4, ["a", "c", "a", None])]
     assert parquet_images.classes_of(surveyed) == ("a", "b", "c")
     assert rows(parquet(image=IMAGES, label=["c", None, "a", "b"]), ("a", "b", "c"))[1] == [2, None, 0, 1]
 
@@ -64,12 +74,12 @@ def test_names_are_those_of_the_column_of_labels() -> None:
     }
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     content = parquet(metadata, image=IMAGES, colour=LABELS, label=LABELS)
-    assert parquet_images.survey(content)["names"] == ["cat", "dog"]
+    assert survey(content)["names"] == ["cat", "dog"]
 
 
 def test_numbers_that_do_not_begin_at_zero_are_classes_in_their_order() -> None:
     content = parquet(image=IMAGES, label=[10, 2, 10, 7])
-    assert parquet_images.classes_of([parquet_images.survey(content)]) == ("2", "7", "10")
+    assert parquet_images.classes_of([survey(content)]) == ("2", "7", "10")
     assert rows(content, ("2", "7", "10"))[1] == [2, 0, 2, 1]
 
 
@@ -83,7 +93,7 @@ def test_raw_pixels_have_the_shape_that_is_said_or_are_square(metadata: Any, sha
     images = np.arange(2 * np.prod(shape), dtype=np.uint8).reshape(2, -1)
     stored = pa.array([image.tobytes() for image in images], pa.binary(images.shape[1]))
     decoded, _ = parquet_images.rows(
-        parquet_images.load(parquet(metadata, image=stored, label=[0, 1])),
+        load(parquet(metadata, image=stored, label=[0, 1])),
         size=8,
         channels=shape[2],
         classes=("0", "1"),
@@ -106,12 +116,27 @@ def test_raw_pixels_have_the_shape_that_is_said_or_are_square(metadata: Any, sha
 )
 def test_a_file_without_images_or_labels_is_refused_with_what_it_has(content: bytes, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        parquet_images.survey(content)
+        survey(content), load(content)
 
 
 def test_one_class_and_labels_of_two_kinds_are_refused() -> None:
-    surveys = {name: parquet_images.survey(parquet(image=IMAGES, label=[name] * 4)) for name in ("a", 1)}
+    surveys = {name: survey(parquet(image=IMAGES, label=[name] * 4)) for name in ("a", 1)}
     with pytest.raises(ValueError, match="two different labels"):
         parquet_images.classes_of([surveys["a"]])
     with pytest.raises(ValueError, match="numbers as labels and others text"):
         parquet_images.classes_of(list(surveys.values()))
+
+
+def test_of_a_large_file_one_part_is_in_memory_at_a_time(tmp_path: Path) -> None:
+    rows, width = 20_000, 3_072
+    pixels = np.random.default_rng(0).integers(0, 256, (rows, width), dtype=np.uint8)
+    column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), rows, [None, pa.py_buffer(pixels)])
+    pq.write_table(pa.table({"image": column, "label": np.arange(rows) % 2}), tmp_path / "large.parquet")
+    del column
+    bounds = [(start, start + 1_000) for start in range(0, rows, 1_000)]
+    before, seen, most = pa.total_allocated_bytes(), 0, 0
+    for table in parquet_images.tables(parquet_images.opened(tmp_path / "large.parquet"), bounds):
+        assert table["image"][0].as_py() == pixels[seen].tobytes()
+        seen += len(table)
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert seen == rows and most < pixels.nbytes / 3, f"{most / 1e6:.0f} of {pixels.nbytes / 1e6:.0f} MB at once"
