@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import ray
@@ -35,30 +37,42 @@ class LeanTrainer(DataParallelTrainer):
 
     def _initialize_and_run_controller(self, **given: Any) -> Result:
         if any(type(each).__name__ == _TELLS_THE_DASHBOARD for each in given.get("callbacks", ())):
-            return super()._initialize_and_run_controller(**given)
+            return _awaited(partial(super()._initialize_and_run_controller, **given))
         controller = Controller(**given)
-        done: Future[Result] = Future()
 
-        def control() -> None:
-            try:
-                asyncio.run(controller.run())
-                done.set_result(controller.get_result())
-            except BaseException as error:
-                done.set_exception(error)
+        def control() -> Result:
+            asyncio.run(controller.run())
+            return controller.get_result()
 
-        # Deadlines and signals come to the main thread: there they end the job, and are not taken for a worker's fault.
-        thread = threading.Thread(target=control, daemon=True)
-        thread.start()
-        try:
-            return done.result()
-        finally:
-            controller.given_up.set()
-            thread.join(_GIVE_UP_S)  # else it would go on asking a Ray that this process is leaving
-            if thread.is_alive():  # in a call that blocks, and will fail: nobody's news after what ended the job
-                logging.getLogger("ray.train").setLevel(logging.CRITICAL)
+        return _awaited(control, give_up=controller.given_up.set)
 
     def _create_default_callbacks(self) -> list[Any]:
         return [each for each in super()._create_default_callbacks() if type(each).__name__ not in _UNNEEDED]
+
+
+def _awaited(control: Callable[[], Result], *, give_up: Callable[[], None] = lambda: None) -> Result:
+    """Return what `control` does, which runs in a thread of its own and is told to `give_up` when this ends first.
+
+    Deadlines and signals come to the main thread: there they end the job, and are not taken for a worker's fault. Nor
+    are they put off, as `ray.get` would until its answer is there.
+    """
+    done: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(control())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        return done.result()
+    finally:
+        give_up()
+        thread.join(_GIVE_UP_S)  # else it would go on asking a Ray that this process is leaving
+        if thread.is_alive():  # in a call that blocks, and will fail: nobody's news after what ended the job
+            logging.getLogger("ray.train").setLevel(logging.CRITICAL)
 
 
 class _ProcessGroup(BackendConfig):

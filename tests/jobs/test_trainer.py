@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ray.train.v2._internal.callbacks.state_manager import StateManagerCallback
 from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tasks.jobs import trainer
 from tasks.jobs.deadline import DeadlineExceeded, deadline
@@ -50,6 +52,25 @@ def test_a_deadline_ends_the_controller_with_it(controlled: Callable[[Callable[[
     with pytest.raises(DeadlineExceeded), deadline(0.2):
         controlled(lambda: None)
     assert threading.active_count() == before
+
+
+def test_a_deadline_ends_a_training_that_the_dashboard_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting: list[threading.Thread] = []
+    ended = threading.Event()
+
+    def wait_as_ray_does(_: Any, **__: Any) -> None:
+        waiting.append(threading.current_thread())
+        ended.wait(60)
+
+    monkeypatch.setattr(DataParallelTrainer, "_initialize_and_run_controller", wait_as_ray_does)
+    monkeypatch.setattr(trainer, "_GIVE_UP_S", 0.1)
+    try:
+        with pytest.raises(DeadlineExceeded), deadline(0.2):
+            LeanTrainer(print)._initialize_and_run_controller(callbacks=[StateManagerCallback(datasets={})])
+    finally:
+        ended.set()
+    # Ray's own wait in the main thread puts an alarm off until the answer is there.
+    assert waiting and waiting[0] is not threading.main_thread()
 
 
 def test_training_starts_no_actor_that_nobody_has_work_for() -> None:
