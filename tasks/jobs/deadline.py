@@ -1,14 +1,20 @@
 """Deadlines that really end what they are set for."""
 
 import contextlib
+import logging
 import signal
 import threading
 import time
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import TypeVar
 
 _AGAIN_S = 5.0
 """How soon the alarm comes again, should somebody have swallowed it."""
+_GIVE_UP_S = 1.5
+"""How long work that is given up may take: Ray kills a job three seconds after it told it to stop."""
+_Result = TypeVar("_Result")
 
 
 class DeadlineExceeded(Exception):
@@ -41,3 +47,28 @@ def deadline(seconds: float | None) -> Iterator[None]:
         signal.signal(signal.SIGALRM, handler)
         if left:
             signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - started)), every)
+
+
+def aside(work: Callable[[], _Result], *, give_up: Callable[[], None] = lambda: None) -> _Result:
+    """Return what `work` does, in a thread of its own; tell it to `give_up` when an alarm or a signal comes first.
+
+    These come to the main thread. There they end the job, and are not taken for a worker's fault; nor are they put off,
+    as `ray.get` would until its answer is there.
+    """
+    done: Future[_Result] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    try:
+        return done.result()
+    finally:
+        give_up()
+        thread.join(_GIVE_UP_S)  # else it would go on asking a Ray that this process is leaving
+        if thread.is_alive():  # in a call that blocks, and will fail: nobody's news after what ended the job
+            logging.getLogger("ray.train").setLevel(logging.CRITICAL)

@@ -8,6 +8,7 @@ from typing import Any
 from storage import manifest
 from storage.uri import DatasetURI
 from tasks.jobs import attempts, dashboard, driver, permanent, scale
+from tasks.jobs.deadline import aside
 from tasks.jobs.spec import TrainSpec
 from tasks.learning.imports import quickly
 
@@ -41,47 +42,46 @@ def run(spec: TrainSpec) -> None:
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
     # On a busy cluster it waits for its turn: that it fits at all is known. Elastic workers are counted anew instead.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
-    trainer = make_trainer(
-        train_on_one_rank,
-        loader=loader,
-        prepared=spec.source,
-        timeout_s=max(1, int(spec.stall_s)),
-        train_loop_config={
-            "spec": spec.model_dump_json(),
-            "threads": given.threads,
-            "attempt": attempt,
-            "loader": loader,
-        },
-        scaling_config=ScalingConfig(
-            num_workers=elastic or given.workers,
-            use_gpu=given.use_gpu,
-            resources_per_worker={"CPU": given.cpus} | ({"GPU": 1} if given.use_gpu else {}),
-            accelerator_type=spec.needs.accelerator_type or None,
-        ),
-        run_config=RunConfig(
-            name=attempt,
-            storage_path=str(spec.scratch),
-            failure_config=FailureConfig(
-                max_failures=_MAX_FAILURES,
-                max_preemption_failures=_MAX_PREEMPTIONS,
-                controller_failure_limit=_MAX_PREEMPTIONS if elastic else 1,
-            ),
-            checkpoint_config=CheckpointConfig(
-                num_to_keep=2, checkpoint_score_attribute="validation_loss", checkpoint_score_order="min"
-            ),
-        ),
-    )
     try:
-        trainer.fit()
+        fit(
+            train_on_one_rank,
+            loader=loader,
+            prepared=spec.source,
+            timeout_s=max(1, int(spec.stall_s)),
+            train_loop_config={
+                "spec": spec.model_dump_json(),
+                "threads": given.threads,
+                "attempt": attempt,
+                "loader": loader,
+            },
+            scaling_config=ScalingConfig(
+                num_workers=elastic or given.workers,
+                use_gpu=given.use_gpu,
+                resources_per_worker={"CPU": given.cpus} | ({"GPU": 1} if given.use_gpu else {}),
+                accelerator_type=spec.needs.accelerator_type or None,
+            ),
+            run_config=RunConfig(
+                name=attempt,
+                storage_path=str(spec.scratch),
+                failure_config=FailureConfig(
+                    max_failures=_MAX_FAILURES,
+                    max_preemption_failures=_MAX_PREEMPTIONS,
+                    controller_failure_limit=_MAX_PREEMPTIONS if elastic else 1,
+                ),
+                checkpoint_config=CheckpointConfig(
+                    num_to_keep=2, checkpoint_score_attribute="validation_loss", checkpoint_score_order="min"
+                ),
+            ),
+        )
     finally:
         permanent.raise_left(spec.scratch.child(attempt))
     attempts.commit(spec, started=started, loader=loader)
 
 
-def make_trainer(
+def fit(
     loop: Callable[[dict[str, Any]], None], *, loader: str, prepared: DatasetURI, timeout_s: int, **configured: Any
-) -> Any:
-    """Make the trainer that runs `loop` on every rank.
+) -> None:
+    """Run `loop` on every rank, to its end.
 
     Args:
         loop: What each worker runs.
@@ -95,7 +95,8 @@ def make_trainer(
         if loader != attempts.RAY_DATA and not dashboard.shows_training():
             from tasks.jobs.trainer import LeanTrainer
 
-            return LeanTrainer(loop, timeout_s=timeout_s, **configured)
+            LeanTrainer(loop, timeout_s=timeout_s, **configured).fit()
+            return
         from ray.train.torch import TorchConfig, TorchTrainer
 
         from tasks.jobs.ray_shards import RankShards
@@ -103,7 +104,8 @@ def make_trainer(
         made = manifest.load(prepared)
         shards = RankShards(prepared, {name: made.split(name) for name in attempts.SPLITS})
         configured |= {"datasets": shards.datasets(), "dataset_config": shards}
-    return TorchTrainer(loop, torch_config=TorchConfig(timeout_s=timeout_s), **configured)
+    trainer = TorchTrainer(loop, torch_config=TorchConfig(timeout_s=timeout_s), **configured)
+    aside(trainer.fit)
 
 
 def train_on_one_rank(config: dict[str, Any]) -> None:

@@ -1,9 +1,7 @@
 """Ray Train with its controller in the process that asks for the training."""
 
 import asyncio
-import logging
 import threading
-from concurrent.futures import Future
 from typing import Any
 
 import ray
@@ -13,10 +11,10 @@ from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+from tasks.jobs.deadline import aside
+
 _UNNEEDED = {"DatasetsCallback", "PlacementGroupCleanerCallback"}
 """Workers read their rows themselves; what a controller held is free once its job has ended."""
-_GIVE_UP_S = 1.5
-"""How long a controller that is given up may take: Ray kills a job three seconds after it told it to stop."""
 
 
 class LeanTrainer(DataParallelTrainer):
@@ -32,25 +30,12 @@ class LeanTrainer(DataParallelTrainer):
 
     def _initialize_and_run_controller(self, **given: Any) -> Result:
         controller = Controller(**given)
-        done: Future[Result] = Future()
 
-        def control() -> None:
-            try:
-                asyncio.run(controller.run())
-                done.set_result(controller.get_result())
-            except BaseException as error:
-                done.set_exception(error)
+        def control() -> Result:
+            asyncio.run(controller.run())
+            return controller.get_result()
 
-        # Deadlines and signals come to the main thread: there they end the job, and are not taken for a worker's fault.
-        thread = threading.Thread(target=control, daemon=True)
-        thread.start()
-        try:
-            return done.result()
-        finally:
-            controller.given_up.set()
-            thread.join(_GIVE_UP_S)  # else it would go on asking a Ray that this process is leaving
-            if thread.is_alive():  # in a call that blocks, and will fail: nobody's news after what ended the job
-                logging.getLogger("ray.train").setLevel(logging.CRITICAL)
+        return aside(control, give_up=controller.given_up.set)
 
     def _create_default_callbacks(self) -> list[Any]:
         return [each for each in super()._create_default_callbacks() if type(each).__name__ not in _UNNEEDED]

@@ -137,7 +137,7 @@ def train(given: argparse.Namespace) -> None:
     from ray.train import CheckpointConfig, RunConfig, ScalingConfig
 
     from tasks.jobs import ray_data
-    from tasks.jobs.train import make_trainer
+    from tasks.jobs.train import fit
 
     cores = os.cpu_count() or 1
     ray.init(logging_level="WARNING")
@@ -145,7 +145,7 @@ def train(given: argparse.Namespace) -> None:
     recipe = recipes.override(
         recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": given.batch_size, "precision": "auto"}
     )
-    make_trainer(
+    fit(
         work,
         loader=given.loader,
         prepared=DatasetURI(given.prepared),
@@ -164,7 +164,7 @@ def train(given: argparse.Namespace) -> None:
             storage_path=given.scratch,
             checkpoint_config=CheckpointConfig(num_to_keep=2),
         ),
-    ).fit()
+    )
 
 
 if __name__ == "__main__":

@@ -2,11 +2,12 @@
 
 import signal
 import socket
+import threading
 import time
 
 import pytest
 
-from tasks.jobs.deadline import DeadlineExceeded, deadline
+from tasks.jobs.deadline import DeadlineExceeded, aside, deadline
 
 
 def test_a_call_that_blocks_is_ended() -> None:
@@ -41,3 +42,19 @@ def test_what_is_done_in_time_leaves_no_alarm() -> None:
         pass
     after = signal.getitimer(signal.ITIMER_REAL)[0]
     assert 0 <= before - after < 5 or after == before == 0
+
+
+def test_a_deadline_ends_work_that_is_done_aside() -> None:
+    ended, given_up = threading.Event(), []
+    try:
+        with pytest.raises(DeadlineExceeded), deadline(0.1):
+            aside(lambda: ended.wait(60), give_up=lambda: given_up.append(ended.set()))
+    finally:
+        ended.set()
+    assert given_up
+
+
+def test_what_is_done_aside_gives_its_result_or_its_error() -> None:
+    assert aside(lambda: 5) == 5
+    with pytest.raises(ZeroDivisionError):
+        aside(lambda: 1 / 0)
