@@ -247,5 +247,5 @@ def _csv(history: list[dict[str, float]]) -> bytes:
     sink = io.StringIO(newline="")
     writer = csv.DictWriter(sink, fieldnames=list(history[0]))
     writer.writeheader()
-    writer.writerows(history)
+    writer.writerows(row | {name: int(row[name]) for name in ("epoch", "step")} for row in history)
     return sink.getvalue().encode()

@@ -213,6 +213,7 @@ class TestCommit:
         (file,) = [file for file in committed.files if file.path.startswith("history-") and file.path.endswith(".csv")]
         content = manifest.read_file(target, file).decode()
         assert content.count("\r\n") == content.count("\n") == 4
+        assert content.splitlines()[1].startswith("1,"), "an epoch is a whole number"
         rows = [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(io.StringIO(content))]
         assert rows == committed.statistics["history"]
 
