@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.util.state import list_actors, list_tasks
 
 from storage import files, manifest, tables
 from storage.uri import URI, Root
@@ -95,12 +94,12 @@ def test_a_node_without_a_training_worker_reads_for_the_one_that_has_it(
     recipe = ["--recipe", "mnist-sample-resnet18", "--workers", "1", "--set", "epochs=1", "--set", "loader=ray-data"]
     checkpoint = manifest.load(URI(_run(cluster, root, tmp_path, recipe).result()["uris"]["checkpoint"]))
     assert checkpoint.statistics["loader"] == "ray-data"
-    reads = list_tasks(cluster.address, filters=[("name", "=", "ReadParts")], limit=10_000)
-    training = {read.job_id for read in reads}
+    reads = [task for task in cluster.state("tasks") if task["name"] == "ReadParts"]
+    training = {read["job_id"] for read in reads}
     assert len(training) == 1, "preprocess and predict read in tasks of other names"
-    workers = list_actors(cluster.address, filters=[("job_id", "=", training.pop())], limit=10_000)
-    nodes = {worker.node_id for worker in workers if "RayTrainWorker" in worker.class_name}
-    assert {read.node_id for read in reads} - nodes, f"only {nodes} read, where the worker was"
+    workers = [actor for actor in cluster.state("actors") if "RayTrainWorker" in actor["class_name"]]
+    nodes = {worker["node_id"] for worker in workers if worker["job_id"] in training}
+    assert {read["node_id"] for read in reads} - nodes, f"only {nodes} read, where the worker was"
 
 
 def _run(cluster: TwoNodes, root: Root, folder: Path, recipe: Sequence[str] = _RECIPE) -> Run:
