@@ -1,6 +1,6 @@
 """What each change to a tutorial's feeding buys: `python -m tests.benchmarks.ray_feeding --source FOLDER`.
 
-The ways of `docs/from-ray-tutorials.md` by turns, each over the same rows without a model, beside `loader=ray-data`.
+The ways of `docs/from-ray-tutorials.md` and all loaders by turns, each over the same rows without a model.
 """
 
 import argparse
@@ -56,8 +56,12 @@ def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
     shards = RankShards(uri, {"train": train})
     rows = RayDataRows(shards.configure(shards.datasets(), 1)[0], shape=_SHAPE, device=CPU, prefetch_batches=1)
     recipe = recipes.load("mnist-resnet18")
-    place: Any = {"rank": 0, "world_size": 1, "device": CPU, "prepare": None, "rows": rows}
-    ours = loaders.make_loader(recipe, uri, made, kind="ray-data", **place)
+    place: Any = {"rank": 0, "world_size": 1, "device": CPU, "prepare": iter}
+
+    def loader(kind: str) -> Pass:
+        place["rows"] = rows if kind == "ray-data" else None
+        made_loader = loaders.make_loader(recipe, uri, made, kind=kind, **place)
+        return lambda: (labels for _, labels in made_loader.train_batches(epoch=1, batch_size=_BATCH))
 
     def torch_batches(dataset: Any, **how: Any) -> Pass:
         def labels() -> Iterator[Any]:
@@ -75,9 +79,10 @@ def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
         "shuffled: `local_shuffle_buffer_size=32768`": torch_batches(
             checked, collate_fn=Uint8(), local_shuffle_buffer_size=32_768, local_shuffle_seed=0
         ),
-        "shuffled: windows, as `loader=ray-data` does": lambda: (
-            labels for _, labels in ours.train_batches(epoch=1, batch_size=_BATCH)
-        ),
+        "shuffled: windows, `loader=ray-data`": loader("ray-data"),
+        "without Ray Data: `loader=streaming`": loader("streaming"),
+        "without Ray Data: `loader=dataloader`": loader("dataloader"),
+        "without Ray Data: `loader=resident`": loader("resident"),
     }
 
 
