@@ -16,8 +16,8 @@ class RayDataRows:
     """The rows of this rank's shards, read by Ray Data's tasks anywhere in the cluster.
 
     Every call of `windows` runs the reading anew; Ray Data copies the next `prefetch_batches` windows to the device
-    meanwhile. Batches are asked for a window at a time and shuffled by the loader, as those of `streaming` are: the order
-    of `local_shuffle_buffer_size` depends on how blocks are cut.
+    meanwhile. The loader shuffles each window, as it does for `streaming`: the order that `local_shuffle_buffer_size`
+    gives depends on how blocks are cut.
     """
 
     def __init__(
