@@ -20,7 +20,7 @@ def row(epoch: int, seconds: float, *, data: float = 0.0, checkpoint: float = 0.
 def test_first_epoch_that_waited_too_long_is_named_with_what_helps_once_for_each_kind() -> None:
     history = [row(1, 100, data=4), row(2, 100, data=12, checkpoint=6), row(3, 100, data=90, checkpoint=90)]
     data, checkpoints = wait_hints(history)
-    assert data[0] == 2 and data[1].startswith("waiting for data took 12 % of epoch 2: --set loader=resident")
+    assert data[0] == 2 and data[1].startswith("waiting for data took 12 % of epoch 2: try --set loader=resident")
     assert checkpoints[0] == 2 and checkpoints[1].startswith("waiting for checkpoints took 6 % of epoch 2: storage")
 
 
