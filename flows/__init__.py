@@ -1,4 +1,4 @@
-"""What runs, in order: the flows and their command lines."""
+"""The flows, their command lines, and the Prefect servers that run them."""
 
 PROJECT = "mnist-pipeline"
-"""Marks what is ours on a Prefect server: the tag of deployments and runs, the beginning of automations' names."""
+"""Marks this project's objects on a Prefect server: tag of deployments and runs, prefix of automation names."""

@@ -1,4 +1,4 @@
-"""The flow "mnist" and its siblings: from images to a promoted model and its report. As a script, the command line."""
+"""The flow `mnist` and its siblings, from images to a promoted model and its report; also their command line."""
 
 import sys
 from pathlib import Path
@@ -7,80 +7,100 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from an
 
 if __name__ == "__main__":
     try:
-        from flows.cli import main  # checks the command line before anything slow is imported
+        from flows.cli.main import main  # checks the command line before anything slow is imported
     except ModuleNotFoundError as error:
         raise SystemExit(f"error: {error.name} is not installed: `make install`, then `. .venv/bin/activate`") from None
 
-    raise SystemExit(main())
+    def imported(request: dict[str, object]) -> object:
+        """Return the flow as imported by name, because Prefect records the name of its module."""
+        from flows import pipeline
 
-from typing import Annotated, Any
+        return pipeline.flow_of(request)
+
+    raise SystemExit(main(imported))
+
+from typing import Any
 
 from prefect import flow
-from pydantic import Field
 
-from tasks import plan as planning
-from tasks.cluster import session
+from flows.server.flow_runs import begun, end_task_runs
+from tasks.cluster.session import session
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
-from tasks.learning import recipes
+from tasks.learning import datasets, recipes
 from tasks.learning.sources import mirror_address
-from tasks.options import as_json
+from tasks.orchestration.prefect_options import flow_options
+from tasks.orchestration.stage import collected, using
+from tasks.orchestration.summary import outcome, summarize
+from tasks.planning import make_plan
+from tasks.planning.deployment_parameters import Limit, Name, Patience, RecipeName, Settings, Workers
 from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote
 from tasks.report import report
-from tasks.stage import collected
-from tasks.summary import outcome, summarize
 from tasks.train import train
 
-_RecipeName = Annotated[
-    str, Field(json_schema_extra={"anyOf": [{"enum": recipes.known()}, {"pattern": r"\.py:[A-Za-z_][A-Za-z0-9_]*$"}]})
-]
 
-
-@flow(name="mnist", **as_json)
+@flow(name="mnist", on_crashed=[end_task_runs], **flow_options)
 def mnist(
-    recipe: _RecipeName = "mnist-resnet18",
+    recipe: RecipeName = "mnist-resnet18",
     storage: str | None = None,
     source: list[str] | None = None,
     data: str | None = None,
-    workers: int | str | None = None,
-    settings: dict[str, Any] | None = None,
+    workers: Workers = None,
+    settings: Settings = None,
+    championship: Name = None,
+    judge_only: bool = False,
     refresh: bool = False,
-    deadline_minutes: float = 24 * 60,
-    stall_minutes: float = 10,
-    patience_minutes: float = 10,
+    deadline_minutes: Limit = 24 * 60,
+    stall_minutes: Limit = 10,
+    patience_minutes: Patience = 10,
+    accept_mixed_numerics: bool = False,
 ) -> Any:
-    """Train a model, evaluate it and promote it if it is better; what is done already is found, not redone.
+    """Train a model, evaluate it and promote it if it passes the gate; existing results are reused.
 
     Args:
-        recipe: What to train on what, such as mnist-resnet18, or path.py:function on the worker.
-        storage: Where all results lie: a folder or s3://bucket/prefix; empty: the worker's $PIPELINE_STORAGE or ./data.
+        recipe: The model and data set to train, such as mnist-resnet18, or path.py:function on the worker.
+        storage: Storage root for all results: a folder or s3://bucket/prefix; empty: the worker's $PIPELINE_STORAGE or
+            ./data.
         source: Mirrors to try before the data set's own: http(s) addresses or folders.
-        data: A folder or s3://bucket/prefix of images (train/<class>/*.png, ...) or of Parquet, or the URI of a raw
-            dataset that is there already; empty: download the recipe's.
-        workers: Training workers; empty: as many as there are GPUs, else one; 0: the flow's own process, without Ray;
-            MIN:MAX: as many as the cluster has at the time.
+        data: A folder or s3://bucket/prefix of images (`train/<class>/*.png` and `test/<class>/*.png`, or only
+            `<class>/*.png`) or of Parquet, or the URI of an existing raw dataset; empty: download the recipe's data
+            set.
+        workers: Number of training workers; empty: one per GPU, or one without GPUs; 0: the flow's own process,
+            without Ray; MIN:MAX: elastic, as many as the cluster has.
         settings: Fields of the recipe to change, such as {"epochs": 5}.
-        refresh: Do everything again, even if its result is there.
-        deadline_minutes: After how long one stage is given up.
-        stall_minutes: After how long without progress a training worker is started again.
-        patience_minutes: For how long mirrors are tried again while none of them can be reached.
+        championship: The championship to compete in; empty: named after the data set, or after the location of your
+            own data.
+        judge_only: Record the decision, but keep the current champion in any case, as a backfill does.
+        refresh: Recompute everything, even if results exist.
+        deadline_minutes: Abort a stage that takes longer.
+        stall_minutes: Restart a training worker that makes no progress for this long.
+        patience_minutes: How long to retry if no mirror can be reached.
+        accept_mixed_numerics: Resume work that an interrupted run did with another version of torch or on another kind
+            of machine; otherwise that stage restarts.
     """
-    plan = planning.make(
-        storage=storage or planning.default_storage(),
-        recipe=recipes.override(recipes.load(recipe), settings or {}),
-        workers=workers,
-        data=data,
-        refresh=refresh,
-        deadline_minutes=deadline_minutes,
-        stall_minutes=stall_minutes,
-        patience_minutes=patience_minutes,
-    )
-    sources = [mirror_address(one) for one in source or []]
-    wanted = plan.needs_ray()
-    with collected() as stages, session(plan.root, wanted=wanted, workers=workers, needs=plan.needs) as cluster:
+    with begun():
+        plan = make_plan.make(
+            storage=storage or make_plan.default_storage(),
+            recipe=recipes.override(recipes.load(recipe), settings or {}),
+            workers=workers,
+            data=data,
+            championship=championship,
+            judge_only=judge_only,
+            refresh=refresh,
+            deadline_minutes=deadline_minutes,
+            stall_minutes=stall_minutes,
+            patience_minutes=patience_minutes,
+            accept_mixed_numerics=accept_mixed_numerics,
+        )
+        sources = [mirror_address(one) for one in source or []]
+    with (
+        collected() as stages,
+        using(plan.root, plan.uses()),
+        session(plan.root, wanted=plan.needs_ray(), workers=workers, needs=plan.needs) as cluster,
+    ):
         files = download(plan, sources)
         raw = ingest(files, plan, cluster)
         prepared = preprocess(raw, plan, cluster)
@@ -89,10 +109,17 @@ def mnist(
         evaluation = evaluate(predictions, plan)
         decision = promote(checkpoint, evaluation, plan, cluster)
         page = report(checkpoint, predictions, evaluation, decision, plan)
-    return outcome(summarize(plan, files, stages, decision, page))
+        return outcome(summarize(plan, files, stages, decision, page))
 
 
-# The same flow under the name of another data set, so that each has its own runs and deployments.
+# The same flow under one name per data set, so that each data set has its own runs and deployments.
 fashion_mnist = mnist.with_options(name="fashion-mnist")
 cifar10 = mnist.with_options(name="cifar10")
 images = mnist.with_options(name="images")
+
+
+def flow_of(request: dict[str, Any]) -> Any:
+    """Return the flow named after the data set of `request`, the parameters of a run."""
+    data = request["settings"].get("data") or recipes.load(request["recipe"]).data
+    siblings = {"fashion-mnist": fashion_mnist, "cifar10": cifar10, datasets.OWN: images}
+    return siblings.get(data, mnist)

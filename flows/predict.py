@@ -1,4 +1,4 @@
-"""Batch prediction on its own: a model (or the champion) and a dataset in, predictions out."""
+"""The flow for batch prediction: apply a model, or the champion, to a dataset; also its command line."""
 
 import sys
 from pathlib import Path
@@ -7,52 +7,75 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from an
 
 if __name__ == "__main__":
     try:
-        from flows.cli import main_predict  # checks the command line before anything slow is imported
+        from flows.cli.main import main_predict  # checks the command line before anything slow is imported
     except ModuleNotFoundError as error:
         raise SystemExit(f"error: {error.name} is not installed: `make install`, then `. .venv/bin/activate`") from None
 
-    raise SystemExit(main_predict())
+    def imported(request: dict[str, object]) -> object:
+        """Return the flow as imported by name, because Prefect records the name of its module."""
+        from flows.predict import predict
+
+        return predict
+
+    raise SystemExit(main_predict(imported))
 
 from typing import Any
 
 from prefect import flow
 
-from tasks import batch
-from tasks.cluster import session
-from tasks.options import as_json
-from tasks.plan import default_storage
+from flows.server.flow_runs import begun, end_task_runs
+from tasks.cluster.session import session
+from tasks.ingest import ingest_pictures
+from tasks.orchestration.prefect_options import flow_options
+from tasks.orchestration.stage import collected, using
+from tasks.orchestration.summary import outcome, summarize_prediction
+from tasks.planning import predict_request
+from tasks.planning.deployment_parameters import Limit, NumWorkers
+from tasks.planning.make_plan import default_storage
 from tasks.predict import predict_batch
-from tasks.stage import collected
-from tasks.summary import outcome
 
 
-@flow(name="predict", **as_json)
+@flow(name="predict", on_crashed=[end_task_runs], **flow_options)
 def predict(
     dataset: str,
     model: str = "champion",
     storage: str | None = None,
     split: str | None = None,
-    workers: int | str | None = None,
-    deadline_minutes: float = 24 * 60,
+    workers: NumWorkers = None,
+    deadline_minutes: Limit = 24 * 60,
+    accept_mixed_numerics: bool = False,
 ) -> Any:
-    """Predict every row of a dataset, labels or not, exactly once; predictions that are there already are found.
+    """Predict every row of a dataset, or every picture of a folder, exactly once; existing predictions are reused.
 
     Args:
-        dataset: URI of a dataset, raw or prepared.
-        model: URI of a checkpoint, or champion: the one in charge of the dataset's data set (champion:NAME of another).
-        storage: Where the registry and the results lie; empty: the worker's $PIPELINE_STORAGE or ./data.
-        split: Only this split; empty: all.
-        workers: Processes that predict; empty: as many as there are GPUs, else one; 0: the flow's own, without Ray.
-        deadline_minutes: After how long it is given up.
+        dataset: URI of a dataset, raw or prepared; or new pictures: a flat or nested folder, a file, or
+            s3://bucket/prefix, with images or Parquet, with or without labels. They are resized as in training.
+        model: URI of a checkpoint, or champion: that of the dataset's data set (champion:NAME: that of another
+            championship); for new pictures that of their folder, or the only champion if there is just one.
+        storage: Storage root with the registry and the results; empty: the worker's $PIPELINE_STORAGE or ./data.
+        split: Only this split of a dataset; empty: all.
+        workers: Number of processes that predict; empty: one per GPU, or one without GPUs; 0: the flow's own process,
+            without Ray.
+        deadline_minutes: Abort if the prediction takes longer.
+        accept_mixed_numerics: Reuse parts that an interrupted run predicted with another version of torch or on another
+            kind of machine; otherwise they are predicted again.
     """
-    request = batch.resolve(
-        storage=storage or default_storage(),
-        model=model,
-        dataset=dataset,
-        split=split,
-        workers=workers,
-        deadline_minutes=deadline_minutes,
-    )
-    with collected() as stages, session(request.root, wanted=not request.is_done(), workers=workers) as cluster:
+    with begun():
+        request = predict_request.resolve(
+            storage=storage or default_storage(),
+            model=model,
+            dataset=dataset,
+            split=split,
+            workers=workers,
+            deadline_minutes=deadline_minutes,
+            accept_mixed_numerics=accept_mixed_numerics,
+        )
+    with (
+        collected() as stages,
+        using(request.root, [request.checkpoint, request.dataset]),
+        session(request.root, wanted=not request.is_done(), workers=workers) as cluster,
+    ):
+        if request.pictures:
+            ingest_pictures(request.pictures, request, cluster)
         predictions = predict_batch(request, cluster)
-    return outcome(batch.summarize(request, predictions, stages))
+        return outcome(summarize_prediction(request, predictions, stages))

@@ -1,4 +1,4 @@
-"""URIs, immutable datasets and the registry of champions, on a local disk or S3 alike.
+"""URIs, immutable datasets and the registry of champions, on a local disk or on S3.
 
-Knows nothing of Ray, torch or Prefect.
+This package does not import Ray, torch or Prefect.
 """

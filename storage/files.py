@@ -1,7 +1,7 @@
-"""Verbs over single files, with the same guarantees on a local disk and on S3.
+"""Operations on single files, with the same guarantees on a local disk and on S3.
 
-What is written is whole or absent, never torn. On a disk a file is written beside its place, flushed, and moved or
-linked there; S3 does as much by itself.
+A written file is complete or absent, never partial. On a disk, a file is written to a temporary path in its folder,
+flushed, and then renamed or linked; S3 gives this guarantee itself.
 """
 
 import contextlib
@@ -12,40 +12,39 @@ import os
 import shutil
 import stat
 import tempfile
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from storage import s3
-from storage.hooks import reached
-from storage.uri import URI, Root, masked
+from storage.failpoints import failpoint
+from storage.uri import URI
 
 _S3_CLIENTS = ("aiobotocore", "aiohttp", "botocore")
-"""Packages below s3fs whose errors may come through."""
+"""Packages used by s3fs whose errors it may pass on."""
 
 
 class DiskFull(OSError):
-    """There is no space left for what is to be written; what was there before stays as it was."""
+    """No space is left for a write; the existing files are unchanged."""
 
     permanent = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One file as a listing shows it."""
+    """One file of a listing."""
 
     path: str
-    """Relative to the folder that was listed."""
+    """Path relative to the listed folder."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     modified: float
-    """When it was last written: seconds since 1970 by the storage's clock."""
+    """Time of the last write: seconds since 1970 by the storage's clock."""
     etag: str | None = None
-    """S3's name for its content; none on a disk."""
+    """ETag of the content on S3; none on a disk."""
 
 
 def read(uri: URI) -> bytes:
-    """The whole file, from one version of it; raises `FileNotFoundError`."""
+    """Read a whole file, all from one version of it; raises `FileNotFoundError`."""
     with _absence_told(uri):
         if not uri.is_s3:
             return Path(uri).read_bytes()
@@ -53,13 +52,13 @@ def read(uri: URI) -> bytes:
 
 
 def read_version(uri: URI, etag: str) -> bytes | None:
-    """The whole file on S3 if its content is still the one that S3 calls `etag`, else none."""
+    """Read a whole file from S3 if its ETag is still `etag`; return none if not."""
     with _absence_told(uri):
         return s3.read_version(uri, etag)
 
 
 def size(uri: URI) -> int:
-    """Size in bytes; raises `FileNotFoundError`, also for a folder."""
+    """Return a file's size in bytes; raises `FileNotFoundError`, also for a folder."""
     with _absence_told(uri):
         if uri.is_s3:
             return s3.size(uri)
@@ -69,8 +68,19 @@ def size(uri: URI) -> int:
         return found.st_size
 
 
+def entry(uri: URI) -> Entry:
+    """Return one file as a listing of its folder does; raises `FileNotFoundError`, also for a folder."""
+    with _absence_told(uri):
+        if uri.is_s3:
+            return _entry(uri.name, *s3.described(uri))
+        found = os.stat(uri)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError
+        return Entry(path=uri.name, size=found.st_size, modified=found.st_mtime)
+
+
 def exists(uri: URI) -> bool:
-    """Whether there is a file at `uri`."""
+    """Return whether there is a file at `uri`."""
     try:
         size(uri)
     except FileNotFoundError:
@@ -79,26 +89,26 @@ def exists(uri: URI) -> bool:
 
 
 def create(uri: URI, content: bytes) -> None:
-    """Write `content` where nothing is; of several writers at once exactly one succeeds.
+    """Create a file with `content`; of several writers at once exactly one succeeds.
 
-    Raises `FileExistsError` when something is there already, `DiskFull` when there is no space. A write whose reply was
-    lost is known again by its content.
+    Raises `FileExistsError` if the file exists, `DiskFull` if there is no space. If the reply to a write is lost, the
+    writer still learns whether the file is its own, even if another writer wrote the same content.
     """
     _publish(uri, content, on_s3=s3.create, on_disk=os.link)
 
 
 def replace(uri: URI, content: bytes) -> None:
-    """Write `content`, in place of what is there; readers see the old bytes or the new ones.
+    """Write `content`, replacing any existing file in one step: readers see the old bytes or the new ones.
 
-    Raises `DiskFull` when there is no space; what was there stays.
+    Raises `DiskFull` if there is no space; the old file then stays.
     """
     _publish(uri, content, on_s3=s3.replace, on_disk=os.replace)
 
 
 def children(uri: URI) -> list[str]:
-    """Sorted names of the files and folders directly below `uri`, none when there is nothing.
+    """Return the sorted names of the files and folders directly below `uri`; empty if nothing is there.
 
-    A folder whose files were removed may still be among them.
+    They may include an empty folder whose files were deleted.
     """
     try:
         names = s3.names(uri) if uri.is_s3 else set(os.listdir(uri))
@@ -107,18 +117,20 @@ def children(uri: URI) -> list[str]:
     return sorted(name for name in names if name and not name.startswith(".tmp-"))
 
 
-def walk(uri: URI) -> list[Entry]:
-    """Every file below `uri` at any depth, sorted by path, none when there is nothing.
+def walk(uri: URI, *, unnamed: list[str] | None = None) -> list[Entry]:
+    """Return every file below `uri` at any depth, sorted by path; empty if nothing is there.
 
-    Also those that `children` leaves out. A link to a folder is listed and not followed; S3 keys that no URI can name,
-    such as `a//b`, are left out. Raises `PermissionError` for a folder that cannot be looked into.
+    Temporary files, which `children` leaves out, are included. A link to a folder is listed, not followed. S3 keys that
+    no URI can express, such as `a//b`, are left out and appended to `unnamed` if given. Raises `PermissionError` for a
+    folder that cannot be listed.
     """
-    found = itertools.starmap(_entry, s3.walk(uri)) if uri.is_s3 else _walk_on_disk(uri)
+    keys: list[str] = [] if unnamed is None else unnamed
+    found = itertools.starmap(_entry, s3.walk(uri, unnamed=keys)) if uri.is_s3 else _walk_on_disk(uri)
     return sorted(found, key=lambda entry: entry.path)
 
 
 def remove(uri: URI) -> None:
-    """Remove everything at and below `uri`, if there is anything."""
+    """Delete everything at and below `uri`, if there is anything."""
     if uri.is_s3:
         s3.remove(uri)
         return
@@ -129,108 +141,47 @@ def remove(uri: URI) -> None:
             os.unlink(uri)
 
 
-def check_readable(uri: URI, *, option: str = "--storage") -> None:
-    """Return when there is a file below `uri`, or a folder on a disk; writes nothing.
-
-    Raises `FileNotFoundError` when there is nothing, and `ValueError` naming `option`, what is wrong and what to do
-    when that cannot be known, within 10 s when nobody answers.
-    """
-    with _told(uri, option=option, verb="read"):
-        if _has_content(uri):
-            return
-    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(uri))
-
-
-def check_writable(root: Root) -> None:
-    """Return when files can be created below `root`, and only once; nothing but the folder itself stays.
-
-    Raises `ValueError` naming `--storage`, what is wrong and what to do, within 10 s when nobody answers.
-    """
-    with _told(root, option="--storage", verb="write to"):
-        if root.is_s3:
-            s3.check_bucket(root)
-        else:
-            os.makedirs(root, exist_ok=True)
-        if _refuses_to_overwrite(root):
-            return
-    reason, advice = "it lets a file be created twice", "choose a storage with conditional writes (If-None-Match)"
-    raise ValueError(f"--storage: cannot write to {root}: {reason}; {advice}")
-
-
 def check_space(uri: URI, *, needed: int) -> None:
-    """Return when `needed` bytes can be written below `uri`, as far as that is known: S3 does not tell.
+    """Check that `needed` bytes fit below `uri`; always passes on S3, which does not report its free space.
 
-    Raises `DiskFull`, before a long write rather than in the middle of it.
+    Raises `DiskFull`, so that a long write fails before it starts rather than in the middle.
     """
     if not uri.is_s3 and free_bytes(uri) < needed:
         raise _disk_full(uri, needed=needed)
 
 
 def free_bytes(folder: str) -> int:
-    """What can still be written to the disk of `folder`, which need not be there yet."""
+    """Return the free bytes on the disk of `folder`, which need not exist yet."""
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
     return shutil.disk_usage(folder).free
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether `error` is how a file system says that it has no space left, or this user none."""
+    """Return whether `error` says that the disk is full or that the user's quota is used up."""
     return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))
 
 
 def is_trouble(error: Exception) -> bool:
-    """Whether `error` is how a storage says that it cannot be reached or refuses, rather than a fault of ours."""
-    # botocore has many that are no OSError: no credentials, no endpoint, no region.
+    """Return whether `error` comes from the storage (unreachable, access refused) rather than from a bug."""
+    # Many botocore errors are not OSErrors: no credentials, no endpoint, no region.
     return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _S3_CLIENTS
 
 
 def _disk_full(folder: str, *, needed: int) -> DiskFull:
     return DiskFull(
-        f"the disk of {folder} is full: {needed / 1e6:,.1f} MB are needed and {free_bytes(folder) / 1e6:,.1f} MB free; "
-        "make room (python -m storage gc), then give the same command again"
+        f"the disk of {folder} is full: {needed / 1e6:,.1f} MB are needed and {free_bytes(folder) / 1e6:,.1f} MB "
+        "free; make room, for example with python -m storage gc, then run the same command again"
     )
 
 
-@contextlib.contextmanager
-def _told(uri: URI, *, option: str, verb: str) -> Iterator[None]:
-    """Every way in which `uri` cannot be reached becomes one `ValueError` that names `option` and what to do."""
-    advice = "check AWS_ENDPOINT_URL and the AWS_* variables" if uri.is_s3 else "choose another folder"
-    try:
-        yield
-        return
-    except OSError as error:
-        reason = error.strerror or str(error)
-        if uri.is_s3 and isinstance(error, FileNotFoundError):
-            reason, advice = "its bucket does not exist", "create it or name another"
-        elif uri.is_s3 and isinstance(error, PermissionError):
-            reason = "access is refused"
-    except Exception as error:
-        if not uri.is_s3 or not (isinstance(error, ValueError) or is_trouble(error)):
-            raise
-        reason = " ".join(str(error).split())
-    raise ValueError(f"{option}: cannot {verb} {uri}: {masked(reason)}; {advice}")
-
-
-def _has_content(uri: URI) -> bool:
+def has_content(uri: URI) -> bool:
     if uri.is_s3:
         return s3.has_content(uri)
     try:
         return bool(os.listdir(uri))
     except FileNotFoundError:
         return False
-
-
-def _refuses_to_overwrite(root: Root) -> bool:
-    """Whether a second `create` of one file is refused, as every commit relies on."""
-    probe = root.child(f"_probe-{uuid.uuid4().hex}")
-    create(probe, b"first")
-    try:
-        create(probe, b"second")
-    except FileExistsError:
-        return True
-    finally:
-        remove(probe)
-    return False
 
 
 def _entry(path: str, size: int, modified: float, etag: str) -> Entry:
@@ -249,14 +200,14 @@ def _walk_on_disk(folder: URI) -> Iterator[Entry]:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 found = os.lstat(path)
                 if name not in links and stat.S_ISLNK(found.st_mode):
-                    with contextlib.suppress(OSError):  # a link to nowhere is its own size
+                    with contextlib.suppress(OSError):  # a broken link counts with its own size
                         found = os.stat(path)
                 yield Entry(path=os.path.relpath(path, folder), size=found.st_size, modified=found.st_mtime)
 
 
 @contextlib.contextmanager
 def _absence_told(uri: URI) -> Iterator[None]:
-    """Every way in which no file is at `uri` becomes one `FileNotFoundError` that names it."""
+    """Turn every error that means "no file at `uri`" into one `FileNotFoundError` that names it."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -265,12 +216,12 @@ def _absence_told(uri: URI) -> Iterator[None]:
 
 @contextlib.contextmanager
 def beside(uri: URI, *, needed: int) -> Iterator[Path]:
-    """A fresh path in the folder of `uri` on a disk, removed at the end if it is still there; raises `DiskFull`."""
+    """Create a temporary file in the local folder of `uri`; delete it at the end if still there. Raises `DiskFull`."""
     folder = Path(uri).parent
     try:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:  # not to be taken for a file at `uri`
+        except FileExistsError:  # the caller would read it as "`uri` exists"
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
         handle, name = tempfile.mkstemp(dir=folder, prefix=".tmp-")
         os.close(handle)
@@ -288,22 +239,22 @@ def beside(uri: URI, *, needed: int) -> Iterator[Path]:
 def _publish(
     uri: URI, content: bytes, *, on_s3: Callable[[URI, bytes], None], on_disk: Callable[[Path, URI], None]
 ) -> None:
-    """Make `uri` hold `content` in one step: a request on S3, on a disk a link to what was flushed beside it."""
+    """Write `content` to `uri` in one step: one request on S3; on a disk, `on_disk` of a flushed temporary file."""
     if uri.is_s3:
-        reached("write", uri)
+        failpoint("write", uri)
         on_s3(uri, content)
     else:
         with beside(uri, needed=len(content)) as temporary:
             temporary.write_bytes(content)
-            reached("write", uri)
+            failpoint("write", uri)
             flush(temporary)
             on_disk(temporary, uri)
         flush(Path(uri).parent)
-    reached("written", uri)
+    failpoint("written", uri)
 
 
 def flush(path: Path) -> None:
-    """Make what was written to `path` (a file or a folder) survive a power cut."""
+    """Flush the file or folder `path` to disk, so that it survives a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

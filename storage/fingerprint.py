@@ -1,17 +1,17 @@
-"""Fingerprints: short digests of everything that decides the bytes of a result."""
+"""Fingerprints: short digests of everything that determines the bytes of a result."""
 
 import hashlib
 import json
 from typing import Any
 
 LENGTH = 12
-"""Hexadecimal digits: 48 bits, a collision is not to be expected below millions of results in one root."""
+"""Hexadecimal digits: 48 bits, so a collision is unlikely until one root holds millions of results."""
 
 
 def fingerprint(stage: str, *, version: int, parents: list[str], parameters: dict[str, Any]) -> str:
-    """The same digest for the same stage, version, parents' fingerprints and parameters, on every machine.
+    """Hash a stage, its version, the parents' fingerprints and `parameters` (JSON values).
 
-    `parameters` are JSON values.
+    Equal arguments give the same digest on every machine.
     """
     made_from = {"stage": stage, "version": version, "parents": parents, "parameters": parameters}
     canonical = json.dumps(made_from, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -1,103 +1,57 @@
-"""Leases: who works on a target for long, so that a second run waits for the first one's result.
+"""Leases: which process works on a target, so that a second run waits for the first one's result.
 
-A lease is a courtesy; safety rests elsewhere: a commit is won by one, and each attempt has files of its own. Two that
-both believe they hold a lease waste work and harm nothing, so wall clocks are good enough. A lease is over when the
-*reader's* clock has passed its `expires`. A reader whose clock is ahead of the holder's takes over that much too early,
-if it is ahead by more than the three quarters of a lease that are always left; one whose clock is behind waits that
-much longer.
+Leases only save work. Safety does not depend on them: only one commit wins, and each attempt writes its own files. Two
+processes that both believe they hold a lease waste work but do no harm, so wall clocks are good enough. A lease ends
+when the *reader's* clock has passed its `expires`. At least three quarters of a lease are always left, so a reader
+whose clock is ahead takes over too early only if it is ahead by more than that; a reader whose clock is behind waits
+that much longer.
 
-The lease on a target is the newest file in `<root>/leases/<target's name>/`: `000001.json`, `000002.json`, ... Taking
-it is creating the next number, which one alone can do; from then on only that one writes that file. The newest file
-stays, released or not, so that numbers only grow; whoever takes the lease removes the older ones. What a frozen or slow
-process still does to an older number therefore changes nothing: overwriting it is not seen, and who created it anew
-finds the newer one by looking once more.
+The lease on a target is the newest file in `<root>/leases/<target's name>/`: `000001.json`, `000002.json`, ... A
+process takes the lease by creating the next number, which succeeds for only one; only the holder then writes that file.
+The newest file stays, released or not, so that numbers only grow; the next holder deletes the older ones. A frozen or
+slow process can therefore do no harm through an older number: if it overwrites the file, nobody reads it; if it creates
+the file again, it lists the folder once more and finds the newer number.
 """
 
 import contextlib
-import dataclasses
-import datetime
 import logging
 import math
-import re
 import sys
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
-
-from storage import files
+from storage import files, lease_records
+from storage.lease_records import Holder, Record
 from storage.process import Process
-from storage.uri import URI, Root, masked
+from storage.uri import URI, Root, redact
 
-_NAME = re.compile(r"([0-9]{6,})\.json")
 _BEATS = 4
-"""How often a lease is renewed in the time that it lasts."""
+"""Renewals per duration of a lease."""
 _POLL_S = 1.0
-"""How long a waiting run pauses at first before it looks again."""
+"""First pause of a waiting run between two looks at the lease."""
 _POLL_GROWTH = 1.2
-"""How much longer each pause is than the one before."""
+"""Factor by which each pause is longer than the one before."""
 _LONGEST_POLL_S = 10.0
-"""Where the growth ends."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Holder:
-    """Who holds a lease, as others see it."""
-
-    owner: str
-    """What the holder calls itself, such as the id of its Ray job."""
-    host: str
-    """Where it runs."""
-    expires: datetime.datetime
-    """When the lease is over unless it is renewed; UTC."""
+"""Longest pause."""
 
 
 class Held(RuntimeError):
-    """Somebody else holds the lease."""
+    """Another process holds the lease."""
 
     def __init__(self, target: URI, holder: Holder) -> None:
-        super().__init__(target, holder)  # both, or it could not be pickled
+        super().__init__(target, holder)  # pickling needs both
         self.target = target
         self.holder = holder
 
     def __str__(self) -> str:
         until = f"{self.holder.expires:%Y-%m-%d %H:%M:%S} UTC"
-        return f"{self.target} is held by {self.holder.owner} on {self.holder.host} until {until} or longer"
-
-
-class Record(BaseModel):
-    """What the file of a lease says."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    target: str
-    """What is worked on."""
-    generation: int = Field(ge=1)
-    """Number of the file."""
-    token: str
-    """Random, so that a taker whose reply was lost knows its own file again."""
-    owner: str
-    """See `Holder`."""
-    process: Process
-    """The process that holds the lease."""
-    expires: AwareDatetime
-    """See `Holder`."""
-    released: bool = False
-    """Whether the holder gave it back."""
-
-    def is_live(self) -> bool:
-        """Whether it keeps others from taking the lease, by the clock of this process."""
-        return not self.released and _now() < self.expires and not self.process.has_ended()
-
-    def holder(self) -> Holder:
-        """What others should know of it."""
-        return Holder(owner=self.owner, host=self.process.host, expires=self.expires.astimezone(datetime.UTC))
+        return f"{self.target} is leased by {self.holder.owner} on {self.holder.host} until at least {until}"
 
 
 class Lease:
-    """A lease that was taken, made by `take`; its methods may be called from several threads."""
+    """Lease that this process took with `take`; its methods are thread-safe."""
 
     def __init__(self, folder: URI, record: Record, *, ttl_s: float) -> None:
         self.target = URI(record.target)
@@ -111,45 +65,45 @@ class Lease:
 
     @property
     def lost(self) -> bool:
-        """Whether the latest renewal found that somebody else took it; once true, it stays so."""
+        """True once a renewal found that another process took the lease; never false again."""
         return self._lost
 
     def renew(self) -> bool:
-        """Hold it for another `ttl_s` from now; false when it is lost or released, and then nothing is written.
+        """Extend the lease to `ttl_s` from now; return false, without writing, if it is lost or released.
 
-        Raises what the storage raises: whether it is still held is then not known, and the next renewal tells.
+        Errors of the storage pass through: the lease may then still be held, which the next renewal finds out.
         """
         return self._replace(released=False)
 
     def release(self) -> None:
-        """Let others take it at once; does nothing when it is lost or released already."""
+        """Release the lease, so that others can take it at once; do nothing if it is lost or released."""
         self._replace(released=True)
 
     def _replace(self, *, released: bool) -> bool:
         with self._writing:
             if self._lost or self._record.released:
                 return False
-            # Not only a newer one: our own is gone when somebody emptied the folder.
-            if _newest_generation(self._folder) != self.generation:
+            # `!=`, not `>`: our own file is missing if somebody emptied the folder.
+            if lease_records.newest_generation(self._folder) != self.generation:
                 self._lost = True
                 return False
-            changes = {"expires": _after(self._ttl_s), "released": released}
+            changes = {"expires": lease_records.after(self._ttl_s), "released": released}
             record = self._record.model_copy(update=changes)
-            files.replace(_place(self._folder, self.generation), _encoded(record))
+            files.replace(lease_records.place(self._folder, self.generation), lease_records.encoded(record))
             self._record = record
             return not released
 
 
 def take(root: Root, target: URI, *, owner: str, ttl_s: float = 60.0) -> Lease:
-    """The lease on `target` for `ttl_s` from now; of several takers at once exactly one gets it.
+    """Take the lease on `target` for `ttl_s` from now; of several processes at once exactly one succeeds.
 
-    It is free when nobody took it, or the last holder released it, let it expire, is a process of this machine that has
-    ended, or left a file that cannot be understood. Raises `Held` when it is not free. Nothing renews it: see `held`.
+    The lease is free if nobody took it, or if its last holder released it, let it expire, is a process of this machine
+    that has ended, or left an unreadable file. Raises `Held` if it is not free. Nothing renews it; `held` does.
     """
     assert ttl_s > 0, ttl_s
-    folder = _folder(root, target)
+    folder = lease_records.folder_of(root, target)
     while True:
-        generation, newest = _newest(folder)
+        generation, newest = lease_records.newest(folder)
         if newest and newest.is_live():
             raise Held(target, newest.holder())
         record = Record(
@@ -158,9 +112,9 @@ def take(root: Root, target: URI, *, owner: str, ttl_s: float = 60.0) -> Lease:
             token=uuid.uuid4().hex,
             owner=owner,
             process=Process.current(),
-            expires=_after(ttl_s),
+            expires=lease_records.after(ttl_s),
         )
-        if _create(folder, record):
+        if lease_records.create(folder, record):
             return Lease(folder, record, ttl_s=ttl_s)
 
 
@@ -175,11 +129,20 @@ def held(
     is_done: Callable[[], bool] = lambda: False,
     on_wait: Callable[[Holder], None] = lambda holder: None,
 ) -> Iterator[Lease | None]:
-    """The lease on `target`, renewed by a thread until the block ends and then released; none once `is_done()`.
+    """Hold the lease on `target` inside the block, renewed by a thread; yield none if `is_done()`.
 
-    While somebody else holds it, this waits: for `wait_s`, then it raises `Held`, or for as long as it takes. `on_wait`
-    is called once, when waiting begins. `is_done` tells whether the result is there and is asked after every look at
-    the lease, also when it was free: the other may have committed and released it a moment ago.
+    Args:
+        root: Storage root.
+        target: URI that the holder works on.
+        owner: Name of the holder, as others are told of it.
+        ttl_s: Seconds after which a lease that was not renewed expires.
+        wait_s: Seconds to wait while another process holds the lease; none: no limit.
+        is_done: Returns whether the result exists. It is called after every look at the lease, even a free one: the
+            other process may have committed and released it a moment ago.
+        on_wait: Called once, when waiting begins.
+
+    Raises:
+        Held: Another process still holds the lease after `wait_s`.
     """
     with contextlib.ExitStack() as stack:
         lease = _taken_or_done(
@@ -194,8 +157,8 @@ def held(
 
 
 def holder(root: Root, target: URI) -> Holder | None:
-    """Who holds a live lease on `target`, none when nobody does; only reads."""
-    _, newest = _newest(_folder(root, target))
+    """Return the holder of a live lease on `target`, or none; never writes."""
+    _, newest = lease_records.newest(lease_records.folder_of(root, target))
     return newest.holder() if newest and newest.is_live() else None
 
 
@@ -206,7 +169,6 @@ def _taken_or_done(
     is_done: Callable[[], bool],
     on_wait: Callable[[Holder], None],
 ) -> Lease | None:
-    """The lease as soon as it is free, none as soon as `is_done()`; raises `Held` after `wait_s`."""
     deadline = math.inf if wait_s is None else time.monotonic() + wait_s
     pause_s = _POLL_S
     is_waiting = False
@@ -236,15 +198,15 @@ def _renewed(lease: Lease, *, every_s: float) -> Iterator[None]:
         yield
     finally:
         ended.set()
-        if not sys.is_finalizing():  # an abandoned block, ended with the interpreter: s3fs would wait for ever
+        if not sys.is_finalizing():  # at interpreter exit s3fs would wait forever
             _release(lease)
 
 
 def _release(lease: Lease) -> None:
     try:
         lease.release()
-    except Exception as error:  # the work is done, and nobody should lose it to a courtesy
-        _warn(lease, "released: it expires by itself", error)
+    except Exception as error:  # the work is done; a failed release must not undo it
+        _warn(lease, "released; it will expire", error)
 
 
 def _renew(lease: Lease, ended: threading.Event, every_s: float) -> None:
@@ -254,81 +216,12 @@ def _renew(lease: Lease, ended: threading.Event, every_s: float) -> None:
             if not lease.renew():
                 return
             has_failed = False
-        except Exception as error:  # whatever it was, the next beat is worth a try
+        except Exception as error:  # the next renewal may succeed, whatever the error
             if not has_failed:
-                _warn(lease, f"renewed: tried again every {every_s:g} s", error)
+                _warn(lease, f"renewed; retrying every {every_s:g} s", error)
             has_failed = True
 
 
 def _warn(lease: Lease, what: str, error: Exception) -> None:
-    reason = masked(" ".join(str(error).split())) or type(error).__name__
+    reason = redact(" ".join(str(error).split())) or type(error).__name__
     logging.getLogger(__name__).warning("the lease on %s could not be %s (%s)", lease.target, what, reason)
-
-
-def _create(folder: URI, record: Record) -> bool:
-    """Whether `record` is now the newest; the older ones are removed then."""
-    place, content = _place(folder, record.generation), _encoded(record)
-    try:
-        files.create(place, content)
-    except FileExistsError:
-        if not _says(place, content):
-            return False
-    numbers = _generations(folder)
-    if any(number > record.generation for number in numbers):  # ours was used and removed before: we were slow
-        return False
-    with contextlib.suppress(OSError):
-        for number in numbers:
-            if number < record.generation:
-                files.remove(_place(folder, number))
-    return True
-
-
-def _says(uri: URI, content: bytes) -> bool:
-    try:
-        return files.read(uri) == content
-    except FileNotFoundError:
-        return False
-
-
-def _newest(folder: URI) -> tuple[int, Record | None]:
-    """The highest generation, 0 when there is none, and what it says, none when it cannot be understood."""
-    generation = _newest_generation(folder)
-    while generation:
-        try:
-            return generation, Record.model_validate_json(files.read(_place(folder, generation)))
-        except ValidationError:
-            return generation, None
-        except FileNotFoundError:  # a newer one was taken, and this one removed
-            found = _newest_generation(folder)
-            if found == generation:
-                return generation, None
-            generation = found
-    return 0, None
-
-
-def _newest_generation(folder: URI) -> int:
-    return max(_generations(folder), default=0)
-
-
-def _generations(folder: URI) -> list[int]:
-    return [int(match[1]) for match in map(_NAME.fullmatch, files.children(folder)) if match]
-
-
-def _folder(root: Root, target: URI) -> URI:
-    return root.child(f"leases/{target.name}")
-
-
-def _place(folder: URI, generation: int) -> URI:
-    return folder.child(f"{generation:06d}.json")
-
-
-def _encoded(record: Record) -> bytes:
-    return record.model_dump_json(indent=1).encode() + b"\n"
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
-
-
-def _after(seconds: float) -> datetime.datetime:
-    return _now() + datetime.timedelta(seconds=seconds)

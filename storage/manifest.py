@@ -1,32 +1,28 @@
-"""Manifests: the list of a dataset's files, written last; until it is there, the dataset does not exist."""
+"""Manifests: a manifest lists a dataset's files and is written last; without it, the dataset does not exist."""
 
-import functools
 import hashlib
-import importlib.metadata
 import json
-import subprocess
-from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from storage import files, streams
-from storage.uri import URI, check_allowed, check_name
+from storage import files, reference, streams
+from storage.uri import URI, Root, check_allowed, check_name
 
-FORMAT: Final = 1
-"""Version of the manifest's own layout."""
-NAME = "_manifest.json"
-"""File name of a manifest, directly below the URI that it makes readable."""
+FORMAT: Final = 2
+"""Version of the manifest's layout; version 1 had URIs in place of `Parent` objects."""
+NAME = reference.MANIFEST
+"""File name of a manifest, directly below the URI that it commits."""
 
 DIGEST_LENGTH = 12
-"""Hexadecimal digits of a file's SHA-256 that stand in its name."""
+"""Number of hexadecimal digits of a file's SHA-256 in its name."""
 
 Kind = Literal["files", "raw", "prepared", "checkpoint", "predictions", "evaluation", "report"]
 
 
 class Damaged(RuntimeError):
-    """Committed files are not what their manifest says."""
+    """Committed files differ from what was committed, or are missing."""
 
     permanent = True
 
@@ -37,13 +33,13 @@ class File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$")
-    """Relative to the URI."""
+    """Path relative to the URI."""
     split: str | None = None
     """`train`, `validation`, `test`, `quarantine`, or none."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     rows: int | None = None
-    """Rows of a table, none for other files."""
+    """Number of rows of a table; none for other files."""
     sha256: str
 
     @field_validator("split")
@@ -52,55 +48,93 @@ class File(BaseModel):
         return None if value is None else check_name(value, field="split")
 
 
+class Parent(BaseModel):
+    """Parent that a result was made from, with digests of the bytes that it had then."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    uri: str
+    """Reference of the parent: relative to the storage root, or a URI if it lies below another root."""
+    digest: str | None
+    """Digest of its manifest; none if an earlier version of this package committed it."""
+    content: str
+    """`Manifest.content` of its manifest."""
+
+
 class Manifest(BaseModel):
-    """What a URI holds and what made it; immutable once committed."""
+    """Content and origin of a committed URI; immutable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    format: Literal[1] = FORMAT
+    format: Literal[1, 2] = FORMAT
     kind: Kind
     fingerprint: str
-    parents: dict[str, str]
-    """URIs of what it was made from, by role."""
+    parents: dict[str, str | Parent]
+    """Parents by role; plain URIs in manifests of earlier versions. The method `parent` returns a parent's URI."""
     parameters: dict[str, Any]
-    """All that decided the bytes beside the parents; what `auto` resolved to stands in `statistics`."""
+    """Everything besides the parents that decided the bytes; what `auto` resolved to is in `statistics`."""
     producer: dict[str, str | None]
     """Versions of the package and its libraries, git commit."""
     files: tuple[File, ...]
     rows: int
-    """Over all files."""
+    """Number of rows over all files."""
     columns: dict[str, Any] = Field(alias="schema")
-    """Columns and their types, and what is known of them, such as class names; empty for files that are no tables."""
+    """Columns with their types and metadata, such as class names; empty if the files are not tables."""
     statistics: dict[str, Any]
-    """Of its kind: class counts, mean and deviation, metrics, seconds taken."""
+    """Statistics that depend on the kind: class counts, mean and standard deviation, metrics, seconds taken."""
+    created: AwareDatetime | None = None
+    """Time of the commit; none in manifests of earlier versions. Not part of `content` or of any fingerprint."""
     digest: str | None = None
-    """SHA-256 of all of the above as `to_json` writes it, without this; none in manifests of earlier versions."""
+    """SHA-256 of all fields above, as `to_json` writes them without this one; none in earlier versions' manifests."""
 
     @field_validator("parents")
     @classmethod
-    def _are_uris(cls, value: dict[str, str]) -> dict[str, str]:
-        return {role: str(URI(parent)) for role, parent in value.items()}
+    def _are_references(cls, value: dict[str, str | Parent]) -> dict[str, str | Parent]:
+        for parent in value.values():
+            reference.resolve(parent if isinstance(parent, str) else parent.uri, root=Root("/"))
+        return {role: str(URI(parent)) if isinstance(parent, str) else parent for role, parent in value.items()}
+
+    @property
+    def content(self) -> str:
+        """SHA-256 of the files' names and digests and of the schema; the same if a result is made again bit for bit."""
+        listed = [(file.path, file.split, file.rows, file.sha256) for file in self.files]
+        return hashlib.sha256(json.dumps([listed, self.columns], sort_keys=True).encode()).hexdigest()
+
+    def parent(self, role: str, *, of: URI) -> URI:
+        """Return the URI of the parent with `role`; `of` is the URI of this manifest. Raises `KeyError`."""
+        named = self.parents[role]
+        if isinstance(named, str):
+            return reference.resolve(named, root=reference.root_of(of), is_moved=True)
+        return reference.resolve(named.uri, root=reference.root_of(of))
+
+    def as_parent(self, uri: URI) -> Parent:
+        """Return the `Parent` that a child of this manifest, read from `uri`, must record."""
+        return Parent(uri=str(uri), digest=self.digest, content=self.content)
 
     def split(self, name: str | None) -> list[File]:
-        """The files of one split in their order; all files when `name` is none."""
+        """Return the files of one split in their order; all files if `name` is none."""
         return [file for file in self.files if name is None or file.split == name]
 
     def to_json(self) -> bytes:
-        """Readable, canonical JSON."""
+        """Format as readable, canonical JSON."""
         content = self.model_dump(mode="json", by_alias=True)
+        if self.created is None:  # the digest of an old manifest does not cover this field
+            del content["created"]
         return json.dumps(content, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
 
     def signed(self) -> "Manifest":
-        """The same with its own digest."""
+        """Return a copy with its own digest."""
         unsigned = self.model_copy(update={"digest": None}).to_json()
         return self.model_copy(update={"digest": hashlib.sha256(unsigned).hexdigest()})
 
 
 def load(uri: URI) -> Manifest:
-    """The manifest of a committed URI.
+    """Read and check the manifest of a committed URI; every URI, typed or read from a manifest, is opened here.
 
-    Raises `FileNotFoundError` when nothing is committed there, `Damaged` when the manifest is not what was committed,
-    and `ValueError` when nothing may be read there: whatever names a URI, a person or a manifest, it is opened here.
+    Raises:
+        FileNotFoundError: Nothing is committed at `uri`.
+        Damaged: The manifest differs from what was committed.
+        ValueError: `uri` is not allowed.
     """
     check_place(uri, NAME)
     try:
@@ -118,8 +152,25 @@ def load(uri: URI) -> Manifest:
     return found
 
 
+def changed_parent(uri: URI, made: Manifest) -> URI | None:
+    """Return a parent whose bytes changed since `made`, committed at `uri`, was made from it.
+
+    Return none if every parent is unchanged, missing or was recorded without a digest.
+    """
+    for role, named in made.parents.items():
+        if isinstance(named, str):
+            continue
+        try:
+            now = load(made.parent(role, of=uri))
+        except (FileNotFoundError, Damaged, ValueError):
+            continue
+        if now.digest != named.digest and now.content != named.content:
+            return made.parent(role, of=uri)
+    return None
+
+
 def find(uri: URI) -> Manifest | None:
-    """The manifest of `uri` when it is committed and every file is there with its size, none when not committed.
+    """Read the manifest of `uri` and check that every file exists with its size; return none if not committed.
 
     Raises `Damaged` naming the first file that is missing or has another size.
     """
@@ -133,9 +184,11 @@ def find(uri: URI) -> Manifest | None:
 
 
 def verify(uri: URI) -> Manifest:
-    """The manifest of `uri` after reading every byte it lists and comparing the SHA-256 of each file.
+    """Read the manifest of `uri` and every byte it lists, and compare the SHA-256 of each file.
 
-    Raises `FileNotFoundError` when it is not committed, `Damaged` naming the first file that differs.
+    Raises:
+        FileNotFoundError: `uri` is not committed.
+        Damaged: A file differs; the message names the first one.
     """
     manifest = load(uri)
     for file in manifest.files:
@@ -144,7 +197,7 @@ def verify(uri: URI) -> Manifest:
 
 
 def read_file(uri: URI, file: File) -> bytes:
-    """The bytes of one listed file, never other bytes than were committed; raises `Damaged`."""
+    """Read one listed file; raises `Damaged` if its bytes are not those that were committed."""
     check_place(uri, file.path)
     try:
         content = files.read(uri.child(file.path))
@@ -155,112 +208,23 @@ def read_file(uri: URI, file: File) -> bytes:
 
 
 def fetch_file(uri: URI, file: File, path: Path) -> None:
-    """Bring one listed file to the local `path`, never other bytes than were committed; a file of any size.
+    """Copy one listed file of any size to the local `path`, where it may be modified.
 
-    `path` is a copy: whoever reads it may write to it too. Raises `Damaged`.
+    Raises `Damaged` if its bytes are not those that were committed.
     """
     with path.open("wb") as copy:
         _copy(uri, file, copy)
 
 
-def write_file(
-    uri: URI, path: str, content: bytes, *, split: str | None = None, rows: int | None = None, fixed_name: bool = False
-) -> File:
-    """Write a file that a later `commit` may list, under a name that holds its digest; returns its entry.
-
-    `path` such as `train/part-00000.parquet` becomes `train/part-00000-<digest>.parquet`: the same bytes always have
-    the same name and other bytes another one, so that no writer, not even one that was frozen and wakes up after a
-    commit, can change what somebody else wrote.
-
-    `fixed_name` keeps `path` as it is where nothing else lies there, for files that people open by name: their bytes
-    follow from the parents, so that what another attempt left is almost always the same.
-    """
-    digest = hashlib.sha256(content).hexdigest()
-    place = PurePosixPath(path)
-    named = str(place.with_name(f"{place.stem}-{digest[:DIGEST_LENGTH]}{place.suffix}"))
-    file = File(path=named, split=split, size=len(content), rows=rows, sha256=digest)
-    check_place(uri, file.path)
-    if fixed_name and _is_there(uri.child(path), content):
-        return file.model_copy(update={"path": path})
-    files.replace(uri.child(file.path), content)
-    return file
-
-
-def _is_there(uri: URI, content: bytes) -> bool:
-    """Whether `uri` holds `content`, once it was created unless something else was there."""
-    try:
-        files.create(uri, content)
-    except FileExistsError:
-        return files.read(uri) == content
-    return True
-
-
-def commit(
-    uri: URI,
-    *,
-    kind: Kind,
-    parents: Mapping[str, URI],
-    parameters: Mapping[str, Any],
-    listed: Sequence[File],
-    schema: Mapping[str, Any] | None = None,
-    statistics: Mapping[str, Any] | None = None,
-) -> Manifest:
-    """Make `uri` readable, all of it or none of it; the first committer wins, all get the winner's manifest."""
-    manifest = Manifest(
-        kind=kind,
-        fingerprint=uri.fingerprint,
-        parents={role: str(parent) for role, parent in parents.items()},
-        parameters=dict(parameters),
-        producer=producer(),
-        files=tuple(listed),
-        rows=sum(file.rows or 0 for file in listed),
-        schema=dict(schema or {}),
-        statistics=dict(statistics or {}),
-    )
-    content = manifest.signed().to_json()
-    check_place(uri, NAME)
-    try:
-        files.create(uri.child(NAME), content)
-    except FileExistsError:
-        return load(uri)
-    return Manifest.model_validate_json(content)  # as every later reader sees it: JSON has no tuples, no integer keys
-
-
 def check_place(uri: URI, path: str) -> None:
-    """Raise `ValueError` when `uri` is not allowed, `Damaged` when it, or `path` in it, is a link out of its folder."""
+    """Raise `ValueError` if `uri` is not allowed, `Damaged` if it, or `path` in it, is a link out of its folder."""
     check_allowed(uri)
     for place, folder in ((uri, uri.parent), (uri.child(path), uri)):
         if not place.lies_in(folder):
-            raise Damaged(f"{place} is a link that leads out of {folder}: put what it leads to in its place")
-
-
-@functools.cache
-def producer() -> dict[str, str | None]:
-    """Versions of this package and of the libraries that decide bytes, and the git commit of the checkout if any."""
-    versions: dict[str, str | None] = {}
-    for package in ("mnist-pipeline", "ray", "torch", "torchvision", "prefect", "pyarrow"):
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
-    return versions | {"git": _git_commit()}
-
-
-def _git_commit() -> str | None:
-    folder = Path(__file__).parent.parent
-    if not (folder / ".git").exists():
-        return None
-    try:
-        answer = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, timeout=5, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()
+            raise Damaged(f"{place} is a link that leads out of {folder}: replace the link with the file")
 
 
 def _copy(uri: URI, file: File, copy: BinaryIO | None) -> None:
-    """Read one listed file piece by piece, into `copy` if there is one; raises `Damaged`."""
     check_place(uri, file.path)
     digest, size = hashlib.sha256(), 0
     try:
@@ -292,8 +256,8 @@ def _check_size(uri: URI, file: File) -> None:
 
 
 def _damaged_manifest(uri: URI, what: str) -> str:
-    return f"{uri}/{NAME} {what}; restore it from a copy, or remove {uri} and run again to make it anew"
+    return f"{uri}/{NAME} {what}; restore it from a copy, or delete {uri} and run again to recreate it"
 
 
 def _damage(uri: URI, file: File, what: str) -> str:
-    return f"{uri.child(file.path)} is damaged: {what}; restore it, or remove {uri} and run again to make it anew"
+    return f"{uri.child(file.path)} is damaged: {what}; restore it, or delete {uri} and run again to recreate it"

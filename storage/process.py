@@ -1,4 +1,4 @@
-"""Who a process is, so that another one can tell later whether it has ended."""
+"""Identity of a process, by which another process can tell later whether it has ended."""
 
 import contextlib
 import os
@@ -10,24 +10,24 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Process(BaseModel):
-    """One process among all that ever ran; where there is no /proc, too little is known to tell it from others."""
+    """Identity of one process among all that ever ran; without /proc, too little is known to tell it from others."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str
     """Name of the machine or container."""
     boot: str | None
-    """What the kernel calls the time since it was started."""
+    """The kernel's boot id, new at every boot."""
     pid_namespace: str | None
-    """Where `pid` means this process: containers may share a kernel and a host name, not this."""
+    """PID namespace in which `pid` is valid: containers may share a kernel and a host name, but not this."""
     pid: int = Field(ge=1, lt=2**31)
-    """Its number, given again to others after its end."""
+    """Process id; the kernel may reuse it after the process ends."""
     started: int | None
-    """Clock ticks from the kernel's start to its own."""
+    """Clock ticks from the boot of the kernel to the start of the process."""
 
     @classmethod
     def current(cls) -> Self:
-        """This process."""
+        """Return the identity of this process."""
         boot = namespace = None
         with contextlib.suppress(OSError):
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -36,24 +36,32 @@ class Process(BaseModel):
         return cls(host=socket.gethostname(), boot=boot, pid_namespace=namespace, pid=os.getpid(), started=started)
 
     def has_ended(self) -> bool:
-        """Whether it provably runs no more; of a process on another host nothing is proved."""
+        """Return whether the process has provably ended; never true for a process on another host."""
+        return self._runs() is False
+
+    def is_running_here(self) -> bool:
+        """Return whether the process provably exists, running or stopped; never true for one on another host."""
+        return self._runs() is True
+
+    def _runs(self) -> bool | None:
+        """Return whether the process exists, running or stopped; none if that cannot be known."""
         here = Process.current()
         if None in (self.boot, self.pid_namespace, self.started):
-            return False
+            return None
         if (self.host, self.boot, self.pid_namespace) != (here.host, here.boot, here.pid_namespace):
-            return False
+            return None
         try:
-            os.kill(self.pid, 0)  # /proc may hide what other users run
+            os.kill(self.pid, 0)  # /proc may hide other users' processes
         except ProcessLookupError:
-            return True
+            return False
         except PermissionError:
             pass
         state, started = _state_and_start(self.pid)
-        return started is not None and (started != self.started or state in ("Z", "X"))
+        return None if started is None else started == self.started and state not in ("Z", "X")
 
 
 def _state_and_start(pid: int) -> tuple[str | None, int | None]:
-    """State and start time of a process of this machine, as /proc tells; the name before them may hold anything."""
+    """Read state and start time of a local process from /proc; the name before them may contain any characters."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

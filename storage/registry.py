@@ -1,104 +1,268 @@
-"""The registry of champions: per data set an append-only list of decisions; the highest number counts."""
+"""The registry of champions: for each data set an append-only chain of decisions; the highest number counts.
 
+`registry/<data set>/NNNNNN.json` holds a decision, its own digest and that of the entry before, so that a changed or
+missing entry is detected and named. Checkpoints and evaluations are stored as references. Entries of earlier versions,
+with URIs and without digests, are accepted as the beginning of a chain.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import itertools
 import json
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
-from storage import files
+from storage import files, manifest, reference
+from storage.decision import ROLLED_BACK, Decision
 from storage.manifest import Damaged, check_place
 from storage.uri import URI, CheckpointURI, Root, check_name
 
-ROLLED_BACK = "rolled back by hand from "
-"""How the reason of a rollback begins, before the checkpoint that it took out of charge."""
 _NAME = re.compile(r"[0-9]{6}\.json")
+_REFERENCES: Final = ("champion", "challenger", "evaluation", "withdraws")
+"""Fields of a decision that name a result or are empty."""
+_ANNOUNCED = re.compile(r"([0-9]{6})\.announced")
+"""Name of the empty file beside an entry whose event was sent."""
 
 
-class Decision(BaseModel):
-    """One decision of the gate, or of a person: which checkpoint is in charge from now on, and why."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    number: int
-    """From 1, without gaps."""
-    champion: str | None
-    """The checkpoint in charge after this decision, none when there never was a good enough one."""
-    challenger: str
-    """The checkpoint that was judged."""
-    evaluation: str
-    """Where the challenger's metrics lie."""
-    promoted: bool
-    """Whether the challenger took charge."""
-    reason: str
-    """One sentence for people."""
-    gate: dict[str, Any]
-    """The gate's settings."""
-    metrics: dict[str, Any]
-    """The numbers compared."""
+class ChampionRemoved(RuntimeError):
+    """The promoted checkpoint was deleted in the meantime; the previous champion was restored."""
 
 
 class Superseded(RuntimeError):
-    """Another decision was recorded since the last one was read: judge again."""
+    """Another decision was recorded since the latest was read: decide again."""
+
+
+class _Stored(Decision):
+    """A decision as stored in its file, with references in place of URIs."""
+
+    previous: str | None = None
+    """Digest of the entry before."""
+    digest: str | None = None
+    """Digest of this entry; none in entries of earlier versions."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Entry:
+    """A loaded entry, whose own digest, if it has one, was checked."""
+
+    uri: URI
+    stored: _Stored
+    digest: str
+
+    @property
+    def is_old(self) -> bool:
+        """True if an earlier version, without digests, wrote the entry."""
+        return self.stored.digest is None
 
 
 def history(root: Root, data: str) -> list[Decision]:
-    """All decisions on `data`, oldest first; raises `Damaged` when one cannot be understood."""
-    return [_read(uri) for uri in _recorded(root, data)]
+    """Return all decisions on `data`, oldest first.
+
+    Raises:
+        Damaged: An entry is missing or was changed; the message names its file.
+    """
+    entries = [_load(uri) for uri in _recorded(root, data)]
+    _check_chain(entries)
+    named = _names(root)
+    return [_decision(entry, named) for entry in entries]
 
 
 def latest(root: Root, data: str) -> Decision | None:
-    """The decision that counts, none when there was none yet; raises `Damaged` when it cannot be understood."""
-    recorded = _recorded(root, data)
-    return _read(recorded[-1]) if recorded else None
+    """Return the latest decision on `data`, which is the one that counts; none if there is none yet.
+
+    Raises:
+        Damaged: It or the entry before was changed, or an entry is missing; the message names the file.
+    """
+    entries = [_load(uri) for uri in _recorded(root, data)[-2:]]
+    _check_chain(entries)
+    return _decision(entries[-1], _names(root)) if entries else None
 
 
 def champion(root: Root, data: str) -> CheckpointURI | None:
-    """The checkpoint in charge of `data`, none when there is none yet."""
+    """Return the champion of `data`; none if there is none yet."""
     decision = latest(root, data)
     return CheckpointURI(decision.champion) if decision and decision.champion else None
 
 
 def withdrawn(decisions: Sequence[Decision]) -> set[str]:
-    """Checkpoints that a person took out of charge by a rollback, and that nobody put in charge again since."""
+    """Return the checkpoints that a rollback removed as champion and that were not promoted again since."""
     found: set[str] = set()
     for decision in decisions:
-        if decision.reason.startswith(ROLLED_BACK):
-            found.add(decision.reason.removeprefix(ROLLED_BACK))
+        if decision.withdraws:
+            found.add(decision.withdraws)
         found.discard(str(decision.champion))
     return found
 
 
-def append(root: Root, data: str, decision: Decision) -> None:
-    """Record `decision`, numbered one above the latest that the caller saw: all of it or nothing, in one step.
+def best(decisions: Sequence[Decision], is_there: Callable[[str], bool] = lambda checkpoint: True) -> str | None:
+    """Return the best champion since a user last decided, the latest of equals; none if there was none.
 
-    Raises `Superseded` when that number is taken.
+    Every promotion measured challenger and champion on the same rows. The sum of these differences therefore also ranks
+    champions that were measured on different rows. Checkpoints for which `is_there` is false are skipped.
     """
-    uri = _folder(root, data).child(f"{decision.number:06d}.json")
-    content = json.dumps(decision.model_dump(mode="json"), indent=1, allow_nan=False).encode() + b"\n"
+    ranked: list[tuple[float, int, str]] = []
+    sum_of_gains = 0.0
+    for decision in decisions:
+        if decision.undoes and ranked:
+            ranked.pop()
+            sum_of_gains = ranked[-1][0] if ranked else 0.0
+        if not decision.promoted or decision.champion is None:
+            continue
+        if not decision.gate:  # by hand
+            ranked, sum_of_gains = [], 0.0
+        beaten = decision.metrics.get("champion")
+        sum_of_gains += decision.metrics["challenger"]["test_accuracy"] - beaten["test_accuracy"] if beaten else 0.0
+        ranked.append((sum_of_gains, decision.number, decision.champion))
+    return next((champion for *_, champion in sorted(ranked, reverse=True) if is_there(champion)), None)
+
+
+def append(root: Root, data: str, decision: Decision) -> None:
+    """Record `decision` in one step, as a whole or not at all; its number is one above the latest the caller read.
+
+    Raises:
+        Superseded: Another decision has that number.
+        Damaged: The entry before is missing or was changed.
+    """
+    uri = _place(root, data, decision.number)
+    before = None if decision.number == 1 else _load(_place(root, data, decision.number - 1))
+    stored = with_references(decision, root).model_dump(mode="json")
+    document = stored | {"previous": before.digest if before else None}
+    document["digest"] = _digest(document)
+    content = json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"
     try:
         files.create(uri, content)
     except FileExistsError:
         if files.read(uri) != content:
-            raise Superseded(f"{uri} was recorded meanwhile") from None
+            raise Superseded(f"{uri} was recorded in the meantime") from None
+
+
+def confirm(root: Root, data: str, decision: Decision) -> None:
+    """Check that the checkpoint promoted by `decision`, which the caller recorded, exists.
+
+    Garbage collection keeps the checkpoint once the entry exists, but may have deleted it before. In that case, record
+    one more entry that restores the previous champion, unless another decision came first.
+
+    Raises:
+        ChampionRemoved: The checkpoint does not exist.
+    """
+    if not decision.promoted or _is_whole(CheckpointURI(decision.challenger)):
+        return
+    earlier = [one.champion for one in history(root, data) if one.number < decision.number]
+    reason = f"deleted before it became champion: {reference.of(URI(decision.challenger), root=root)}"
+    back = Decision(
+        number=decision.number + 1,
+        champion=earlier[-1] if earlier else None,
+        challenger=decision.challenger,
+        evaluation=decision.evaluation,
+        promoted=False,
+        undoes=decision.number,
+        reason=reason,
+        gate={},
+        metrics={},
+    ).made_by(decision.author)
+    with contextlib.suppress(Superseded):
+        append(root, data, back)
+    raise ChampionRemoved(f"{reason}; the previous champion of {data!r} stays; run again")
+
+
+def _is_whole(checkpoint: CheckpointURI) -> bool:
+    with contextlib.suppress(Damaged):
+        return manifest.find(checkpoint) is not None
+    return False
+
+
+def with_references(decision: Decision, root: Root) -> Decision:
+    """Return `decision` as stored, with references in place of URIs, so that it does not depend on where `root` is."""
+    named = {field: getattr(decision, field) for field in _REFERENCES}
+    return decision.model_copy(update={field: reference.of(URI(uri), root=root) for field, uri in named.items() if uri})
+
+
+def _decision(entry: _Entry, named: Callable[[str, bool], URI]) -> Decision:
+    document = entry.stored.model_dump(exclude={"previous", "digest"})
+    if entry.is_old and entry.stored.reason.startswith(ROLLED_BACK):
+        document["withdraws"] = entry.stored.reason.removeprefix(ROLLED_BACK)
+    for field in _REFERENCES:
+        if document[field]:
+            try:
+                document[field] = str(named(document[field], entry.is_old))
+            except ValueError as error:
+                raise _unreadable(entry.uri, field, str(error)) from None
+    return Decision(**document)
+
+
+def _names(root: Root) -> Callable[[str, bool], URI]:
+    """Return a function that resolves references to URIs below `root` and caches each answer."""
+    return functools.cache(lambda name, is_moved: reference.resolve(name, root=root, is_moved=is_moved))
+
+
+def _digest(document: dict[str, Any]) -> str:
+    """Compute the SHA-256 of an entry in canonical JSON, without its own digest."""
+    content = {name: value for name, value in document.items() if name != "digest"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def announced(root: Root, data: str) -> set[int]:
+    """Return the numbers of the decisions on `data` whose events were sent."""
+    found = map(_ANNOUNCED.fullmatch, files.children(_folder(root, data)))
+    return {int(match[1]) for match in found if match}
+
+
+def note_announced(root: Root, data: str, number: int) -> None:
+    """Record that the event of decision `number` was sent; may be called more than once."""
+    with contextlib.suppress(FileExistsError):
+        files.create(_folder(root, data).child(f"{number:06d}.announced"), b"")
 
 
 def _folder(root: Root, data: str) -> URI:
     return root.child(f"registry/{check_name(data, field='data set')}")
 
 
+def _place(root: Root, data: str, number: int) -> URI:
+    return _folder(root, data).child(f"{number:06d}.json")
+
+
 def _recorded(root: Root, data: str) -> list[URI]:
-    """Where the decisions on `data` lie, oldest first."""
-    folder = _folder(root, data)
-    return [folder.child(name) for name in files.children(folder) if _NAME.fullmatch(name)]
+    """Return the URIs of the decisions on `data`, oldest first; raises `Damaged` if one is missing."""
+    names = [name for name in files.children(_folder(root, data)) if _NAME.fullmatch(name)]
+    found = [_place(root, data, number) for number in range(1, len(names) + 1)]
+    missing = next((uri for uri in found if uri.name not in names), None)
+    if missing:
+        raise Damaged(f"{missing} is missing; restore it from a copy")
+    return found
 
 
-def _read(uri: URI) -> Decision:
+def _load(uri: URI) -> _Entry:
+    """Load the entry at `uri`; raises `Damaged` if it is missing or was changed."""
     check_place(uri.parent, uri.name)
     try:
-        return Decision.model_validate_json(files.read(uri))
+        content = files.read(uri)
+        stored = _Stored.model_validate_json(content)
+    except FileNotFoundError:
+        raise Damaged(f"{uri} is missing; restore it from a copy") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "JSON"
-        raise Damaged(f"{uri} cannot be read ({place}: {first['msg']}); restore it from a copy") from None
+        raise _unreadable(uri, ".".join(map(str, first["loc"])) or "JSON", first["msg"]) from None
+    entry = _Entry(uri=uri, stored=stored, digest=_digest(json.loads(content)))
+    if not entry.is_old and stored.digest != entry.digest:
+        raise Damaged(f"{uri} is not what was recorded (SHA-256); restore it from a copy")
+    if uri.name != f"{stored.number:06d}.json":
+        raise Damaged(f"{uri} contains another number, {stored.number}; restore it from a copy")
+    return entry
+
+
+def _check_chain(entries: Sequence[_Entry]) -> None:
+    """Raise `Damaged` naming the first entry whose digest is not the one that the next entry recorded."""
+    for before, entry in itertools.pairwise(entries):
+        if entry.is_old and not before.is_old:
+            raise Damaged(f"{entry.uri} has no digest, but the entry before has one; restore it from a copy")
+        if not entry.is_old and entry.stored.previous != before.digest:
+            raise Damaged(f"{before.uri} does not match the digest in {entry.uri.name}; restore it from a copy")
+
+
+def _unreadable(uri: URI, place: str, why: str) -> Damaged:
+    return Damaged(f"{uri} cannot be read ({place}: {why}); restore it from a copy")

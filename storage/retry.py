@@ -1,29 +1,29 @@
-"""How faults of a storage are tried again: one policy for everything that touches it."""
+"""Retries: one policy for all requests to a storage."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
-from storage.uri import masked
+from storage.uri import redact
 
 T = TypeVar("T")
 
 PATIENCE_S = 120.0
-"""For how long a request is tried again: most outages of an object store are over by then."""
+"""Seconds during which a request is retried: most outages of an object store are shorter."""
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 15.0
 
 _STATUS = (500, 502, 503, 504)
 _CODES = ("ConditionalRequestConflict", "RequestTimeout", "SlowDown")
-"""What S3 says when trying again is all that it asks for, with statuses that else stand for a wrong request."""
+"""Error codes that S3 sends when it asks for a retry, although their HTTP status means an invalid request."""
 
 
-def patiently(request: Callable[[], T]) -> T:
-    """What `request` returns, tried again for `PATIENCE_S` with growing, random pauses while its faults are transient.
+def with_retries(request: Callable[[], T]) -> T:
+    """Call `request`, retrying transient errors for `PATIENCE_S` with growing, random pauses; return its result.
 
-    At least once again, however long the first try took: one that stalls until its time-out is no reason to give up.
+    It is retried at least once, even if the first try used up the time by stalling until its time-out.
 
-    Raises `ConnectionError` with its last error and what to do in the end; the error itself, at once, where another
-    try would meet it again: no access, nothing there, a wrong checksum.
+    Raises `ConnectionError` with the last error and the next step when the time is up. Errors that a retry would only
+    repeat, such as no access, no such file or a wrong checksum, are raised at once.
     """
     from tenacity import (
         Retrying,
@@ -41,15 +41,15 @@ def patiently(request: Callable[[], T]) -> T:
     except Exception as error:
         if not is_transient(error):
             raise
-        said = masked(" ".join(str(error).split()))
+        said = redact(" ".join(str(error).split()))
         raise ConnectionError(
-            f"the storage kept failing for {PATIENCE_S:.0f} s, last with: {said}; "
-            "see whether the server that AWS_ENDPOINT_URL names is well, then give the same command again"
+            f"the storage kept failing for {PATIENCE_S:.0f} s, last with: {said}; check the server at "
+            "AWS_ENDPOINT_URL, then run the same command again"
         ) from error
 
 
 def is_transient(error: BaseException | None) -> bool:
-    """Whether `error`, or what caused it, passes by itself: 500, 502, 503, 504, a broken connection, a time-out."""
+    """Return whether `error` or its cause is transient: HTTP 500, 502, 503, 504, a broken connection, a time-out."""
     import aiohttp
     from botocore import exceptions, parsers
 

@@ -1,50 +1,57 @@
-"""The verbs of `storage.files` on S3, each tried again as `storage.retry` says."""
+"""The operations of `storage.files` on S3, each retried by `storage.retry`."""
 
 import contextlib
 import errno
 import functools
 import itertools
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from storage.retry import is_transient, patiently
+from storage.retry import with_retries
 from storage.uri import URI
 
 ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
-"""Environment variables with the address of a server other than Amazon's."""
+"""Environment variables with the address of an S3 server other than Amazon's."""
 
 _TIMEOUT_S = (10, 30)
-"""How long one try may take to connect, and how long it may then be silent."""
+"""Time-outs of one try: to connect, and between two reads."""
 _QUICK_TIMEOUT_S = (3, 3)
-"""The same for a look at whether anybody answers, which is tried twice and so ends within 10 s."""
+"""The same for checking that the server answers; two tries end within 10 s."""
 PIECE_BYTES = 2**24
-"""How much of a large file is in memory at a time, and is tried again after a fault."""
+"""Bytes of a large file that are held in memory, and retried, at a time."""
 _MOST_PIECES = 10_000
-"""Of which S3 makes a file."""
+"""Maximum number of pieces of one file on S3."""
 _KEYS_PER_REQUEST = 1000
-"""How many files S3 removes at once."""
+"""Maximum number of files that S3 deletes in one request."""
 _PASSING = ("InternalError", "ServiceUnavailable", "SlowDown")
-"""What it says of a single one of them when trying again may help."""
+"""Error codes of a single file in such a request for which a retry may help."""
+_CREATOR = "creator"
+"""Metadata key with the creator's token, by which a creator recognises its own file."""
 _CONDITION_FAILED = ("PreconditionFailed", "412")
-"""What it says when `If-Match` or `If-None-Match` does not hold."""
+"""Error codes for a failed `If-Match` or `If-None-Match`."""
+
+
+class Overwritten(OSError):
+    """A file is no longer the version that was listed or whose first piece was read."""
 
 
 def read(uri: URI) -> bytes:
-    """The whole file, from one version of it."""
+    """Read a whole file, all from one version of it."""
     # One request: the parallel ranges that s3fs prefers could come from two versions.
-    content: bytes = patiently(lambda: _client().cat_file(uri, max_concurrency=1))
+    content: bytes = with_retries(lambda: _client().cat_file(uri, max_concurrency=1))
     return content
 
 
 def read_version(uri: URI, etag: str) -> bytes | None:
-    """The whole file if it still is the one with `etag`, else none."""
+    """Read a whole file if its ETag is still `etag`; return none if not."""
     from fsspec.asyn import sync  # comes with s3fs
 
     client, (bucket, key) = _client(), _split(uri)
     try:
-        content: bytes = patiently(
+        content: bytes = with_retries(
             lambda: sync(client.loop, _read_if, client, Bucket=bucket, Key=key, IfMatch=f'"{etag}"')
         )
     except OSError as error:
@@ -62,35 +69,41 @@ async def _read_if(client: Any, **which: str) -> bytes:
 
 
 def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
-    """The whole file, a piece at a time, from one version of it: the one that S3 calls `etag` if that is given."""
+    """Yield a whole file piece by piece, all from one version of it: the one with `etag` if given."""
     from fsspec.asyn import sync  # comes with s3fs
 
     client, (bucket, key) = _client(), _split(uri)
-    found = patiently(lambda: client.call_s3("head_object", Bucket=bucket, Key=key))
+    found = with_retries(lambda: client.call_s3("head_object", Bucket=bucket, Key=key))
     for start in range(0, int(found["ContentLength"]), PIECE_BYTES):
         which = {"Bucket": bucket, "Key": key, "IfMatch": f'"{etag}"' if etag else found["ETag"]}
         which["Range"] = f"bytes={start}-{start + PIECE_BYTES - 1}"
         try:
-            yield patiently(functools.partial(sync, client.loop, _read_if, client, **which))
+            yield with_retries(functools.partial(sync, client.loop, _read_if, client, **which))
         except OSError as error:
             if _code(error) in _CONDITION_FAILED:
-                raise OSError(errno.EIO, "it was overwritten while it was read", str(uri)) from None
+                raise Overwritten(errno.EIO, "it was overwritten while being read", str(uri)) from None
             raise
 
 
 def size(uri: URI) -> int:
-    """Size in bytes."""
+    """Return a file's size in bytes."""
+    return described(uri)[0]
+
+
+def described(uri: URI) -> tuple[int, float, str]:
+    """Return size (bytes), time of the last write (seconds since 1970) and ETag of one file."""
     bucket, key = _split(uri)
-    return int(patiently(lambda: _client().call_s3("head_object", Bucket=bucket, Key=key))["ContentLength"])
+    found = with_retries(lambda: _client().call_s3("head_object", Bucket=bucket, Key=key))
+    return int(found["ContentLength"]), found["LastModified"].timestamp(), found["ETag"].strip('"')
 
 
 def replace(uri: URI, content: bytes) -> None:
-    """Write, in place of what is there."""
-    patiently(lambda: _client().pipe_file(uri, content))
+    """Write a file, replacing any existing one."""
+    with_retries(lambda: _client().pipe_file(uri, content))
 
 
 def upload(path: Path, uri: URI) -> None:
-    """Write a local file, in place of what is there; one of several pieces is there once all of them are."""
+    """Upload a local file, replacing any existing one; a file of several pieces appears once all are uploaded."""
     piece_bytes = max(PIECE_BYTES, -(-path.stat().st_size // _MOST_PIECES))
     with path.open("rb") as file:
         first = file.read(piece_bytes)
@@ -101,11 +114,11 @@ def upload(path: Path, uri: URI) -> None:
 
 
 def upload_pieces(uri: URI, contents: Iterable[bytes]) -> None:
-    """Write a file of several pieces, each tried again by itself; it is there once all of them are."""
+    """Upload a file in several pieces, each retried by itself; the file appears once all are uploaded."""
     client, (bucket, key) = _client(), _split(uri)
 
     def call(verb: str, **more: Any) -> Any:
-        return patiently(lambda: client.call_s3(verb, Bucket=bucket, Key=key, **more))
+        return with_retries(lambda: client.call_s3(verb, Bucket=bucket, Key=key, **more))
 
     upload_id = call("create_multipart_upload")["UploadId"]
     parts, sent = [], 0
@@ -120,74 +133,89 @@ def upload_pieces(uri: URI, contents: Iterable[bytes]) -> None:
             if size(uri) != sent:
                 raise
     except BaseException:
-        with contextlib.suppress(Exception):  # what is left of it is never seen, and costs its space
+        with contextlib.suppress(Exception):  # leftover pieces are invisible but take space
             client.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id)
         raise
 
 
 def create(uri: URI, content: bytes) -> None:
-    """Write where nothing is; raises `FileExistsError`, but not for what an earlier try of its own left there."""
-    failed = False
+    """Create a file; raises `FileExistsError`, except for a file that an earlier try of the same call created."""
+    token = uuid.uuid4().hex
 
     def attempt() -> None:
-        nonlocal failed
         try:
-            _client().pipe_file(uri, content, mode="create")
+            _client().pipe_file(uri, content, mode="create", Metadata={_CREATOR: token})
         except Exception as error:
-            failed = failed or is_transient(error)
             if _code(error) in _CONDITION_FAILED:
                 raise FileExistsError(errno.EEXIST, "exists already", str(uri)) from None
             raise
 
     try:
-        patiently(attempt)
+        with_retries(attempt)
     except FileExistsError:
-        # The reply to a try that was taken for failed may have been lost: then this is our own file.
-        if not failed or read(uri) != content:
+        # The reply to an earlier try may have been lost: to ours, or to one of the HTTP client, which repeats PUTs.
+        if _creator(uri) != token:
             raise
 
 
+def _creator(uri: URI) -> str | None:
+    bucket, key = _split(uri)
+    try:
+        found = with_retries(lambda: _client().call_s3("head_object", Bucket=bucket, Key=key))
+    except FileNotFoundError:  # removed meanwhile
+        return None
+    creator: str | None = found.get("Metadata", {}).get(_CREATOR)
+    return creator
+
+
 def names(folder: URI) -> set[str]:
-    """What lies directly below `folder`."""
+    """Return the names of the files and folders directly below `folder`."""
     prefix = folder.removeprefix("s3://") + "/"
-    entries = patiently(lambda: _client().ls(folder, detail=False, refresh=True))
+    entries = with_retries(lambda: _client().ls(folder, detail=False, refresh=True))
     return {entry.removeprefix(prefix).rstrip("/") for entry in entries if entry.startswith(prefix)}
 
 
-def walk(folder: URI) -> Iterator[tuple[str, int, float, str]]:
-    """Path, size, time of last change and ETag of every file below `folder`; not of keys that no URI can name."""
+def walk(folder: URI, *, unnamed: list[str]) -> Iterator[tuple[str, int, float, str]]:
+    """Yield path, size, time of the last write and ETag of every file below `folder`.
+
+    Append keys that no URI can express to `unnamed`. Skip empty files whose key ends in `/`: consoles' folder markers.
+    """
     prefix = folder.removeprefix("s3://") + "/"
     try:
-        found = patiently(lambda: _client().find(folder, detail=True))
+        found = with_retries(lambda: _client().find(folder, detail=True))
     except FileNotFoundError:
         return
     for key, about in found.items():
         path = key.removeprefix(prefix)
-        if key.startswith(prefix) and {"", ".", ".."}.isdisjoint(path.split("/")):
+        if not key.startswith(prefix) or (path.endswith("/") and not about["size"]):
+            continue
+        if {"", ".", ".."}.isdisjoint(path.split("/")):
             yield path, int(about["size"]), about["LastModified"].timestamp(), about["ETag"].strip('"')
+        else:
+            unnamed.append(path)
 
 
 def remove(uri: URI) -> None:
-    """Remove everything at and below `uri`."""
+    """Delete everything at and below `uri`."""
     bucket, _ = _split(uri)
     try:
-        found = patiently(lambda: _client().find(uri))
+        found = with_retries(lambda: _client().find(uri))
     except FileNotFoundError:
         return
     keys = [path.removeprefix(f"{bucket}/") for path in found]
     for start in range(0, len(keys), _KEYS_PER_REQUEST):
-        patiently(_removal(bucket, keys[start : start + _KEYS_PER_REQUEST]))
+        with_retries(_removal(bucket, keys[start : start + _KEYS_PER_REQUEST]))
 
 
 def has_content(uri: URI) -> bool:
-    """Whether there is a file below `uri`; does not wait long for an answer."""
+    """Return whether there is a file below `uri`; waits at most 10 s for an answer."""
     bucket, key = _split(uri)
     prefix = "" if key == "/" else f"{key}/"
     return bool(_quick_client().call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents"))
 
 
 def check_bucket(uri: URI) -> None:
-    """Return when the bucket answers, and soon; seen with SeaweedFS: a mere write would make a missing one."""
+    """Check, within 10 s, that the bucket exists: with SeaweedFS, a write would create a missing bucket."""
     _quick_client().call_s3("head_bucket", Bucket=_split(uri)[0])
 
 
@@ -207,9 +235,12 @@ def _client() -> Any:
 
 def _quick_client() -> Any:
     for name in ENDPOINTS:
-        # It is shown: in errors, and in Ray's dashboard as part of a job's environment.
+        # The address is visible in errors and, as part of a job's environment, in Ray's dashboard.
         if "@" in os.environ.get(name, "") or "?" in os.environ.get(name, ""):
-            raise ValueError(f"{name} must hold no user name, password or query; keys have variables of their own")
+            raise ValueError(
+                f"{name} must not contain a user name, password or query; set keys in their own "
+                "variables (AWS_ACCESS_KEY_ID, ...)"
+            )
     return _connect(*_QUICK_TIMEOUT_S, tries=2, skip_instance_cache=True)
 
 
@@ -223,7 +254,7 @@ def _connect(connect_s: int, read_s: int, *, tries: int = 1, skip_instance_cache
             "read_timeout": read_s,
         },
     )
-    s3.retries = 1  # s3fs's own, above those of botocore
+    s3.retries = 1  # the retries of s3fs, on top of botocore's
     return s3
 
 
@@ -241,6 +272,6 @@ def _code(error: Exception) -> str | None:
 
 
 def _split(uri: URI) -> tuple[str, str]:
-    """Bucket and key of an S3 URI; the bucket itself has the key `/`, at which nothing ever is."""
+    """Split an S3 URI into bucket and key; the bucket itself gets the key `/`, where no file can be."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     return bucket, key or "/"

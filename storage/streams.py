@@ -1,4 +1,4 @@
-"""Files of any size, moved between a local disk and storage a piece at a time, never as a whole in memory."""
+"""Transfer of files between a local disk and storage, piece by piece: a file of any size never fills the memory."""
 
 import contextlib
 import hashlib
@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storage import files, s3
-from storage.hooks import reached
+from storage.failpoints import failpoint
 from storage.uri import URI
 
 
 def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
-    """Read a whole file piece by piece; on S3 from one version of it.
+    """Read a whole file piece by piece; on S3, all from one version of it.
 
     Args:
         uri: The file.
-        etag: The version that it must be, as a listing on S3 calls it; none: any, and always on a disk.
+        etag: Required version, as `etag` of a listing on S3; none accepts any version. Ignored on a disk.
 
     Raises:
         FileNotFoundError: There is no such file.
-        OSError: It is not that version, or was overwritten meanwhile.
+        s3.Overwritten: The file has another version, or was overwritten during the read.
     """
     if uri.is_s3:
         yield from s3.pieces(uri, etag=etag)
@@ -41,27 +41,27 @@ def sha256(uri: URI) -> str:
 
 
 def publish(path: Path, uri: URI) -> None:
-    """Move the local file `path` to `uri` in one step, in place of what is there; what is written is whole or absent.
+    """Publish the local file `path` at `uri` in one step, replacing any existing file; it is never partly written.
 
-    A local file is gone from `path` afterwards. Raises `DiskFull` when there is no space.
+    If `uri` is on a disk, the file is moved; on S3, `path` stays. Raises `DiskFull` if there is no space.
     """
     if uri.is_s3:
-        reached("write", uri)
+        failpoint("write", uri)
         s3.upload(path, uri)
     else:
         with files.beside(uri, needed=path.stat().st_size) as temporary:
-            shutil.move(path, temporary)  # a mere renaming where both lie on one disk
-            os.chmod(temporary, 0o644)  # as every other file of storage
-            reached("write", uri)
+            shutil.move(path, temporary)  # a rename if both are on one disk
+            os.chmod(temporary, 0o644)  # as all other files in storage
+            failpoint("write", uri)
             files.flush(temporary)
             os.replace(temporary, uri)
         files.flush(Path(uri).parent)
-    reached("written", uri)
+    failpoint("written", uri)
 
 
 @contextlib.contextmanager
 def workspace(scratch: URI) -> Iterator[Path]:
-    """Make a local folder that is removed at the end: below `scratch` where that is local, else the system's own."""
+    """Make a temporary local folder: below `scratch` if that is local, else in the system's temporary folder."""
     if not scratch.is_s3:
         os.makedirs(scratch, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".tmp-files-", dir=None if scratch.is_s3 else scratch) as folder:

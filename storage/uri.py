@@ -1,4 +1,4 @@
-"""URIs: the only thing that passes between tasks."""
+"""URIs: locations in storage, and the only values that tasks pass to each other."""
 
 import os
 import re
@@ -6,19 +6,19 @@ from typing import Self
 from urllib.parse import unquote, urlsplit
 
 _LONGEST = 1000
-"""Characters of a storage root: S3 allows 1,024 with what lies below it, and a disk hardly more."""
+"""Maximum characters of a storage root: S3 allows 1,024 including the path below it, and disks hardly more."""
 ALLOWED_ROOTS = "PIPELINE_ALLOWED_ROOTS"
-"""Environment variable: folders and s3://bucket/prefix, comma separated; nothing outside them is read or written."""
+"""Environment variable: comma-separated folders and s3://bucket/prefix; nothing outside is read or written."""
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 
 class URI(str):
-    """A place in storage: a plain absolute path or `s3://bucket/key`, in one canonical form.
+    """A location in storage: a plain absolute path or `s3://bucket/key`, in one canonical form.
 
-    `file:///...` becomes the plain path, its percent escapes resolved. Raises `ValueError` for other schemes, relative
-    paths, `..`, user info, queries and fragments; in a plain path `?`, `#` and `%` stand for themselves.
+    `file:///...` becomes the plain path with its percent escapes decoded. Raises `ValueError` for other schemes,
+    relative paths, `..`, user info, queries and fragments. In a plain path, `?`, `#` and `%` are ordinary characters.
     """
 
     __slots__ = ()
@@ -28,37 +28,37 @@ class URI(str):
 
     @property
     def is_s3(self) -> bool:
-        """Whether it lies on S3 rather than on a file system."""
+        """True on S3, false on a file system."""
         return self.startswith("s3://")
 
     @property
     def name(self) -> str:
-        """The last component of the path."""
+        """Last component of the path."""
         return self.rstrip("/").rpartition("/")[2]
 
     @property
     def fingerprint(self) -> str:
-        """The digest at the end of the name: what made the bytes."""
+        """Digest at the end of the name; it identifies everything that decided the bytes."""
         return self.name.rpartition("-")[2]
 
     @property
     def parent(self) -> "URI":
-        """The folder that it lies in; a bucket and `/` lie in themselves."""
+        """Parent folder; a bucket and `/` are their own parents."""
         above = self.rpartition("/")[0]
         return self if above == "s3:/" else URI(above or "/")
 
     def child(self, path: str) -> "URI":
-        """The place called `path` (relative, may have several components) below this one."""
+        """Return the URI of `path` (relative, may have several components) below this one."""
         return URI(f"{self.rstrip('/')}/{path}")
 
     def lies_in(self, folder: "URI") -> bool:
-        """Whether it is at or below `folder`, once every link on the way to either is followed."""
+        """Return whether this URI is at or below `folder`, after resolving all links in both."""
         places = [str(uri) if uri.is_s3 else os.path.realpath(uri) for uri in (self, folder)]
         return f"{places[0]}/".startswith(f"{places[1].rstrip('/')}/")
 
 
 class Root(URI):
-    """Where everything of ours lies: the storage root."""
+    """Storage root; every result lies below it."""
 
 
 class FilesURI(URI):
@@ -86,15 +86,15 @@ class ReportURI(URI):
 
 
 def parse_root(value: str, *, option: str = "--storage") -> Root:
-    """The storage root that a person typed: relative paths and `~` are taken from here.
+    """Convert a storage root that a user typed; relative paths and `~` are resolved.
 
     Raises `ValueError` naming `option`.
     """
     if not value:
-        raise ValueError(f"{option} must be a folder or s3://bucket/prefix, got nothing")
+        raise ValueError(f"{option} must be a folder or s3://bucket/prefix, got an empty value")
     if len(value) > _LONGEST:
         raise ValueError(
-            f"{option} must have at most {_LONGEST} characters, got {len(value)}: {masked(value)[:50]!r}..."
+            f"{option} must have at most {_LONGEST} characters, got {len(value)}: {redact(value)[:50]!r}..."
         )
     if not re.match("[A-Za-z0-9+.-]*://|s3:|file:", value):
         value = os.path.abspath(os.path.expanduser(value))
@@ -107,32 +107,34 @@ def parse_root(value: str, *, option: str = "--storage") -> Root:
 
 
 def check_allowed(uri: URI) -> None:
-    """Raise `ValueError` unless `uri` lies in one of PIPELINE_ALLOWED_ROOTS; where that is not set, all is allowed."""
+    """Raise `ValueError` unless `uri` lies in one of PIPELINE_ALLOWED_ROOTS; if that is unset, all URIs are allowed."""
     listed = os.environ.get(ALLOWED_ROOTS)
     if not listed:
         return
     try:
         roots = [URI(root.strip()) for root in listed.split(",")]
     except ValueError as error:
-        raise ValueError(f"{ALLOWED_ROOTS} must be folders and s3://bucket/prefix, comma separated: {error}") from None
+        raise ValueError(
+            f"{ALLOWED_ROOTS} must be folders and s3://bucket/prefix, separated by commas: {error}"
+        ) from None
     if not any(uri.lies_in(root) for root in roots):
-        raise ValueError(f"{uri} lies in none of {ALLOWED_ROOTS}: {', '.join(roots)}")
+        raise ValueError(f"{uri} is outside {ALLOWED_ROOTS}: {', '.join(roots)}")
 
 
 def is_name(text: str) -> bool:
-    """Whether `text` may become part of a path as the name of something."""
+    """Return whether `text` is a valid name, which may become part of a path."""
     return _NAME.fullmatch(text) is not None
 
 
 def check_name(name: str, *, field: str) -> str:
-    """`name`, if it is one; raises `ValueError` naming `field` for anything else."""
+    """Return `name` if it is valid; raises `ValueError` naming `field` if not."""
     if not is_name(name):
         raise ValueError(f"{field} must be 1 to 64 of a-z, 0-9 and '-', got {name!r}")
     return name
 
 
 def is_web_address(text: str) -> bool:
-    """Whether `text` is an http:// or https:// address with a host, and a port that can be if it has one."""
+    """Return whether `text` is an http:// or https:// address with a host and, if given, a valid port."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -140,8 +142,8 @@ def is_web_address(text: str) -> bool:
         return False
 
 
-def masked(text: str) -> str:
-    """`text` without what stands between a scheme and an `@`, or after a `?` or `#`."""
+def redact(text: str) -> str:
+    """Mask the text between a scheme and an `@`, and drop everything after a `?` or `#`."""
     return re.sub(r"//.*@", "//***@", text).partition("?")[0].partition("#")[0]
 
 
@@ -149,11 +151,11 @@ def _canonical(value: str) -> str:
     if value.startswith("/"):
         return _normal(value, shown=value)
     scheme, _, path = value.partition("://")
-    scheme, shown = scheme.lower(), masked(value)
+    scheme, shown = scheme.lower(), redact(value)
     if scheme not in ("file", "s3") or "://" not in value:
         raise ValueError(f"a URI must be an absolute path, file:///... or s3://bucket/..., got {shown!r}")
     if "@" in path.partition("/")[0] or (scheme == "s3" and ":" in path.partition("/")[0]):
-        raise ValueError(f"a URI must not carry credentials, got {shown!r}; use the AWS_* variables")
+        raise ValueError(f"a URI must not contain credentials, got {shown!r}; use the AWS_* variables")
     if "?" in path or "#" in path:
         raise ValueError(f"a URI must have no query or fragment, got {shown!r}")
     if scheme == "s3":
@@ -166,7 +168,7 @@ def _canonical(value: str) -> str:
 
 
 def _normal(path: str, *, shown: str) -> str:
-    """The absolute `path` without empty components, `.` and a slash at the end."""
+    """Drop empty components, `.` and a final slash from the absolute `path`."""
     components = path.split("/")
     if "\0" in path:
         raise ValueError(f"a URI must not contain a NUL character, got {shown!r}")

@@ -1,1 +1,1 @@
-"""One file per stage, each a Prefect task; what they call lies in `jobs` and `learning`."""
+"""The stages, one Prefect task per file; the code that they call is in `jobs` and `learning`."""

@@ -1,4 +1,4 @@
-"""Download: a data set's files, kept as their mirror served them."""
+"""Download: fetch a data set's files and store them unchanged."""
 
 import json
 import os
@@ -9,30 +9,31 @@ from typing import Any
 from prefect import task
 from prefect.runtime import flow_run
 
-from storage import files, lease, manifest, streams
+from storage import commits, files, lease, manifest, streams
 from storage.manifest import Damaged, File, Manifest
 from storage.uri import URI, FilesURI
 from tasks.learning.datasets import DataSet, SourceFile
 from tasks.learning.sources import fetch_file
-from tasks.options import task_options
-from tasks.plan import Plan, is_committed
-from tasks.stage import logger, stage, tidy
+from tasks.orchestration.prefect_options import task_options
+from tasks.orchestration.stage import logger, stage, tidy
+from tasks.planning.plan import Plan
+from tasks.planning.result_uris import is_committed
 
 
 @task(name="download", **task_options, task_run_name="download {plan.data_name}")
 def download(plan: Plan, sources: Sequence[str]) -> FilesURI | None:
-    """Keep the data set's files, checked against the published checksums; one that was cut off goes on file by file.
+    """Download the data set's files and verify their published checksums; resume an interrupted download by file.
 
     Args:
-        plan: What is asked for.
-        sources: Addresses of mirrors that are tried before the data set's own.
+        plan: The plan of the run.
+        sources: Addresses of mirrors to try before the data set's own.
 
     Returns:
-        Where the files lie; none when nothing is downloaded: a person's own data, or a raw dataset that is there
-        already while its files are not.
+        URI of the files; None if nothing is downloaded: the user's own data, or a raw dataset that exists although
+        its files do not.
 
     Raises:
-        DownloadFailed: No mirror gave a file with the right checksum.
+        DownloadFailed: No mirror served a file with the right checksum.
     """
     if plan.files is None or _are_not_needed(plan.files, plan.raw):
         return None
@@ -61,13 +62,13 @@ def download(plan: Plan, sources: Sequence[str]) -> FilesURI | None:
 
 
 def _are_not_needed(uri: FilesURI, raw: URI) -> bool:
-    """Whether the files are gone, or damaged, and what was to be made of them is there."""
+    """Return whether the files are missing or damaged while the raw dataset made from them exists."""
     if not is_committed(raw):
         return False
     try:
         return manifest.find(uri) is None
     except Damaged as error:
-        logger().warning("%s; nothing needs it as long as %s is there", error, raw)
+        logger().warning("%s; it is not needed while %s exists", error, raw)
         return True
 
 
@@ -80,7 +81,7 @@ def keep(
     log: Callable[..., None],
     patience_s: float = 0.0,
 ) -> Manifest:
-    """Fetch what is not there yet of the files of `data_set`, a file at a time, and commit `uri`."""
+    """Fetch the missing files of `data_set` one by one and commit `uri`; keep trying mirrors for `patience_s`."""
     started = time.monotonic()
     until = started + patience_s
     listed: list[File] = []
@@ -88,7 +89,7 @@ def keep(
     for file in data_set.files:
         place, origin = uri.child(file.stored), scratch.child(f"origins/{file.stored}.json")
         if _is_whole(place, file):
-            log("%s is there from an earlier attempt", file.name)
+            log("%s: reusing the file of an earlier attempt", file.name)
             origins.append(_origin(file, origin))
         else:
             with streams.workspace(scratch) as folder:
@@ -97,7 +98,7 @@ def keep(
                 files.replace(origin, json.dumps(origins[-1]).encode())
                 streams.publish(folder / file.name, place)
         listed.append(File(path=file.stored, size=files.size(place), sha256=file.sha256))
-    committed = manifest.commit(
+    committed = commits.commit(
         uri,
         kind="files",
         parents={},
@@ -117,7 +118,7 @@ def _is_whole(place: URI, file: SourceFile) -> bool:
 
 
 def _origin(file: SourceFile, noted: URI) -> dict[str, Any]:
-    """Where an earlier attempt got `file` from."""
+    """Read from which mirror an earlier attempt fetched `file`."""
     try:
         origin: dict[str, Any] = json.loads(files.read(noted))
     except FileNotFoundError:

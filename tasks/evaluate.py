@@ -1,4 +1,4 @@
-"""Evaluate: metrics from predictions on a test split, every row once; the model does not run again."""
+"""Evaluate: compute metrics from the predictions on a test split, without running the model again."""
 
 import json
 import re
@@ -8,27 +8,29 @@ import numpy as np
 import pandas as pd
 from prefect import task
 
-from storage import manifest, tables
+from storage import commits, manifest, tables
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.learning import images, metrics
-from tasks.options import task_options
-from tasks.plan import Plan, evaluation_of
-from tasks.stage import stage
+from tasks.orchestration.prefect_options import task_options
+from tasks.orchestration.stage import stage
+from tasks.planning.plan import Plan
+from tasks.planning.result_uris import evaluation_of
+from tasks.promotion.correct_rows import COLUMN, known_classes
 
 _NUM_WORST = 40
 
 
 class WrongRows(RuntimeError):
-    """Predictions are not exactly one for every test row."""
+    """The predictions do not match the test rows one to one."""
 
 
 @task(name="evaluate", **task_options)
 def evaluate(predictions: PredictionsURI, plan: Plan) -> EvaluationURI:
-    """Accuracy, loss, per-class figures, confusion, calibration and worst mistakes over every test row exactly once.
+    """Compute accuracy, loss, per-class metrics, confusion, calibration and worst mistakes over all test rows.
 
-    Raises `WrongRows` when a row is missing, doubled or foreign.
+    Raises `WrongRows` if a row is missing, duplicated or not a test row, or its label differs.
     """
-    target = evaluation_of(plan.root, predictions)
+    target = _target(predictions, plan)
     name = "evaluate" if predictions == plan.predictions else "evaluate champion"
     with stage(name, target, deadline_s=plan.deadline_s) as current:
         if not current.reused:
@@ -37,15 +39,22 @@ def evaluate(predictions: PredictionsURI, plan: Plan) -> EvaluationURI:
 
 
 def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None:
-    """Compute and commit `target`: metrics.json, per_class.json, confusion.json, calibration.json and worst.json."""
+    """Compute and commit `target`: metrics.json, per_class.json, confusion.json, calibration.json and worst.json.
+
+    Compares classes by name. Classes that only the model knows come after those of the rows. Predicting one counts as
+    wrong, as does every prediction for a row whose class the model does not know.
+    """
     made = manifest.load(predictions)
-    dataset = DatasetURI(made.parents["dataset"])
+    dataset = DatasetURI(made.parent("dataset", of=predictions))
     rows = tables.read_split(predictions, "test").to_pandas()
     _check_rows(rows, tables.read_split(dataset, "test", columns=["id", "label"]).to_pandas())
-    classes = images.classes_of(manifest.load(dataset).columns["metadata"])
+    known, there = known_classes(predictions, made), images.classes_of(manifest.load(dataset).columns["metadata"])
+    new, gone = ([name for name in some if name not in others] for some, others in ((there, known), (known, there)))
+    classes = [*there, *gone]
     labels = rows["label"].to_numpy()
-    probabilities = rows[[f"probability_{name}" for name in classes]].to_numpy()
-    counts = metrics.confusion(labels, rows["prediction"].to_numpy(), num_classes=len(classes))
+    probabilities = metrics.in_order(rows[[f"{COLUMN}{name}" for name in known]].to_numpy(), known, classes)
+    answers = np.array([classes.index(name) for name in known])[rows["prediction"].to_numpy()]
+    counts = metrics.confusion(labels, answers, num_classes=len(classes))
     summary = metrics.summary(labels, probabilities)
     content: dict[str, Any] = {
         "metrics": summary,
@@ -54,23 +63,32 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
         "calibration": metrics.calibration(labels, probabilities),
         "worst": metrics.worst(rows["id"].to_numpy(), labels, probabilities, count=_NUM_WORST),
     }
-    manifest.commit(
+    commits.commit(
         target,
         kind="evaluation",
-        parents={"predictions": predictions},
+        parents={"predictions": made.as_parent(predictions)},
         parameters={},
         listed=[
-            manifest.write_file(target, f"{name}.json", json.dumps(value, indent=1).encode(), fixed_name=True)
+            commits.write_file(target, f"{name}.json", json.dumps(value, indent=1).encode(), fixed_name=True)
             for name, value in content.items()
         ],
-        statistics={**summary, "notice": made.statistics.get("notice")},
+        statistics={**summary, "notice": made.statistics.get("notice")}
+        | ({"classes": {"new": new, "gone": gone}} if new or gone else {}),
     )
 
 
 def read_evaluation(uri: EvaluationURI) -> dict[str, Any]:
-    """What `write_evaluation` wrote, by name, every byte checked."""
+    """Read the files of an evaluation by name (`metrics`, ...) and verify their checksums."""
     listed = manifest.load(uri).files
     return {re.split(r"[-.]", file.path)[0]: json.loads(manifest.read_file(uri, file)) for file in listed}
+
+
+def _target(predictions: PredictionsURI, plan: Plan) -> EvaluationURI:
+    """Return the evaluation's URI; other classes change it, because earlier versions compared classes by number."""
+    made = manifest.load(predictions)
+    known = known_classes(predictions, made)
+    there = images.classes_of(manifest.load(made.parent("dataset", of=predictions)).columns["metadata"])
+    return evaluation_of(plan.root, predictions, classes=known if known != there else ())
 
 
 def _check_rows(rows: pd.DataFrame, expected: pd.DataFrame) -> None:
@@ -79,7 +97,7 @@ def _check_rows(rows: pd.DataFrame, expected: pd.DataFrame) -> None:
         doubled = int(rows["id"].duplicated().sum())
         missing = len(set(expected["id"]) - set(rows["id"]))
         raise WrongRows(
-            f"{len(rows)} predictions for {len(expected)} test rows: {missing} are missing and {doubled} doubled"
+            f"{len(rows)} predictions for {len(expected)} test rows: {missing} are missing and {doubled} are duplicates"
         )
     if not np.array_equal(found["label"].to_numpy(), wanted["label"].to_numpy()):
-        raise WrongRows("the labels beside the predictions are not those of the test rows")
+        raise WrongRows("the labels in the predictions do not match the test rows")

@@ -1,4 +1,4 @@
-"""Ingest: from downloaded files, or a person's own images, to a raw dataset in Parquet."""
+"""Ingest: turn downloaded files, or the user's own images, into a raw dataset in Parquet."""
 
 import json
 from typing import Any
@@ -6,33 +6,39 @@ from typing import Any
 from prefect import task
 
 from storage import files as storage_files
+from storage import manifest
 from storage.uri import URI, DatasetURI, FilesURI
-from tasks.cluster import GRACE_S, Cluster, retry_on_fault
+from tasks.cluster.in_process import InProcess
+from tasks.cluster.runner import GRACE_S, Runner, retry_on_fault
+from tasks.jobs.ingest import own_files
 from tasks.jobs.spec import IngestSpec
 from tasks.learning import datasets
-from tasks.local import Local
-from tasks.options import task_options
-from tasks.plan import Plan
-from tasks.stage import logger, stage
+from tasks.orchestration.prefect_options import task_options
+from tasks.orchestration.stage import logger, stage
+from tasks.planning import warm_start
+from tasks.planning.plan import Plan
+from tasks.planning.predict_request import BatchRequest
+from tasks.planning.result_uris import scratch_of
+from tasks.planning.user_images import Own
 
 
 @task(name="ingest", **task_options, **retry_on_fault, task_run_name="ingest {plan.data_name}")
-def ingest(files: FilesURI | None, plan: Plan, cluster: Cluster) -> DatasetURI:
+def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
     """Write every image as a row of Parquet, part by part.
 
-    It is a Ray job where there is much that can be spread over nodes; else the flow's process does the same work.
+    Large data that can be spread over nodes is ingested by a Ray job, other data in the flow's own process.
 
     Args:
-        files: Where the data set's files lie; none for a person's own data, and for what is there already.
-        plan: What is asked for.
-        cluster: Where the job runs, if there is to be one.
+        files: URI of the data set's files; None for the user's own data and for an existing raw dataset.
+        plan: The plan of the run.
+        cluster: Runs the Ray job, if there is one.
 
     Returns:
         The raw dataset.
     """
     with stage("ingest", plan.raw, deadline_s=plan.deadline_s + GRACE_S) as current:
         if plan.own is not None:
-            for note in plan.own.notes:
+            for note in [*plan.own.left_out, *plan.own.notes]:
                 logger().warning("--data: %s", note)
         elif plan.recipe.data != datasets.OWN and plan.data_set.notice:
             logger().warning("this is %s", plan.data_set.notice)
@@ -42,17 +48,52 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Cluster) -> DatasetURI:
                 deadline_s=plan.deadline_s,
                 scratch=plan.scratch(plan.raw),
                 raw=plan.raw,
-                **(_own(plan) if plan.own else {"kind": "files", "data": files, "data_set": plan.recipe.data}),
+                **(
+                    _own(plan.own, plan.scratch(plan.raw))
+                    if plan.own
+                    else {"kind": "files", "data": files, "data_set": plan.recipe.data}
+                ),
                 parameters=plan.own_parameters if plan.own else {"data": plan.data_name},
             )
-            chosen = cluster if plan.ingest_on_ray() else Local(wanted=False)
+            chosen = cluster if plan.ingest_on_ray() else InProcess()
             chosen.run("ingest", spec, target=plan.raw, scratch=URI(spec.scratch))
+            warm_start.check_comparable(plan)  # the classes of Parquet data are only known now
+        if plan.own is not None:
+            _tell_unreadable("--data", plan.raw)
     return plan.raw
 
 
-def _own(plan: Plan) -> dict[str, Any]:
-    """What a job must know of a person's own files; their list is left in storage for it."""
-    assert plan.own is not None
-    listing = json.dumps([file.model_dump() for file in plan.own.files]).encode()
-    storage_files.replace(plan.scratch(plan.raw).child("listing.json"), listing)
-    return {"kind": plan.own.kind, "data": plan.own.uri, "classes": plan.own.classes, "digest": plan.own.digest}
+@task(name="ingest", **task_options, **retry_on_fault, task_run_name="ingest {pictures.name}")
+def ingest_pictures(pictures: Own, request: BatchRequest, cluster: Runner) -> DatasetURI:
+    """Write new pictures as rows of Parquet, resized like the images that the model was trained on."""
+    raw = request.dataset
+    with stage("ingest", raw, deadline_s=request.deadline_s + GRACE_S) as current:
+        for left_out in pictures.left_out:
+            logger().warning("--dataset: %s", left_out)
+        if not current.reused:
+            scratch = scratch_of(request.root, raw)
+            spec = IngestSpec(
+                storage=request.root,
+                deadline_s=request.deadline_s,
+                scratch=scratch,
+                raw=raw,
+                **_own(pictures, scratch),
+                parameters=request.picture_parameters(),
+            )
+            chosen = cluster if pictures.is_much else InProcess()
+            chosen.run("ingest", spec, target=raw, scratch=scratch)
+        _tell_unreadable("--dataset", raw)
+    return raw
+
+
+def _own(found: Own, scratch: URI) -> dict[str, Any]:
+    """Return the job's parameters for the user's own files, and write the list of files to `scratch` for it."""
+    listing = json.dumps([file.model_dump() for file in found.files]).encode()
+    storage_files.replace(scratch.child("listing.json"), listing)
+    told = {"digest": found.digest, "left_out": found.left_out}
+    return {"kind": found.kind, "data": found.uri, "classes": found.classes, **told}
+
+
+def _tell_unreadable(option: str, raw: DatasetURI) -> None:
+    if unreadable := own_files.told_unreadable(manifest.load(raw)):
+        logger().warning("%s: %s", option, unreadable)

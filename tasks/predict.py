@@ -1,20 +1,21 @@
-"""Predict: from a checkpoint and a dataset to one prediction for every row, as a Ray job."""
+"""Predict: apply a checkpoint to every row of a dataset, as a Ray job."""
 
 from prefect import task
 
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.batch import BatchRequest
-from tasks.cluster import GRACE_S, Cluster, retry_on_fault
-from tasks.jobs.scale import ANY, Needs, Workers
+from tasks.cluster.runner import GRACE_S, Runner, retry_on_fault
+from tasks.jobs.scaling import ANY, Needs, Workers
 from tasks.jobs.spec import PredictSpec
-from tasks.options import task_options
-from tasks.plan import Plan, predictions_of, scratch_of
-from tasks.stage import stage
+from tasks.orchestration.prefect_options import task_options
+from tasks.orchestration.stage import stage
+from tasks.planning.plan import Plan
+from tasks.planning.predict_request import BatchRequest
+from tasks.planning.result_uris import predictions_of, scratch_of
 
 
 @task(name="predict", **task_options, **retry_on_fault)
-def predict(checkpoint: CheckpointURI, prepared: DatasetURI, plan: Plan, cluster: Cluster) -> PredictionsURI:
-    """Exactly one row per row of the test split of `prepared`; parts of an earlier attempt are checked and used."""
+def predict(checkpoint: CheckpointURI, prepared: DatasetURI, plan: Plan, cluster: Runner) -> PredictionsURI:
+    """Predict each test row of `prepared` exactly once; verify and reuse parts of an earlier attempt."""
     return predict_split(
         checkpoint,
         prepared,
@@ -24,13 +25,14 @@ def predict(checkpoint: CheckpointURI, prepared: DatasetURI, plan: Plan, cluster
         workers=plan.workers,
         needs=plan.needs,
         deadline_s=plan.deadline_s,
+        accept_mixed_numerics=plan.accept_mixed_numerics,
         name="predict" if checkpoint == plan.checkpoint else "predict with champion",
     )
 
 
 @task(name="predict", **task_options, **retry_on_fault)
-def predict_batch(request: BatchRequest, cluster: Cluster) -> PredictionsURI:
-    """Exactly one row per row of any dataset of images, with labels or without."""
+def predict_batch(request: BatchRequest, cluster: Runner) -> PredictionsURI:
+    """Predict each row of any dataset of images exactly once, with or without labels."""
     return predict_split(
         request.checkpoint,
         request.dataset,
@@ -39,22 +41,24 @@ def predict_batch(request: BatchRequest, cluster: Cluster) -> PredictionsURI:
         split=request.split,
         workers=request.workers,
         deadline_s=request.deadline_s,
+        accept_mixed_numerics=request.accept_mixed_numerics,
     )
 
 
 def predict_split(
     checkpoint: CheckpointURI,
     dataset: DatasetURI,
-    cluster: Cluster,
+    cluster: Runner,
     *,
     root: Root,
     split: str | None,
     workers: Workers,
     deadline_s: float,
+    accept_mixed_numerics: bool,
     needs: Needs = ANY,
     name: str = "predict",
 ) -> PredictionsURI:
-    """Where the predictions of one split (none: all) of `dataset` lie, once they are committed."""
+    """Predict one split (None: all rows) of `dataset` and return the URI of the committed predictions."""
     target = predictions_of(root, checkpoint, dataset, split=split)
     with stage(name, target, deadline_s=deadline_s + GRACE_S) as current:
         if not current.reused:
@@ -67,6 +71,7 @@ def predict_split(
                 split=split,
                 workers=workers,
                 needs=needs,
+                accept_mixed_numerics=accept_mixed_numerics,
             )
             cluster.run("predict", spec, target=target, scratch=scratch_of(root, target))
     return target

@@ -1,18 +1,18 @@
-"""Preprocess: from a raw dataset to one that is checked, split and shuffled, as a Ray job."""
+"""Preprocess: check, split and shuffle a raw dataset, as a Ray job."""
 
 from prefect import task
 
 from storage.uri import DatasetURI
-from tasks.cluster import GRACE_S, Cluster, retry_on_fault
+from tasks.cluster.runner import GRACE_S, Runner, retry_on_fault
 from tasks.jobs.spec import PreprocessSpec
-from tasks.options import task_options
-from tasks.plan import Plan
-from tasks.stage import stage
+from tasks.orchestration.prefect_options import task_options
+from tasks.orchestration.stage import stage
+from tasks.planning.plan import Plan
 
 
 @task(name="preprocess", **task_options, **retry_on_fault)
-def preprocess(raw: DatasetURI, plan: Plan, cluster: Cluster) -> DatasetURI:
-    """Every usable row of `raw` once, in a train, validation or test split; what is unusable counted and listed."""
+def preprocess(raw: DatasetURI, plan: Plan, cluster: Runner) -> DatasetURI:
+    """Write each usable row of `raw` once to a train, validation or test split; count and list unusable rows."""
     with stage("preprocess", plan.prepared, deadline_s=plan.deadline_s + GRACE_S) as current:
         if not current.reused:
             spec = PreprocessSpec(

@@ -1,26 +1,30 @@
-"""Report: one self-contained page about a run, and its essentials as Prefect artifacts."""
+"""Report: write a self-contained HTML page about a run, and publish its main results as Prefect artifacts."""
 
+import datetime
 import shlex
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from prefect import task
 
-from storage import manifest, tables
-from storage.fingerprint import fingerprint
+from storage import commits, manifest, registry, tables
+from storage.decision import Decision
 from storage.manifest import Manifest
-from storage.registry import Decision
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI
-from tasks import pages
-from tasks.artifacts import publish
+from tasks import report_page
 from tasks.evaluate import read_evaluation
-from tasks.learning import images, recipes
-from tasks.learning.checkpoint import training_images
-from tasks.options import task_options
-from tasks.pages import Picture
-from tasks.pages.lineage import LineageStep
-from tasks.plan import VERSIONS, Plan
-from tasks.stage import stage
+from tasks.jobs.spec import LeftOut
+from tasks.learning import images, numerics, recipes
+from tasks.learning.checkpoint_result import training_images
+from tasks.learning.numerics import Numerics
+from tasks.orchestration.artifacts import publish
+from tasks.orchestration.prefect_options import task_options
+from tasks.orchestration.stage import stage
+from tasks.planning.plan import Plan
+from tasks.planning.result_uris import VERSIONS, place
+from tasks.report_page import Picture
+from tasks.report_page.lineage import LineageStep
 
 _NUM_SAMPLES = 24
 _NUM_MISTAKES = 16
@@ -37,17 +41,17 @@ def report(
     decision: Decision,
     plan: Plan,
 ) -> ReportURI:
-    """One HTML page that says what was trained on what, how good it is and what was decided; loads nothing."""
+    """Write an HTML page on the training, its data, metrics and decision, without external resources."""
     target = report_of(evaluation, decision, plan)
     with stage("report", target, deadline_s=plan.deadline_s) as current:
         data = gather(checkpoint, predictions, evaluation, decision, plan)
         if not current.reused:
-            page = manifest.write_file(target, "index.html", pages.render(data).encode(), fixed_name=True)
-            manifest.commit(
+            page = commits.write_file(target, "index.html", report_page.render(data).encode(), fixed_name=True)
+            commits.commit(
                 target,
                 kind="report",
                 parents={"checkpoint": checkpoint, "predictions": predictions, "evaluation": evaluation},
-                parameters={"decision": decision.model_dump(mode="json")},
+                parameters={"decision": _as_json(decision, plan)},
                 listed=[page],
             )
         publish(data, target, plan)
@@ -55,14 +59,23 @@ def report(
 
 
 def report_of(evaluation: EvaluationURI, decision: Decision, plan: Plan) -> ReportURI:
-    """Where the report on `evaluation` and `decision` lies."""
-    digest = fingerprint(
+    """Return the URI of the report on `evaluation` and `decision`."""
+    name = plan.named_championship
+    found = place(
         "report",
+        plan.root.child("reports"),
+        evaluation.name.rpartition("-")[0],
         version=VERSIONS["report"],
-        parents=[evaluation.fingerprint],
-        parameters={"decision": decision.model_dump(mode="json")},
+        parents=[evaluation],
+        parameters={"decision": _as_json(decision, plan)} | ({"championship": name} if name else {}),
     )
-    return ReportURI(plan.root.child(f"reports/{plan.recipe.name}-{digest}"))
+    return ReportURI(found)
+
+
+def _as_json(decision: Decision, plan: Plan) -> dict[str, Any]:
+    """Serialize the decision without event id, time, author, and fields at their defaults, which may be newer."""
+    stored = registry.with_references(decision, plan.root)
+    return stored.model_dump(mode="json", exclude_defaults=True, exclude={"event", "decided", "author"})
 
 
 def gather(
@@ -71,8 +84,8 @@ def gather(
     evaluation: EvaluationURI,
     decision: Decision,
     plan: Plan,
-) -> pages.ReportData:
-    """Everything the page shows, read from committed results alone: the same results give the same page."""
+) -> report_page.ReportData:
+    """Read the page's content from committed results only, so that the same results give the same page."""
     raw, prepared, trained, predicted = (
         manifest.load(uri) for uri in (plan.raw, plan.prepared, checkpoint, predictions)
     )
@@ -80,8 +93,14 @@ def gather(
     classes = images.classes_of(prepared.columns["metadata"])
     mistakes = evaluated["worst"][:_NUM_MISTAKES]
     first_seen = training_images(checkpoint, trained)
-    made = {"download": _files(raw), "ingest": raw, "preprocess": prepared, "train": trained, "predict": predicted}
-    return pages.ReportData(
+    made = {
+        "download": _files(plan.raw, raw),
+        "ingest": raw,
+        "preprocess": prepared,
+        "train": trained,
+        "predict": predicted,
+    }
+    return report_page.ReportData(
         recipe_name=plan.recipe.name,
         data_set=plan.data_name,
         sample_notice=raw.statistics["notice"],
@@ -99,6 +118,7 @@ def gather(
         mistakes=tuple(_pictures(plan.prepared, prepared, predictions, classes, [row["id"] for row in mistakes])),
         gate=dict(decision.gate),
         champion_metrics=decision.metrics.get("champion"),
+        differences=tuple((role, str(found)) for role, found in decision.differences.items()),
         lineage=tuple(_lineage(plan, checkpoint, predictions, evaluation, decision)),
         timings=[(name, one.statistics["seconds"]) for name, one in made.items() if one],
         parameters=plan.recipe.to_dict()
@@ -106,33 +126,42 @@ def gather(
         command=command(plan),
         producer=trained.producer,
         training_images=tuple(images.with_names(first_seen)) if first_seen else (),
+        notes=(
+            *numerics.notes(trained.statistics, what="training"),
+            *numerics.notes(predicted.statistics, what="prediction of the test rows"),
+        ),
+        decided=report_page.moment(decision.decided),
+        author=decision.author,
     )
 
 
-def _files(raw: Manifest) -> Manifest | None:
-    """What `raw` was made from, where that was downloaded and is still there."""
+def _files(uri: DatasetURI, raw: Manifest) -> Manifest | None:
+    """Load the manifest of the downloaded files of `raw`, the manifest of `uri`; None if there are none any more."""
     try:
-        return manifest.load(URI(raw.parents["files"]))
+        return manifest.load(raw.parent("files", of=uri))
     except (KeyError, FileNotFoundError, manifest.Damaged):
         return None
 
 
 def command(plan: Plan) -> str:
-    """The command line that gives the same URIs below another storage root; `--refresh` would make new ones."""
+    """Return the command that reproduces the same URIs in another storage root; no `--refresh`, which changes them."""
     words = ["python", "flows/pipeline.py", "--recipe", plan.recipe.origin or plan.recipe.name]
     for name, value in recipes.changes(plan.recipe).items():
         words += ["--set", f"{name}={value}"]
     words += ["--data", str(plan.given)] if plan.given else []
+    words += ["--championship", plan.named_championship] if plan.named_championship else []
     words += ["--workers", str(plan.workers)] if plan.workers is not None else []
     return shlex.join(words)
 
 
 def _resolved(trained: Manifest) -> dict[str, object]:
-    return {f"{name} (resolved)": value for name, value in trained.statistics["resolved"].items()}
+    found = {f"{name} (resolved)": value for name, value in trained.statistics["resolved"].items()}
+    took_part = [str(Numerics(**one)) for one in trained.statistics.get("numerics", ())]
+    return found | ({"numerics (resolved)": "; ".join(took_part)} if took_part else {})
 
 
 def _spread(prepared: Manifest) -> list[int]:
-    """Row numbers spread evenly over the test split."""
+    """Choose row ids spread evenly over the test split."""
     total = sum(file.rows or 0 for file in prepared.split("test"))
     return [int(number) for number in np.linspace(0, total - 1, min(total, _NUM_SAMPLES)).round()]
 
@@ -140,7 +169,7 @@ def _spread(prepared: Manifest) -> list[int]:
 def _pictures(
     dataset: DatasetURI, prepared: Manifest, predictions: PredictionsURI, classes: Sequence[str], ids: Sequence[int]
 ) -> Iterator[Picture]:
-    """The test rows with these ids, in their order; ids that were left out as unusable are passed over."""
+    """Load the test rows with these ids, in this order; skip ids that were excluded as unusable."""
     shape = images.shape_of(prepared.columns["metadata"])
     found: dict[int, Picture] = {}
     made = manifest.load(predictions)
@@ -158,8 +187,14 @@ def _pictures(
                 prediction=classes[row["prediction"]],
                 probability=row["probability"],
                 id=row["id"],
+                file=_file(row),
             )
     return (found[number] for number in ids if number in found)
+
+
+def _file(row: dict[str, Any]) -> str | None:
+    """Return which of the user's own files a prediction is for; None if the predictions do not say."""
+    return row.get("file") if row.get("row") is None else f"{row['file']} row {row['row']}"
 
 
 def _lineage(
@@ -169,11 +204,16 @@ def _lineage(
     facts = tuple((file["name"], f"{file['sha256']}\nfrom {file['url']}") for file in raw.statistics["sources"])
     yield LineageStep(title=_RAW_FILES, facts=facts)
     titles: dict[str, str] = {}
-    if "files" in raw.parents:  # which may be gone by now
-        uri = URI(raw.parents["files"])
+    if "files" in raw.parents:  # the files themselves may be deleted by now
+        uri, downloaded = raw.parent("files", of=plan.raw), _files(plan.raw, raw)
         titles[uri.name] = _DOWNLOAD
         yield LineageStep(
-            title=_DOWNLOAD, stage="download", uri=uri, fingerprint=uri.fingerprint, parents=(_RAW_FILES,)
+            title=_DOWNLOAD,
+            stage="download",
+            uri=uri,
+            fingerprint=uri.fingerprint,
+            parents=(_RAW_FILES,),
+            facts=tuple(_dated("created", downloaded.created if downloaded else None)),
         )
     steps: list[tuple[str, str, URI]] = [
         ("Raw dataset", "ingest", plan.raw),
@@ -185,9 +225,9 @@ def _lineage(
     titles |= {uri.name: title for title, _, uri in steps}
     for title, maker, uri in steps:
         made = manifest.load(uri)
-        names = [URI(parent).name for parent in made.parents.values()]
+        names = [made.parent(role, of=uri).name for role in made.parents]
         parents = tuple(titles[name] for name in names if name in titles) or (_RAW_FILES,)
-        facts = tuple(_facts(made))
+        facts = tuple(_facts(uri, made))
         yield LineageStep(title=title, stage=maker, uri=uri, fingerprint=uri.fingerprint, parents=parents, facts=facts)
     target = report_of(evaluation, decision, plan)
     yield LineageStep(
@@ -196,33 +236,52 @@ def _lineage(
         uri=target,
         fingerprint=target.fingerprint,
         parents=("Checkpoint", "Predictions", "Evaluation"),
-        facts=(("decision", f"{'' if decision.promoted else 'not '}promoted"),),
+        facts=(*_dated("decided", decision.decided), ("decision", f"{'' if decision.promoted else 'not '}promoted")),
     )
 
 
-def _facts(made: Manifest) -> Iterator[tuple[str, str]]:
+def _dated(what: str, time: datetime.datetime | None) -> Iterator[tuple[str, str]]:
+    """Yield a time that fits in a box of the diagram; nothing for results of versions that stored no time."""
+    if time:
+        yield f"{what} (UTC)", report_page.moment(time).removesuffix(" UTC")
+
+
+def _facts(uri: URI, made: Manifest) -> Iterator[tuple[str, str]]:
+    yield from _dated("created", made.created)
     for split in dict.fromkeys(file.split for file in made.files if file.split):
         yield f"{split} rows", f"{sum(file.rows or 0 for file in made.split(split)):,}"
     statistics = made.statistics
     if made.kind == "raw" and "found" in statistics:
         found = statistics["found"]
-        yield "images as they came", ", ".join(f"{count:,} {mode}" for mode, count in found["modes"].items())
-        yield "their sizes", " to ".join(f"{w} x {h}" for w, h in zip(found["widths"], found["heights"], strict=True))
+        yield "image modes", ", ".join(f"{count:,} {mode}" for mode, count in found["modes"].items())
+        if statistics.get("left_out"):
+            yield "skipped files", "\n".join(str(LeftOut(**one)) for one in statistics["left_out"])
+        yield (
+            "original sizes",
+            " to ".join(f"{w} x {h}" for w, h in zip(found["widths"], found["heights"], strict=True)),
+        )
     if made.kind == "prepared":
         for split, counts in statistics.get("class_counts", {}).items():
             shown = [f"{name} {count:,}" for name, count in list(counts.items())[:_CLASSES_SHOWN]]
             yield f"classes in {split}", ", ".join(shown) + (", ..." if len(counts) > len(shown) else "")
     if statistics.get("quarantined_files"):
-        yield "files left out", "\n".join(statistics["quarantined_files"])
+        yield "excluded files", "\n".join(statistics["quarantined_files"])
     if statistics.get("quarantined"):
         yield "quarantined", "\n".join(f"{count:,}: {why}" for why, count in statistics["quarantined"].items())
-    # Not in the datasets of before it was counted.
+    # Older datasets lack this count.
     if (in_train := statistics.get("test_rows_in_train", {})).get("count"):
         ids = ", ".join(map(str, in_train["ids"])) + (", ..." if in_train["count"] > len(in_train["ids"]) else "")
-        yield "test rows that also stand in train", f"{in_train['count']:,}: ids {ids}"
+        yield "test rows that are also in train", f"{in_train['count']:,}: ids {ids}"
+    if (doubtful := statistics.get("images_in_two_classes", {})).get("count"):
+        more = ["..."] if doubtful["count"] > len(doubtful["named"]) else []
+        yield (
+            f"images in two classes, on {doubtful['rows']:,} rows",
+            "\n".join([f"{doubtful['count']:,}:", *doubtful["named"], *more]),
+        )
     if "initial" in made.parents:
-        yield "began with the weights of", made.parents["initial"]
+        yield "initial weights", made.parent("initial", of=uri)
+        yield "peak learning rate", f"{made.parameters['learning_rate']:g}"
     if made.kind == "checkpoint":
         yield "best epoch", f"{statistics['best_epoch']} of {len(statistics['history'])}"
     if made.kind == "evaluation":
-        yield "test accuracy", pages.share(statistics["test_accuracy"])
+        yield "test accuracy", report_page.share(statistics["test_accuracy"])

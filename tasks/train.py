@@ -1,18 +1,18 @@
-"""Train: from a prepared dataset to the checkpoint of the best epoch, as a Ray job."""
+"""Train: fit a model to a prepared dataset and keep the best epoch's checkpoint, as a Ray job."""
 
 from prefect import task
 
 from storage.uri import CheckpointURI, DatasetURI
-from tasks.cluster import GRACE_S, Cluster, retry_on_fault
+from tasks.cluster.runner import GRACE_S, Runner, retry_on_fault
 from tasks.jobs.spec import TrainSpec
-from tasks.options import task_options
-from tasks.plan import Plan
-from tasks.stage import stage
+from tasks.orchestration.prefect_options import task_options
+from tasks.orchestration.stage import stage
+from tasks.planning.plan import Plan
 
 
 @task(name="train", **task_options, **retry_on_fault)
-def train(prepared: DatasetURI, plan: Plan, cluster: Cluster) -> CheckpointURI:
-    """The epoch with the lowest validation loss; goes on from the newest whole checkpoint of an earlier attempt."""
+def train(prepared: DatasetURI, plan: Plan, cluster: Runner) -> CheckpointURI:
+    """Train and keep the epoch with the lowest validation loss; resume from the newest complete checkpoint."""
     with stage("train", plan.checkpoint, deadline_s=plan.deadline_s + GRACE_S) as current:
         if not current.reused:
             scratch = plan.scratch(plan.checkpoint)
@@ -27,6 +27,7 @@ def train(prepared: DatasetURI, plan: Plan, cluster: Cluster) -> CheckpointURI:
                 parameters=plan.train_parameters,
                 workers=plan.workers,
                 stall_s=plan.stall_s,
+                accept_mixed_numerics=plan.accept_mixed_numerics,
             )
             cluster.run("train", spec, target=plan.checkpoint, scratch=scratch)
     return plan.checkpoint

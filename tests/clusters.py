@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.capacity import nodes_of
-from tasks.child import Child
-from tasks.head import await_ray, start_ray
+from tasks.cluster.capacity import nodes_of
+from tasks.cluster.child import Child
+from tasks.cluster.local_ray import await_ray, start_ray
 from tests.operated import free_port
 from tests.runs import await_that, processes_with
 

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from storage.uri import Root
+from tasks.planning import machine
 from tests.s3 import Server, serve
+
+
+@pytest.fixture(scope="session", autouse=True)
+def slots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Runs of the tests take turns among themselves: they wait for nobody else's on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(machine.SLOTS, str(tmp_path_factory.mktemp("slots")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,12 @@
 """Raw datasets as a run makes them, without Prefect and in this process."""
 
 from storage.uri import DatasetURI
+from tasks.cluster.in_process import InProcess
 from tasks.download import download
 from tasks.ingest import ingest
-from tasks.local import Local
-from tasks.plan import Plan
+from tasks.planning.plan import Plan
 
 
 def ingested(plan: Plan) -> DatasetURI:
     """Download and ingest what `plan` asks for."""
-    return ingest.fn(download.fn(plan, []), plan, Local(wanted=False))
+    return ingest.fn(download.fn(plan, []), plan, InProcess())

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
+from tasks.learning.datasets import DataSet
+from tasks.learning.sources import fetch_file
+
 Fault = int | Literal["truncated", "wrong", "reset", "garbage", "stall"] | None
 """What one request gets: an HTTP status, half of the file, other bytes of the same length, a connection reset,
 something that is not HTTP, silence until the mirror ends, or (none) the file."""
@@ -32,6 +35,12 @@ class Mirror:
         """What the request that just came in for `name` gets."""
         self.requests.append(name)
         return next(self._faults.get(name, iter(())), None)
+
+
+def fetch(data_set: DataSet, folder: Path, *addresses: str) -> dict[str, str]:
+    """Fetch every file of `data_set` into `folder`, and return where each came from, by its name."""
+    origins = [fetch_file(file, folder, mirrors=addresses, log=lambda *_: None) for file in data_set.files]
+    return {origin["name"]: origin["url"] for origin in origins}
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
-from tasks.child import Child
+from tasks.cluster.child import Child
 from tests.runs import CHECKOUT, await_that, processes_with
 
 CANARY = "canary-4f1c7b2e"
@@ -26,7 +26,7 @@ CANARY = "canary-4f1c7b2e"
 Hook = tuple[str, list[dict[str, Any]]]
 """The address of a webhook, and what was posted to it."""
 _PREFECT = [sys.executable, "-m", "prefect"]
-_ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+_ENDED = ("Completed", "NothingNew", "Failed", "TimedOut", "GivenUp", "Cancelled")
 
 
 def _is_busy(error: BaseException) -> bool:
@@ -72,14 +72,41 @@ class Server:
         run: str = self.api("POST", f"/deployments/{self.deployment(name)['id']}/create_flow_run", body)["id"]
         return run
 
+    def refusal(self, name: str, **parameters: Any) -> str:
+        """Why the server creates no run of deployment `name` with these parameters."""
+        body = {"state": {"type": "SCHEDULED"}, "parameters": parameters}
+        try:
+            self.api("POST", f"/deployments/{self.deployment(name)['id']}/create_flow_run", body)
+        except urllib.error.HTTPError as error:
+            return str(json.loads(error.read())["detail"])
+        raise AssertionError(f"{name} with {parameters} was accepted")
+
+    def task_runs(self, run: str) -> dict[str, str]:
+        """The state of each task run of `run`, by its id."""
+        found = self.api("POST", "/task_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
+        return {one["id"]: one["state"]["type"] for one in found}
+
     def state(self, run: str) -> dict[str, Any]:
         found: dict[str, Any] = self.api("GET", f"/flow_runs/{run}")["state"]
         return found
 
     def await_end(self, *runs: str, limit_s: float = 900) -> list[str]:
-        """The names of the states in which `runs` ended."""
-        await_that(lambda: all(self.state(run)["type"] in _ENDED for run in runs), limit_s=limit_s, interval_s=1)
+        """The names of the states in which `runs` ended; one that crashed has not, until it is given up."""
+        await_that(lambda: all(self.state(run)["name"] in _ENDED for run in runs), limit_s=limit_s, interval_s=1)
         return [self.state(run)["name"] for run in runs]
+
+    def await_state(self, run: str, name: str, *, limit_s: float = 240) -> str:
+        """The message of the state of this name, once `run` is in it."""
+        await_that(lambda: self.state(run)["name"] == name, limit_s=limit_s, interval_s=0.5)
+        return str(self.state(run)["message"])
+
+    def starts(self, run: str) -> int:
+        """How often `run` was started."""
+        return int(self.api("GET", f"/flow_runs/{run}")["run_count"])
+
+    def await_start(self, run: str, number: int, *, limit_s: float = 240) -> None:
+        """Return once `run` was started so often."""
+        await_that(lambda: self.starts(run) == number, limit_s=limit_s, interval_s=0.5)
 
     def log(self, run: str) -> list[str]:
         """The log lines of a run that the server holds, oldest first."""
@@ -139,7 +166,7 @@ class Operated(Server):
 
     def deploy(self, checkout: Path = CHECKOUT) -> str:
         """What `make deploy` prints in `checkout`."""
-        return self.command(sys.executable, str(checkout / "flows" / "deployments.py"))
+        return self.command(sys.executable, str(checkout / "flows" / "server" / "deploy.py"))
 
     def prefect(self, *words: str) -> str:
         """What the `prefect` command prints."""

@@ -1,17 +1,24 @@
 """Whole runs of the command line as a person starts them: a process of its own, watched from outside."""
 
+import atexit
 import contextlib
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from storage import manifest
+from storage.uri import URI
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 _MARK = "PIPELINE_TEST_RUN"
@@ -30,12 +37,15 @@ class Run:
         checkout: Path = CHECKOUT,
     ):
         folder.mkdir(parents=True, exist_ok=True)
+        home = folder / "prefect"
+        if not home.exists():
+            shutil.copytree(_prefect_home(), home)
         self.mark = uuid.uuid4().hex
         self.output, self.log = folder / f"{self.mark}.out", folder / f"{self.mark}.log"
         self.process = subprocess.Popen(
             [sys.executable, str(checkout / "flows" / script), *arguments],
             cwd=folder,
-            env={**os.environ, "PREFECT_HOME": str(folder / "prefect"), _MARK: self.mark, **(env or {})},
+            env={**os.environ, "PREFECT_HOME": str(home), _MARK: self.mark, **(env or {})},
             stdout=self.output.open("wb"),
             stderr=self.log.open("wb"),
         )
@@ -67,6 +77,16 @@ class Run:
     def processes(self) -> dict[int, str]:
         """Every live process that carries the mark of this run, with its command line."""
         return processes_with(f"{_MARK}={self.mark}")
+
+
+@functools.cache
+def _prefect_home() -> Path:
+    """A home for Prefect whose database is there: making it takes seconds, which every run would pay."""
+    home = Path(tempfile.mkdtemp(prefix="prefect-home-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
+    subprocess.run(command, env=os.environ | {"PREFECT_HOME": str(home)}, check=True, capture_output=True)
+    return home
 
 
 def processes_with(variable: str) -> dict[int, str]:
@@ -106,8 +126,15 @@ def repeatedly(look: Callable[[], None], *, interval_s: float) -> Iterator[None]
 
 
 def lineage(uri: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every manifest from `uri` back to the raw dataset, by its parents."""
-    manifest = json.loads((Path(uri) / "_manifest.json").read_text())
-    yield uri, manifest
-    for parent in manifest["parents"].values():
+    """Every manifest from `uri` back to the raw dataset, by its parents; each is the one that its child names."""
+    made = manifest.load(URI(uri))
+    yield uri, json.loads((Path(uri) / manifest.NAME).read_text())
+    for role, named in made.parents.items():
+        parent = made.parent(role, of=URI(uri))
+        assert isinstance(named, manifest.Parent) and named.digest == manifest.load(parent).digest
         yield from lineage(parent)
+
+
+def no_flow(request: dict[str, Any]) -> Any:
+    """What a command line is given in place of its flow, where none is to begin."""
+    raise AssertionError(f"a flow began: {request}")

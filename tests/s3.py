@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import dataclasses
 import json
+import os
 import secrets
 import shutil
 import signal
@@ -112,8 +113,10 @@ def _start(folder: Path, ports: dict[str, int]) -> tuple[subprocess.Popen[bytes]
         "volume.minFreeSpace": "64MiB",  # its default, a hundredth of the disk, refuses writes while gigabytes are free
     }
     command = [_weed(), "-logtostderr=true", "server", "-s3", *(f"-{name}={value}" for name, value in options.items())]
+    # It would take keys of the environment for one more identity, in place of its own when the names are equal.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, preexec_fn=_end_with_parent())
+        process = subprocess.Popen(command, cwd=folder, env=env, stdout=log, stderr=log, preexec_fn=_end_with_parent())
     return process, server
 
 

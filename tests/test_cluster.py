@@ -44,8 +44,8 @@ def test_a_folder_that_the_nodes_do_not_share_is_refused_by_name_before_anything
     assert run.process.wait() == 2
     said = run.log.read_text()
     assert time.monotonic() - started < _SECONDS
-    assert said.startswith(f"error: RAY_ADDRESS={cluster.address}: --storage: {root} is another folder on node ")
-    assert said.endswith("give s3://bucket/prefix or a shared file system\n") and len(said.splitlines()) == 1
+    assert said.startswith(f"error: RAY_ADDRESS={cluster.address}: --storage: {root} is a different folder on node ")
+    assert said.endswith("use s3://bucket/prefix or a shared file system\n") and len(said.splitlines()) == 1
     assert list(root.iterdir()) == []
 
 
@@ -55,10 +55,10 @@ def test_a_cluster_that_can_do_the_run_is_told_to_be_fine_in_a_line_each(
     run = Run("--check", *_RECIPE, "--storage", f"s3://{s3.bucket}/checked", folder=tmp_path, env=cluster.env)
     assert run.wait() == 0
     lines = [line.split(maxsplit=2) for line in run.output.read_text().splitlines()]
-    assert [verdict for verdict, _, _ in lines] == ["ok"] * 7
+    assert [verdict for verdict, _, _ in lines] == ["ok"] * 8
     told = {what: about for _, what, about in lines}
     assert told["Ray"] == f"{cluster.address}: 2 nodes, 6 CPUs, 0 GPUs; 2 workers with 2 CPUs each"
-    assert told["nodes"].startswith(f"2 share s3://{s3.bucket}/checked; Python 3.")
+    assert told["nodes"].startswith(f"2 nodes share s3://{s3.bucket}/checked; Python 3.")
     assert files.walk(URI(f"s3://{s3.bucket}/checked")) == []
 
 
@@ -89,7 +89,7 @@ def test_a_run_over_two_nodes_ends_with_the_same_bytes_when_one_of_them_dies_in_
 def test_a_node_without_a_training_worker_reads_for_the_one_that_has_it(
     cluster: TwoNodes, s3: Server, tmp_path: Path
 ) -> None:
-    root = Root(f"s3://{s3.bucket}/reading")
+    root = Root(f"s3://{s3.bucket}/two-nodes")  # where the rows are prepared already
     write_raw(root)
     recipe = ["--recipe", "mnist-sample-resnet18", "--workers", "1", "--set", "epochs=1", "--set", "loader=ray-data"]
     checkpoint = manifest.load(URI(_run(cluster, root, tmp_path, recipe).result()["uris"]["checkpoint"]))

@@ -15,7 +15,7 @@ from tests.runs import Run, await_that
 pytestmark = pytest.mark.slow
 
 _RUN = ["--recipe", "mnist-sample-resnet18", "--source", "sample", "--set", "epochs=1", "--dashboard", "full", "--json"]
-_ADDRESS = re.compile(r"(http://127\.0\.0\.1:\d+); it asks for the token in (\S+)")
+_ADDRESS = re.compile(r"(http://127\.0\.0\.1:\d+)\. The token is in (\S+)")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,37 +6,37 @@ import pytest
 
 from storage import manifest
 from storage.uri import DatasetURI, Root
-from tasks import plan
-from tasks.jobs import in_process
+from tasks.jobs import main
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import recipes
+from tasks.planning import make_plan, plan
 from tests.ingested import ingested
 
 PLANNED = {
     "cifar10-resnet18": (
         "datasets/raw/cifar10-4990e596def1",
-        "datasets/prepared/cifar10-resnet18-66e34d4c3539",
-        "checkpoints/cifar10-resnet18-9414da3b1529",
+        "datasets/prepared/cifar10-1cc2ee8aed75",
+        "checkpoints/cifar10-resnet18-95318e553706",
     ),
     "cifar10-vit": (
         "datasets/raw/cifar10-4990e596def1",
-        "datasets/prepared/cifar10-vit-66e34d4c3539",
-        "checkpoints/cifar10-vit-e4c7d999cde4",
+        "datasets/prepared/cifar10-1cc2ee8aed75",
+        "checkpoints/cifar10-vit-10d3eeafa50f",
     ),
     "fashion-mnist-resnet18": (
         "datasets/raw/fashion-mnist-242e285f3679",
-        "datasets/prepared/fashion-mnist-resnet18-86f949ede2cf",
-        "checkpoints/fashion-mnist-resnet18-07043d1e80b9",
+        "datasets/prepared/fashion-mnist-22adc715795e",
+        "checkpoints/fashion-mnist-resnet18-013a981ab9a3",
     ),
     "mnist-resnet18": (
         "datasets/raw/mnist-0164ad4b8b70",
-        "datasets/prepared/mnist-resnet18-da51354288ff",
-        "checkpoints/mnist-resnet18-628447ae9aa4",
+        "datasets/prepared/mnist-d83159fd07cc",
+        "checkpoints/mnist-resnet18-bed52f82e2dd",
     ),
     "mnist-sample-resnet18": (
         "datasets/raw/mnist-sample-ecb2a8e4fbfd",
-        "datasets/prepared/mnist-sample-resnet18-2840f053608d",
-        "checkpoints/mnist-sample-resnet18-39b1569e97a7",
+        "datasets/prepared/mnist-sample-9ad8bea42e1a",
+        "checkpoints/mnist-sample-resnet18-79c1d8235f76",
     ),
 }
 """Raw, prepared and checkpoint of every recipe that downloads its data."""
@@ -57,16 +57,16 @@ RAW = {
 """SHA-256 of each part of the sample's raw dataset."""
 PREPARED = {
     "train": (
-        "d1de844a3c1980663c4c6da6a73788664a4b7eb76e8d56aa65fc6538e85eca7f",
-        "71b83ad53bf75adcd965de042ab779317c5eb1af347ea93705f96de0603c8af1",
-        "2993f8bd84b62c995daf9f3c3e7d5c1fd3a2ca8b3fad6d65ca5a71a02a8705cb",
-        "d8c91b197d661f74834b3c4d900154775c4a399924c29bdd393eb2d7b6862857",
+        "aec13e5f6e8b9837f6c690bccfa00a8c4ee3c6ac814f10f130b87ac28cb8e835",
+        "8c7c1122a6c995a65228b0c796e41b37fa0a5f2280767c858f27ac0965c8be04",
+        "75c09d6768cc63fe43bffcfba2b5ce175c204fb09e15603f14ba3a3d703e69e6",
+        "a6364490ed612ff0e64ca51e215e63aa01a31c2bea1efadc25115e425f23aa5c",
     ),
     "validation": (
-        "242eb6fca00b1e9f8715e6d153a1c7f7df7d1de2fabbd406d14f495a8e305d15",
-        "0741ec603eb3b46e4652a7044e3426581c690b6bd582baac132995a9c9b397a0",
-        "53dd7fe4f4a6d297808cc3041ec43e6db5c44aab83ed355c550c9523137a02cb",
-        "ce65380a119568beac0907ec140560a8f311f19673ca60c8f1f3373cdcd43dbf",
+        "3220be43b9e164852e134ac49efb3dcc0b5529832f9b03bc267e19641ab5c4b9",
+        "f5bd895af2044a57b1f3b56a315df083c9a967665c5d8c399d87f55b45ec7a73",
+        "cc361a10dcce2ba057ae5513cf5acac343febdb315acfcb14a005118d82d10be",
+        "4d71dea7b5fa16ad82f3eaca1f42a92c9cdd7eb639ceb75de49349e691a64c5c",
     ),
     "test": RAW["test"],
 }
@@ -77,18 +77,18 @@ PREPARED = {
 def sample(tmp_path_factory: pytest.TempPathFactory) -> plan.Plan:
     """The plan of a run on the sample, whose raw and prepared dataset are committed."""
     root = Root(str(tmp_path_factory.mktemp("golden")))
-    made = plan.make(storage=root, recipe=recipes.load("mnist-sample-resnet18"), workers=0)
+    made = make_plan.make(storage=root, recipe=recipes.load("mnist-sample-resnet18"), workers=0)
     ingested(made)
     spec = PreprocessSpec(
         storage=root, deadline_s=600, raw=made.raw, prepared=made.prepared, parameters=made.preprocess_parameters
     )
-    in_process.run(spec, tell=lambda line: None)
+    main.run_here(spec, tell=lambda line: None)
     return made
 
 
 @pytest.mark.parametrize("recipe", PLANNED)
 def test_a_recipe_keeps_its_uris(tmp_path: Path, recipe: str) -> None:
-    made = plan.make(storage=str(tmp_path), recipe=recipes.load(recipe))
+    made = make_plan.make(storage=str(tmp_path), recipe=recipes.load(recipe))
     uris = (made.raw, made.prepared, made.checkpoint)
     assert tuple(uri.removeprefix(f"{tmp_path}/") for uri in uris) == PLANNED[recipe]
 

@@ -1,19 +1,24 @@
-"""Imports run one way, `flows -> tasks -> tasks.jobs -> tasks.learning -> storage`, and heavy ones come late."""
+"""Imports run one way through the layers, files import each other in no circle, and heavy imports come late."""
 
 import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-LAYERS = ["flows", "tasks", "tasks.jobs", "tasks.learning", "storage"]
+LAYERS = [
+    *("flows", "tasks", "tasks.cluster", "tasks.orchestration", "tasks.planning", "tasks.promotion"),
+    *("tasks.report_page", "tasks.jobs", "tasks.learning", "storage"),
+]
 """Each may import itself and what comes after it."""
 FORBIDDEN = {
     "flows": {"ray", "torch", "torchvision"},
-    "tasks": set[str](),
+    "tasks.report_page": {"prefect", "ray"},
+    "tasks.promotion": {"prefect", "ray", "torch", "torchvision"},
     "tasks.jobs": {"prefect"},
     "tasks.learning": {"prefect", "ray"},
 }
@@ -63,12 +68,31 @@ def test_cheap_module_takes_in_nothing_heavy(module: str) -> None:
     assert answer.stdout.split() == []
 
 
+def test_no_files_import_each_other_in_a_circle() -> None:
+    modules = {_dotted(path): path for path in MODULES}
+    graph = {
+        name: {_module(found, modules) for found in _imported(path.read_text(), _package(path), at_run_time=True)}
+        for name, path in modules.items()
+    }
+    TopologicalSorter({name: found - {None, name} for name, found in graph.items()}).prepare()
+
+
+def test_a_circle_is_noticed() -> None:
+    with pytest.raises(CycleError):
+        TopologicalSorter({"one": {"two"}, "two": {"one"}}).prepare()
+
+
+def _module(name: str, modules: dict[str, Path]) -> str | None:
+    """The module of ours that an import of `name` refers to, which may be one of its names."""
+    return next((one for one in (name, name.rpartition(".")[0]) if one in modules), None)
+
+
 def _may_import(layer: str, name: str) -> bool:
     target = _layer(name)
     if target:
         return LAYERS.index(target) >= LAYERS.index(layer)
     top = name.partition(".")[0]
-    return top in STORAGE_ALLOWED if layer == "storage" else top not in FORBIDDEN[layer]
+    return top in STORAGE_ALLOWED if layer == "storage" else top not in FORBIDDEN.get(layer, set[str]())
 
 
 def _layer(name: str) -> str | None:
@@ -77,9 +101,14 @@ def _layer(name: str) -> str | None:
     return max(holders, key=len, default=None)
 
 
-def _imported(source: str, package: str) -> Iterator[str]:
-    """Dotted names of all that `source`, a module of `package`, imports at any depth."""
-    for node in ast.walk(ast.parse(source)):
+def _imported(source: str, package: str, *, at_run_time: bool = False) -> Iterator[str]:
+    """Dotted names of all that `source`, a module of `package`, imports at any depth, or only at run time."""
+    tree = ast.parse(source)
+    checked = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    for_types = {inner for node in checked for statement in node.body for inner in ast.walk(statement)}
+    for node in ast.walk(tree):
+        if at_run_time and node in for_types:
+            continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

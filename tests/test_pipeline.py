@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import files, manifest, registry, tables
+from storage import commits, files, manifest, registry, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, Root
 from tasks.learning import datasets, images
 from tasks.learning.datasets import mnist_sample
@@ -151,7 +151,8 @@ def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finis
 
 def test_a_worse_model_leaves_the_champion_in_place_and_says_so(finished: Finished) -> None:
     settings = ("learning_rate=1e-6", "accuracy_floor=0", "loader=dataloader")
-    result = finished.again(*(word for setting in settings for word in ("--set", setting))).result()
+    arguments = [word for setting in settings for word in ("--set", setting)]
+    result = finished.again("--workers", "0", *arguments).result()
     assert result["promoted"] is False
     assert "below the champion's" in result["reason"]
     assert registry.champion(finished.root, "mnist-sample") == finished.result["uris"]["checkpoint"]
@@ -254,5 +255,5 @@ def _without_labels(raw: DatasetURI, folder: Path) -> DatasetURI:
     schema = images.schema((28, 28, 1), tuple("0123456789"), labelled=False)
     table = tables.read_split(raw, "test", columns=["id", "image"]).cast(schema.remove_metadata())
     part = tables.write_part(uri, table.replace_schema_metadata(schema.metadata), split="new", index=0)
-    manifest.commit(uri, kind="raw", parents={}, parameters={}, listed=[part], schema=tables.describe(schema))
+    commits.commit(uri, kind="raw", parents={}, parameters={}, listed=[part], schema=tables.describe(schema))
     return uri

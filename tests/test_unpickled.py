@@ -12,7 +12,7 @@ from tests.test_imports import MODULES, ROOT
 
 _PICKLES = {"pickle", "cloudpickle", "joblib", "dill", "shelve", "marshal"}
 _RUN_TEXT = {"eval", "exec", "read_pickle", "to_pickle"}
-_NAMED_BY_A_PERSON = {"tasks/learning/code.py": ["exec(compile(content, path, 'exec'), vars(module))"]}
+_NAMED_BY_A_PERSON = {"tasks/learning/user_code.py": ["exec(compile(content, path, 'exec'), vars(module))"]}
 """A recipe's own file, given on the command line; never a file from storage."""
 _SAFE_LOADERS = {"SafeLoader", "CSafeLoader"}
 

@@ -1,4 +1,4 @@
-"""`make up`: it ends cleanly, and what a power cut left behind blocks nobody."""
+"""`make up`: it ends cleanly, and runs that ended with it go on with the next one."""
 
 import os
 import signal
@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from storage import registry
+from storage.uri import Root
 from tests.operated import Server, free_port
 from tests.runs import CHECKOUT, await_that, processes_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+_SMALL = {"epochs": 1, "model": "small-cnn", "accuracy_floor": 0}
+"""A training of seconds."""
 
 
 class Up(Server):
@@ -24,21 +30,43 @@ class Up(Server):
         home = str(folder / "home")
         self.mark, self.output = f"PREFECT_HOME={home}", folder / f"{len(list(folder.iterdir()))}.log"
         self.process = subprocess.Popen(
-            [sys.executable, str(CHECKOUT / "flows" / "up.py"), "--port", str(port)],
-            env={**os.environ, "PREFECT_HOME": home, "PIPELINE_STORAGE": str(folder / "root")},
+            [sys.executable, str(CHECKOUT / "flows" / "server" / "up.py"), "--port", str(port)],
+            env={**_without_server(), "PREFECT_HOME": home, "PIPELINE_STORAGE": str(folder / "root")},
             stdout=self.output.open("wb"),
             stderr=subprocess.STDOUT,
+            start_new_session=True,
             # As in a terminal: what is started in a shell's background ignores SIGINT, and so does all that it starts.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
-        await_that(lambda: "Ctrl-C stops everything" in self.output.read_text() or self.process.poll(), limit_s=180)
+        self.servers: set[str] = set()
+        """Every server that was seen while it started, by command line."""
+        await_that(self._has_started, limit_s=180)
         assert self.process.poll() is None, self.output.read_text()
+
+    def _has_started(self) -> object:
+        self.servers |= {command for command in processes_with(self.mark).values() if _is_server(command)}
+        return "Ctrl-C stops everything" in self.output.read_text() or self.process.poll()
+
+    def press_ctrl_c(self) -> None:
+        """SIGINT to every process of its group, as a terminal sends it; returns once all of it has ended well."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        assert self.process.wait(90) == 0, self.output.read_text()
+        await_that(lambda: not processes_with(self.mark), limit_s=30)
 
     def cut_power(self) -> None:
         """SIGKILL every process of it at once."""
         for pid in processes_with(self.mark):
             os.kill(pid, signal.SIGKILL)
         self.process.wait()
+
+
+def _is_server(command: str) -> bool:
+    return "supervise.py" not in command and ("server start" in command or "prefect.server.api.server" in command)
+
+
+def _without_server() -> dict[str, str]:
+    """The environment of somebody who has not named a Prefect server yet."""
+    return {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
 
 
 @pytest.fixture
@@ -49,22 +77,36 @@ def folder(tmp_path: Path) -> Iterator[Path]:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_after_a_power_cut_the_run_is_seen_to_have_crashed_and_the_next_one_goes_on(folder: Path) -> None:
+def test_a_run_goes_on_by_itself_after_ctrl_c_and_after_a_power_cut_and_is_promoted(folder: Path) -> None:
     port = free_port()
     up = Up(port, folder)
-    run = up.start("mnist/smoke")
+    run = up.start("mnist/smoke", settings=_SMALL)
+    await_that(lambda: up.says(run, "download started"), interval_s=0.5)
+    up.press_ctrl_c()
+    assert len(up.servers) == 1
+
+    up = Up(port, folder)
+    assert up.state(run)["name"] in ("AwaitingRetry", "Late", "Pending", "Submitting", "Running")
     await_that(lambda: up.says(run, "preprocess started"), interval_s=0.5)
     up.cut_power()
 
     up = Up(port, folder)
-    assert up.await_end(run, limit_s=300) == ["Crashed"]
-    following = up.start("mnist/smoke")
-    await_that(lambda: up.says(following, "train started"), interval_s=0.5)
-    assert up.says(following, "download reused")
+    assert up.await_end(run) == ["Completed"]
+    assert up.says(run, "download reused")
+    assert up.starts(run) == 3
+    assert registry.champion(Root(str(folder / "root")), "mnist-sample") is not None
+    following = up.start("mnist/smoke", settings=_SMALL)
+    assert up.await_end(following) == ["NothingNew"]
 
-    up.process.send_signal(signal.SIGINT)
-    assert up.process.wait(90) == 0
-    await_that(lambda: not processes_with(up.mark), limit_s=30)
 
+def test_a_run_whose_fourth_start_dies_with_the_power_is_given_up(folder: Path) -> None:
+    port = free_port()
     up = Up(port, folder)
-    assert up.state(following)["message"] == "the worker was stopped"
+    run = up.start("mnist/smoke")
+    for start in range(1, 5):
+        up.await_start(run, start)
+        up.cut_power()
+        up = Up(port, folder)
+    assert up.state(run)["name"] == "GivenUp"
+    following = up.start("mnist/smoke")
+    await_that(lambda: up.says(following, "download"), interval_s=0.5)

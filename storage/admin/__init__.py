@@ -1,1 +1,1 @@
-"""What `python -m storage` is made of: commands that look at a storage root, and look after it."""
+"""Implementation of `python -m storage`: commands that inspect, verify and clean up a storage root."""

@@ -1,73 +1,72 @@
-"""What lies below a storage root: every result with its files, committed or not, and the scratch of attempts."""
+"""Content of a storage root: every result with its files, committed or not, and the scratch files of attempts."""
 
 import dataclasses
+import datetime
 import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, get_args
 
-from storage import files, manifest
+from storage import files, manifest, reference
 from storage.files import Entry
 from storage.manifest import Damaged, Kind, Manifest
-from storage.uri import URI, Root, masked
+from storage.uri import URI, Root, redact
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-"""Every kind of result, what is made from others after what it is made from."""
+"""Every kind of result; each kind comes after the kinds it is made from."""
 SCRATCH: Final = "scratch"
-"""What attempts keep for themselves, in a folder that is called like the result."""
-SHELVES: Final[dict[str, str]] = {
-    "files": "downloads",
-    "raw": "datasets/raw",
-    "prepared": "datasets/prepared",
-    "checkpoint": "checkpoints",
-    "predictions": "predictions",
-    "evaluation": "evaluations",
-    "report": "reports",
-    SCRATCH: "runs",
-}
-"""Where the folders of each kind lie below a root; whatever else lies there is none of ours."""
+"""Kind of a run folder: files of attempts, in a folder with the name of the result."""
+SHELVES: Final[dict[str, str]] = {**reference.SHELVES, SCRATCH: "runs"}
+"""Folder below a root (shelf) for each kind; any other folder there does not belong to the pipeline."""
 _NOT_SHELVES: Final = ("leases", "registry")
-"""Where else a folder lies for each target or data set."""
+"""Other folders of the pipeline below a root, with one folder per target or data set."""
 
 _THREADS = 8
-"""How much is looked at at once: on S3 each look takes a round trip or two."""
+"""Folders read at once: on S3 each takes a round trip or two."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Folder:
-    """One folder of a shelf as it was when somebody looked."""
+    """One folder of a shelf, as it was when it was read."""
 
     uri: URI
-    """Where it is."""
+    """URI of the folder."""
     kind: str
-    """What its manifest says it is; without one, what belongs on its shelf."""
+    """Kind according to its manifest; without a manifest, the kind of its shelf."""
     found: Sequence[Entry]
     """Every file in it, whether the manifest lists it or not."""
     manifest: Manifest | None = None
-    """None when it is not committed, or damaged."""
+    """None if the folder is not committed or is damaged."""
     parents: dict[str, URI] = dataclasses.field(default_factory=dict)
-    """What it was made from, by role."""
+    """URIs of its parents, by role."""
     damage: str = ""
-    """Why it cannot be looked into, or its manifest cannot be understood."""
+    """Reason why the folder or its manifest cannot be read; empty if they can."""
 
     @property
     def size(self) -> int:
-        """Bytes of all files in it."""
+        """Total bytes of all files in it."""
         return sum(entry.size for entry in self.found)
 
     @property
     def changed(self) -> float:
-        """When a file in it was last written: seconds since 1970."""
+        """Time of the last write to a file in it: seconds since 1970."""
         return max((entry.modified for entry in self.found), default=0.0)
 
     @property
     def committed(self) -> float | None:
-        """When its manifest was written: seconds since 1970; none when it has none."""
+        """Time at which its manifest was written: seconds since 1970; none without a manifest."""
         return next((entry.modified for entry in self.found if entry.path == manifest.NAME), None)
+
+    @property
+    def created(self) -> datetime.datetime:
+        """Time of its commit by its manifest, or else that at which its manifest or newest file was written."""
+        if self.manifest and self.manifest.created:
+            return self.manifest.created
+        return datetime.datetime.fromtimestamp(self.committed or self.changed, datetime.UTC)
 
 
 def places(root: Root, kinds: Iterable[str] = SHELVES) -> list[tuple[URI, str]]:
-    """Where something may lie on the shelves of `kinds`, and its kind, sorted by kind and name."""
+    """List every folder on the shelves of `kinds`, with its kind, sorted by kind and name."""
     wanted = set(kinds)
     shelves = [(kind, root.child(shelf)) for kind, shelf in SHELVES.items() if kind in wanted]
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -78,9 +77,9 @@ def places(root: Root, kinds: Iterable[str] = SHELVES) -> list[tuple[URI, str]]:
 
 
 def check_links(root: Root) -> None:
-    """Raise `ValueError` naming `--storage` when a shelf, or a folder on one, is a link that leads out of `root`.
+    """Raise `ValueError` naming `--storage` if a shelf, or a folder on one, is a link that leads out of `root`.
 
-    `root` itself may be a link. What lies in the folders is looked at when it is read or written.
+    `root` itself may be a link. The content of the folders is checked when it is read or written.
     """
     if root.is_s3:
         return
@@ -90,25 +89,25 @@ def check_links(root: Root) -> None:
         for place in links:
             if not place.lies_in(root):
                 raise ValueError(
-                    f"--storage: {place} is a link that leads out of {root}; link {root} as a whole instead"
+                    f"--storage: {place} is a link that leads out of {root}; link the whole {root} instead"
                 )
 
 
 def survey(found: Sequence[tuple[URI, str]]) -> list[Folder]:
-    """The folders at these `places` that have files in them, or cannot be looked into, in their order."""
+    """Read the folders that `places` returned; return, in the same order, those with files or damage."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return [folder for folder in pool.map(lambda place: look(*place), found) if folder.found or folder.damage]
 
 
 def look(uri: URI, kind: str = "") -> Folder:
-    """One folder as it is now, committed or not; without a manifest it is of `kind`."""
+    """Read one folder, committed or not; without a manifest it gets `kind`."""
     folder = _with_files(Folder(uri=uri, kind=kind, found=()))
-    # The files first: a manifest that is among them was written last, so the others that it lists are too.
+    # List the files first: a manifest is written last, so if it is in the list, all files that it names are too.
     return folder if folder.committed is None else _with_manifest(folder)
 
 
 def find(uri: URI, *, with_files: bool = True) -> Folder:
-    """What is committed at `uri`, without looking for files where nothing is: it may be any place."""
+    """Read the folder committed at `uri`; list no files if nothing is committed, since `uri` may be any folder."""
     folder = _with_manifest(Folder(uri=uri, kind="", found=()))
     return _with_files(folder) if with_files and folder.manifest else folder
 
@@ -130,13 +129,13 @@ def _with_manifest(folder: Folder) -> Folder:
         return dataclasses.replace(folder, damage=str(error))
     except Exception as error:
         return dataclasses.replace(folder, damage=_unreadable(folder.uri, error))
-    parents = {role: URI(parent) for role, parent in made.parents.items()}
+    parents = {role: made.parent(role, of=folder.uri) for role in made.parents}
     return dataclasses.replace(folder, kind=made.kind, manifest=made, parents=parents)
 
 
 def _unreadable(uri: URI, error: Exception) -> str:
-    """What is to be said of a folder whose storage refuses; raises `error` when it is of another nature."""
+    """Return the damage of a folder that the storage cannot read; re-raises `error` if it is of another kind."""
     if not files.is_trouble(error):
         raise error
     reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
-    return f"{uri} cannot be read: {masked(' '.join(reason.split()))}"
+    return f"{uri} cannot be read: {redact(' '.join(reason.split()))}"

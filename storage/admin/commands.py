@@ -1,6 +1,6 @@
-"""What `python -m storage` does, a function for each command; it returns 0, or 1 when something is damaged.
+"""The commands of `python -m storage`, one function each; it returns 0, or 1 if something is damaged.
 
-All raise `ValueError` for what a person should have typed otherwise.
+Every command raises `ValueError` for an invalid request.
 """
 
 import json
@@ -8,47 +8,54 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from storage import files, lease, manifest
-from storage.admin import catalog, championship, damage, lineage, listing, text
+from storage import access, in_use, lease, manifest, terminal
+from storage.admin import catalog, champions, format, lineage, listing, unfinished
+from storage.admin import verify as damage
 from storage.admin.catalog import KINDS, Folder
-from storage.admin.garbage import Garbage
+from storage.admin.gc import Garbage
 from storage.manifest import Damaged, File, Kind, Manifest
 from storage.uri import URI, CheckpointURI, Root
 
 _PROGRESS_S = 5.0
-"""How often a long command says how far it is."""
+"""Seconds between two progress lines of a long command."""
 
 
 def ls(root: Root, *, kinds: Sequence[Kind], as_json: bool) -> int:
-    """Print every result below `root`, or only those of `kinds`."""
+    """Print every result below `root`, or only those of `kinds`, and unfinished work."""
     _check_root(root)
     standings, wrong = listing.champions(root)
-    documents = listing.of(root, kinds or KINDS, [champion for champion, _ in standings.values()])
+    at_work, damaged = unfinished.of(root, kinds or KINDS)
+    documents = listing.of(root, kinds or KINDS, [reign.champion for reign in standings.values() if reign])
     if as_json:
         print(json.dumps(documents, indent=1))
-    elif documents:
-        _print(listing.lines(documents))
+        return _complain(wrong)
+    if documents:
+        _print(listing.lines(documents, columns=terminal.width(sys.stdout)))
     else:
-        _say(f"nothing is committed below {root}")
-    return _complain(wrong)
+        _say(f"there are no results below {root}")
+    _print(unfinished.lines(at_work, columns=terminal.width(sys.stdout)))
+    return _complain([*wrong, *damaged])
 
 
 def show(uri: URI, *, as_json: bool) -> int:
-    """Print the manifest of `uri`, for people or as it is."""
-    made = _committed(uri)
-    _print([made.to_json().decode().rstrip()] if as_json else text.page(uri, made))
+    """Print the manifest of `uri`, as a readable page or as JSON."""
+    folder, made = _committed(uri)
+    if as_json:
+        print(made.to_json().decode().rstrip())
+    else:
+        _print(format.page(folder, made))
     return 0
 
 
 def show_lineage(uri: URI) -> int:
-    """Print what `uri` was made from."""
+    """Print everything that `uri` was made from."""
     tree = lineage.of(uri, _folder(uri).kind or "result")
     _print(tree.lines)
     return 0 if tree.is_sound else 1
 
 
 def verify(root: Root, *, uris: Sequence[URI], deep: bool) -> int:
-    """Print a line for every damaged file of `uris`; without any, of all that is committed, and of the registry."""
+    """Print a line for every damaged file of `uris`; without `uris`, of all committed results and the registry."""
     if uris:
         folders = [_folder(uri) for uri in uris]
     else:
@@ -61,118 +68,136 @@ def verify(root: Root, *, uris: Sequence[URI], deep: bool) -> int:
         num_damaged += _print(source)
     num_damaged += 0 if uris else _print(damage.of_registry(root))
     listed = [file for folder in folders if folder.manifest for file in folder.manifest.files]
-    size = text.size(sum(file.size for file in listed))
-    what = f"{text.count(len(folders), 'result')}, {text.count(len(listed), 'file')}, {size}"
+    size = format.size(sum(file.size for file in listed))
+    what = f"{format.count(len(folders), 'result')}, {format.count(len(listed), 'file')}, {size}"
     if not num_damaged:
-        _print([f"{what}: all {'as committed' if deep else 'there with their sizes'}"])
+        sound = "all files match their checksums" if deep else "all files present, sizes match"
+        _print([f"OK: {sound} ({what})"])
         return 0
     _print([f"{what}: {num_damaged} damaged"])
     return 1
 
 
 def show_champions(root: Root) -> int:
-    """Print a line for each data set: who is in charge, and why."""
+    """Print a line for each data set: its champion, and the decision that promoted it."""
     _check_root(root)
     standings, wrong = listing.champions(root)
     if standings:
-        _print(text.table([(data, champion or "none", why) for data, (champion, why) in standings.items()]))
+        rows = [
+            (data, str(reign.champion), format.decided(reign)) if reign else (data, "none", "no model passed the gate")
+            for data, reign in standings.items()
+        ]
+        _print(format.table(rows))
     elif not wrong:
-        _say(f"{root} has no decision on any data set; run the pipeline first")
+        _say(f"{root} has no decisions; run the pipeline first")
     return _complain(wrong)
 
 
 def show_decisions(root: Root, data: str) -> int:
     """Print every decision on `data`, the latest last."""
     _check_root(root)
-    decisions = championship.decisions(root, data)
+    decisions = champions.decisions(root, data)
     for decision in decisions:
-        verdict = "promoted" if decision.promoted else "rejected"
-        _print([f"{decision.number:06d}  {verdict}  {decision.challenger}", f"        {decision.reason}"])
+        head = f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"
+        beside = [f"beside the {role}: {found}" for role, found in decision.differences.items()]
+        _print([head, *(f"        {line}" for line in [format.decided(decision), *beside])])
     _print([f"champion: {(decisions[-1].champion if decisions else None) or 'none'}"])
     return 0
 
 
-def promote(root: Root, uri: URI) -> int:
-    """Put a checkpoint in charge, whatever the gate says."""
+def promote(root: Root, uri: URI, *, name: str | None) -> int:
+    """Make a checkpoint the champion of championship `name` (none: its own), regardless of the gate."""
     _committed(uri)
-    files.check_writable(root)
+    access.check_writable(root)
     catalog.check_links(root)
-    data = championship.promote(root, CheckpointURI(uri))
+    data = champions.promote(root, CheckpointURI(uri), name=name)
     _print([f"{uri} is now the champion of {data}"])
     return 0
 
 
 def rollback(root: Root, data: str) -> int:
-    """Put the champion before the present one back in charge."""
+    """Restore the previous champion."""
     _check_root(root)
-    championship.decisions(root, data)
-    files.check_writable(root)
-    decision = championship.rollback(root, data)
-    _print([f"{decision.champion} is the champion of {data} again ({decision.reason})"])
+    champions.decisions(root, data)
+    access.check_writable(root)
+    decision = champions.rollback(root, data)
+    _print([f"{decision.champion} is again the champion of {data} ({decision.reason})"])
     return 0
 
 
 def gc(root: Root, *, keep_days: int, is_dry_run: bool) -> int:
-    """Remove what nobody needs any more and print what went, or only what would go."""
+    """Delete everything that is no longer needed and print it; a dry run only prints it."""
     _check_root(root)
     if not is_dry_run:
-        files.check_writable(root)
+        access.check_writable(root)
     try:
-        return _gc(
-            Garbage(root, keep_days=keep_days, is_leased=lambda uri: lease.holder(root, uri) is not None),
-            is_dry_run=is_dry_run,
+        garbage = Garbage(
+            root,
+            keep_days=keep_days,
+            is_leased=lambda uri: lease.holder(root, uri) is not None,
+            used=lambda: in_use.used(root),
         )
+        return _gc(root, garbage, is_dry_run=is_dry_run)
     except Damaged as error:
-        raise Damaged(f"{error}; before that is mended nothing more is removed") from None
+        raise Damaged(f"{error}; nothing more is deleted until this is fixed") from None
 
 
-def _gc(garbage: Garbage, *, is_dry_run: bool) -> int:
-    num_things = num_bytes = 0
+def _gc(root: Root, garbage: Garbage, *, is_dry_run: bool) -> int:
+    num_items = num_bytes = 0
     for batch in garbage.plan():
-        gone = batch.removals if is_dry_run else garbage.remove(batch)
+        if is_dry_run:
+            gone = batch.removals
+        else:
+            with in_use.collecting(root):
+                gone = garbage.remove(batch)
         for removal in gone:
-            verb = "would remove" if is_dry_run else "removed"
-            _print([f"{verb}  {text.size(removal.size):>9}  {removal.uri}  ({removal.why})"])
-            num_things, num_bytes = num_things + 1, num_bytes + removal.size
+            verb = "would delete" if is_dry_run else "deleted"
+            head = f"{verb}  {format.size(removal.size):>9}"
+            _print(format.around(head, removal.uri, f"({removal.why})", columns=terminal.width(sys.stdout)))
+            num_items, num_bytes = num_items + 1, num_bytes + removal.size
         for removal in batch.removals:
             if removal.uri not in {each.uri for each in gone}:
-                _say(f"left {removal.uri}: it is needed, changed or gone since")
+                _say(f"kept {removal.uri}: it is now needed, changed or gone")
     if garbage.is_blocked:
-        _say("somebody is at work, and nothing tells on what: all that is committed stays this time")
-    verb = "would be removed; nothing was changed" if is_dry_run else "removed"
-    _print([f"{text.count(num_things, 'thing')}, {text.size(num_bytes)} {verb}"])
+        _say("a run is active, and it is not known what it uses: all committed results are kept this time")
+    verb = "Dry run: would delete" if is_dry_run else "Deleted"
+    _print([f"{verb} {format.count(num_items, 'item')} ({format.size(num_bytes)})"])
     return 0
 
 
 def _check_root(root: Root) -> None:
     try:
-        files.check_readable(root)
+        access.check_readable(root)
     except FileNotFoundError:
-        raise ValueError(f"--storage: there is nothing at {root}; run the pipeline first, or name another") from None
+        raise ValueError(
+            f"--storage: {root} does not exist or is empty; run the pipeline first, or choose another root"
+        ) from None
     catalog.check_links(root)
 
 
 def _folder(uri: URI) -> Folder:
-    """What lies at `uri`; a `ValueError` when nothing is committed there."""
+    """Read the folder at `uri`; raises `ValueError` if nothing is committed there."""
     try:
-        files.check_readable(uri, option="uri")
+        access.check_readable(uri, option="uri")
     except FileNotFoundError:
-        raise ValueError(f"uri: there is nothing at {uri}; python -m storage ls tells what there is") from None
+        raise ValueError(f"uri: there is nothing at {uri}; `python -m storage ls` lists the results") from None
     folder = catalog.find(uri)
     if folder.manifest is None and not folder.damage:
-        raise ValueError(f"uri: {uri} is not committed: it has no {manifest.NAME}; python -m storage ls tells what is")
+        raise ValueError(
+            f"uri: {uri} is not committed: it has no {manifest.NAME}; `python -m storage ls` lists the results"
+        )
     return folder
 
 
-def _committed(uri: URI) -> Manifest:
+def _committed(uri: URI) -> tuple[Folder, Manifest]:
     folder = _folder(uri)
     if folder.manifest is None:
         raise Damaged(folder.damage)
-    return folder.manifest
+    return folder, folder.manifest
 
 
 def _progress(folders: Sequence[Folder]) -> Callable[[File], None]:
-    """A function that counts files and says from time to time how far that is."""
+    """Return a function that counts checked files and prints the progress from time to time."""
     total = sum(file.size for folder in folders if folder.manifest for file in folder.manifest.files)
     done, said_at = 0, time.monotonic()
 
@@ -181,26 +206,26 @@ def _progress(folders: Sequence[Folder]) -> Callable[[File], None]:
         done += file.size
         if time.monotonic() - said_at >= _PROGRESS_S:
             said_at = time.monotonic()
-            _say(f"checked {text.size(done)} of {text.size(total)}")
+            _say(f"checked {format.size(done)} of {format.size(total)}")
 
     return count
 
 
 def _print(lines: Iterable[str]) -> int:
-    """Print each as soon as it is known, and return how many there were."""
+    """Print each line as soon as it is known; return their number."""
     num_lines = 0
     for line in lines:
-        print(line, flush=True)
+        terminal.show(line)
         num_lines += 1
     return num_lines
 
 
 def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    terminal.show(line, sys.stderr)
 
 
 def _complain(wrong: Sequence[str]) -> int:
-    """1 after a line on stderr for each of `wrong`, 0 when there is none."""
+    """Print a line on stderr for each of `wrong`; return exit code 1 if there are any, else 0."""
     for line in wrong:
         _say(f"error: {line}")
     return 1 if wrong else 0

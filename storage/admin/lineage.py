@@ -1,26 +1,26 @@
-"""What a result was made from, back to the checksums of the raw files."""
+"""Lineage of a result: all its ancestors, back to the checksums of the raw files."""
 
 import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from storage.admin import catalog, damage
+from storage.admin import catalog, verify
 from storage.admin.catalog import Folder
-from storage.uri import URI, masked
+from storage.uri import URI, redact
 
 
 @dataclasses.dataclass
 class Tree:
-    """The lineage of one result as lines for people."""
+    """Lineage of one result as lines of text."""
 
     lines: list[str] = dataclasses.field(default_factory=list)
-    """From the result down to the raw files, each below what was made from it."""
+    """Lines from the result down to the raw files; parents stand below the result made from them."""
     is_sound: bool = True
-    """Whether everything on the way is there with its size."""
+    """True if everything in the lineage exists with its size and no parent changed."""
     _shown: set[URI] = dataclasses.field(default_factory=set)
 
     def add(self, role: str, uri: URI, *, first: str = "", rest: str = "") -> None:
-        """Append `uri` and all that it was made from; `first` stands before its own line, `rest` before the others."""
+        """Append `uri` and its ancestors; `first` is the prefix of its own line, `rest` that of the lines below."""
         if uri in self._shown:
             self.lines.append(f"{first}{role}  {uri}  (see above)")
             return
@@ -39,30 +39,32 @@ class Tree:
 
 
 def of(uri: URI, role: str) -> Tree:
-    """The lineage of `uri`; a parent that is missing or damaged is shown as such."""
+    """Build the lineage of `uri`; missing or damaged parents are marked."""
     tree = Tree()
     tree.add(role, uri)
     return tree
 
 
 def _wrong(folder: Folder) -> str:
-    """Why `folder` cannot be relied on, the first reason in full; empty when it can."""
+    """Return what is wrong with `folder`, the first problem in full; empty if it is sound."""
     if folder.manifest is None and not folder.damage:
-        return "MISSING: it is not committed"
-    wrong = list(damage.of_folder(folder, deep=False))
+        return "MISSING: not committed"
+    wrong = list(verify.of_folder(folder, deep=False))
     more = f", and {len(wrong) - 1} more files" if len(wrong) > 1 else ""
-    return f"DAMAGED: {wrong[0]}{more}" if wrong else ""
+    if wrong:
+        return f"DAMAGED: {wrong[0]}{more}"
+    return next((f"PARENT CHANGED: {told}" for told in verify.of_parents(folder)), "")
 
 
 def _sources(folder: Folder) -> Iterator[str]:
-    """The files of a download, or that a raw dataset was made from, as it recorded them; not both, where both are."""
+    """Yield the recorded source files of a download, or of a raw dataset whose download is not in storage."""
     if folder.manifest is None or folder.manifest.kind not in ("files", "raw"):
         return
     if "files" in folder.parents and catalog.find(folder.parents["files"], with_files=False).manifest:
         return
     sources = folder.manifest.statistics.get("sources")
     if not isinstance(sources, list) or not sources:
-        yield "no record of its source files"
+        yield "source files not recorded"
         return
     named = [_source(source if isinstance(source, dict) else {"name": str(source)}) for source in sources]
     width = max(len(name) for name, _ in named)
@@ -70,6 +72,6 @@ def _sources(folder: Folder) -> Iterator[str]:
 
 
 def _source(about: dict[str, Any]) -> tuple[str, str]:
-    """Name, and checksum and origin."""
-    origin = masked(str(about.get("url", "an unknown place")))
+    """Return a source file's name, and its checksum with its origin."""
+    origin = redact(str(about.get("url", "unknown source")))
     return str(about.get("name", "a file")), f"sha256 {about.get('sha256') or 'not recorded'}  from {origin}"

@@ -1,66 +1,111 @@
-"""A storage root as a table: what is there, how large it is, and how it stands."""
+"""Listing of a storage root as a table: every result with its time, size, test accuracy and marks."""
 
+import datetime
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Final
 
 from storage import lease
-from storage.admin import catalog, championship, text
+from storage.admin import catalog, format
+from storage.admin import champions as championship
 from storage.admin.catalog import Folder
+from storage.decision import Decision
 from storage.manifest import Damaged, Kind
 from storage.uri import URI, Root
 
 _THREADS = 8
-"""How many leases are asked for at once: on S3 each takes a round trip or two."""
+"""Leases read at once: on S3 each takes a round trip or two."""
+_TOLD_BY: Final[dict[Kind, set[Kind]]] = {
+    "checkpoint": {"predictions", "evaluation"},
+    "predictions": {"evaluation"},
+    "report": {"evaluation"},
+}
+"""Kinds whose test accuracy is stored in results of other kinds."""
+_HEADER: Final = ("created", "kind", "rows", "files", "size", "accuracy", "mark", "name")
 
 
 def of(root: Root, kinds: Collection[Kind], champions: Collection[str | None]) -> list[dict[str, Any]]:
-    """Kind, URI, rows, bytes, number of files and marks of every result of `kinds`, as JSON values.
+    """Describe every result of `kinds` by JSON values, oldest first.
 
-    Marks are `champion`, for what is called like one of `champions`, `leased`, `incomplete`, for files without a
-    manifest, and `damaged`, for a manifest that cannot be understood or a folder that cannot be looked into.
+    Each has time, kind, URI, rows, bytes, number of files, test accuracy and marks. The marks are `champion` (has the
+    name of one of `champions`), `leased`, `incomplete` (files without a manifest) and `damaged` (unreadable manifest or
+    folder).
     """
-    folders = catalog.survey(catalog.places(root, kinds))
+    found = catalog.survey(
+        catalog.places(root, {*kinds, *(other for kind in kinds for other in _TOLD_BY.get(kind, ()))})
+    )
+    scores = accuracies(found)
+    folders = sorted((folder for folder in found if folder.kind in kinds), key=lambda folder: folder.created)
     names = {URI(champion).name for champion in champions if champion}
     with ThreadPoolExecutor(_THREADS) as pool:
         leased = pool.map(lambda folder: lease.holder(root, folder.uri) is not None, folders)
         return [
-            _document(folder, is_champion=folder.kind == "checkpoint" and folder.uri.name in names, is_leased=is_leased)
+            _document(
+                folder,
+                is_champion=folder.kind == "checkpoint" and folder.uri.name in names,
+                is_leased=is_leased,
+                accuracy=scores.get(folder.uri),
+            )
             for folder, is_leased in zip(folders, leased, strict=True)
         ]
 
 
-def lines(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The same for people, with a header."""
+def accuracies(folders: Sequence[Folder]) -> dict[URI, float]:
+    """Return the test accuracy of each evaluation, of its predictions and reports, and of each model, by URI.
+
+    A model's accuracy is that on the test rows of its own training data, even if it was also evaluated on other rows.
+    """
+    known = {folder.uri: folder for folder in folders}
+    found: dict[URI, float] = {}
+    for folder in folders:
+        accuracy = folder.manifest.statistics.get("test_accuracy") if folder.manifest else None
+        if folder.kind == "evaluation" and isinstance(accuracy, float | int):
+            found[folder.uri] = accuracy
+            if predictions := folder.parents.get("predictions"):
+                found[predictions] = accuracy
+    for uri, folder in known.items():
+        if folder.kind == "report" and folder.parents.get("evaluation") in found:
+            found[uri] = found[folder.parents["evaluation"]]
+        model = known.get(folder.parents["checkpoint"]) if folder.kind == "predictions" and uri in found else None
+        if model and folder.parents.get("dataset") == model.parents.get("prepared"):
+            found[model.uri] = found[uri]
+    return found
+
+
+def lines(documents: Sequence[dict[str, Any]], *, columns: int | None) -> Iterator[str]:
+    """Format what `of` returned as a table for a terminal of `columns` (none: not a terminal)."""
     rows = [
         (
+            format.moment(datetime.datetime.fromisoformat(document["created"])),
             document["kind"],
             "-" if document["rows"] is None else f"{document['rows']:,}",
             f"{document['files']:,}",
-            text.size(document["bytes"]),
+            format.size(document["bytes"]),
+            "-" if document["test_accuracy"] is None else f"{document['test_accuracy']:.4f}",
             ", ".join(document["marks"]),
             document["uri"],
         )
         for document in documents
     ]
-    return text.table([("kind", "rows", "files", "size", "mark", "name"), *rows], right=(1, 2, 3))
+    return format.table_of_uris([_HEADER, *rows], columns=columns, right=(2, 3, 4, 5))
 
 
-def champions(root: Root) -> tuple[dict[str, tuple[str | None, str]], list[str]]:
-    """For each data set its champion, if any, and why it is, and in one line each what of the registry is damaged."""
-    standings: dict[str, tuple[str | None, str]] = {}
+def champions(root: Root) -> tuple[dict[str, Decision | None], list[str]]:
+    """Return for each data set the decision that made its champion, or none.
+
+    The second value lists the damaged parts of the registry, one line each.
+    """
+    standings: dict[str, Decision | None] = {}
     wrong = []
     for data in championship.data_sets(root):
         try:
-            reigns = championship.reigns(championship.decisions(root, data))
+            standings[data] = championship.took_charge(championship.decisions(root, data))
         except Damaged as error:
             wrong.append(str(error))
-        else:
-            standings[data] = (reigns[-1].champion, reigns[-1].reason) if reigns else (None, "none was good enough")
     return standings, wrong
 
 
-def _document(folder: Folder, *, is_champion: bool, is_leased: bool) -> dict[str, Any]:
+def _document(folder: Folder, *, is_champion: bool, is_leased: bool, accuracy: float | None) -> dict[str, Any]:
     made = folder.manifest
     marks = {
         "champion": is_champion,
@@ -71,8 +116,10 @@ def _document(folder: Folder, *, is_champion: bool, is_leased: bool) -> dict[str
     return {
         "kind": folder.kind,
         "uri": folder.uri,
+        "created": folder.created.isoformat(timespec="seconds"),
         "rows": made.rows if made and made.rows else None,
         "bytes": sum(file.size for file in made.files) if made else folder.size,
         "files": len(made.files if made else folder.found),
+        "test_accuracy": accuracy,
         "marks": [mark for mark, holds in marks.items() if holds],
     }

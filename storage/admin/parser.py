@@ -1,78 +1,90 @@
-"""The command line of `python -m storage`: every command, its options, and what they mean."""
+"""The command line of `python -m storage`: every command with its options and help."""
 
 import argparse
 import os
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from storage import reference, terminal
 from storage.admin import commands
 from storage.admin.catalog import KINDS
 from storage.manifest import Kind
-from storage.uri import URI, Root, parse_root
+from storage.uri import URI, Root, is_name, parse_root
 
 _EPILOG = """\
 examples:
-  python -m storage ls                                what there is below ./data
+  python -m storage ls                                list the results below ./data
   python -m storage ls checkpoint --storage s3://bucket/prefix
   python -m storage lineage data/predictions/mnist-resnet18-...
   python -m storage verify --deep                     read every byte and compare checksums
-  python -m storage rollback mnist                    the champion before the present one takes charge again
-  python -m storage gc --dry-run                      what may go, and why
+  python -m storage rollback mnist                    restore the previous champion
+  python -m storage gc --dry-run                      list what can be deleted, and why
 
-Each command tells more: python -m storage gc --help
-exit codes: 0 done, 1 something is damaged or failed, 2 the request was wrong, 130 interrupted"""
+Help for a command: python -m storage gc --help
+exit codes: 0 success, 1 damage or failure, 2 invalid request, 130 interrupted"""
 
 _LS = """\
+The newest result is last. Times are local; with --json they include the time zone. The accuracy of a model, of its
+predictions and of its report is measured on the test rows of its own data.
+
 marks:
-  champion    it is in charge of its data set
-  leased      somebody is at work on it
-  incomplete  there are files and no manifest: its attempt died or is at work
-  damaged     its manifest cannot be understood; verify looks at the other files
+  champion    current champion of its data set
+  leased      a run is producing it now
+  incomplete  there are files but no manifest: the attempt failed or is still running
+  damaged     its manifest cannot be read; verify checks the other files
+
+Run folders without a result are listed below the results:
+  running      a run is producing the result now, on the named host
+  waiting      an active run will produce it
+  interrupted  the run ended or failed before the result; run the same command again to resume it
 
 example:
   python -m storage ls checkpoint predictions"""
 
 _SHOW = """\
 example:
-  python -m storage show data/evaluations/mnist-resnet18-ab62e833ab7a"""
+  python -m storage show data/evaluations/mnist-resnet18-8d73079902dc"""
 
 _LINEAGE = """\
-What is missing or damaged on the way is shown as such; the exit code is then 1.
+Missing or damaged results are marked; the exit code is then 1.
 
 example:
-  python -m storage lineage data/predictions/mnist-resnet18-c8b532a58ef7"""
+  python -m storage lineage data/predictions/mnist-resnet18-97e8ce102be4"""
 
 _VERIFY = """\
-A line for each damaged file; the exit code is then 1. Without a URI everything that is committed is looked at, and
-whether the registry's decisions can be read.
+Prints one line per damaged file; the exit code is then 1. Without a URI all committed results are checked, and that the
+decisions in the registry are unchanged. With --deep also checks that each parent still has the bytes that a result was
+made from; they can differ if a parent was deleted and made again.
 
 example:
-  python -m storage verify --deep data/checkpoints/mnist-resnet18-628447ae9aa4"""
+  python -m storage verify --deep data/checkpoints/mnist-resnet18-bed52f82e2dd"""
 
 _CHAMPION = """\
-Without a data set a line for each, with one every decision on it, the latest last.
+Without a data set, prints one line for each: the champion, since when, who decided and why. With a data set, prints
+all its decisions, the latest last: promoted, rejected, rollback, or revoked (if the checkpoint was deleted before it
+became champion).
 
 example:
   python -m storage champion mnist"""
 
 _PROMOTE = """\
-Its bytes are verified first. Later runs judge their models against it.
+Its bytes are verified first. Later runs compare their models with it.
 
 example:
-  python -m storage promote data/checkpoints/mnist-resnet18-628447ae9aa4"""
+  python -m storage promote data/checkpoints/mnist-resnet18-bed52f82e2dd"""
 
 _ROLLBACK = """\
-Its bytes are verified first. A second rollback goes further back, not forth again; promote goes anywhere. What was
-rolled back is not promoted by a later run, only by hand.
+Its bytes are verified first. A second rollback goes back one more champion; it does not undo the first. Use promote to
+pick any checkpoint. Later runs do not promote a model that was rolled back; only the promote command does.
 
 example:
   python -m storage rollback mnist"""
 
 _GC = """\
-What goes: scratch that is old or whose result is committed; files that no manifest lists, once no attempt can be at
-work on them; half-written files older than a day; results committed more than N days ago that nobody needs.
-What stays: the registry; every champion with its predictions, evaluations and reports, and the champion before it;
-whatever is younger or leased; and all that any of these was made from.
+Deleted: scratch files that are old or whose result is committed; files that no manifest lists, once no active attempt
+can use them; incomplete writes older than a day; results committed more than N days ago that are not needed.
+Kept: the registry; every champion with its predictions, evaluations and reports, and the previous champion; whatever is
+younger or leased; and everything that any of these was made from.
 
 example:
   python -m storage gc --keep-days 90 --dry-run"""
@@ -83,15 +95,15 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        """One line, as for every other wrong request."""
+        """Print one line and exit with 2, as for every other invalid request."""
         self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
 
 def make() -> argparse.ArgumentParser:
-    """The parser; what it returns has `run`, which takes it and returns the exit code."""
+    """Build the parser; parsed arguments have `run`, a function that takes them and returns the exit code."""
     parser = _Parser(
         prog="python -m storage",
-        description="Look at what a pipeline stored, check it, change who is in charge, and clear away.",
+        description="List and verify stored results, change the champion, and delete what is not needed.",
         epilog=_EPILOG,
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -115,31 +127,51 @@ def make() -> argparse.ArgumentParser:
 
 
 def _add_readers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    ls = command("ls", _run_ls, "list results with their sizes and marks", _LS)
+    ls = command("ls", _run_ls, "list results by time, with test accuracy, sizes and marks, and unfinished work", _LS)
     ls.add_argument("kinds", metavar="KIND", nargs="*", type=_kind, help=f"only these: {', '.join(KINDS)}")
-    show = command("show", _run_show, "print one manifest: what it was made from and how, metrics, files", _SHOW)
-    lineage = command("lineage", _run_lineage, "print what a result was made from, back to the raw files", _LINEAGE)
+    show = command("show", _run_show, "print one manifest: parents, parameters, metrics, files", _SHOW)
+    lineage = command("lineage", _run_lineage, "print the parents of a result, back to the raw files", _LINEAGE)
     for added in (show, lineage):
-        added.add_argument("uri", metavar="URI", help="any result, as ls names it; a path may be relative")
+        added.add_argument("uri", metavar="URI", help="URI of a result, as printed by ls; may be a relative path")
     for added in (ls, show):
         added.add_argument("--json", action="store_true", help="print one JSON document")
-    verify = command("verify", _run_verify, "check that every committed file is there with its size", _VERIFY)
+    verify = command("verify", _run_verify, "check that every committed file exists and has the right size", _VERIFY)
     verify.add_argument("uris", metavar="URI", nargs="*", help="only these results")
-    verify.add_argument("--deep", action="store_true", help="read every byte and compare SHA-256")
-    champion = command("champion", _run_champion, "print who is in charge, and why", _CHAMPION)
+    verify.add_argument(
+        "--deep", action="store_true", help="read every byte and compare checksums, also those of parents"
+    )
+    champion = command(
+        "champion",
+        _run_champion,
+        "print the current champions, with time, author and reason of the decision",
+        _CHAMPION,
+    )
     champion.add_argument(
-        "data", metavar="DATASET", nargs="?", help="a data set: every decision on it, the latest last"
+        "data",
+        metavar="DATASET",
+        nargs="?",
+        help="name of a championship, usually the data set's: print all its decisions, the latest last",
     )
 
 
 def _add_writers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    promote = command("promote", _run_promote, "put a checkpoint in charge by hand, whatever the gate says", _PROMOTE)
+    promote = command("promote", _run_promote, "make a checkpoint the champion, regardless of the gate", _PROMOTE)
     promote.add_argument("uri", metavar="URI", help="the checkpoint")
-    rollback = command("rollback", _run_rollback, "put the champion before the present one back in charge", _ROLLBACK)
-    rollback.add_argument("data", metavar="DATASET", help="name of the data set, as champion prints it")
-    gc = command("gc", _run_gc, "remove what nobody needs any more", _GC)
-    gc.add_argument("--dry-run", action="store_true", help="only print what would go; change nothing")
-    gc.add_argument("--keep-days", metavar="N", type=_days, default=30, help="what is younger stays (default: 30)")
+    promote.add_argument(
+        "--championship",
+        metavar="NAME",
+        type=_name,
+        help="championship (default: the one it competed in, else that of its data)",
+    )
+    rollback = command("rollback", _run_rollback, "restore the previous champion", _ROLLBACK)
+    rollback.add_argument(
+        "data", metavar="DATASET", help="name of the championship, as printed by the champion command"
+    )
+    gc = command("gc", _run_gc, "delete what is no longer needed", _GC)
+    gc.add_argument("--dry-run", action="store_true", help="list what can be deleted, without deleting it")
+    gc.add_argument(
+        "--keep-days", metavar="N", type=_days, default=30, help="keep what is younger than N days (default: 30)"
+    )
 
 
 def _run_ls(given: argparse.Namespace) -> int:
@@ -165,7 +197,7 @@ def _run_champion(given: argparse.Namespace) -> int:
 
 
 def _run_promote(given: argparse.Namespace) -> int:
-    return commands.promote(_root(given), _uri(given.uri))
+    return commands.promote(_root(given), _uri(given.uri), name=given.championship)
 
 
 def _run_rollback(given: argparse.Namespace) -> int:
@@ -177,11 +209,15 @@ def _run_gc(given: argparse.Namespace) -> int:
 
 
 def _root(given: argparse.Namespace) -> Root:
-    return parse_root(given.storage)
+    root = parse_root(given.storage)
+    terminal.keep_whole(root)
+    return root
 
 
 def _uri(value: str) -> URI:
-    return URI(parse_root(value, option="uri"))
+    uri = URI(parse_root(value, option="uri"))
+    terminal.keep_whole(reference.root_of(uri))
+    return uri
 
 
 def _kind(value: str) -> Kind:
@@ -189,6 +225,12 @@ def _kind(value: str) -> Kind:
         if kind == value:
             return kind
     raise argparse.ArgumentTypeError(f"must be one of {', '.join(KINDS)}, got {value!r}")
+
+
+def _name(value: str) -> str:
+    if is_name(value):
+        return value
+    raise argparse.ArgumentTypeError(f"must be 1 to 64 of a-z, 0-9 and '-', got {value!r}")
 
 
 def _days(value: str) -> int:

@@ -1,4 +1,4 @@
-"""Drivers of the Ray jobs: Ray Data and Ray Train, no Prefect.
+"""Entry points of the Ray jobs: they use Ray Data and Ray Train, never Prefect.
 
-Each also runs by hand: `python -m tasks.jobs.train SPEC`.
+Each one can also be run by hand: `python -m tasks.jobs.train SPEC`.
 """

@@ -1,4 +1,4 @@
-"""Ray Data's interface to committed parts: the manifest lists the files, so there is nothing to probe."""
+"""Ray Data source for committed parts: the manifest lists files and rows, so Ray need not look at the files first."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
 from storage.uri import DatasetURI
-from tasks.jobs.parts import Slice, read_slice, starts
+from tasks.jobs.dataset_parts import Slice, read_slice, starts
 
 
-def dataset(uri: DatasetURI, slices: Sequence[Slice], *, numbered: bool) -> Dataset:
-    """See `tasks.jobs.parts.read`."""
+def dataset(uri: DatasetURI, slices: Sequence[Slice], *, numbered: bool = False) -> Dataset:
+    """Return a dataset of `slices`, one block each, in order; `numbered` adds a column `row`, from 0 over all rows."""
     return ray.data.read_datasource(_Parts(uri, slices, numbered), override_num_blocks=max(1, len(slices)))
 
 

@@ -1,4 +1,4 @@
-"""Deadlines that really end what they are set for."""
+"""Deadlines that interrupt even a call that blocks, and work in a thread that they can interrupt."""
 
 import contextlib
 import logging
@@ -11,33 +11,35 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 _AGAIN_S = 5.0
-"""How soon the alarm comes again, should somebody have swallowed it."""
+"""Seconds until the alarm repeats, in case some code has swallowed the exception."""
 _GIVE_UP_S = 1.5
-"""How long work that is given up may take: Ray kills a job three seconds after it told it to stop."""
+"""Seconds that abandoned work may take to end: Ray kills a job three seconds after it told it to stop."""
 _Result = TypeVar("_Result")
+_paused_s = 0.0
+"""Total seconds that no deadline has counted."""
 
 
 class DeadlineExceeded(Exception):
-    """Something took longer than it was given."""
+    """An operation took longer than its deadline."""
 
     permanent = True
 
 
 @contextlib.contextmanager
 def deadline(seconds: float | None) -> Iterator[None]:
-    """Raises `DeadlineExceeded` out of the block once it has taken `seconds`, also out of a call that blocks.
+    """Raise `DeadlineExceeded` inside the block once it has taken `seconds`, even in a call that blocks.
 
-    An alarm of the kernel's, since nothing in the process can interrupt such a call; it comes to the main thread alone,
-    and a block in another thread has no deadline. Deadlines may be nested.
+    It uses the kernel's alarm signal, since nothing else interrupts such a call. Signals reach the main thread only: a
+    block in another thread has no deadline. Deadlines may be nested; None sets none.
     """
     if seconds is None or threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def on_alarm(signum: int, frame: types.FrameType | None) -> None:
-        raise DeadlineExceeded(f"not done within {seconds:.0f} s; give it longer with --deadline MINUTES")
+        raise DeadlineExceeded(f"not done within {seconds:.0f} s; increase --deadline MINUTES")
 
-    started = time.monotonic()
+    started = counted()
     handler = signal.signal(signal.SIGALRM, on_alarm)
     left, every = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
     try:
@@ -46,14 +48,34 @@ def deadline(seconds: float | None) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         if left:
-            signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - started)), every)
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (counted() - started)), every)
+
+
+@contextlib.contextmanager
+def paused() -> Iterator[None]:
+    """Stop the clock of all deadlines for the length of the block, such as a wait for another run."""
+    global _paused_s
+    is_main = threading.current_thread() is threading.main_thread()  # alarms exist only there, see `deadline`
+    left, every = signal.setitimer(signal.ITIMER_REAL, 0) if is_main else (0.0, 0.0)
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        _paused_s += time.monotonic() - started
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, left, every)
+
+
+def counted() -> float:
+    """Return the time that deadlines go by, in seconds: the monotonic clock without the pauses."""
+    return time.monotonic() - _paused_s
 
 
 def aside(work: Callable[[], _Result], *, give_up: Callable[[], None] = lambda: None) -> _Result:
-    """Return what `work` does, in a thread of its own; tell it to `give_up` when an alarm or a signal comes first.
+    """Return the result of `work`, run in another thread; call `give_up` in the end, also if a signal comes first.
 
-    These come to the main thread. There they end the job, and are not taken for a worker's fault; nor are they put off,
-    as `ray.get` would until its answer is there.
+    Deadline and termination signals reach the main thread, which waits here. They end the job at once: they neither
+    count as a worker's failure nor wait until a blocking `ray.get` returns.
     """
     done: Future[_Result] = Future()
 
@@ -69,6 +91,6 @@ def aside(work: Callable[[], _Result], *, give_up: Callable[[], None] = lambda: 
         return done.result()
     finally:
         give_up()
-        thread.join(_GIVE_UP_S)  # else it would go on asking a Ray that this process is leaving
-        if thread.is_alive():  # in a call that blocks, and will fail: nobody's news after what ended the job
+        thread.join(_GIVE_UP_S)  # else it would continue to call a Ray that this process is leaving
+        if thread.is_alive():  # it blocks in a call that will fail: after the job's end nobody needs that error
             logging.getLogger("ray.train").setLevel(logging.CRITICAL)

@@ -1,6 +1,6 @@
-"""Ray job: what each node of the cluster has and sees: its versions, its free disk, and a probe in storage.
+"""Ray job that checks each node of the cluster: versions, free disk, and a probe of the storage.
 
-`python -m tasks.jobs.nodes FOLDER`, in which whoever asks has left the file `asked`.
+`python -m tasks.jobs.nodes FOLDER`; the caller has put the file `asked` into that folder.
 """
 
 import importlib
@@ -11,17 +11,17 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from storage import files
-from storage.uri import URI, masked
-from tasks.jobs import driver
+from storage.uri import URI, redact
+from tasks.jobs import errors, events
 from tasks.jobs.spec import ASKED, NODES, Node
 
 _LIMIT_S = 30
-"""How long a node may take to answer."""
+"""Seconds that a node may take to answer."""
 
 
 def main() -> None:
-    """Print what every live node says of itself as one marked line of JSON."""
-    here = importlib.import_module("tasks.jobs.nodes")  # not `__main__`, which workers cannot import
+    """Print the answers of all live nodes as one marked line of JSON."""
+    here = importlib.import_module("tasks.jobs.nodes")  # workers cannot import `__main__`
     folder = URI(sys.argv[1])
     ray.init(logging_level="WARNING")
     task = ray.remote(num_cpus=0, max_retries=0)(here.look)
@@ -34,11 +34,11 @@ def main() -> None:
     answers = [_answer(one, asked[one]) for one in ready]
     answers += [Node(**asked[one], trouble=f"did not answer within {_LIMIT_S} s") for one in silent]
     gone = {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
-    driver.say(NODES, nodes=[answer.model_dump() for answer in answers if answer.probe not in gone])
+    events.say(NODES, nodes=[answer.model_dump() for answer in answers if answer.probe not in gone])
 
 
 def look(folder: str, about: dict[str, Any]) -> str:
-    """What this node has and sees, as JSON; it leaves its probe in `folder` only where it finds what was left there."""
+    """Return this node's state as JSON; write its probe to `folder` only if it finds the caller's file there."""
     uri = URI(folder)
     sees, trouble = True, None
     try:
@@ -49,7 +49,7 @@ def look(folder: str, about: dict[str, Any]) -> str:
     except Exception as error:
         if not files.is_trouble(error):
             raise
-        trouble = f"cannot use {uri.parent}: {masked(' '.join(str(error).split()))}"
+        trouble = f"cannot use {uri.parent}: {redact(' '.join(str(error).split()))}"
     return Node.here(**about, sees_storage=sees, trouble=trouble).model_dump_json()
 
 
@@ -57,8 +57,8 @@ def _answer(reference: Any, about: dict[str, Any]) -> Node:
     try:
         return Node.model_validate_json(ray.get(reference))
     except Exception as error:
-        lines = str(driver.root_cause(error)).strip().splitlines() or [type(error).__name__]
-        return Node(**about, trouble=f"cannot run a task: {lines[-1]}")
+        lines = str(errors.root_cause(error)).strip().splitlines() or [type(error).__name__]
+        return Node(**about, trouble=f"could not run a task: {lines[-1]}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What passes between a job and whoever submits it: its spec, a JSON file in storage, and marked lines in its log."""
+"""Interface between a job and whoever submits it: its spec, a JSON file in storage, and marked lines in its log."""
 
 import abc
 import dataclasses
@@ -9,101 +9,136 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, field_validator
 
-from storage import manifest
+from storage.producer import producer
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
-from tasks.jobs.scale import ANY, Needs, Workers
+from tasks.jobs.scaling import ANY, Needs, Workers
+from tasks.jobs.slot_tickets import Claim
 from tasks.learning.recipes import Recipe
 
+NEW = "new"
+"""Split of images that are only predicted, without a part in training."""
 JOB_NAME = "PIPELINE_JOB"
-"""Environment variable in which a job finds its own name."""
+"""Environment variable with the job's own name."""
 SOURCES = "sources"
-"""How the table in a raw dataset is called, before its digest, that says from which file each row came."""
+"""Start of the file name, before the digest, of a raw dataset's table that maps rows to source files."""
+SPLIT_BY = "content"
+"""Rule, recorded in manifests, that chooses the validation rows among the training rows; missing in manifests of
+versions that went by the id. A rule that could move rows between splits needs another name."""
 PROGRESS = "::progress "
-"""Starts a line of a job's log that holds progress as JSON: what, done, total, note, fraction, epoch."""
+"""Start of a log line with progress as JSON: what, done, total, note, fraction, epoch, and for a whole epoch its
+figures."""
 EPOCHS = "epochs"
-"""What progress that tells of a whole epoch is of: each of its lines is shown."""
+"""`what` of progress about a whole epoch, of which every line is shown."""
 RANK = "::rank "
-"""Starts the line of a job's log in which a training worker tells its rank as JSON."""
+"""Start of the log line with a training worker's rank as JSON."""
 IMAGES = "::images "
-"""Starts the line of a job's log that says as JSON where the first training images lie: uri, file."""
+"""Start of the log line with the place of the first training images as JSON: uri, file."""
+WAITING = "::waiting "
+"""Start of the log line that says as JSON whom on this machine the job waits for; null: it waits no longer."""
 ERROR = "::error "
-"""Starts a line of a job's log that holds the error that ended it as JSON: type, message, permanent."""
+"""Start of the log line with the error that ended the job as JSON: type, message, permanent."""
 ENDED = "::ended"
-"""The line of a job's log that says that its work is over, done or not; a job that is killed does not get so far."""
+"""Log line after the job's work, successful or not; a job that is killed does not write it."""
 
 NODES = "::nodes "
-"""Starts the line of a job's log that holds what every node says of itself as JSON: a list of `Node`."""
+"""Start of the log line with the state of every node as JSON: a list of `Node`."""
 ASKED = "asked"
-"""The file that whoever asks the nodes leaves in the folder of the probe."""
+"""File that the caller puts into the probe's folder, for the nodes to find."""
 
 
 class JobSpec(BaseModel, abc.ABC):
-    """What every job is told."""
+    """Base of every job's spec."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
     storage: str
-    """Storage root, where the lease on the target lies."""
+    """Storage root, which also holds the lease on the target."""
     deadline_s: float
-    """Seconds after which the job ends itself."""
+    """Seconds after which the job ends itself with an error."""
     threads: int | None = None
-    """Threads of each process that computes; none: as many as Ray gives it CPUs."""
+    """Threads of each computing process; None: as many as Ray gives it CPUs."""
+    claim: Claim | None = None
+    """Resources of this machine to take turns for; None: the job needs no turn, or Ray schedules it on a cluster."""
 
     @property
     @abc.abstractmethod
     def target(self) -> URI:
-        """What the job commits."""
+        """Result that the job commits."""
 
 
 class SourceEntry(BaseModel):
-    """One file of a person's own data."""
+    """One of the user's own files."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     split: str
-    """`train` or `test`."""
+    """`train` or `test`; empty if the job chooses by the file's content."""
     label: int | None
-    """Number of its class; none for Parquet, whose rows have labels."""
+    """Number of its class; None for Parquet, whose rows have labels."""
     path: str
-    """Relative to the data's URI."""
+    """Path relative to the data's URI."""
     size: int
-    """Bytes."""
+    """Size in bytes."""
     digest: str
-    """`sha256:` or `etag:` and what was found when it was listed."""
+    """`sha256:` or `etag:` and the value at the time of listing."""
+
+
+class LeftOut(BaseModel):
+    """Files below the user's own data that are not read, for one reason."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    reason: str
+    count: int
+    first: list[str]
+    """Paths of the first few, relative to the data's URI."""
+
+    def __str__(self) -> str:
+        """Return a summary of one line."""
+        more = ", ..." if self.count > len(self.first) else ""
+        return f"{self.count:,} files are left out ({self.reason}): {', '.join(self.first)}{more}"
 
 
 class IngestSpec(JobSpec):
-    """Make a raw dataset of downloaded files, or of a person's own images."""
+    """Make a raw dataset of downloaded files, or of the user's own images."""
 
     data: str
-    """URI that the files lie below."""
+    """URI of the folder with the files."""
     kind: Literal["files", "images", "parquet"]
-    """`files`: of a data set, downloaded; else a person's own, an image each or Parquet."""
+    """`files`: downloaded files of a data set; else the user's own, `images` (one file each) or `parquet`."""
     data_set: str | None = None
-    """The data set that the files are of, as a recipe calls it; none for a person's own."""
+    """Name of the downloaded data set, as in a recipe; None for the user's own files."""
     classes: list[str] = []
-    """By label, of a person's own images; Parquet says itself, and so does a data set."""
+    """Name of each label for image files; empty for Parquet and data sets, which name their classes themselves."""
     digest: str = ""
-    """SHA-256 of the list of a person's own files."""
+    """SHA-256 of the list of the user's own files."""
+    left_out: list[LeftOut] = []
+    """Files below the user's own data that are not read."""
     parameters: dict[str, Any]
-    """Name of the data set; of a person's own also image_size and channels."""
+    """Name of the data set. For the user's own also image_size, channels and, if no folder is called train or test,
+    test_fraction; for images that are only predicted also classes."""
     scratch: str
-    """URI of the folder where attempts keep what they need."""
+    """URI of the folder for temporary files of attempts."""
     raw: str
 
     @property
+    def is_new(self) -> bool:
+        """True for images that are only predicted: `classes` are the model's, and labels may be missing."""
+        return "classes" in self.parameters
+
+    @property
     def listing(self) -> URI:
-        """A JSON list with a `SourceEntry` for each of a person's own files."""
+        """JSON list with a `SourceEntry` for each of the user's own files."""
         return URI(self.scratch).child("listing.json")
 
     @property
     def source(self) -> URI:
-        """Where the files lie."""
+        """Folder with the files."""
         return URI(self.data)
 
     @property
     def target(self) -> DatasetURI:
-        """The raw dataset to commit."""
+        """Raw dataset to commit."""
         return DatasetURI(self.raw)
 
 
@@ -113,16 +148,16 @@ class PreprocessSpec(JobSpec):
     raw: str
     prepared: str
     parameters: dict[str, Any]
-    """Seed, validation_fraction, max_quarantined."""
+    """Values of split_seed, validation_fraction and max_quarantined."""
 
     @property
     def source(self) -> DatasetURI:
-        """The raw dataset."""
+        """Raw dataset to read."""
         return DatasetURI(self.raw)
 
     @property
     def target(self) -> DatasetURI:
-        """The prepared dataset to commit."""
+        """Prepared dataset to commit."""
         return DatasetURI(self.prepared)
 
 
@@ -132,16 +167,18 @@ class TrainSpec(JobSpec):
     prepared: str
     checkpoint: str
     runs: str
-    """Scratch: the folder of all attempts at this training."""
+    """Scratch folder of all attempts at this training."""
     initial: str | None = None
-    """The checkpoint whose weights it begins with; none: weights drawn anew."""
+    """Checkpoint with the initial weights (warm start); None: random weights."""
     recipe: dict[str, Any]
     parameters: dict[str, Any]
-    """What decides the weights, as hashed in the fingerprint."""
+    """Parameters that determine the weights; the fingerprint is their hash."""
     workers: Workers
-    """As asked."""
+    """Number of workers as asked for."""
     stall_s: float = 600.0
-    """Seconds without progress after which a worker is started again."""
+    """Seconds without progress after which a worker is restarted."""
+    accept_mixed_numerics: bool = False
+    """True allows it to resume from epochs that were computed with another torch, device or kind of processor."""
 
     @field_validator("recipe")
     @classmethod
@@ -150,84 +187,86 @@ class TrainSpec(JobSpec):
 
     @property
     def source(self) -> DatasetURI:
-        """The prepared dataset."""
+        """Prepared dataset to train on."""
         return DatasetURI(self.prepared)
 
     @property
     def target(self) -> CheckpointURI:
-        """The checkpoint to commit."""
+        """Checkpoint to commit."""
         return CheckpointURI(self.checkpoint)
 
     @property
     def beginning(self) -> CheckpointURI | None:
-        """The checkpoint whose weights it begins with, if any."""
+        """Checkpoint with the initial weights, if any."""
         return CheckpointURI(self.initial) if self.initial else None
 
     @property
     def needs(self) -> Needs:
-        """What each worker is asked to have."""
+        """Resources that each worker requires."""
         return Needs(accelerator_type=self.recipe["accelerator_type"], cpus=self.recipe["cpus_per_worker"])
 
     @property
     def scratch(self) -> URI:
-        """The folder of all attempts."""
+        """Folder of all attempts."""
         return URI(self.runs)
 
 
 class PredictSpec(JobSpec):
-    """Predict every row of a dataset, or of one split of it."""
+    """Predict every row of a dataset, or of one of its splits."""
 
     checkpoint: str
     dataset: str
     predictions: str
     split: str | None
-    """None: every split."""
+    """Split to predict; None: every split."""
     workers: Workers
-    """As asked."""
+    """Number of workers as asked for."""
     needs: Needs = ANY
-    """What each worker is asked to have."""
+    """Resources that each worker requires."""
+    accept_mixed_numerics: bool = False
+    """True allows parts that were predicted with another torch, device or kind of processor."""
 
     @property
     def model(self) -> CheckpointURI:
-        """The model to predict with."""
+        """Checkpoint of the model to predict with."""
         return CheckpointURI(self.checkpoint)
 
     @property
     def source(self) -> DatasetURI:
-        """The rows to predict."""
+        """Dataset to predict."""
         return DatasetURI(self.dataset)
 
     @property
     def target(self) -> PredictionsURI:
-        """The predictions to commit."""
+        """Predictions to commit."""
         return PredictionsURI(self.predictions)
 
 
 class Node(BaseModel):
-    """What one node of a cluster says of itself."""
+    """State of one node of a cluster."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    """Address and the first digits of its id: on one machine there may be several."""
+    """Address and the first digits of Ray's id, since one machine may run several nodes."""
     probe: str
-    """Name of the file that it leaves in the folder of the probe."""
+    """Name of the file that the node writes to the probe's folder."""
     python: str = ""
-    """Major and minor version."""
+    """Major and minor version of Python."""
     ray: str | None = None
     torch: str | None = None
-    """None: not installed."""
+    """Version of torch; None: not installed."""
     free: int = 0
-    """Bytes, where Ray keeps its own files."""
+    """Free bytes on the disk of Ray's own files."""
     sees_storage: bool = True
-    """Whether it found what whoever asks had left."""
+    """True if the node found the caller's file."""
     trouble: str | None = None
-    """Why it cannot work, where that is known."""
+    """Reason why the node cannot work, if known."""
 
     @classmethod
     def here(cls, **about: Any) -> Self:
-        """The node that this process runs on; builds of a library for CPU and GPU have the same version."""
-        ray, torch = ((manifest.producer()[name] or "").partition("+")[0] or None for name in ("ray", "torch"))
+        """Describe the node of this process; CPU and GPU builds of a library count as the same version."""
+        ray, torch = ((producer()[name] or "").partition("+")[0] or None for name in ("ray", "torch"))
         python = ".".join(platform.python_version_tuple()[:2])
         free = shutil.disk_usage(tempfile.gettempdir()).free
         return cls(python=python, ray=ray, torch=torch, free=free, **about)

@@ -1,1 +1,1 @@
-"""Plain PyTorch: recipes, data sets, models, the training loop, metrics. No Prefect and no cluster."""
+"""Plain PyTorch: recipes, data sets, models, the training loop and metrics, without Prefect or a cluster."""

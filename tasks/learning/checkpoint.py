@@ -1,37 +1,38 @@
-"""Checkpoints: complete, checked before they are loaded, and never unpickled.
+"""Checkpoints: complete, verified before they are loaded, and never unpickled.
 
-One epoch's checkpoint is a folder of `weights.safetensors` (the whole model, normalisation included), `training.pt`
-(optimizer and schedule, plain tensors and numbers) and `checkpoint.json`, which says everything else and holds the
-SHA-256 of all three. Generator states need no place in it: every epoch draws from generators seeded by
-(seed, epoch, rank).
+The checkpoint of an epoch is a folder with `weights.safetensors` (the whole model, including normalisation),
+`training.pt` (optimizer and schedule, plain tensors and numbers) and `checkpoint.json`, which holds everything else and
+the SHA-256 of all three. It needs no generator states: order and augmentation come from generators seeded by (seed,
+epoch, rank), and random numbers inside a model (dropout) from generators seeded by (seed, epoch, step, rank).
 """
 
-import csv
 import dataclasses
 import hashlib
-import io
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from storage import files, manifest, tables
+from storage import commits, files, manifest, tables
 from storage.manifest import File
-from storage.uri import URI, CheckpointURI
+from storage.uri import URI
+from tasks.learning.epoch_metrics import EpochMetrics
+from tasks.learning.numerics import Numerics
 
 META = "checkpoint.json"
 WEIGHTS = "weights.safetensors"
 TRAINING = "training.pt"
 FILES = (WEIGHTS, TRAINING, META)
-"""The last one is written last: it holds the digests of the others."""
-_TRAINING_IMAGES = "training-images"
-"""Of an attempt and of a committed checkpoint: how the name of the file of its first training images begins."""
+"""In the order of writing: META is last, since it holds the digests of the others."""
+TRAINING_IMAGES = "training-images"
+"""Prefix of the file with the first training images, in an attempt and in a committed checkpoint."""
 
 
 class Meta(BaseModel):
-    """All of a checkpoint but tensors."""
+    """Everything in a checkpoint except tensors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,45 +41,65 @@ class Meta(BaseModel):
     recipe: dict[str, Any]
     """The recipe it was trained by."""
     prepared: str
-    """Fingerprint of the dataset it was trained on."""
+    """Fingerprint of the dataset it was trained on and, except in earlier versions, digests of the content of the
+    dataset and of the initial weights."""
     parameters: dict[str, Any]
-    """What decided the weights, as hashed in the fingerprint."""
+    """Parameters that decided the weights, as hashed in the fingerprint."""
     resolved: dict[str, Any]
-    """What `auto` became: workers, device, precision, threads."""
+    """Values to which `auto` was resolved: workers, device, precision, threads."""
     epoch: int
     step: int
     history: list[dict[str, float]]
-    """One `EpochMetrics` an epoch so far."""
+    """One `EpochMetrics` per epoch so far."""
+    numerics: tuple[Numerics, ...] | None = None
+    """Numerics of all epochs so far, in order of first use; none in checkpoints of earlier versions."""
+    set_aside: tuple[Numerics, ...] | None = None
+    """Numerics of epochs of an earlier attempt from which this one did not resume; none in earlier versions."""
     sha256: dict[str, str]
-    """Of the other files, and under this one's name that of everything above."""
+    """SHA-256 of the other files and, under META, of all fields above."""
 
     @property
     def best_epoch(self) -> int:
-        """The epoch with the lowest validation loss so far, the earliest of equals."""
+        """Epoch with the lowest validation loss so far, the earliest of equals."""
         return int(min(self.history, key=lambda metrics: (metrics["validation_loss"], metrics["epoch"]))["epoch"])
 
+    @property
+    def identity(self) -> str:
+        """Digest of everything that decides the model's predictions; training times do not enter."""
+        decisive = [self.model, self.resolved["precision"], self.sha256[WEIGHTS]]
+        return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+
+    def is_trained_on(self, prepared: str) -> bool:
+        """Return whether a run on `prepared` may resume from it; earlier versions stored only the fingerprint."""
+        return self.prepared in (prepared, prepared.partition(" ")[0])
+
     def signed(self) -> "Meta":
-        """The same with its own digest."""
-        digest = hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
+        """Return a copy with its own digest."""
+        # Leave out unset fields: earlier versions computed the digest without them.
+        left_out = {"sha256"} | {name for name in _LATER_FIELDS if getattr(self, name) is None}
+        digest = hashlib.sha256(self.model_dump_json(exclude=left_out).encode()).hexdigest()
         return self.model_copy(update={"sha256": self.sha256 | {META: digest}})
 
 
+_LATER_FIELDS = ("numerics", "set_aside")
+
+
 class WrongResume(ValueError):
-    """A checkpoint belongs to another dataset, recipe or scale than the run that would go on from it."""
+    """A checkpoint has another dataset, recipe or number of workers than the run that would resume from it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """The state after an epoch as it will be stored; what the training does afterwards does not change it."""
+    """Copy of the state after an epoch, as it will be stored; later training steps do not change it."""
 
     meta: Meta
-    """Without digests."""
+    """Metadata, still without digests."""
     weights: bytes
     training: bytes
 
 
 def write(folder: URI, snapshot: Snapshot) -> None:
-    """Write `snapshot` to `folder`, which is whole once the last of its files is there."""
+    """Write `snapshot` to `folder`; the checkpoint is complete once META, the last file, exists."""
 
     def stored(name: str, content: bytes) -> str:
         files.replace(folder.child(name), content)
@@ -92,13 +113,41 @@ def write(folder: URI, snapshot: Snapshot) -> None:
 
 
 def attempts(scratch: URI) -> list[int]:
-    """Numbers of the attempts that left something in `scratch`, ascending."""
+    """Return the numbers of the attempts that left files in `scratch`, ascending."""
     names = [name.removeprefix("attempt-") for name in files.children(scratch) if name.startswith("attempt-")]
     return sorted(int(name) for name in names if name.isdigit())
 
 
+def discard_others(scratch: URI, *, prepared: str) -> int:
+    """Delete the attempts that have a checkpoint trained on something other than `prepared`; return their number."""
+    others = [attempt for attempt in attempts(scratch) if not _are_trained_on(prepared, scratch, attempt)]
+    for attempt in others:
+        files.remove(scratch.child(f"attempt-{attempt}"))
+    return len(others)
+
+
+def _are_trained_on(prepared: str, scratch: URI, attempt: int) -> bool:
+    folder = scratch.child(f"attempt-{attempt}")
+    metas = [_said(folder.child(name)) for name in files.children(folder) if name.startswith("epoch-")]
+    return all(meta.is_trained_on(prepared) for meta in metas if meta)
+
+
+def _said(uri: URI) -> Meta | None:
+    """Read the metadata of the checkpoint in folder `uri`; return none if its digest does not match."""
+    try:
+        meta = Meta.model_validate_json(files.read(uri.child(META)))
+    except (FileNotFoundError, ValidationError):
+        return None
+    return meta if meta == meta.signed() else None
+
+
 def newest(scratch: URI) -> URI | None:
-    """The checkpoint of the latest epoch of any attempt that is whole and whose best epoch is there whole as well."""
+    """Return the first checkpoint that `whole` yields, or none."""
+    return next((uri for uri, _ in whole(scratch)), None)
+
+
+def whole(scratch: URI) -> Iterator[tuple[URI, Meta]]:
+    """Yield the complete checkpoints of all attempts whose best epoch has one too, the latest epoch first."""
     found = [
         (int(name.removeprefix("epoch-")), attempt)
         for attempt in attempts(scratch)
@@ -108,35 +157,43 @@ def newest(scratch: URI) -> URI | None:
     for epoch, attempt in sorted(found, reverse=True):
         uri = scratch.child(f"attempt-{attempt}/epoch-{epoch:04d}")
         meta = verified(uri)
-        if meta is not None and meta.epoch == epoch and of_epoch(scratch, meta.best_epoch) is not None:
-            return uri
-    return None
+        if meta is not None and meta.epoch == epoch and of_epoch(scratch, meta.best_epoch, before=meta) is not None:
+            yield uri, meta
 
 
-def of_epoch(scratch: URI, epoch: int) -> URI | None:
-    """A whole checkpoint of `epoch`, of whichever attempt: what they compute is equal bit by bit."""
+def of_epoch(scratch: URI, epoch: int, *, before: Meta) -> URI | None:
+    """Find a complete checkpoint of `epoch` that the checkpoint `before` descends from, or an equal one.
+
+    Any attempt will do: attempts with the same numerics compute the same, and others have another history.
+    """
     for attempt in reversed(attempts(scratch)):
         uri = scratch.child(f"attempt-{attempt}/epoch-{epoch:04d}")
-        if verified(uri) is not None:
+        meta = verified(uri)
+        if meta is not None and _history(meta) == _history(before)[: meta.epoch]:
             return uri
     return None
+
+
+def _history(meta: Meta) -> list[EpochMetrics]:
+    """Return the metrics of each epoch in a form whose comparison ignores measured times."""
+    return [EpochMetrics(**row) for row in meta.history]  # type: ignore[arg-type]
 
 
 def write_training_images(attempt: URI, table: pa.Table) -> File:
-    """Write the first training images of `attempt`, a table as `images.to_table` makes it; returns its entry."""
+    """Write the first training images of `attempt`, a table made by `images.to_table`; return the manifest entry."""
     content = tables.encode(table)
-    return manifest.write_file(attempt, f"{_TRAINING_IMAGES}.parquet", content, split="train", rows=table.num_rows)
+    return commits.write_file(attempt, f"{TRAINING_IMAGES}.parquet", content, split="train", rows=table.num_rows)
 
 
 def find_training_images(scratch: URI) -> tuple[URI, File] | None:
-    """Return the latest attempt that holds whole training images, and their entry; none when no attempt does.
+    """Return the latest attempt with complete first training images, and their entry; none if there is no such attempt.
 
-    A later attempt has its own only when it began at the first epoch: then nothing of the earlier ones was used.
+    An attempt writes them only if it starts at the first epoch, so it then used nothing of earlier attempts.
     """
     for number in reversed(attempts(scratch)):
         attempt = scratch.child(f"attempt-{number}")
         for name in files.children(attempt):
-            if name.startswith(_TRAINING_IMAGES):
+            if name.startswith(TRAINING_IMAGES):
                 try:
                     entry = tables.entry(attempt, name, split="train")
                 except manifest.Damaged:  # a link out of the attempt
@@ -146,22 +203,16 @@ def find_training_images(scratch: URI) -> tuple[URI, File] | None:
     return None
 
 
-def training_images(uri: CheckpointURI, committed: manifest.Manifest) -> pa.Table | None:
-    """Return the first training images of a committed checkpoint; none in those of earlier versions."""
-    file = next((file for file in committed.files if file.path.startswith(_TRAINING_IMAGES)), None)
-    return tables.read_part(uri, file) if file else None
-
-
 def verified(uri: URI) -> Meta | None:
-    """What the checkpoint in folder `uri` says of itself when every byte of it is right, else none."""
+    """Verify every byte of the checkpoint in folder `uri`; return its metadata, or none if a byte is wrong."""
     found = _opened(uri)
     return found[0] if found else None
 
 
 def _opened(uri: URI) -> tuple[Meta, dict[str, bytes]] | None:
-    """The checkpoint in folder `uri` when every byte of it is right, else none.
+    """Verify every byte of the checkpoint in folder `uri`; return its metadata and files, or none.
 
-    A link that leads out of the folder of all attempts makes it none as well.
+    Return none also if one of its files is a link that leads out of the folder of all attempts.
     """
     if not all(uri.child(name).lies_in(uri.parent.parent) for name in FILES):
         return None
@@ -176,76 +227,33 @@ def _opened(uri: URI) -> tuple[Meta, dict[str, bytes]] | None:
 
 
 def checked(uri: URI) -> tuple[Meta, dict[str, bytes]]:
-    """The same bytes that were found right before, or a `RuntimeError`."""
+    """Load a checkpoint that was verified before; raises `RuntimeError` if its bytes are wrong now."""
     found = _opened(uri)
     if found is None:
-        raise RuntimeError(f"the checkpoint {uri} changed after it was chosen; run again to take another")
+        raise RuntimeError(f"the checkpoint {uri} changed after it was selected; run again to select another")
     return found
 
 
 def threads_of(uri: URI) -> int:
-    """With how many threads per worker the run that wrote this checkpoint computed; 0 where that does not matter."""
+    """Return the threads per worker of the run that wrote this checkpoint; 0 if they do not affect the result."""
     return int(checked(uri)[0].resolved["threads"])
 
 
+_DECIDED = ("device", "precision")
+"""Keys of `Meta.resolved` that numerics contain too; `resume.choose` compares those."""
+
+
 def check_same(meta: Meta, *, prepared: str, about: dict[str, Any]) -> None:
-    """Raise `WrongResume` unless a run on `prepared` with `about` may go on from a checkpoint with `meta`."""
-    pairs: list[tuple[str, Any, Any]] = [("prepared dataset", meta.prepared, prepared)]
+    """Raise `WrongResume` unless a run on `prepared` with `about` may resume from a checkpoint with `meta`."""
+    pairs: list[tuple[str, Any, Any]] = []
+    if not meta.is_trained_on(prepared):
+        pairs.append(("prepared dataset", meta.prepared, prepared))
     for group, was in (("parameters", meta.parameters), ("resolved", meta.resolved)):
         pairs += [(name, was.get(name), about[group].get(name)) for name in sorted(was.keys() | about[group].keys())]
+    recorded = _DECIDED if meta.numerics and about.get("numerics") else ()
     for name, before, now in pairs:
-        if before != now:
+        if before != now and name not in recorded:
             raise WrongResume(
-                f"{name} was {before!r} in the interrupted run but is {now!r} now; give what it was, or train anew with"
-                " --refresh"
+                f"{name} was {before!r} in the interrupted run but is {now!r} now; use the earlier value, or train "
+                "again with --refresh"
             )
-
-
-def commit(
-    scratch: URI, target: CheckpointURI, *, prepared: URI, initial: URI | None = None, statistics: dict[str, Any]
-) -> manifest.Manifest:
-    """Commit the best epoch as `target`, with the whole history; `scratch` holds a checkpoint of the last epoch.
-
-    Raises `RuntimeError` when that one is not whole: the same call of the job trains what is missing again.
-    """
-    last = newest(scratch)
-    assert last is not None, "training ended without a checkpoint"
-    final, _ = checked(last)
-    if final.epoch != final.recipe["epochs"]:
-        raise RuntimeError(f"the checkpoints after epoch {final.epoch} are damaged; run again to go on from there")
-    best = of_epoch(scratch, final.best_epoch)
-    assert best is not None, "the best epoch was there a moment ago"
-    meta, content = checked(best)
-    meta = meta.model_copy(update={"history": final.history}).signed()
-    listed = [manifest.write_file(target, name, data) for name, data in content.items()]
-    listed.append(manifest.write_file(target, META, meta.model_dump_json(indent=1).encode()))
-    history = json.dumps(final.history, indent=1).encode()
-    listed.append(manifest.write_file(target, "history.json", history))
-    listed.append(manifest.write_file(target, "history.csv", _csv(final.history)))
-    if found := find_training_images(scratch):
-        attempt, file = found
-        listed.append(manifest.write_file(target, f"{_TRAINING_IMAGES}.parquet", manifest.read_file(attempt, file)))
-    return manifest.commit(
-        target,
-        kind="checkpoint",
-        parents={"prepared": prepared} | ({"initial": initial} if initial else {}),
-        parameters=final.parameters,
-        listed=listed,
-        statistics={
-            "best_epoch": final.best_epoch,
-            "history": final.history,
-            "model": final.model,
-            "resolved": final.resolved,
-            "recipe": final.recipe,
-            **statistics,
-        },
-    )
-
-
-def _csv(history: list[dict[str, float]]) -> bytes:
-    """Return `history` as RFC 4180 has it: a header, then one line an epoch, each ended by CRLF."""
-    sink = io.StringIO(newline="")
-    writer = csv.DictWriter(sink, fieldnames=list(history[0]))
-    writer.writeheader()
-    writer.writerows(row | {name: int(row[name]) for name in ("epoch", "step")} for row in history)
-    return sink.getvalue().encode()

@@ -1,67 +1,186 @@
-"""From the bytes of an image file to pixels of one size: what a person's own images go through."""
+"""Decoding of the user's own images: from the bytes of an image file to pixels of one size."""
 
+import contextlib
 import dataclasses
 import io
+import re
+from collections.abc import Iterator
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
-"""No others are tried: what a file holds, not its name, would choose the code that reads it."""
-_SIXTEEN_BITS = ("PNG", "PPM")
-"""Formats whose whole numbers of more than 8 bits, Pillow's mode `I`, have 16."""
+"""The only formats that are tried: a file's content, not its name, decides which decoder runs on it."""
+_WITH_FRAMES = ("GIF", "PNG", "TIFF", "WEBP")
+"""Formats that may hold animations or several pages; further images in a JPEG file are only previews."""
 _MODES = {1: "L", 3: "RGB"}
+_BITS = (8, 10, 12, 14, 16)
+"""Possible bit depths of 16-bit gray images; the smallest one that holds an image's largest value is assumed."""
+_LARGEST = 2**16 - 1
+"""Largest 16-bit value; a portable graymap that declares it may mean its container, not the range of its values."""
+_TRANSPARENT = "transparency"
+"""Key of Pillow for the transparent colour or gray value."""
 
 
 class Unreadable(ValueError):
-    """The bytes are no whole image of a known format."""
+    """The bytes are not a complete image in a supported format."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """One image as a model takes it, and what it was before."""
+    """One image in the form a model takes, with its original size and mode."""
 
     pixels: bytes
     """uint8, HWC order."""
     width: int
     height: int
     mode: str
-    """Pillow's name for its kind of pixels, such as `L` or `RGB`."""
+    """Pillow's name for its kind of pixels, such as `L` or `RGB`, and a note if their reading involved a choice."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Stored:
+    """Properties of a file's pixel values that Pillow drops when it loads the pixels."""
+
+    bits: int | None
+    """Bits that a 16-bit gray image declares to use; none if it declares nothing."""
+    has_deep_colours: bool
+    """True if each colour channel has 16 bits, of which Pillow keeps the upper 8."""
+    white_is_zero: bool
+    """True if 0 is white in 16-bit gray; for fewer bits Pillow inverts the values itself."""
+    step: int
+    """Difference between two neighbouring gray values after Pillow has scaled fewer than 8 bits up to 8."""
+
+    @classmethod
+    def of(cls, image: Image.Image) -> "_Stored":
+        """Read the properties of `image`, whose pixels must not be loaded yet."""
+        tiles = getattr(image, "tile", None)
+        codec, _, _, settings = tiles[0] if tiles else ("", None, 0, ())
+        values = (settings,) if isinstance(settings, str) else tuple(settings or ())
+        raw = str(values[0]) if values else ""
+        largest = values[1] if codec.startswith("ppm") and len(values) > 1 else _LARGEST
+        is_deep_ppm = image.format == "PPM" and codec.startswith("ppm") and largest == _LARGEST
+        return cls(
+            bits=16 if largest != _LARGEST else 12 if raw == "I;12" else None,
+            has_deep_colours=(image.format in ("PNG", "TIFF") and bool(re.match("[A-Za-z]{2,};16", raw)))
+            or (is_deep_ppm and image.mode == "RGB"),
+            white_is_zero=image.format == "TIFF" and image.tag_v2.get(262) == 0,  # type: ignore[attr-defined]
+            step={"1": 255, "L;2": 85, "L;4": 17}.get(raw, 1) if image.format == "PNG" else 1,
+        )
 
 
 def decoded(content: bytes, size: int, channels: int) -> Decoded:
-    """The image in `content` turned as its EXIF says: its middle, `size` pixels a side; of several frames the first.
+    """Decode the first frame in `content`, rotate it by its EXIF, and crop its centre to `size` pixels a side.
 
-    Raises `Unreadable`.
+    The table in docs/your-own.md lists the conversion of each kind of pixels. Raises `Unreadable`.
     """
+    if not content:
+        raise Unreadable("empty file")
+    with _unreadable(), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+        return _decoded(image, size, channels, may_draft=True)
+
+
+def fitted(image: Image.Image, size: int, channels: int) -> Decoded:
+    """Convert an open image as `decoded` does, without modifying it. Raises `Unreadable`."""
+    with _unreadable():
+        return _decoded(image, size, channels, may_draft=False)
+
+
+@contextlib.contextmanager
+def _unreadable() -> Iterator[None]:
+    """Turn every error that Pillow raises for a broken image into `Unreadable`."""
     try:
-        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-            (width, height), mode = image.size, image.mode
-            image.draft(_MODES[channels], (2 * size, 2 * size))  # a large JPEG need not be decoded in full
-            if mode == "F" or (mode == "I" and image.format not in _SIXTEEN_BITS):
-                raise Unreadable("nobody says which of its numbers is white; save it with 8 or 16 bits")
-            return Decoded(_fitted(ImageOps.exif_transpose(image), size, channels), width, height, mode)
+        yield
     except UnidentifiedImageError:
-        raise Unreadable(f"no image in a format of {', '.join(_FORMATS)}") from None
+        raise Unreadable(f"not an image in a supported format ({', '.join(_FORMATS)})") from None
     except MemoryError:
         raise
-    except Exception as error:  # Pillow's readers raise nearly anything for what is broken
-        if getattr(error, "permanent", False):  # a deadline's alarm
+    except Exception as error:  # Pillow raises nearly any error for a broken file
+        if getattr(error, "permanent", False):  # the job's deadline passed
             raise
-        raise Unreadable(" ".join(str(error).split())[:200] or type(error).__name__) from None
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise Unreadable("truncated" if "truncated" in reason.lower() else reason) from None
+
+
+def _decoded(image: Image.Image, size: int, channels: int, *, may_draft: bool) -> Decoded:
+    (width, height), mode = image.size, image.mode
+    if may_draft:
+        image.draft(_MODES[channels], (2 * size, 2 * size))  # a large JPEG need not be decoded in full
+    stored = _Stored.of(image)
+    whole = ImageOps.exif_transpose(image)
+    if mode.startswith("I;16") or (mode == "I" and image.format == "PPM"):
+        whole, bits = _gray(whole, stored)
+        mode = f"{mode} ({bits} bits)"
+    elif mode in ("F", "I"):
+        raise Unreadable(
+            "unsupported image with 32-bit or signed values: its value range is undefined; save it with 8 or 16 bits"
+        )
+    elif stored.has_deep_colours:
+        _check_deep(whole)
+    pixels = _fitted(_on_white(whole, step=stored.step), size, channels)
+    if image.format in _WITH_FRAMES and getattr(image, "is_animated", False):
+        mode += " (first of several frames)"
+    return Decoded(pixels, width, height, mode)
 
 
 def scaled(image_HWC: np.ndarray, size: int, channels: int) -> Decoded:
-    """Pixels (uint8, 1 or 3 channels) likewise; those that fit already stay as they are."""
+    """Convert pixels (uint8, HWC; 1 or 3 channels, or 2 or 4 with alpha as the last) as `decoded` does.
+
+    Pixels that already have the right shape are not changed. Raises `Unreadable`.
+    """
     height, width, depth = image_HWC.shape
     image = Image.fromarray(image_HWC[:, :, 0] if depth == 1 else image_HWC)
     fits = image_HWC.shape == (size, size, channels)
-    stored = image_HWC.tobytes() if fits else _fitted(image, size, channels)
+    stored = image_HWC.tobytes() if fits else _fitted(_on_white(image), size, channels)
     return Decoded(stored, width, height, image.mode)
 
 
+def _gray(image: Image.Image, stored: _Stored) -> tuple[Image.Image, int]:
+    """Convert 16-bit gray to 8 bits, transparent pixels to white; return it with the bit depth that was assumed."""
+    numbers = np.asarray(image)
+    hidden = numbers == image.info.get(_TRANSPARENT, -1)
+    most = int(numbers.max(initial=0, where=~hidden))
+    bits = stored.bits or next(bits for bits in _BITS if most < 2**bits)
+    shown = (numbers >> (bits - 8)).astype(np.uint8)
+    if stored.white_is_zero:
+        shown = 255 - shown
+    shown[hidden] = 255
+    return Image.fromarray(shown), bits
+
+
+def _check_deep(image: Image.Image) -> None:
+    """Raise `Unreadable` if the upper 8 of 16 bits per channel may not show the image."""
+    if _TRANSPARENT in image.info:
+        raise Unreadable("unsupported image with 16 bits per channel and a transparent colour; save it with 8 bits")
+    highest = [high for name, (_, high) in zip(image.getbands(), _extrema(image), strict=True) if name != "A"]
+    if max(highest) < 2**6:
+        raise Unreadable(
+            "unsupported image with 16 bits per channel of which at most 14 are used: it would appear nearly black; "
+            "save it with 8 bits"
+        )
+
+
+def _on_white(image: Image.Image, *, step: int = 1) -> Image.Image:
+    """Put transparent parts of `image` on white; raises `Unreadable` if nothing is visible then.
+
+    The transparent gray value that the file declares is multiplied by `step`.
+    """
+    if not image.has_transparency_data:
+        return image
+    if isinstance(image.info.get(_TRANSPARENT), int) and image.mode in ("1", "L"):
+        image.info[_TRANSPARENT] *= step
+    seen = image.convert("RGBA")
+    flat = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
+    if _extrema(seen)[3][0] < 255 and all(low == 255 for low, _ in _extrema(flat)):
+        raise Unreadable("transparent image of which nothing is visible on white; save it without transparency")
+    return flat
+
+
+def _extrema(image: Image.Image) -> list[tuple[float, float]]:
+    """Return the smallest and the largest value of each band of a multi-band image."""
+    return list(image.getextrema())  # type: ignore[arg-type]
+
+
 def _fitted(image: Image.Image, size: int, channels: int) -> bytes:
-    if image.mode.startswith("I"):  # 16 bits of gray, of which Pillow would keep the lowest, or cut off what is above
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     fitted = ImageOps.fit(image.convert(_MODES[channels]), (size, size), method=Image.Resampling.BILINEAR)
     return fitted.tobytes()

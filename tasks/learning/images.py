@@ -1,4 +1,4 @@
-"""Images as rows of Arrow tables: raw bytes of a fixed size, viewed as arrays without a copy."""
+"""Images as rows of Arrow tables: raw bytes of fixed size, converted to arrays without a copy."""
 
 import itertools
 import json
@@ -12,14 +12,14 @@ _MIN_PARTS = 4
 
 
 def schema(image_shape: Sequence[int], classes: Sequence[str], *, labelled: bool = True) -> pa.Schema:
-    """Columns id, image (raw uint8, HWC order) and, where `labelled`, label; shape and class names as metadata."""
+    """Build a schema: columns id, image (raw uint8, HWC) and, if `labelled`, label; shape and classes as metadata."""
     fields = [("id", pa.int64()), ("image", pa.binary(int(np.prod(image_shape))))]
     metadata = {"shape": json.dumps(list(image_shape)), "dtype": "uint8", "classes": json.dumps(list(classes))}
     return pa.schema(fields + [("label", pa.int64())] * labelled, metadata=metadata)
 
 
 def to_table(ids: np.ndarray, images: np.ndarray, labels: np.ndarray, *, classes: Sequence[str]) -> pa.Table:
-    """A table of images (uint8, (N, H, W, C)), whose memory it shares, with their ids and labels (int64, (N,))."""
+    """Build a table of images (uint8, (N, H, W, C); memory is shared) with ids and labels (int64, (N,))."""
     assert images.dtype == np.uint8 and images.ndim == 4 and len(ids) == len(images) == len(labels)
     columns = schema(images.shape[1:], classes)
     content = pa.py_buffer(np.ascontiguousarray(images))
@@ -28,20 +28,20 @@ def to_table(ids: np.ndarray, images: np.ndarray, labels: np.ndarray, *, classes
 
 
 def shape_of(metadata: Mapping[str, str]) -> tuple[int, int, int]:
-    """Height, width and channels from a schema's metadata; raises `ValueError` when it is not one of images."""
+    """Read height, width and channels from a schema's metadata; raises `ValueError` if it has no image shape."""
     if metadata.get("dtype") != "uint8" or "shape" not in metadata:
-        raise ValueError("the schema's metadata names no image shape: write tables with tasks.learning.images.to_table")
+        raise ValueError("the schema's metadata has no image shape; write tables with tasks.learning.images.to_table")
     height, width, channels = json.loads(metadata["shape"])
     return height, width, channels
 
 
 def classes_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
-    """Name of each label, from 0."""
+    """Read the name of each label, from 0, from a schema's metadata."""
     return tuple(json.loads(metadata["classes"]))
 
 
 def to_arrays(table: pa.Table, shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Images (uint8, (N, H, W, C), read-only, a view where they are one chunk) and labels, none without the column."""
+    """Return images (uint8, (N, H, W, C), read-only, a view if `table` has one chunk) and labels (none if missing)."""
     column = table["image"]
     # combine_chunks copies even a single chunk.
     chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -54,7 +54,7 @@ def to_arrays(table: pa.Table, shape: Sequence[int]) -> tuple[np.ndarray, np.nda
 
 
 def with_names(table: pa.Table) -> Iterator[tuple[np.ndarray, str]]:
-    """Yield each image (uint8, (H, W, C)) of a labelled table that `to_table` made, with the name of its class."""
+    """Yield each image (uint8, (H, W, C)) of a labelled table made by `to_table`, with the name of its class."""
     metadata = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
     pixels, labels = to_arrays(table, shape_of(metadata))
     assert labels is not None, "the table has no labels"
@@ -63,13 +63,13 @@ def with_names(table: pa.Table) -> Iterator[tuple[np.ndarray, str]]:
 
 
 def num_parts(num_rows: int, image_shape: Sequence[int]) -> int:
-    """Into how many files a split goes: enough for several workers, none above 64 MiB of pixels or one image."""
+    """Return the number of files of a split: at least 4 if it has as many rows, each at most 64 MiB or one image."""
     rows_per_part = max(1, _PART_BYTES // int(np.prod(image_shape)))
     needed = -(-num_rows // rows_per_part)
     return max(1, min(num_rows, max(_MIN_PARTS, needed)))
 
 
 def part_bounds(num_rows: int, parts: int) -> list[tuple[int, int]]:
-    """First and one-past-last row of each of `parts` parts whose sizes differ by at most one."""
+    """Return first and one-past-last row of each of `parts` parts, whose sizes differ by at most one."""
     edges = [num_rows * part // parts for part in range(parts + 1)]
     return list(itertools.pairwise(edges))

@@ -1,21 +1,26 @@
 """A trained model as a function from raw images to probabilities."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from storage import registry
+from storage.admin import champions
 from storage.uri import CheckpointURI, parse_root
-from tasks.learning import memory, state
+from tasks.learning import inputs, memory, training_state
+from tasks.learning.inputs import Images, Picture
 from tasks.learning.modeling import Classifier, autocast, place
+from tasks.learning.numerics import Numerics
 
 _BATCH = 512
 
 
 class Model(nn.Module):
-    """From raw images (uint8, (N, H, W, C)) to probabilities (float32, (N, classes)); fp32 wherever it is put."""
+    """Module from raw images (uint8, (N, H, W, C)) to probabilities (float32, (N, classes)); fp32 on every device.
+
+    Images are a tensor or a NumPy array of the model's own shape, or PIL images of any size.
+    """
 
     def __init__(self, classifier: Classifier, history: Sequence[dict[str, float]]) -> None:
         super().__init__()
@@ -24,41 +29,50 @@ class Model(nn.Module):
         self.classes = classifier.spec.classes
         self.image_shape = classifier.spec.image_shape
 
-    def forward(self, images_BHWC: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(images_BHWC)
+    def forward(self, images: Images) -> Tensor:
+        device = self.classifier.mean.device
+        logits: Tensor = self.classifier(inputs.as_batch(images, image_shape=self.image_shape, device=device))
         return logits.softmax(1)
+
+    def prepare(self, pictures: Picture | Iterable[Picture]) -> np.ndarray:
+        """Resize pictures (paths, bytes, PIL images, pixels) as training did, to uint8, (N, H, W, C).
+
+        Raises `ValueError` naming a picture that cannot be read, and why. For details see `inputs.prepare`.
+        """
+        return inputs.prepare(pictures, image_shape=self.image_shape)
 
 
 def load(model: str, *, storage: str = "./data") -> Model:
-    """The model of a checkpoint's URI, or of `champion:NAME` of a data set, ready to be used or exported.
+    """Load the model of a checkpoint's URI, or of `champion:NAME` with the name of a data set, ready to use or export.
 
-    Every byte is checked. Raises `ValueError` when there is no champion, `FileNotFoundError` when nothing is committed.
+    Every byte is verified. Raises `ValueError` listing the existing champions if there is no such champion, and
+    `FileNotFoundError` if nothing is committed at the URI.
     """
     uri = CheckpointURI(parse_root(model, option="model")) if not model.startswith("champion:") else None
     if uri is None:
-        root, name = parse_root(storage, option="storage"), model.removeprefix("champion:")
-        uri = registry.champion(root, name)
-        if uri is None:
-            raise ValueError(f"{root} has no champion of {name!r}")
-    classifier, meta = state.load_model(uri)
+        uri = champions.in_charge(parse_root(storage, option="storage"), model.removeprefix("champion:"))
+    classifier, meta = training_state.load_model(uri)
     return Model(classifier, meta.history).eval().requires_grad_(False)
 
 
 class Inference:
-    """The model of a committed checkpoint, on this process's GPU where there is one, at the precision it learned in."""
+    """Model of a committed checkpoint, on the GPU if this process has one, at the precision it was trained in."""
 
     def __init__(self, uri: CheckpointURI, *, threads: int) -> None:
         torch.set_num_threads(threads)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         if self.device.type == "cpu":
             memory.keep()
-        model, meta = state.load_model(uri)
+        model, meta = training_state.load_model(uri)
+        self.identity = meta.identity
+        """Digest of everything that decides its predictions; equal for two trainings with bit-identical results."""
         self.precision = str(meta.resolved["precision"])
         self.model = place(model, precision=self.precision, device=self.device).eval()
+        self.numerics = Numerics.here(self.device, precision=self.precision)
 
     @torch.inference_mode()
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
-        """Softmax of the logits, float32, (N, classes), for images (uint8, NHWC); batches start at the first row."""
+        """Compute probabilities (float32, (N, classes)) of images (uint8, NHWC), in batches from the first row on."""
         chunks = [torch.empty(0, len(self.model.spec.classes))]
         for start in range(0, len(pixels), _BATCH):
             batch = torch.from_numpy(pixels[start : start + _BATCH].copy()).to(self.device)

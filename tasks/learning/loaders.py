@@ -1,5 +1,6 @@
-"""Loaders: from the rows of one rank to batches, the same for the same (seed, epoch)."""
+"""Loaders: turn the rows of one rank into batches that depend only on (seed, epoch)."""
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from tasks.learning.loop import Batch, mixed_seed
 
 
 class ResidentLoader:
-    """Holds its rows as uint8 on the device and slices a permutation of them: no work per row, no copy per epoch.
+    """Loader that keeps its rows on the device and slices a permutation of them: no work per row, no copy per epoch.
 
     Images are uint8 NHWC, labels int64 (N,).
     """
@@ -24,12 +25,11 @@ class ResidentLoader:
     def num_train_rows(self) -> int:
         return len(self.train[1])
 
-    def train_batches(self, *, epoch: int, batch_size: int) -> Iterator[Batch]:
+    def train_batches(self, *, epoch: int, batch_size: int, steps: int | None = None) -> Iterator[Batch]:
         generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch, self.rank, 1))
         order = torch.randperm(self.num_train_rows(), generator=generator).to(self.train[1].device)
-        for chosen in order.split(batch_size):
-            if len(chosen) == batch_size:
-                yield rows_of(self.train, chosen)
+        for chosen in order[: num_used(len(order), batch_size, steps)].split(batch_size):
+            yield rows_of(self.train, chosen)
 
     def validation_batches(self, *, batch_size: int) -> Iterator[Batch]:
         images, labels = self.validation
@@ -37,7 +37,7 @@ class ResidentLoader:
 
 
 class MapStyleLoader:
-    """The tutorials' way: a map-style data set that every rank holds whole, DataLoader and DistributedSampler.
+    """Loader as in PyTorch's tutorials: every rank holds the whole map-style data set; DistributedSampler selects rows.
 
     `train` and `validation` are the rows of all ranks; `prepare` puts the batches of a DataLoader on the device.
     """
@@ -53,11 +53,11 @@ class MapStyleLoader:
         prepare: Callable[[DataLoader[Batch]], Iterable[Batch]],
     ) -> None:
         self.train, self.prepare = TensorDataset(*train), prepare
-        # The sampler adds the epoch to its seed: neighbouring seeds must not give each other's epochs.
+        # The sampler adds the epoch to its seed: without mixing, seed 1 in epoch 2 would equal seed 2 in epoch 1.
         self.sampler: DistributedSampler[Any] = DistributedSampler(
             self.train, num_replicas=world_size, rank=rank, seed=mixed_seed(seed, 1) // 2, drop_last=True
         )
-        # Not by such a sampler, which repeats rows until every rank has as many.
+        # No sampler for validation: it repeats rows until every rank has equally many.
         num_rows = len(validation[1])
         own = range(num_rows * rank // world_size, num_rows * (rank + 1) // world_size)
         self.validation = Subset(TensorDataset(*validation), own)
@@ -65,24 +65,29 @@ class MapStyleLoader:
     def num_train_rows(self) -> int:
         return len(self.sampler)
 
-    def train_batches(self, *, epoch: int, batch_size: int) -> Iterator[Batch]:
+    def train_batches(self, *, epoch: int, batch_size: int, steps: int | None = None) -> Iterator[Batch]:
         self.sampler.set_epoch(epoch)
-        yield from self._batches(self.train, batch_size, sampler=self.sampler, drop_last=True)
+        yield from itertools.islice(self._batches(self.train, batch_size, sampler=self.sampler, drop_last=True), steps)
 
     def validation_batches(self, *, batch_size: int) -> Iterator[Batch]:
         yield from self._batches(self.validation, batch_size)
 
     def _batches(self, rows: Dataset[Any], batch_size: int, **how: Any) -> Iterator[Batch]:
-        # A generator of its own, or each epoch would draw a number from the one that dropout draws from.
+        # A separate generator: otherwise each epoch would draw a number from the generator that dropout uses.
         loader = DataLoader(rows, batch_size=batch_size, generator=torch.Generator(), **how)
-        yield from map(tuple, self.prepare(loader))  # they come as lists
+        yield from map(tuple, self.prepare(loader))  # DataLoader yields lists
+
+
+def num_used(num_rows: int, batch_size: int, steps: int | None) -> int:
+    """Return how many of `num_rows` rows an epoch uses: those of `steps` batches, or (none) of all full batches."""
+    return batch_size * (num_rows // batch_size if steps is None else steps)
 
 
 def rows_of(batch: Batch, chosen: Tensor) -> Batch:
-    """The `chosen` rows, copied one by one: `batch[0][chosen]` would copy pixel by pixel."""
+    """Return the `chosen` rows, copied row by row; `batch[0][chosen]` would copy pixel by pixel."""
     return batch[0].index_select(0, chosen), batch[1].index_select(0, chosen)
 
 
 def to_device(device: torch.device, batch: Batch) -> Batch:
-    """`batch` on `device`; nothing is copied when it is there."""
+    """Move `batch` to `device`, without a copy if it is already there."""
     return batch[0].to(device), batch[1].to(device)

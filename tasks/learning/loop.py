@@ -1,4 +1,4 @@
-"""The training loop: plain PyTorch that knows ranks only through `torch.distributed`."""
+"""The training loop: plain PyTorch; ranks communicate only through `torch.distributed`."""
 
 import contextlib
 import math
@@ -15,32 +15,38 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from tasks.learning.epoch import EpochMetrics, NonFiniteLoss, check_steps, local_batch_size
-from tasks.learning.modeling import Classifier, autocast, flipped, place, shifted
+from tasks.learning.augmentation import flipped, shifted
+from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, check_steps, local_batch_size
+from tasks.learning.modeling import Classifier, autocast, place
 from tasks.learning.optimizer import AdamW
 from tasks.learning.recipes import Recipe
 
+_DRAWS = 2
+"""Seed part that separates random numbers inside a model (dropout, stochastic depth) from augmentation and order."""
 Batch = tuple[Tensor, Tensor]
 """Images (uint8, BHWC) and labels (int64, (B,))."""
 
 
 class Loader(Protocol):
-    """Feeds one rank; the same rows in the same order for the same (seed, epoch)."""
+    """Source of batches for one rank; rows and their order depend only on (seed, epoch)."""
 
     def num_train_rows(self) -> int:
-        """Training rows of this rank in every epoch."""
+        """Return the number of training rows of this rank in every epoch."""
 
-    def train_batches(self, *, epoch: int, batch_size: int) -> Iterator[Batch]:
-        """Shuffled batches of exactly `batch_size` rows; what remains at the end is left out."""
+    def train_batches(self, *, epoch: int, batch_size: int, steps: int | None = None) -> Iterator[Batch]:
+        """Yield `steps` shuffled batches (none: as many as possible) of exactly `batch_size` rows.
+
+        The remaining rows are left out; they differ from epoch to epoch.
+        """
 
     def validation_batches(self, *, batch_size: int) -> Iterator[Batch]:
-        """This rank's validation rows, each exactly once over all ranks."""
+        """Yield this rank's validation rows in batches; over all ranks, each row comes exactly once."""
 
 
 class Trainer:
     """Model, optimizer and schedule of one rank; `run_epoch` is deterministic in (recipe, rank, world size, epoch).
 
-    `most_steps` is the most that an epoch may have.
+    `most_steps` limits the steps of an epoch.
     """
 
     def __init__(
@@ -69,15 +75,15 @@ class Trainer:
             self.model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
         )
         total_steps = self.steps_per_epoch * recipe.epochs
-        # OneCycleLR divides by zero when the warm-up is exactly one step: that one is left out.
+        # OneCycleLR divides by zero if the warm-up is exactly one step, so leave out that step.
         warmup = recipe.warmup_fraction if recipe.warmup_fraction * total_steps != 1 else 0.0
         self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
             self.optimizer, max_lr=recipe.learning_rate, total_steps=total_steps, pct_start=warmup
         )
         self._data_wait_s = 0.0
-        """How long this epoch has waited for batches."""
+        """Seconds that this epoch has waited for batches so far."""
         self._ended_at: float | None = None
-        """When the epoch before ended, by `time.perf_counter`."""
+        """End of the previous epoch, by `time.perf_counter`."""
 
     def run_epoch(
         self,
@@ -87,20 +93,22 @@ class Trainer:
         on_batch: Callable[[], None] = lambda: None,
         on_first_batch: Callable[[Tensor, Tensor], None] | None = None,
     ) -> EpochMetrics:
-        """Train epoch `epoch` (from 1) and validate; every figure is over all ranks.
+        """Train epoch `epoch` (from 1) and validate; all metrics are over all ranks.
 
-        `on_step(step, steps, loss)` is called now and then with the latest local loss, `on_batch()` after every batch,
-        `on_first_batch(images, labels)` before the first step with what goes into the model. Raises `NonFiniteLoss`.
+        `on_step(step, steps, loss)` is called several times with the latest local loss, `on_batch()` after every
+        batch, `on_first_batch(images, labels)` before the first step with the model's input. Raises `NonFiniteLoss`.
         """
         began_at = time.perf_counter()
         checkpoint_wait_s = 0.0 if self._ended_at is None else began_at - self._ended_at
         self._data_wait_s = 0.0
         totals = self._train(epoch, on_step, on_batch, on_first_batch)
+        train_s = time.perf_counter() - began_at
         self._share_buffers()
         validated = self._validate(on_batch)
         self._ended_at = time.perf_counter()
         seconds = checkpoint_wait_s + self._ended_at - began_at
-        seconds, data_wait_s, checkpoint_wait_s = self._largest(seconds, self._data_wait_s, checkpoint_wait_s)
+        times = self._largest(seconds, train_s, self._data_wait_s, checkpoint_wait_s)
+        seconds, train_s, data_wait_s, checkpoint_wait_s = times
         train_loss, train_right, train_rows = totals
         loss, right, rows = validated
         return EpochMetrics(
@@ -112,6 +120,7 @@ class Trainer:
             validation_accuracy=right / rows,
             learning_rate=float(self.scheduler.get_last_lr()[0]),
             seconds=seconds,
+            train_s=train_s,
             data_wait_s=data_wait_s,
             checkpoint_wait_s=checkpoint_wait_s,
         )
@@ -126,7 +135,8 @@ class Trainer:
         self.parallel.train()
         augmentation = torch.Generator().manual_seed(mixed_seed(self.recipe.seed, epoch, self.rank))
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
-        batches = self._timed(self.loader.train_batches(epoch=epoch, batch_size=self.local_batch_size))
+        how = {"epoch": epoch, "batch_size": self.local_batch_size, "steps": self.steps_per_epoch}
+        batches = self._timed(self.loader.train_batches(**how))
         every = max(1, self.steps_per_epoch // 10)
         for step, (images, labels) in zip(range(1, self.steps_per_epoch + 1), batches, strict=False):
             images = shifted(images, max_shift=self.recipe.max_shift, generator=augmentation)
@@ -135,18 +145,20 @@ class Trainer:
             if step == 1 and on_first_batch:
                 on_first_batch(images, labels)
             self.optimizer.zero_grad(set_to_none=True)
+            # A restart repeats the model's random numbers exactly, and every rank draws different ones.
+            _seed_draws(mixed_seed(self.recipe.seed, epoch, step, self.rank, _DRAWS), self.device)
             summed = self._backward(images, labels, totals)
             self.optimizer.step()
             self.scheduler.step()
             on_batch()
             if step % every == 0 or step == self.steps_per_epoch:
-                self._all_reduced_sum(totals.clone(), what=f"training loss in epoch {epoch}")  # ends what diverges
+                self._all_reduced_sum(totals.clone(), what=f"training loss in epoch {epoch}")  # ends a diverged run
                 if on_step:
                     on_step(step, self.steps_per_epoch, summed.item() / len(labels))
         return self._all_reduced_sum(totals, what=f"training loss in epoch {epoch}")
 
     def _backward(self, images: Tensor, labels: Tensor, totals: Tensor) -> Tensor:
-        """Add up the gradients of a batch, piece by piece; adds loss, right answers and rows to `totals`. The loss."""
+        """Accumulate the gradients of a batch piece by piece; add loss, hits and rows to `totals`; return the loss."""
         batch_loss = torch.zeros((), device=self.device)
         pieces = list(zip(*(rows.chunk(self.recipe.accumulation) for rows in (images, labels)), strict=True))
         for number, (some, targets) in enumerate(pieces, start=1):
@@ -155,7 +167,7 @@ class Trainer:
                     logits = self.parallel(some)
                 smoothing = self.recipe.label_smoothing
                 summed = cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="sum")
-                # DDP averages over ranks: this makes every row of the global batch weigh the same.
+                # DDP averages over ranks: with this factor, every row of the global batch has the same weight.
                 (summed * (self.world_size / self.recipe.batch_size)).backward()
             batch_loss += summed.detach()
             totals[0] += summed.detach()
@@ -164,7 +176,7 @@ class Trainer:
         return batch_loss
 
     def _apart(self) -> contextlib.AbstractContextManager[None]:
-        """The context of backward passes whose gradients wait for the next one to be exchanged between ranks."""
+        """Return a context for backward passes that do not exchange gradients between ranks yet."""
         if isinstance(self.parallel, DistributedDataParallel):
             return self.parallel.no_sync()
         return contextlib.nullcontext()
@@ -183,7 +195,7 @@ class Trainer:
         return self._all_reduced_sum(totals, what="validation loss")
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """Yield `batches`, adding up the time that each is waited for on the host: no device is synchronised for it."""
+        """Yield `batches` and add up the host's waiting time for them, without synchronising the device."""
         while True:
             asked_at = time.perf_counter()
             batch = next(batches, None)
@@ -193,7 +205,7 @@ class Trainer:
             yield batch
 
     def _largest(self, *values: float) -> list[float]:
-        """Return the largest of each of `values` over all ranks."""
+        """Return the maximum of each of `values` over all ranks."""
         if self.world_size == 1:
             return list(values)
         largest = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -201,7 +213,7 @@ class Trainer:
         return [float(value) for value in largest.tolist()]
 
     def _share_buffers(self) -> None:
-        """Give every rank the running statistics of rank 0: the ones that the checkpoint will hold."""
+        """Copy the running statistics of rank 0, which the checkpoint stores, to every rank."""
         if self.world_size > 1:
             for buffer in self.model.buffers():
                 dist.broadcast(buffer, src=0)
@@ -221,12 +233,12 @@ def _distributed(model: nn.Module, *, is_fixed: bool, is_static: bool) -> Distri
     """Wrap `model` in DDP.
 
     Args:
-        model: On its device already.
-        is_fixed: Whether a resumed process must add up gradients in the order of one that never stopped. DDP arranges
-            its buckets anew after a process's first backward pass, and the order in which three or more ranks are added
-            hangs on a gradient's place in its bucket; of two, addition commutes. It keeps the first arrangement when
-            it looks for unused parameters, which costs a walk through the graph each step.
-        is_static: Whether every backward pass exchanges gradients; those of an accumulated batch do not.
+        model: Model, already on its device.
+        is_fixed: Make a resumed process add up gradients in the same order as an uninterrupted one. DDP rebuilds its
+            buckets after a process's first backward pass, and with three or more ranks the order of addition depends on
+            a gradient's place in its bucket; with two ranks, addition commutes. DDP keeps its first buckets if it
+            looks for unused parameters, which costs one pass through the graph per step.
+        is_static: Every backward pass exchanges gradients; not so with accumulation.
     """
     return DistributedDataParallel(
         model, gradient_as_bucket_view=True, find_unused_parameters=is_fixed, static_graph=is_static and not is_fixed
@@ -240,8 +252,20 @@ def seed_everything(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def _seed_draws(seed: int, device: torch.device) -> None:
+    """Seed every generator that a model on `device` may use.
+
+    `torch.manual_seed` would seed all devices; if CUDA exists but is not in use, that takes as long as a small step.
+    """
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
 def mixed_seed(*parts: int) -> int:
-    """One 63-bit seed from several numbers; different parts give unrelated streams."""
+    """Mix several numbers into one 63-bit seed; different parts give unrelated streams."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 

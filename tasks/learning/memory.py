@@ -1,4 +1,4 @@
-"""How this process's C library keeps memory."""
+"""Memory settings of this process's C library."""
 
 import contextlib
 import ctypes
@@ -6,13 +6,13 @@ import ctypes
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's `mallopt`, from its malloc.h."""
 _LARGEST = 2**25
-"""Bytes: the most that glibc takes for an mmap threshold on 64 bits."""
+"""Largest mmap threshold, in bytes, that 64-bit glibc accepts."""
 
 
 def keep() -> None:
-    """Keep the memory that a batch's tensors took for the next batch; without it thousands of pages are zeroed anew.
+    """Keep the memory of a batch's tensors for the next batch; otherwise the kernel zeroes thousands of pages again.
 
-    For a process that computes on the CPU; where there is no glibc, nothing happens.
+    Use it in processes that compute on the CPU; without glibc it does nothing.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL("libc.so.6")

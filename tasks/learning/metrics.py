@@ -6,11 +6,18 @@ from typing import Any
 import numpy as np
 
 _CALIBRATION_BINS = 15
-"""As in Guo et al. 2017, On Calibration of Modern Neural Networks."""
+"""Number of bins as in Guo et al. 2017, On Calibration of Modern Neural Networks."""
+
+
+def in_order(probabilities: np.ndarray, known: Sequence[str], classes: Sequence[str]) -> np.ndarray:
+    """Reorder probabilities (N, known) to the columns `classes`, with 0 for classes that the model does not know."""
+    found = np.zeros((len(probabilities), len(classes)), probabilities.dtype)
+    found[:, [classes.index(name) for name in known]] = probabilities
+    return found
 
 
 def summary(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float | int]:
-    """Accuracy, cross-entropy and expected calibration error over all rows.
+    """Compute accuracy, cross-entropy and expected calibration error over all rows.
 
     `labels` is int64 (N,), `probabilities` float (N, classes).
     """
@@ -26,12 +33,12 @@ def summary(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float | 
 
 
 def confusion(labels: np.ndarray, predictions: np.ndarray, *, num_classes: int) -> np.ndarray:
-    """Counts (true class, predicted class), int64."""
+    """Compute the confusion matrix: int64 counts of shape (true class, predicted class)."""
     return np.bincount(labels * num_classes + predictions, minlength=num_classes**2).reshape(num_classes, num_classes)
 
 
 def per_class(counts: np.ndarray, classes: Sequence[str]) -> list[dict[str, Any]]:
-    """Precision, recall, F1 and support of every class from the confusion counts; 0 where nothing is to divide."""
+    """Compute precision, recall, F1 and support of every class from the confusion matrix; 0 instead of 0/0."""
     right = np.diag(counts)
     precision = right / np.maximum(1, counts.sum(0))
     recall = right / np.maximum(1, counts.sum(1))
@@ -49,7 +56,7 @@ def per_class(counts: np.ndarray, classes: Sequence[str]) -> list[dict[str, Any]
 
 
 def calibration(labels: np.ndarray, probabilities: np.ndarray) -> list[dict[str, float]]:
-    """For each of 15 equal bins of the predicted probability: bounds, count, mean confidence and accuracy."""
+    """Compute bounds, count, mean confidence and accuracy for each of 15 equal bins of the predicted probability."""
     confidence = probabilities.max(1).astype(np.float64)
     right = probabilities.argmax(1) == labels
     edges = np.linspace(0, 1, _CALIBRATION_BINS + 1)
@@ -71,7 +78,7 @@ def calibration(labels: np.ndarray, probabilities: np.ndarray) -> list[dict[str,
 
 
 def worst(ids: np.ndarray, labels: np.ndarray, probabilities: np.ndarray, *, count: int) -> list[dict[str, Any]]:
-    """The mistakes made with the highest probability, at most `count`, the surest first."""
+    """Return up to `count` mistakes, those with the highest predicted probability first."""
     predictions, confidence = probabilities.argmax(1), probabilities.max(1)
     mistakes = np.flatnonzero(predictions != labels)
     order = mistakes[np.lexsort((ids[mistakes], -confidence[mistakes]))][:count]

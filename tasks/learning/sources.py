@@ -1,4 +1,4 @@
-"""Fetching a data set's files from its mirrors, with torchvision's download code and checksums."""
+"""Download of a data set's files from its mirrors, with torchvision's download code and with checksums."""
 
 import contextlib
 import errno
@@ -22,60 +22,56 @@ from urllib.parse import quote, urlsplit
 from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential, wait_random
 
 from storage import files
-from storage.uri import masked
+from storage.admin.format import size as in_units
+from storage.uri import redact
 from tasks.learning.datasets import DataSet, SourceFile
 
 _TRIES = 4
 _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
-"""Between two tries."""
+"""Pauses between two tries of one mirror, in seconds."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
-"""Before all mirrors are tried again; each wait is twice the one before."""
+"""Waits before all mirrors are tried again; each is twice the one before, up to the longest."""
 _NO_NETWORK = (errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EHOSTDOWN)
-"""How a system call fails on a machine without one."""
+"""Error numbers of system calls on a machine without a network."""
 _PIECE_BYTES = 2**20
-"""Of what is unpacked, in memory at a time."""
+"""Bytes held in memory at a time while unpacking."""
 _STALL_S = 30
-"""A connection that gives nothing for so long is given up."""
+"""Seconds without data after which a connection is given up."""
 
 
 class DownloadFailed(RuntimeError):
-    """No mirror gave a file with the right checksum; the message says what each one did."""
+    """No mirror gave a file with the right checksum; the message has the error of each mirror."""
 
 
 class Unreachable(DownloadFailed):
-    """No mirror could be reached: names do not resolve, connections are refused, or nobody answers."""
+    """No mirror could be reached: names do not resolve, connections are refused or time out."""
 
 
 class WrongChecksum(Exception):
-    """A mirror gave, or an archive held, other bytes than the published ones; they are deleted."""
+    """A downloaded or unpacked file has a wrong checksum; it was deleted."""
 
 
 def import_what_fetching_needs() -> None:
-    """Import now what `fetch` would import later: that takes seconds."""
+    """Import early what `fetch_file` would import later, which takes seconds."""
     import torchvision.datasets.utils  # noqa: F401
-
-
-def fetch(data_set: DataSet, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None]) -> list[dict[str, str]]:
-    """Fetch every file of `data_set` into `folder`, as `fetch_file` does, and return where each came from."""
-    return [fetch_file(file, folder, mirrors=mirrors, log=log) for file in data_set.files]
 
 
 def fetch_file(
     file: SourceFile, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None], patience_s: float = 0.0
 ) -> dict[str, str]:
-    """Fetch `file` into `folder` with the right checksums, and return where it came from.
+    """Download `file` into `folder`, verify its checksums, and return its name, checksums and URL.
 
-    Faults of the network are tried again with growing pauses, a wrong checksum once, then the next mirror is taken.
+    Network errors are retried with growing pauses, a wrong checksum once; then the next mirror is tried.
 
     Args:
-        file: What to fetch.
-        folder: Where to.
+        file: File to download.
+        folder: Local folder for the file.
         mirrors: Addresses to try, in this order.
-        log: Takes a message and its arguments.
-        patience_s: For how long all mirrors are tried again while none of them can be reached.
+        log: Function that takes a message and its arguments.
+        patience_s: Seconds during which all mirrors are tried again while none of them can be reached.
 
     Raises:
-        DownloadFailed: The message says what each mirror did.
+        DownloadFailed: No mirror gave the file; the message has the error of each mirror.
     """
     until = time.monotonic() + patience_s
     wait_s = _FIRST_WAIT_S
@@ -93,7 +89,6 @@ def fetch_file(
 
 
 def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log: Callable[..., None]) -> dict[str, str]:
-    """Fetch from the first mirror that has it."""
     problems: list[str] = []
     faults: list[tuple[str, Exception]] = []
     for mirror in mirrors:
@@ -101,23 +96,25 @@ def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log:
             _try_mirror(mirror + file.name, file, folder)
         except (WrongChecksum, OSError, HTTPException) as error:
             if files.is_disk_full(error):
-                raise files.DiskFull(f"the disk of {folder} is full: {error}; make room, then try again") from error
+                raise files.DiskFull(
+                    f"the disk of {folder} is full: {error}; make room, then run the same command again"
+                ) from error
             problems.append(f"{mirror}: {_reason(error)}")
             faults.append((mirror, error))
             continue
         for problem in problems:
             log("%s: %s", file.name, problem)
         size = (folder / file.name).stat().st_size
-        log("fetched %s, %.1f MB, from %s", file.name, size / 1e6, mirror)
+        log("fetched %s, %s, from %s", file.name, in_units(size), mirror)
         return {"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": mirror + file.name}
     kind = Unreachable if _may_pass(faults) else DownloadFailed
     raise kind(f"{file.name} could not be fetched; " + "; ".join(problems))
 
 
 def unpack(file: SourceFile, folder: Path) -> Path:
-    """What the archive `file` in `folder` holds, beside it, with the right checksum where one is known.
+    """Unpack the archive `file` beside itself in `folder` and verify the checksum of its content, if one is known.
 
-    Raises `WrongChecksum` naming file, expected and found, `ValueError` for what is no whole archive.
+    Raises `WrongChecksum` naming the file and both checksums, and `ValueError` for a broken archive.
     """
     try:
         path = _unpacked(folder / file.name)
@@ -138,24 +135,24 @@ def _unpacked(archive: Path) -> Path:
 
         return Path(extract_archive(str(archive), str(archive.parent)))
     path = archive.with_suffix("")
-    with gzip.open(archive) as content, path.open("wb") as unpacked:  # torchvision would hold all of it in memory
+    with gzip.open(archive) as content, path.open("wb") as unpacked:  # torchvision would load all of it into memory
         shutil.copyfileobj(content, unpacked, _PIECE_BYTES)
     return path
 
 
 def reachable(data_set: DataSet, more: Sequence[str] = ()) -> bool:
-    """Whether a mirror of `data_set`, or one `more`, accepts a connection; any answer, an error page too, is one."""
+    """Return whether any mirror of `data_set` or in `more` answers; an error page counts as an answer."""
     return any(_answers(mirror + data_set.files[0].name) for mirror in [*more, *data_set.mirrors])
 
 
 def nobody_answers(data_set: DataSet, more: Sequence[str] = ()) -> str:
-    """What to say, and what to do, where that is not so."""
+    """Return the error message, with the next step, for the case that no mirror is `reachable`."""
     asked = ", ".join([*more, *data_set.mirrors])
-    return f"no mirror of {data_set.name} can be reached ({asked}): give one that can with --source URL_OR_DIR"
+    return f"no mirror of {data_set.name} can be reached ({asked}); name another one with --source URL_OR_DIR"
 
 
 def mirror_address(source: str) -> str:
-    """The address of a mirror from what a person typed, an http(s) address or a folder; it ends in `/`.
+    """Convert what the user typed, an http(s) address or a folder, to the address of a mirror, ending in `/`.
 
     Raises `ValueError` naming `--source`.
     """
@@ -163,10 +160,10 @@ def mirror_address(source: str) -> str:
         return _web_address(source)
     path = urllib.request.url2pathname(urlsplit(source).path) if source.startswith("file:///") else source
     if not path or "://" in path:
-        raise ValueError(f"--source must be an http(s) address or a folder, got {masked(source)!r}")
+        raise ValueError(f"--source must be an http(s) address or a folder, got {redact(source)!r}")
     folder = Path(os.path.expanduser(path)).resolve()
     if not folder.is_dir():
-        raise ValueError(f"--source: there is no folder {source!r}; give one that holds the data set's files")
+        raise ValueError(f"--source: there is no folder {source!r}; choose one that contains the data set's files")
     return folder.as_uri() + "/"
 
 
@@ -177,7 +174,7 @@ def _web_address(source: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise ValueError(f"--source must be http(s)://host/path/, no credentials or query, got {masked(source)!r}")
+        raise ValueError(f"--source must be http(s)://host/path/ without credentials or query, got {redact(source)!r}")
     return f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%:@!$&()*+,;=~')}/"
 
 
@@ -194,7 +191,7 @@ def _try_mirror(url: str, file: SourceFile, folder: Path) -> None:
 
 
 def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
-    """One try; what has not both checksums is deleted."""
+    """Download once; delete the file if one of its checksums is wrong."""
     from torchvision.datasets.utils import download_url
 
     path = folder / file.name
@@ -202,7 +199,7 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
         if url.startswith("file:"):
             shutil.copyfile(urllib.request.url2pathname(urlsplit(url).path), path)
         else:
-            # torchvision raises RuntimeError without saying what it found: the check is repeated below, with both sums.
+            # torchvision's RuntimeError does not name the checksum it found; the check below does, for both kinds.
             with contextlib.suppress(RuntimeError):
                 download_url(url, str(folder), filename=file.name, md5=file.md5)
     for algorithm, expected in (("md5", file.md5), ("sha256", file.sha256)):
@@ -213,7 +210,7 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
 
 
 def _digest(path: Path, algorithm: str) -> str:
-    """Compute the checksum of a file of any size; one that is not there has that of an empty one."""
+    """Compute the checksum of a file of any size; a missing file counts as empty."""
     digest = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
     if not path.exists():
         return digest().hexdigest()
@@ -222,9 +219,9 @@ def _digest(path: Path, algorithm: str) -> str:
 
 
 def _may_help(state: RetryCallState) -> bool:
-    """Whether to try again after what `state` holds.
+    """Return whether to retry after the error in `state`.
 
-    Only once after a wrong checksum, which a file has that was cut off on the way, and after silence, which is long.
+    Retry only once after a wrong checksum, since the file may have been truncated, and after a time-out, which is long.
     """
     error = state.outcome.exception() if state.outcome else None
     if isinstance(getattr(error, "reason", error), WrongChecksum | TimeoutError):  # urllib wraps some
@@ -233,7 +230,7 @@ def _may_help(state: RetryCallState) -> bool:
 
 
 def _is_transient(error: BaseException) -> bool:
-    """Whether trying again may help: a fault of the network or of a server, not a missing file or a wrong checksum."""
+    """Return whether a retry may help: after an error of network or server, not a missing file or a wrong checksum."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code in (408, 429) or error.code >= 500
     reason = getattr(error, "reason", error)
@@ -244,7 +241,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def _is_unreachable(error: BaseException) -> bool:
-    """Whether `error` is how a machine without a network, or a mirror that is down, shows; that may last minutes."""
+    """Return whether `error` means that the network or the mirror is down, which may last minutes."""
     reason = getattr(error, "reason", error)  # urllib wraps some
     if isinstance(reason, socket.gaierror | ConnectionRefusedError | TimeoutError):
         return True
@@ -252,7 +249,7 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def _may_pass(faults: Sequence[tuple[str, Exception]]) -> bool:
-    """Whether a mirror could not be reached, and the others failed in passing too or are folders without the file."""
+    """Return whether some mirror was unreachable and all others failed transiently or are folders without the file."""
     lacks_file = [mirror.startswith("file:") and isinstance(error, FileNotFoundError) for mirror, error in faults]
     passing = [_is_unreachable(error) or _is_transient(error) for _, error in faults]
     return any(_is_unreachable(error) for _, error in faults) and all(map(operator.or_, lacks_file, passing))
@@ -276,7 +273,7 @@ def _answers(url: str) -> bool:
 
 @contextlib.contextmanager
 def _socket_timeout(seconds: float) -> Iterator[None]:
-    """torchvision opens its connections without a limit: set the default one meanwhile."""
+    """Set a default socket time-out inside the block, since torchvision sets none."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:

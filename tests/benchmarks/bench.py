@@ -11,15 +11,16 @@ import torch
 
 from storage import manifest, tables
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks import plan as planning
-from tasks.cluster import Cluster, session
+from tasks.cluster.runner import Runner
+from tasks.cluster.session import session
 from tasks.jobs.spec import JobSpec, PredictSpec, PreprocessSpec, TrainSpec
-from tasks.learning import checkpoint, images, recipes, state
+from tasks.learning import checkpoint, checkpoint_result, images, recipes, training_state
 from tasks.learning.datasets import Split
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
+from tasks.planning import result_uris
 from tests.benchmarks import data
 from tests.benchmarks.arm import Arm
 from tests.benchmarks.ratios import Bar
@@ -83,13 +84,13 @@ class Bench:
         """A committed raw dataset of `splits`."""
         return data.write_raw(self.root, splits, source=self.source, name=self._fingerprinted())
 
-    def preprocess(self, cluster: Cluster, raw: DatasetURI) -> DatasetURI:
+    def preprocess(self, cluster: Runner, raw: DatasetURI) -> DatasetURI:
         """Our preprocessing as a job."""
         target = DatasetURI(self.root.child(f"datasets/prepared/{self._fingerprinted()}"))
         preprocess(cluster, self.root, raw, target)
         return target
 
-    def train(self, cluster: Cluster, prepared: DatasetURI, **settings: str | int) -> CheckpointURI:
+    def train(self, cluster: Runner, prepared: DatasetURI, **settings: str | int) -> CheckpointURI:
         """Our training call as a job, of the recipe with `settings`."""
         target = CheckpointURI(self.root.child(f"checkpoints/{self._fingerprinted()}"))
         spec = TrainSpec(
@@ -97,7 +98,7 @@ class Bench:
             deadline_s=_DAY_S,
             prepared=prepared,
             checkpoint=target,
-            runs=planning.scratch_of(self.root, target),
+            runs=result_uris.scratch_of(self.root, target),
             recipe=recipes.override(self.recipe, settings).to_dict(),
             parameters={},
             workers=None,
@@ -105,7 +106,7 @@ class Bench:
         run(cluster, "train", self.root, spec)
         return target
 
-    def predict(self, cluster: Cluster, model: CheckpointURI, dataset: DatasetURI) -> PredictionsURI:
+    def predict(self, cluster: Runner, model: CheckpointURI, dataset: DatasetURI) -> PredictionsURI:
         """Our prediction of a test split as a job."""
         target = PredictionsURI(self.root.child(f"predictions/{self._fingerprinted()}"))
         predict(cluster, self.root, model, dataset, target)
@@ -144,22 +145,22 @@ def commit_untrained(root: Root, prepared: DatasetURI, target: CheckpointURI) ->
     spec = ModelSpec(model=recipe.model, image_shape=image_shape, classes=classes, mean=(128.0,), std=(74.0,))
     loader = ResidentLoader(rows, rows, seed=0, rank=0, device=device)
     trainer = Trainer(recipe, Classifier(spec), loader, precision=precision, device=device)
-    scratch = planning.scratch_of(root, target)
+    scratch = result_uris.scratch_of(root, target)
     about = {"parameters": {}, "resolved": {"precision": precision}}
     history = [trainer.run_epoch(1)]
-    snapshot = state.take(trainer, history, prepared=prepared.fingerprint, about=about)
+    snapshot = training_state.take(trainer, history, prepared=prepared.fingerprint, about=about)
     checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
-    checkpoint.commit(scratch, target, prepared=prepared, statistics={})
+    checkpoint_result.commit(scratch, target, prepared=prepared, statistics={})
 
 
-def preprocess(cluster: Cluster, root: Root, raw: DatasetURI, target: DatasetURI) -> None:
+def preprocess(cluster: Runner, root: Root, raw: DatasetURI, target: DatasetURI) -> None:
     """Our preprocessing as a job."""
-    parameters = {"seed": 0, "validation_fraction": 0.1, "max_quarantined": 0.01}
+    parameters = {"split_seed": 0, "validation_fraction": 0.1, "max_quarantined": 0.01}
     spec = PreprocessSpec(storage=root, deadline_s=_DAY_S, raw=raw, prepared=target, parameters=parameters)
     run(cluster, "preprocess", root, spec)
 
 
-def predict(cluster: Cluster, root: Root, model: CheckpointURI, dataset: DatasetURI, target: PredictionsURI) -> None:
+def predict(cluster: Runner, root: Root, model: CheckpointURI, dataset: DatasetURI, target: PredictionsURI) -> None:
     """Our prediction of a test split as a job."""
     spec = PredictSpec(
         storage=root,
@@ -173,9 +174,9 @@ def predict(cluster: Cluster, root: Root, model: CheckpointURI, dataset: Dataset
     run(cluster, "predict", root, spec)
 
 
-def run(cluster: Cluster, stage: str, root: Root, spec: JobSpec) -> None:
+def run(cluster: Runner, stage: str, root: Root, spec: JobSpec) -> None:
     """The job of `spec`, to its end."""
-    cluster.run(stage, spec, target=spec.target, scratch=planning.scratch_of(root, spec.target))
+    cluster.run(stage, spec, target=spec.target, scratch=result_uris.scratch_of(root, spec.target))
 
 
 def at_least(value: float) -> Bar:

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from storage import manifest, tables
+from storage import commits, tables
 from storage.uri import DatasetURI, Root
 from tasks.jobs.ingest import data_sets
 from tasks.learning import datasets, images
 from tasks.learning.datasets import DataSet, Split
 from tasks.learning.datasets.mnist_sample import FOLDER
-from tasks.learning.sources import fetch, mirror_address
+from tasks.learning.sources import mirror_address
+from tests.mirrors import fetch
 
 SAMPLE = "sample"
 """The source that is the sample which comes with the project."""
@@ -22,7 +23,7 @@ def load(source: str) -> dict[str, Split]:
     """Train and test split from `source`: `sample`, or where MNIST's files are."""
     found = of(source)
     with tempfile.TemporaryDirectory() as folder:
-        fetch(found, Path(folder), mirrors=[address(source)], log=lambda *_: None)
+        fetch(found, Path(folder), address(source))
         return {split.name: split for split in found.read(Path(folder))}
 
 
@@ -50,5 +51,5 @@ def write_raw(root: Root, splits: dict[str, Split], *, source: str, name: str) -
     schema = tables.describe(images.schema(data_set.image_shape, data_set.classes))
     about: dict[str, Any] = {"sources": [], "notice": data_set.notice, "seconds": 0.0}
     parameters = {"data": data_set.name}
-    manifest.commit(uri, kind="raw", parents={}, parameters=parameters, listed=listed, schema=schema, statistics=about)
+    commits.commit(uri, kind="raw", parents={}, parameters=parameters, listed=listed, schema=schema, statistics=about)
     return uri

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from flows.pipeline import mnist
-from flows.server import own_server
-from tasks import plan as planning
-from tasks.cluster import session
+from flows.server.temporary_server import own_server
+from tasks.cluster.session import session
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
 from tasks.learning import recipes
+from tasks.orchestration.stage import collected
+from tasks.planning import make_plan
 from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote
 from tasks.report import report
-from tasks.stage import collected
 from tasks.train import train
 from tests.benchmarks import data
 from tests.benchmarks.arm import serve
@@ -29,7 +29,7 @@ from tests.benchmarks.arm import serve
 
 def functions(storage: str, recipe: str, settings: dict[str, Any], source: str) -> None:
     """What the flow does, without Prefect."""
-    plan = planning.make(storage=storage, recipe=recipes.override(recipes.load(recipe), settings))
+    plan = make_plan.make(storage=storage, recipe=recipes.override(recipes.load(recipe), settings))
     with collected(), session(plan.root, wanted=plan.needs_ray(), workers=None) as cluster:
         files = download.fn(plan, [data.address(source)])
         raw = ingest.fn(files, plan, cluster)

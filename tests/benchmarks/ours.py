@@ -17,11 +17,12 @@ import torch
 
 from storage import manifest
 from storage.uri import URI, DatasetURI, Root
-from tasks.cluster import session
-from tasks.jobs.attempts import RAY_DATA
-from tasks.jobs.epochs import Checkpoints, model_of, reporter
-from tasks.jobs.loaders import make_loader
-from tasks.jobs.watchdog import watched
+from tasks.cluster.ray_jobs import RayJobs
+from tasks.cluster.session import session
+from tasks.jobs.train.attempts import RAY_DATA
+from tasks.jobs.train.loaders import make_loader
+from tasks.jobs.train.train_loop import Checkpoints, model_of, reporter
+from tasks.jobs.train.watchdog import watched
 from tasks.learning import memory, recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision
@@ -51,7 +52,7 @@ def work(config: dict[str, Any]) -> None:
     """What each worker does."""
     import ray.train
 
-    from tasks.jobs import rank as ray_train
+    from tasks.jobs.train import worker as ray_train
 
     recipe, uri, scratch = Recipe(**config["recipe"]), DatasetURI(config["prepared"]), URI(config["scratch"])
     context = ray.train.get_context()
@@ -119,6 +120,7 @@ def main() -> None:
         train(given)
         return
     with session(Root(given.scratch), wanted=True, workers=given.workers) as cluster:
+        assert isinstance(cluster, RayJobs)
         client = cluster.connect()
         arguments = shlex.join(sys.argv[1:])
         job = client.submit_job(entrypoint=f"exec {sys.executable} -m tests.benchmarks.ours {arguments}")
@@ -136,12 +138,12 @@ def train(given: argparse.Namespace) -> None:
     import ray
     from ray.train import CheckpointConfig, RunConfig, ScalingConfig
 
-    from tasks.jobs import ray_data
-    from tasks.jobs.train import fit
+    from tasks.jobs.backends import settings
+    from tasks.jobs.train.job import fit
 
     cores = os.cpu_count() or 1
     ray.init(logging_level="WARNING")
-    ray_data.configure(max_cpus=cores)
+    settings.configure(max_cpus=cores)
     recipe = recipes.override(
         recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": given.batch_size, "precision": "auto"}
     )
@@ -149,7 +151,9 @@ def train(given: argparse.Namespace) -> None:
         work,
         loader=given.loader,
         prepared=DatasetURI(given.prepared),
+        batch_size=given.batch_size,
         timeout_s=600,
+        cores=cores,
         train_loop_config={
             "loader": given.loader,
             "recipe": recipe.to_dict(),

@@ -133,7 +133,7 @@ def shifted(images: Tensor) -> Tensor:
 
 def has_bf16() -> bool:
     """Whether this CPU computes in it."""
-    return bool(torch.cpu._is_avx512_bf16_supported())
+    return bool(torch.cpu.get_capabilities().get("avx512_bf16", False))
 
 
 def write_predictions(path: Path, probabilities: Tensor, labels: Tensor) -> None:

@@ -20,9 +20,10 @@ from ray.data.collate_fn import ArrowBatchCollateFn
 
 from storage import manifest
 from storage.uri import DatasetURI, Root
-from tasks.jobs import loaders, parts
-from tasks.jobs.ray_loader import RayDataRows
-from tasks.jobs.ray_shards import RankShards
+from tasks.jobs import dataset_parts, datasource
+from tasks.jobs.train import loaders
+from tasks.jobs.train.ray_loader import RayDataRows
+from tasks.jobs.train.ray_shards import RankShards
 from tasks.learning import images, recipes
 from tests.benchmarks import data, seed
 
@@ -53,7 +54,7 @@ def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
     train = made.split("train")
     lists = ray.data.read_parquet(str(nested))
     as_bytes = ray.data.read_parquet([uri.child(file.path) for file in train])
-    shards = RankShards(uri, {"train": train})
+    shards = RankShards(uri, {"train": train}, batch_size=_BATCH)
     rows = RayDataRows(shards.configure(shards.datasets(), 1)[0], shape=_SHAPE, device=CPU, prefetch_batches=1)
     recipe = recipes.load("mnist-resnet18")
     place: Any = {"rank": 0, "world_size": 1, "device": CPU, "prepare": iter}
@@ -70,7 +71,7 @@ def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
 
         return labels
 
-    checked = parts.read(uri, parts.whole(train))
+    checked = datasource.dataset(uri, dataset_parts.whole(train))
     return {
         "nested lists, `map` of each row to floats": torch_batches(lists.map(seed.to_tensor)),
         "nested lists, `map_batches` to floats": torch_batches(lists.map_batches(in_batches)),

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
-from storage import files, manifest, tables
+from storage import commits, files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.cluster import session
+from tasks.cluster.session import session
 from tasks.jobs.ingest.data_sets import write_split
 from tasks.learning import datasets, images
 from tasks.learning.datasets import DataSet, Split
@@ -42,7 +42,7 @@ def main() -> None:
         root, requests = place
         data_set = dataclasses.replace(datasets.load("mnist"), image_shape=(given.side, given.side, 1))
         raw = DatasetURI(root.child("datasets/raw/mnist-000000000000"))
-        prepared = DatasetURI(root.child("datasets/prepared/mnist-resnet18-000000000000"))
+        prepared = DatasetURI(root.child("datasets/prepared/mnist-000000000000"))
         model = CheckpointURI(root.child("checkpoints/mnist-resnet18-000000000000"))
         predictions = PredictionsURI(root.child("predictions/mnist-resnet18-000000000000"))
         with session(root, wanted=True, workers=None) as cluster:
@@ -89,7 +89,7 @@ def _write_raw(data_set: DataSet, uri: DatasetURI, *, times: int) -> None:
         labels = random.integers(0, len(data_set.classes), rows * times)
         listed += write_split(data_set, uri, Split(name, pixels, labels))
     schema = tables.describe(images.schema(data_set.image_shape, data_set.classes))
-    manifest.commit(uri, kind="raw", parents={}, parameters={"data": data_set.name}, listed=listed, schema=schema)
+    commits.commit(uri, kind="raw", parents={}, parameters={"data": data_set.name}, listed=listed, schema=schema)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 
 from storage import manifest
-from tasks.cluster import session
+from tasks.cluster.ray_jobs import RayJobs
+from tasks.cluster.session import session
 from tests.benchmarks import data, seed
 from tests.benchmarks.arm import Arm, alone, started
 from tests.benchmarks.bench import Bench, at_least, at_most, rate, rate_of, seconds_of
@@ -134,6 +135,7 @@ def notebook(bench: Bench) -> Iterator[Ratio]:
 
     def mine() -> float:
         with session(bench.root, wanted=True, workers=None) as cluster:
+            assert isinstance(cluster, RayJobs)
             cluster.connect()
             begun = time.perf_counter()
             bench.train(cluster, bench.prepared)

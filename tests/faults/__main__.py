@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("--quick", action="store_true", help="a short form of about 10 minutes")
+    add("--quick", action="store_true", help="a short form of about 5 minutes")
     add("--count", type=int, default=0, metavar="N", help="at least so many cases, for a longer soak")
     add("--seed", type=int, default=0, help="what every choice is drawn from (default: %(default)s)")
     add("--only", action="append", default=[], metavar="NAME", help="only this kind; may be repeated")

@@ -8,7 +8,7 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +67,10 @@ class Case:
         self.once = lab.folder / "once"
         self.history: History = lab.history
 
-    def train_with(self, *settings: str, workers: int) -> None:
-        """Train with other workers and settings from here on; the result is that of an undisturbed run with them."""
-        self.golden = self.lab.variant(*settings, workers=workers)
-        self.settings, self.workers = settings, workers
+    def train_with(self, *settings: str, workers: int, env: Mapping[str, str] | None = None) -> None:
+        """Train with other workers, settings and variables; the result is that of an undisturbed run with them."""
+        self.golden = self.lab.variant(*settings, workers=workers, env=env or {})
+        self.settings, self.workers, self.env = settings, workers, dict(env or {})
 
     def begin(self, *, after: str | None, on_s3: bool = False) -> None:
         """Begin with what the golden run had left after a stage, on a disk or on S3."""
@@ -84,7 +84,7 @@ class Case:
     ) -> Run:
         """Give the command; with a `point`, the first process to reach it is struck, once in the whole case."""
         strike = {"point": point, "at": at, "rank": rank, "skip": skip, "action": action, "once": str(self.once)}
-        env = self.lab.environment(self.root) | {"PIPELINE_STRIKE": self.lab.plan(strike if point else None)}
+        env = self.lab.environment(self.root) | self.lab.strikes(strike if point else None)
         arguments = self.arguments or [
             *self.lab.arguments(self.root, *self.settings, workers=self.workers),
             *self.options,

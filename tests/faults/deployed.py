@@ -1,6 +1,8 @@
-"""A run of a deployment whose flow and worker are killed together: nobody is left who could say so."""
+"""A run of a deployment whose flow is killed, and its worker with it: it is started again without a hand."""
 
+import contextlib
 import signal
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tests.faults.history import checkpoint_of
@@ -10,8 +12,8 @@ if TYPE_CHECKING:
     from tests.faults.case import Case
 
 
-def kill_flow_and_runner(case: "Case") -> None:
-    """Kill both in training; the run is marked Crashed, and the deployment's next run goes on to its end."""
+def kill_flow(case: "Case", *, with_runner: bool) -> None:
+    """Kill the flow in training, and its worker before it if asked; the same run goes on to its end."""
     from tests.faults.case import Failed
 
     parameters: dict[str, Any] = {
@@ -20,24 +22,33 @@ def kill_flow_and_runner(case: "Case") -> None:
         "workers": 2,
         "settings": case.lab.settings(),
     }
+    with _operated(case) as operated:
+        operated.start_worker()
+        run = operated.start("mnist/smoke", **parameters)
+        case.until(lambda: case.history.has(checkpoint_of(1)), "epoch 1 is safe")
+        engine = operated.engine(run)
+        if with_runner:
+            operated.kill_worker()
+        case.strike(engine, signal.SIGKILL, what="flow, after its worker" if with_runner else "flow")
+        case.until(lambda: operated.state(run)["name"] == "Crashed", "the run was seen to have crashed")
+        case.until(lambda: not operated.processes(run), "what the flow had started ended with it")
+        if with_runner:
+            operated.start_worker()
+        case.until(lambda: operated.starts(run) == 2, "the run was started again")
+        if operated.await_end(run) != ["Completed"]:
+            raise Failed("the run did not complete")
+
+
+@contextlib.contextmanager
+def _operated(case: "Case") -> Iterator[Operated]:
+    """A server with the deployments of the code that is struck, for the runs of `case`."""
     folder = case.folder / "operated"
     folder.mkdir(parents=True, exist_ok=True)
     with webhook() as (address, _):
         operated = Operated(folder, webhook=address)
-        operated.env |= {"PIPELINE_STRIKE": case.lab.plan(None)} | case.lab.environment(case.root)
+        operated.env |= case.lab.strikes(None) | case.lab.environment(case.root)
         try:
-            operated.deploy()
-            operated.start_worker()
-            struck = operated.start("mnist/smoke", **parameters)
-            case.until(lambda: case.history.has(checkpoint_of(1)), "epoch 1 is safe")
-            engine = operated.engine(struck)
-            operated.kill_worker()
-            case.strike(engine, signal.SIGKILL, what="flow, after its worker")
-            if operated.await_end(struck, limit_s=240) != ["Crashed"]:
-                raise Failed("the run was not seen to have ended")
-            case.until(lambda: not operated.processes(struck), "what the flow had started ended with it")
-            operated.start_worker()
-            if operated.await_end(operated.start("mnist/smoke", **parameters)) != ["Completed"]:
-                raise Failed("the deployment's next run did not complete")
+            operated.deploy(case.lab.checkout)
+            yield operated
         finally:
             operated.end()

@@ -2,26 +2,25 @@
 
 import contextlib
 import dataclasses
-import json
 import os
 import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 
-from storage import files, manifest, tables
-from storage.manifest import Manifest
+from storage import commits, files, manifest, tables
 from storage.uri import URI
-from tasks import plan
-from tasks.child import Child
+from tasks.cluster.child import Child
 from tasks.learning import images, recipes
+from tasks.planning import machine, make_plan
 from tests import s3
-from tests.faults import proxy
+from tests.faults import proxy, strikes
 from tests.faults.history import History
 from tests.ingested import ingested
 from tests.operated import free_port
@@ -69,7 +68,7 @@ class Lab:
         self.disk, self.bucket = URI(str(folder / "root")), URI(f"s3://{server.bucket}/root")
         self._kept: dict[str, bytes] = {}
         self.golden = self._make_golden()
-        self._variants: dict[tuple[int, tuple[str, ...]], Golden] = {}
+        self._variants: dict[tuple[object, ...], Golden] = {}
 
     def arguments(self, root: URI, *settings: str, workers: int = WORKERS) -> list[str]:
         """The command line of every run on `root`."""
@@ -107,30 +106,30 @@ class Lab:
         # A manifest last, as it was written, though nobody reads meanwhile.
         for path in sorted(self._kept, key=lambda path: path.endswith(manifest.NAME)):
             if path.startswith(shelves):
-                files.replace(root.child(path), self._moved(path, root))
+                files.replace(root.child(path), self._kept[path])
 
     def golden_path(self, shelf: str, ending: str) -> str:
         """Where the golden run left a file, relative to the root."""
         found = [path for path in self._kept if path.startswith(shelf) and path.endswith(ending)]
         return found[0]
 
-    def variant(self, *settings: str, workers: int) -> Golden:
-        """What an undisturbed run with other workers and settings of the training comes to."""
-        key = (workers, settings)
+    def variant(self, *settings: str, workers: int, env: Mapping[str, str]) -> Golden:
+        """What an undisturbed run with other workers, settings of the training and variables comes to."""
+        key = (workers, *settings, *env.items())
         if key not in self._variants:
             self.put_back(self.disk, until="prepared")
-            self._variants[key] = self._undisturbed(self.arguments(self.disk, *settings, workers=workers))
+            self._variants[key] = self._undisturbed(self.arguments(self.disk, *settings, workers=workers), env)
         return self._variants[key]
 
     def _make_golden(self) -> Golden:
         files.remove(self.disk)
         write_raw(self.disk)
-        golden = self._undisturbed(self.arguments(self.disk))
+        golden = self._undisturbed(self.arguments(self.disk), {})
         self._kept = {entry.path: files.read(self.disk.child(entry.path)) for entry in files.walk(self.disk)}
         return golden
 
-    def _undisturbed(self, arguments: list[str]) -> Golden:
-        env = self.environment(self.disk) | {"PIPELINE_STRIKE": self.plan(None)}
+    def _undisturbed(self, arguments: list[str], env: Mapping[str, str]) -> Golden:
+        env = self.environment(self.disk) | self.strikes(None) | dict(env)
         result = Run(*arguments, folder=self.folder / "runs", env=env, checkout=self.checkout).result()
         checkpoint, predictions = (manifest.load(URI(result["uris"][name])) for name in ("checkpoint", "predictions"))
         return Golden(
@@ -140,16 +139,14 @@ class Lab:
             raw=raw_name(),
         )
 
-    def _moved(self, path: str, root: URI) -> bytes:
-        """A file as the golden run would have left it on another root: manifests name their parents."""
-        content = self._kept[path]
-        if root == self.disk or not path.endswith(manifest.NAME):
-            return content
-        return Manifest.model_validate_json(content.replace(self.disk.encode(), root.encode())).signed().to_json()
+    def events(self, id: str) -> int:
+        """How many events of this id Prefect's server holds."""
+        answer = httpx.post(f"{os.environ['PREFECT_API_URL']}/events/filter", json={"filter": {"id": {"id": [id]}}})
+        return len(answer.raise_for_status().json()["events"])
 
-    def plan(self, strike: dict[str, Any] | None) -> str:
-        """The value of `PIPELINE_STRIKE`."""
-        return json.dumps({"history": str(self.history.path), "strike": strike})
+    def strikes(self, strike: dict[str, Any] | None) -> dict[str, str]:
+        """Variables of a run that is struck."""
+        return strikes.environment(self.history.path, strike, checkout=self.checkout)
 
 
 @contextlib.contextmanager
@@ -168,7 +165,7 @@ def prepared(folder: Path, *, checkout: Path = CHECKOUT) -> Iterator[Lab]:
         _prefect(folder / "runs") as prefect_url,
     ):
         # The suite itself does without the proxy.
-        os.environ.update(server.environment() | {"PREFECT_API_URL": prefect_url})
+        os.environ.update(server.environment() | {"PREFECT_API_URL": prefect_url, machine.SLOTS: str(folder / "slots")})
         s3fs.S3FileSystem.clear_instance_cache()
         try:
             yield Lab(folder, server, spoiling, checkout=checkout)
@@ -181,7 +178,7 @@ def prepared(folder: Path, *, checkout: Path = CHECKOUT) -> Iterator[Lab]:
 @contextlib.contextmanager
 def _prefect(folder: Path) -> Iterator[str]:
     """The API of a server for all runs, so that not each has to start its own."""
-    from flows.server import await_server
+    from flows.server.temporary_server import await_server
 
     port = free_port()
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
@@ -199,14 +196,14 @@ def write_raw(root: URI) -> None:
     uri = root.child(f"datasets/raw/{raw_name()}")
     listed = []
     with tempfile.TemporaryDirectory() as folder:
-        everything = ingested(plan.make(storage=folder, recipe=recipes.load("mnist-sample-resnet18"), workers=0))
+        everything = ingested(make_plan.make(storage=folder, recipe=recipes.load("mnist-sample-resnet18"), workers=0))
         for split, num_rows in (("train", NUM_TRAIN), ("test", NUM_TEST)):
             rows = tables.read_split(everything, split).slice(0, num_rows)
             for index, (start, end) in enumerate(images.part_bounds(num_rows, 4)):
                 part = rows.slice(start, end - start).combine_chunks()
                 listed.append(tables.write_part(uri, part, split=split, index=index))
         whole = manifest.load(everything)
-    manifest.commit(
+    commits.commit(
         uri,
         kind="raw",
         parents={},

@@ -66,7 +66,7 @@ MUTATIONS = (
     ),
     Mutation(
         protection="each attempt has a fresh run folder",
-        file="tasks/jobs/attempts.py",
+        file="tasks/jobs/train/attempts.py",
         code="    number = max(checkpoint.attempts(scratch), default=0) + 1\n",
         instead='    return "attempt-1"\n',
         kind="torn snapshot of Ray Train",
@@ -74,18 +74,18 @@ MUTATIONS = (
     ),
     Mutation(
         protection="training goes on from the newest checkpoint of any attempt",
-        file="tasks/jobs/epochs.py",
-        code="        chosen[0] = checkpoint.newest(spec.scratch)\n",
-        instead="        pass\n",
+        file="tasks/jobs/train/train_loop.py",
+        code="        chosen[0] = resume.choose(spec.scratch, now=every, epochs=epochs, accept_mixed=accepts)\n",
+        instead="        chosen[0] = resume.Start(uri=None, numerics=(here,), set_aside=())\n",
         kind="controller killed",
         notices="training began again",
     ),
     Mutation(
         protection="the watchdog and the collectives' time-out end a worker that makes no progress",
-        file="tasks/jobs/watchdog.py",
+        file="tasks/jobs/train/watchdog.py",
         code="                os._exit(EXIT_CODE)\n",
         instead="                pass\n",
-        also=(("tasks/jobs/train.py", "timeout_s=max(1, int(spec.stall_s)),", "timeout_s=1800,"),),
+        also=(("tasks/jobs/train/job.py", "timeout_s=max(1, int(spec.stall_s)),", "timeout_s=1800,"),),
         kind="rank stuck in a step",
         notices="did not come to hold that the run ended",
     ),
@@ -98,12 +98,44 @@ MUTATIONS = (
         notices="the weights differ",
     ),
     Mutation(
+        protection="what a model draws hangs on seed, epoch, step and rank alone",
+        file="tasks/learning/loop.py",
+        code="            _seed_draws(mixed_seed(self.recipe.seed, epoch, step, self.rank, _DRAWS), self.device)\n",
+        instead="",
+        kind="worker killed: a model with dropout",
+        notices="the weights differ",
+    ),
+    Mutation(
+        protection="epochs of other numerics are not gone on from",
+        file="tasks/learning/resume.py",
+        code="        is_same = set(now) <= set(before)\n",
+        instead="        is_same = True\n",
+        kind="training gone on with on another kind of machine",
+        notices="the weights differ",
+    ),
+    Mutation(
+        protection="parts of other numerics are predicted anew",
+        file="tasks/jobs/predict/job.py",
+        code=" if numbers == here]",
+        instead="]",
+        kind="prediction gone on with on another kind of machine",
+        notices="the predictions differ",
+    ),
+    Mutation(
         protection="a lease keeps a second flow from doing the same work",
-        file="storage/lease.py",
-        code="        return not self.released and _now() < self.expires and not self.process.has_ended()\n",
+        file="storage/lease_records.py",
+        code="        return not self.released and now() < self.expires and not self.process.has_ended()\n",
         instead="        return False\n",
         kind="two flows at once",
         notices="work was done twice",
+    ),
+    Mutation(
+        protection="what a live run uses is not collected",
+        file="storage/admin/gc.py",
+        code="        self._needs.keep(self._used())\n",
+        instead="",
+        kind="garbage collected while a flow is frozen in promote",
+        notices="what a live run uses was collected",
     ),
     Mutation(
         protection="transient faults of S3 are tried again",
@@ -112,6 +144,22 @@ MUTATIONS = (
         instead="    return request()\n",
         kind="S3: 503 on commit",
         notices="not ridden out",
+    ),
+    Mutation(
+        protection="what was made of other bytes than its parents hold now is no result of them",
+        file="tasks/planning/result_uris.py",
+        code="    if not is_of_other_bytes(usual):\n",
+        instead="    if True:\n",
+        kind="checkpoint removed and trained again on another machine",
+        notices="the predictions differ",
+    ),
+    Mutation(
+        protection="manifests and decisions name results by where they lie below their root",
+        file="storage/reference.py",
+        code="    return relative if base is not None and is_same(base, root) else str(uri)\n",
+        instead="    return str(uri)\n",
+        kind="root moved in mid-training",
+        notices="root-moved/datasets/prepared",
     ),
     Mutation(
         protection="a loss that is not finite ends training",
@@ -123,11 +171,19 @@ MUTATIONS = (
     ),
     Mutation(
         protection="what a flow started ends with it, even by SIGKILL",
-        file="tasks/supervise.py",
+        file="tasks/cluster/supervise.py",
         code="        if readable and not os.read(sys.stdin.fileno(), 1024):\n",
         instead="        if False:\n",
         kind="flow killed in train",
         notices="what the flow had started ended with it",
+    ),
+    Mutation(
+        protection="events are derived from the registry",
+        file="tasks/promote.py",
+        code="        announce(plan.root, plan.championship, decisions)\n",
+        instead="            announce(plan.root, plan.championship, decisions)\n",
+        kind="flow killed between decision and event",
+        notices="did not come to hold that an event tells of the promotion",
     ),
     Mutation(
         protection="downloads are compared with the published checksums",
@@ -136,6 +192,22 @@ MUTATIONS = (
         instead="        if False:\n",
         kind="download tampered",
         notices="ended before",
+    ),
+    Mutation(
+        protection="the content of a row decides whether it is trained on or validated on",
+        file="tasks/jobs/preprocess/job.py",
+        code='    key = random_keys(train["digest"].to_numpy(np.int64), seed=split_seed)\n',
+        instead='    key = random_keys(train["id"].to_numpy(np.int64), seed=split_seed)\n',
+        kind="data grows before a warm start",
+        notices="had been training rows of the champion",
+    ),
+    Mutation(
+        protection="a run of a deployment that crashed is started again",
+        file="flows/server/automations.py",
+        code="        **restarts.automations(runs, ours),\n",
+        instead="",
+        kind="flow of a deployment killed",
+        notices="did not come to hold that the run was started again",
     ),
     Mutation(
         protection="a deadline ends what blocks",
@@ -175,6 +247,7 @@ def _mutated(mutation: Mutation, folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     for package in ("flows", "tasks", "storage"):
         shutil.copytree(CHECKOUT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(CHECKOUT / "prefect.yaml", folder)
     for file, code, instead in mutation.edits():
         content = (folder / file).read_text()
         assert content.count(code) == 1, f"{file} has no such code once: {code!r}"

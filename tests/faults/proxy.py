@@ -60,9 +60,9 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def serve(server: str) -> Iterator[Proxy]:
+def serve(server: str, proxy: Proxy | None = None) -> Iterator[Proxy]:
     """A proxy before the S3 server at `server`, `http://host:port`, on a free port."""
-    proxy = Proxy(server)
+    proxy = proxy or Proxy(server)
     with _Server(proxy) as listener:
         proxy.endpoint = f"http://127.0.0.1:{listener.server_port}"
         thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.05})
@@ -89,6 +89,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # an answer's head and body leave apart: the body would wait for the head's receipt
 
     def do_GET(self) -> None:
         body = self._body()

@@ -1,6 +1,5 @@
 """The fault suite itself: its plan is repeatable, its mutations still apply, and nobody pays for it when it is off."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage import hooks
+from storage import failpoints
+from tests.faults import strikes
 from tests.faults.__main__ import make_plan, parser
 from tests.faults.history import History
 from tests.faults.kinds import KINDS
@@ -31,8 +31,8 @@ def test_a_mutation_changes_code_that_is_there_and_names_a_kind(mutation: Mutati
 
 
 def test_without_a_suite_a_point_does_nothing() -> None:
-    assert hooks._PLAN is None
-    assert hooks.reached("write", "anywhere") is None
+    assert failpoints.handler is None
+    failpoints.failpoint("write", "anywhere")
 
 
 def test_of_all_processes_that_come_by_one_is_struck_and_all_are_in_the_history(tmp_path: Path) -> None:
@@ -44,12 +44,12 @@ def test_of_all_processes_that_come_by_one_is_struck_and_all_are_in_the_history(
         "action": "exit",
         "once": str(tmp_path / "once"),
     }
-    plan = json.dumps({"history": str(tmp_path / "history"), "strike": strike})
     program = (
-        "from storage.hooks import reached; [reached('write', f'/part-{n}') for n in range(3)]; raise SystemExit(3)"
+        "from storage.failpoints import failpoint; "
+        "[failpoint('write', f'/part-{n}') for n in range(3)]; raise SystemExit(3)"
     )
     command = [sys.executable, "-c", program]
-    env = os.environ | {"PIPELINE_STRIKE": plan}
+    env = os.environ | strikes.environment(tmp_path / "history", strike)
     codes = [subprocess.run(command, env=env, cwd=CHECKOUT).returncode for _ in range(2)]
     assert codes == [0, 3]  # the first is struck at its second match, the second not at all
     events = list(History(tmp_path / "history").events())

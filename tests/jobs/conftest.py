@@ -16,7 +16,7 @@ def more_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
-    """150 training and 50 validation rows of 12 x 12 pixels."""
+    """About 150 training and 50 validation rows of 12 x 12 pixels."""
     root = Root(str(tmp_path_factory.mktemp("prepared")))
     spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=30))
     raw.run(spec)

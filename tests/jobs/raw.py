@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from storage import manifest, tables
+from storage import commits, tables
 from storage.uri import DatasetURI, Root
+from tasks.cluster.in_process import InProcess
 from tasks.jobs.spec import JobSpec, PreprocessSpec, TrainSpec
 from tasks.learning import images
 from tasks.learning.recipes import Recipe
-from tasks.local import Local
 
 CLASSES = ("dark", "light", "striped")
-PREPROCESS = {"seed": 0, "validation_fraction": 0.25, "max_quarantined": 0.1}
+PREPROCESS = {"split_seed": 0, "validation_fraction": 0.25, "max_quarantined": 0.1}
 
 
 def write(root: Root, *, shape: tuple[int, int, int], train: int, test: int, parts: int = 3) -> DatasetURI:
@@ -34,7 +34,7 @@ def write(root: Root, *, shape: tuple[int, int, int], train: int, test: int, par
         for index, (start, stop) in enumerate(itertools.pairwise(bounds)):
             listed.append(tables.write_part(uri, table.slice(start, stop - start), split=split, index=index))
     schema = tables.describe(images.schema(shape, CLASSES))
-    manifest.commit(uri, kind="raw", parents={}, parameters={}, listed=listed, schema=schema)
+    commits.commit(uri, kind="raw", parents={}, parameters={}, listed=listed, schema=schema)
     return uri
 
 
@@ -63,4 +63,4 @@ def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes
 def run(spec: JobSpec) -> None:
     """Do here what the job of `spec` would do."""
     scratch = spec.scratch if isinstance(spec, TrainSpec) else Root(spec.storage).child("runs/none")
-    Local(wanted=False).run("stage", spec, target=spec.target, scratch=scratch)
+    InProcess().run("stage", spec, target=spec.target, scratch=scratch)

@@ -2,8 +2,10 @@
 
 import os
 import re
+import shutil
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,14 @@ import torch
 
 from storage import files, lease, manifest
 from storage.uri import URI, DatasetURI, Root
-from tasks.follow import JobFailed, JobRefused
-from tasks.jobs import attempts, epochs, loaders, scale, train_here
+from tasks.cluster.job_log import JobFailed, JobRefused
+from tasks.jobs import scaling
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.jobs.spec import TrainSpec
-from tasks.learning import checkpoint, epoch, loop, models, state
-from tasks.learning.epoch import EpochMetrics
+from tasks.jobs.spec import PredictSpec, TrainSpec
+from tasks.jobs.train import attempts, in_process, loaders, train_loop
+from tasks.learning import checkpoint, loop, models, training_state, user_code
+from tasks.learning import epoch_metrics as epoch
+from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.modeling import Classifier
 from tests.jobs import raw
 from tests.jobs.raw import run
@@ -28,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("more_models")
 
 def weights(spec: TrainSpec) -> dict[str, torch.Tensor]:
     """What was committed."""
-    return state.load_model(spec.target)[0].state_dict()
+    return training_state.load_model(spec.target)[0].state_dict()
 
 
 def history_of(spec: TrainSpec) -> list[EpochMetrics]:
@@ -36,10 +40,12 @@ def history_of(spec: TrainSpec) -> list[EpochMetrics]:
     return [EpochMetrics(**row) for row in manifest.load(spec.target).statistics["history"]]
 
 
+@pytest.mark.parametrize("model", ["small", "drawing"])
 def test_training_that_was_cut_off_goes_on_to_the_same_weights(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, model: str
 ) -> None:
-    whole, cut = (raw.to_train(Root(str(tmp_path)), prepared, name=name, epochs=4) for name in ("whole", "cut"))
+    root, usual = Root(str(tmp_path)), {"epochs": 4, "model": model}
+    whole, cut = (raw.to_train(root, prepared, name=name, **usual) for name in ("whole", "cut"))
     run(whole)
     run_epoch = loop.Trainer.run_epoch
 
@@ -57,12 +63,15 @@ def test_training_that_was_cut_off_goes_on_to_the_same_weights(
     assert lease.holder(Root(cut.storage), cut.target) is None
     with caplog.at_level("INFO"):
         run(cut)
-    assert "epochs done before: 3/3" in caplog.text
+    assert "epoch 3/4: done before, resuming from its checkpoint; best so far: epoch " in caplog.text
     assert same(weights(cut), weights(whole))
     assert history_of(cut) == history_of(whole)
     images = [next(file for file in manifest.load(spec.target).files if "images" in file.path) for spec in (cut, whole)]
     assert images[0] == images[1], "an earlier attempt kept them"
     assert not files.exists(cut.scratch.child("attempt-1/_attempt.json")), "what is not needed any more is removed"
+    split = manifest.load(prepared).statistics["split"]
+    assert manifest.load(cut.target).statistics["split"] == split, "what a warm start is compared with"
+    assert split == {"by": "content", "split_seed": 0, "validation_fraction": 0.25}
 
 
 def test_an_epochs_checkpoint_is_written_while_the_next_one_trains(
@@ -96,18 +105,36 @@ def test_nobody_is_told_of_a_checkpoint_that_could_not_be_written(
         raise files.DiskFull("the disk is full")
 
     monkeypatch.setattr(checkpoint, "write", fails)
-    monkeypatch.setattr(train_here, "keep_newest_and_best", lambda folder, history: told.append(folder))
+    monkeypatch.setattr(in_process, "keep_newest_and_best", lambda folder, history: told.append(folder))
     spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=2)
     with pytest.raises(JobRefused, match="the disk is full"):
         run(spec)
     assert told == [] and not files.exists(spec.target.child(manifest.NAME))
 
 
+def test_a_bug_in_a_model_of_ones_own_is_told_with_its_line_and_its_traceback_is_kept(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(user_code.FILES, "")
+    file = tmp_path / "mine.py"
+    file.write_text("from torch import nn\n\n\ndef network(*, image_shape, num_classes):\n    return nn.Linear(3, 2)\n")
+    model = user_code.reference(user_code.load(file).network)
+    spec = raw.to_train(Root(str(tmp_path)), prepared, model=model)
+    with pytest.raises(JobRefused, match="^RuntimeError: mat1 and mat2 shapes cannot be multiplied") as caught:
+        run(spec)
+    _, place, source, kept = str(caught.value).splitlines()
+    assert (place, source) == (
+        f"  {file}, line 4, in network, which made the model",
+        "    def network(*, image_shape, num_classes):",
+    )
+    assert "torch/nn/modules/linear.py" in Path(kept.removeprefix("  full traceback: ")).read_text()
+
+
 def test_an_error_that_would_come_again_is_told_as_that_of_a_job(prepared: DatasetURI, tmp_path: Path) -> None:
     spec = raw.to_train(Root(str(tmp_path)), prepared, learning_rate=1e30)
     with pytest.raises(JobRefused, match=r"^NonFiniteLoss: training loss .* lower learning_rate \(1e\+30\)"):
         run(spec)
-    with pytest.raises(JobRefused, match=r"^WrongBatchSize: batch_size must lie .* got 1000 with 1 workers"):
+    with pytest.raises(JobRefused, match=r"^WrongBatchSize: batch_size must be at least .* got 1000 with 1 workers"):
         run(raw.to_train(Root(str(tmp_path)), prepared, batch_size=1000))
 
 
@@ -124,7 +151,7 @@ def test_memory_that_does_not_suffice_is_permanent_and_any_other_error_is_not(
         def fails(*_: Any, error: Exception = error, **__: Any) -> None:
             raise error
 
-        monkeypatch.setattr(epochs, "model_of", fails)
+        monkeypatch.setattr(train_loop, "model_of", fails)
         with pytest.raises(kind, match=f"^{told}") as caught:
             run(spec)
         assert type(caught.value) is kind
@@ -159,16 +186,23 @@ def test_a_breakpoint_in_the_model_is_reached_in_the_process_of_the_flow(
     assert set(reached) == {(os.getpid(), True, sys.stdout)}
 
 
-def test_every_epochs_line_says_for_what_it_waited_and_a_hint_follows_once(
+def test_every_epochs_line_has_its_figures_and_for_what_it_waited_and_a_hint_follows_once(
     prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(epoch, "_MIN_WAIT_S", 0.0)
     monkeypatch.setattr(epoch, "MAX_WAIT_SHARE", 0.0)
     with caplog.at_level("INFO"):
-        run(raw.to_train(Root(str(tmp_path)), prepared, epochs=3))
-    lines = [line for line in caplog.messages if line.startswith("epochs: ")]
-    ending = r"; waited [\d.]+ s for data, [\d.]+ s for checkpoints of [\d.]+ s$"
-    assert len(lines) == 3 and all(re.search(ending, line) for line in lines)
+        spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=3)
+        run(spec)
+    best: Any = None
+    waited = r"\(waited [\d.]+ s for data, [\d.]+ s for checkpoints\)"
+    for row in manifest.load(spec.target).statistics["history"]:
+        best = min(row, best or row, key=lambda each: each["validation_loss"])
+        figures = [f"{row[f'{name}_{what}']:.4f}" for name in ("train", "validation") for what in ("loss", "accuracy")]
+        words = "train loss {}, accuracy {}; validation loss {}, accuracy {}; ".format(*figures)
+        ending = "" if best is row else f": epoch {best['epoch']:.0f}"
+        line = rf"epoch {row['epoch']:.0f}/3: {words}[\d,]+ images/s, [\d.]+ s {waited}; best so far{ending}"
+        assert len([said for said in caplog.messages if re.fullmatch(line, said)]) == 1, caplog.messages
     hints = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [hint.partition(" took ")[0] for hint in hints if " took " in hint] == [
         "WARNING: waiting for data",
@@ -179,10 +213,12 @@ def test_every_epochs_line_says_for_what_it_waited_and_a_hint_follows_once(
 def test_elastic_training_has_the_same_steps_with_any_number_of_workers_and_goes_on_with_other_threads(
     prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=2, batch_size=9).model_copy(update={"workers": "1:4"})
-    read = manifest.load(prepared)
-    by_number = [attempts.fewest_steps(9, read, workers=[number]) for number in (1, 2, 3, 4)]
+    asked = raw.to_train(Root(str(tmp_path)), prepared, epochs=2, batch_size=9, loader="dataloader")
+    spec = asked.model_copy(update={"workers": "1:4"})
+    steps = partial(attempts.fewest_steps, 9, manifest.load(prepared))
+    by_number = [steps(workers=[number], loader="dataloader") for number in (1, 2, 3, 4)]
     assert len(set(by_number)) > 1, "the schedule would end too soon or too late"
+    assert {steps(workers=[number], loader="resident") for number in (1, 2, 3, 4)} == {by_number[0]}
     run_epoch = loop.Trainer.run_epoch
 
     def cut_off(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
@@ -193,10 +229,10 @@ def test_elastic_training_has_the_same_steps_with_any_number_of_workers_and_goes
 
     with monkeypatch.context() as patch:
         patch.setattr(loop.Trainer, "run_epoch", cut_off)
-        patch.setattr(scale, "threads_here", lambda *_, **__: 2)
+        patch.setattr(scaling, "threads_here", lambda *_, **__: 2)
         with pytest.raises(KeyboardInterrupt):
             run(spec)
-    monkeypatch.setattr(scale, "threads_here", lambda *_, **__: 1)
+    monkeypatch.setattr(scaling, "threads_here", lambda *_, **__: 1)
     run(spec)
     made = manifest.load(spec.target).statistics
     assert [row["step"] for row in made["history"]] == [min(by_number), 2 * min(by_number)]
@@ -234,3 +270,59 @@ def test_every_loader_gives_the_loss_curve_of_the_others_within_tolerance(
     torch.testing.assert_close(curves[loader], curves["resident"], rtol=TOLERANCE, atol=0)
     assert not torch.equal(curves[loader], curves["resident"]), "each has an order of its own"
     assert curves[loader][-1] < curves[loader][0] / 5, "it learns"
+
+
+def test_attempts_that_trained_on_other_bytes_are_not_gone_on_with(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = Root(str(tmp_path))
+    spec = raw.to_train(root, DatasetURI(root.child(f"datasets/prepared/{prepared.name}")), epochs=2)
+    shutil.copytree(prepared, spec.source)
+    run_epoch = loop.Trainer.run_epoch
+
+    def interrupted(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return run_epoch(trainer, epoch, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "run_epoch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(spec)
+    made = manifest.load(spec.source)
+    files.remove(spec.source.child(manifest.NAME))
+    others = made.model_copy(update={"files": made.files[1:], "digest": None})  # a part is missing: other bytes
+    files.replace(spec.source.child(manifest.NAME), others.signed().to_json())
+    with caplog.at_level("INFO"):
+        run(spec)
+    assert "WARNING: earlier attempts that are not resumed: 1, because the bytes of" in caplog.text
+    assert "done before" not in caplog.text
+    assert manifest.changed_parent(spec.target, manifest.load(spec.target)) is None
+
+
+def test_parts_that_were_predicted_with_other_weights_are_predicted_again(prepared: DatasetURI, tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    first, other = (raw.to_train(root, prepared, epochs=1, seed=seed) for seed in (0, 1))
+    to_predict = PredictSpec(
+        storage=root,
+        deadline_s=600,
+        checkpoint=first.target,
+        dataset=prepared,
+        predictions=root.child("predictions/model-0123456789ab"),
+        split=None,
+        workers=0,
+    )
+
+    def predict_again(spec: TrainSpec) -> tuple[int, list[str]]:
+        """Parts that are reused by a prediction that died before its commit, once `spec` was trained anew."""
+        files.remove(to_predict.target.child(manifest.NAME))
+        files.remove(spec.target)
+        run(spec)
+        run(to_predict)
+        made = manifest.load(to_predict.target)
+        return made.statistics["reused_parts"], [file.sha256 for file in made.files]
+
+    parts = predict_again(first)[1]
+    assert predict_again(first) == (len(parts), parts), "the same weights: nothing is lost"
+    reused, others = predict_again(other)
+    assert reused == 0 and set(others).isdisjoint(parts)

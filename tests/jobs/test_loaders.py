@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from storage import manifest, tables
+from storage import commits, manifest, tables
 from storage.uri import DatasetURI
-from tasks.jobs.loaders import make_loader
+from tasks.jobs.train.loaders import make_loader
 from tasks.learning import images
 from tasks.learning.recipes import Recipe
 from tests.runs import CHECKOUT
@@ -25,7 +25,7 @@ import sys
 import torch
 from storage import manifest
 from storage.uri import DatasetURI
-from tasks.jobs.loaders import make_loader
+from tasks.jobs.train.loaders import make_loader
 from tasks.learning import memory
 from tasks.learning.recipes import Recipe
 
@@ -36,11 +36,12 @@ recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1)
 place = {"kind": kind, "rank": 0, "world_size": 1, "device": torch.device("cpu"), "prepare": None}
 if kind == "ray-data":
     import ray
-    from tasks.jobs.ray_loader import RayDataRows
-    from tasks.jobs.ray_shards import RankShards
+    from tasks.jobs.train.ray_loader import RayDataRows
+    from tasks.jobs.train.ray_shards import RankShards
 
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=100 * 2**20)
-    shards = RankShards(uri, {split: manifest.load(uri).split(split) for split in ("train", "validation")})
+    splits = {split: manifest.load(uri).split(split) for split in ("train", "validation")}
+    shards = RankShards(uri, splits, batch_size=100)
     iterators = shards.configure(shards.datasets(), 1)[0]
     place["rows"] = RayDataRows(iterators, shape=(128, 128, 1), device=place["device"], prefetch_batches=1)
 print("ready", flush=True)
@@ -66,7 +67,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
         listed.append(tables.write_part(uri, table, split="train", index=index))
     listed.append(tables.write_part(uri, table, split="validation", index=0))
     columns = tables.describe(images.schema(_SHAPE, classes))
-    manifest.commit(uri, kind="prepared", parents={}, parameters={}, listed=listed, schema=columns)
+    commits.commit(uri, kind="prepared", parents={}, parameters={}, listed=listed, schema=columns)
     return uri
 
 

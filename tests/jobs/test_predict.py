@@ -8,10 +8,11 @@ import pyarrow as pa
 
 from storage import tables
 from storage.uri import DatasetURI
-from tasks.jobs.predict import Predictor
+from tasks.jobs.predict.job import Predictor
 from tasks.jobs.spec import PredictSpec
 from tasks.learning import images
 from tasks.learning.modeling import ModelSpec
+from tasks.learning.numerics import UNKNOWN
 
 
 def test_a_row_without_image_or_label_is_predicted_as_null(tmp_path: Path) -> None:
@@ -32,10 +33,14 @@ def test_a_row_without_image_or_label_is_predicted_as_null(tmp_path: Path) -> No
         split=None,
         workers=None,
     )
+    predictor.origins = None
     spec = ModelSpec(model="resnet18", image_shape=(2, 2, 1), classes=("cat", "dog"), mean=(0.0,), std=(1.0,))
     answer = np.array([[0.2, 0.8]] * 3, dtype=np.float32)
     predictor.inference = SimpleNamespace(  # type: ignore[assignment]
-        model=SimpleNamespace(spec=spec), probabilities=lambda pixels: answer[: len(pixels)]
+        model=SimpleNamespace(spec=spec),
+        identity="it",
+        numerics=UNKNOWN,
+        probabilities=lambda pixels: answer[: len(pixels)],
     )
     made = predictor._predict(part)
     assert made["id"].to_pylist() == [0, 1, 2] and made["label"].to_pylist() == [0, None, 1]

@@ -12,16 +12,19 @@ import pytest
 import ray
 from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as coordinator
 
-from storage import files, manifest, tables
+from storage import commits, files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import URI, DatasetURI
-from tasks.jobs import driver, preprocess, ray_data
-from tasks.jobs.engine import Engine
-from tasks.jobs.in_process import InProcess
-from tasks.jobs.on_ray import OnRay
-from tasks.jobs.preprocess import exact_sums
+from tasks.jobs import errors
+from tasks.jobs.backends import settings
+from tasks.jobs.backends.base import Engine
+from tasks.jobs.backends.in_process import InProcess
+from tasks.jobs.backends.ray import OnRay
+from tasks.jobs.preprocess import job as preprocess
+from tasks.jobs.preprocess.job import exact_sums
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
+from tests.rays import token_of_its_own
 
 CLASSES = ("cat", "dog")
 COLUMNS = images.schema((2, 2, 1), CLASSES)
@@ -31,12 +34,11 @@ ON_RAY = OnRay(threads=2)
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[None]:
     """A Ray of the tests' own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("RAY_ADDRESS", raising=False)
+    with token_of_its_own() as patch:
         ray.init(num_cpus=2, include_dashboard=False, logging_level="WARNING", object_store_memory=10**8)
         # What would else point to this Ray after its end.
         patch.setattr(coordinator, "get_or_create_autoscaling_coordinator", None)
-        ray_data.configure(max_cpus=2)
+        settings.configure(max_cpus=2)
         yield
         ray.shutdown()
 
@@ -74,8 +76,8 @@ def prepare(
         for index, (start, length) in enumerate([(0, 3), (3, len(table) - 3)])
         if len(table)
     ]
-    manifest.commit(raw, kind="raw", parents={}, parameters={}, listed=listed, schema=tables.describe(said))
-    parameters = {"seed": 0, "validation_fraction": 0.2, "max_quarantined": limit}
+    commits.commit(raw, kind="raw", parents={}, parameters={}, listed=listed, schema=tables.describe(said))
+    parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": limit}
     preprocess.run(
         PreprocessSpec(storage=str(folder), deadline_s=600, raw=raw, prepared=prepared, parameters=parameters), engine
     )
@@ -146,18 +148,18 @@ class TestUnusableRows:
     def test_more_than_the_limit_of_them_is_refused_with_counts_and_reasons(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError) as caught:
             prepare(tmp_path, rows(0, 40, **BAD_ROWS), rows(100, 10), limit=0.13)
-        for words in ("7 of 50 raw rows", "'id is negative': 1", "max_quarantined=0.13", "--set"):
+        for words in ("7 of 50 raw rows", "id is negative: 1", "max_quarantined=0.13", "--set"):
             assert words in str(caught.value)
         assert not (tmp_path / "prepared-0123456789ab").exists()
 
     def test_test_rows_that_also_stand_in_train_are_told_and_kept(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        made = prepare(tmp_path, rows(0, 40), rows(15, 50))  # 25 of its images are those of rows 15 to 39
-        assert made.statistics["test_rows_in_train"] == {"count": 25, "ids": list(range(20))}
+        made = prepare(tmp_path, rows(0, 40), rows(16, 50))  # 24 of its images are those of rows 16 to 39
+        assert made.statistics["test_rows_in_train"] == {"count": 24, "ids": list(range(20))}
         assert sum(file.rows or 0 for file in made.split("test")) == 50
         warnings = [line for line in capsys.readouterr().out.splitlines() if "WARNING" in line]
-        assert len(warnings) == 1 and "25 test rows also stand in train" in warnings[0]
+        assert len(warnings) == 1 and "24 test rows are also in train" in warnings[0]
 
     def test_class_without_test_rows_is_told_and_counted_as_none(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -165,7 +167,7 @@ class TestUnusableRows:
         made = prepare(tmp_path, rows(0, 40), rows(100, 10, label=dict.fromkeys(range(10), 0)))
         assert made.statistics["class_counts"]["test"] == {"cat": 10, "dog": 0}
         assert made.statistics["test_rows_in_train"] == {"count": 0, "ids": []}
-        assert "WARNING: no test row is of class dog" in capsys.readouterr().out
+        assert "WARNING: there are no test rows of class dog" in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         ("name", "column"),
@@ -182,7 +184,7 @@ class TestUnusableRows:
         table = rows(0, 40)
         with pytest.raises(Exception) as caught:
             prepare(tmp_path, table.set_column(table.schema.get_field_index(name), name, column), rows(100, 10))
-        cause = driver.root_cause(caught.value)
+        cause = errors.root_cause(caught.value)
         assert isinstance(cause, ValueError)
         expected, found = str(cause).split(", got ")
         assert f"'{name}': '{COLUMNS.field(name).type}'" in expected and f"'{name}': '{column.type}'" in found
@@ -198,9 +200,35 @@ class TestUnusableRows:
         monkeypatch.setattr(tables, "write_part", write_another)
         with pytest.raises(Exception) as caught:
             prepare(tmp_path, rows(0, 40), rows(100, 10))
-        cause = driver.root_cause(caught.value)
+        cause = errors.root_cause(caught.value)
         assert type(cause).__name__ == "Damaged"
         assert "train/part-00000-" in str(cause) and "SHA-256" in str(cause)
+
+
+def test_images_in_two_classes_are_counted_named_told_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cat, dog = (number.to_bytes(4, "big") for number in (2, 101))
+    train, test = rows(0, 40, image={5: cat, 8: cat}), rows(100, 10, image={3: cat, 4: dog})
+    made = prepare(tmp_path, train, test, engine=InProcess())
+    assert made.statistics["images_in_two_classes"] == {
+        "count": 2,
+        "rows": 6,
+        "named": ["test id 1 (dog), test id 4 (cat)", "test id 3 (dog), train id 2 (cat)"],
+    }
+    assert sum(file.rows or 0 for file in made.files) == 50
+    told = [line for line in capsys.readouterr().out.splitlines() if "more than one class" in line]
+    assert len(told) == 1 and "WARNING: 2 images are in more than one class (6 rows)" in told[0]
+    assert told[0].endswith(": test id 1 (dog), test id 4 (cat); test id 3 (dog), train id 2 (cat)")
+
+
+def test_images_of_one_class_each_are_in_no_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cat = (0).to_bytes(4, "big")
+    made = prepare(
+        tmp_path, rows(0, 40, image={2: cat, 4: cat}, label={5: None, 6: None}), rows(100, 10), engine=InProcess()
+    )
+    assert made.statistics["images_in_two_classes"] == {"count": 0, "rows": 0, "named": []}
+    assert "more than one class" not in capsys.readouterr().out
 
 
 class TestUnusableDatasets:
@@ -215,7 +243,7 @@ class TestUnusableDatasets:
             ),
             (COLUMNS.set(1, pa.field("image", pa.binary(5))), r"schema must be .*binary\[4\].*, got .*binary\[5\]"),
             (COLUMNS.remove(0), "schema must be .*'id': 'int64'.*, got"),
-            (COLUMNS.remove_metadata(), "names no image shape and classes"),
+            (COLUMNS.remove_metadata(), "has no image shape and classes"),
         ],
         ids=["dtype", "size", "column", "metadata"],
     )

@@ -10,15 +10,17 @@ import ray
 import torch
 from ray.exceptions import RayTaskError
 
-from storage import files, manifest, tables
+from storage import commits, files, manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.jobs import driver, loaders
-from tasks.jobs.loaders import make_loader
-from tasks.jobs.ray_loader import RayDataRows
-from tasks.jobs.ray_shards import RankShards
+from tasks.jobs import errors
+from tasks.jobs.train import loaders
+from tasks.jobs.train.loaders import make_loader
+from tasks.jobs.train.ray_loader import RayDataRows
+from tasks.jobs.train.ray_shards import RankShards
 from tasks.learning import images
 from tasks.learning.loop import Loader
 from tasks.learning.recipes import Recipe
+from tests.rays import token_of_its_own
 from tests.s3 import Server
 
 _SHAPE = (2, 2, 3)
@@ -31,8 +33,7 @@ _BATCH = 8
 @pytest.fixture(scope="module")
 def local_ray(s3: Server) -> Iterator[None]:
     """A Ray of the tests' own, whose tasks reach the S3 server."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("RAY_ADDRESS", raising=False)
+    with token_of_its_own():
         ray.init(num_cpus=2, include_dashboard=False, logging_level="WARNING", object_store_memory=10**8)
         yield
         ray.shutdown()
@@ -50,7 +51,7 @@ def prepared(root: Root, local_ray: None, monkeypatch: pytest.MonkeyPatch) -> Da
             table = images.to_table(ids, pixels, ids, classes=("one", "two"))
             listed.append(tables.write_part(uri, table, split=split, index=index))
     columns = tables.describe(images.schema(_SHAPE, ("one", "two")))
-    manifest.commit(uri, kind="prepared", parents={}, parameters={}, listed=listed, schema=columns)
+    commits.commit(uri, kind="prepared", parents={}, parameters={}, listed=listed, schema=columns)
     return uri
 
 
@@ -58,7 +59,7 @@ def loader(uri: DatasetURI, kind: str, *, rank: int, world_size: int, prefetch_b
     """The loader of one rank, as a training worker makes it."""
     made, rows, device = manifest.load(uri), None, torch.device("cpu")
     if kind == "ray-data":
-        shards = RankShards(uri, {split: made.split(split) for split in _PARTS})
+        shards = RankShards(uri, {split: made.split(split) for split in _PARTS}, batch_size=_RECIPE.batch_size)
         iterators = shards.configure(shards.datasets(), world_size)[rank]
         rows = RayDataRows(iterators, shape=_SHAPE, device=device, prefetch_batches=prefetch_batches)
     place: Any = {"rank": rank, "world_size": world_size, "device": device, "prepare": None, "rows": rows}
@@ -102,11 +103,11 @@ def test_a_part_with_other_bytes_than_were_committed_is_not_fed(local_ray: None,
         for split in _PARTS
     ]
     columns = tables.describe(images.schema(_SHAPE, ("a", "b")))
-    manifest.commit(uri, kind="prepared", parents={}, parameters={}, listed=listed, schema=columns)
+    commits.commit(uri, kind="prepared", parents={}, parameters={}, listed=listed, schema=columns)
     damaged = uri.child(listed[0].path)
     content = bytearray(files.read(damaged))
     content[len(content) // 2] ^= 1
     files.replace(damaged, bytes(content))
     with pytest.raises(RayTaskError) as caught:
         epoch(loader(uri, "ray-data", rank=0, world_size=1), 1)
-    assert "is damaged: its content is not what was committed" in str(driver.root_cause(caught.value))
+    assert "is damaged: its content is not what was committed" in str(errors.root_cause(caught.value))

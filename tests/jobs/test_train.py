@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 from ray.exceptions import RayTaskError
 
-from storage import files, manifest, tables
+from storage import commits, files, manifest, tables
 from storage.uri import URI, DatasetURI
-from tasks.jobs import parts, permanent, rank, scale, train, trainer
+from tasks.jobs import datasource, scaling
 from tasks.jobs.spec import TrainSpec
+from tasks.jobs.train import job as train
+from tasks.jobs.train import worker as rank
+from tasks.jobs.train import worker_errors
 from tasks.learning import images, recipes
-from tasks.learning.epoch import WrongBatchSize, local_batch_size
+from tasks.learning.epoch_metrics import WrongBatchSize, local_batch_size
 
 
 def training(folder: Path, *, rows: int, batch_size: int, workers: int) -> TrainSpec:
@@ -25,7 +28,7 @@ def training(folder: Path, *, rows: int, batch_size: int, workers: int) -> Train
         for index, part in enumerate([table.slice(0, rows // 3), table.slice(rows // 3)])
     ]
     schema = tables.describe(table.schema)
-    manifest.commit(prepared, kind="prepared", parents={}, parameters={}, listed=listed, schema=schema)
+    commits.commit(prepared, kind="prepared", parents={}, parameters={}, listed=listed, schema=schema)
     recipe = recipes.override(recipes.load("mnist-sample-resnet18"), {"batch_size": batch_size})
     return TrainSpec(
         storage=str(folder),
@@ -42,13 +45,13 @@ def training(folder: Path, *, rows: int, batch_size: int, workers: int) -> Train
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster for four workers, which is never asked for any."""
-    monkeypatch.setattr(scale, "nodes", lambda: [{"CPU": 5}])
+    monkeypatch.setattr(scaling, "nodes", lambda: [{"CPU": 5}])
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("a worker would have been started")
 
-    monkeypatch.setattr(trainer, "LeanTrainer", never)
-    monkeypatch.setattr(parts, "read", never)
+    monkeypatch.setattr(train, "fit", never)
+    monkeypatch.setattr(datasource, "dataset", never)
 
 
 @pytest.mark.usefixtures("machine")
@@ -58,8 +61,8 @@ class TestBatchSize:
         [
             (63, 64, 1, "got 64 with 1 workers and 63 rows on one of them"),
             (63, 64, 2, "got 64 with 2 workers and 31 rows on one of them"),
-            (100, 3, 4, "got 3 with 4 workers and 25 rows on one of them"),
-            (3, 5, 4, "got 5 with 4 workers and 0 rows on one of them"),
+            (100, 3, 4, "got 3 with 4 workers and 0 rows on one of them"),
+            (3, 5, 4, "got 5 with 4 workers and 1 rows on one of them"),
             (0, 1, 1, "got 1 with 1 workers and 0 rows on one of them"),
         ],
     )
@@ -67,7 +70,7 @@ class TestBatchSize:
         self, tmp_path: Path, rows: int, batch_size: int, workers: int, named: str
     ) -> None:
         spec = training(tmp_path, rows=rows, batch_size=batch_size, workers=workers)
-        with pytest.raises(WrongBatchSize, match=f"batch_size must lie between .* {named}; choose another"):
+        with pytest.raises(WrongBatchSize, match=f"batch_size must be at least .* {named}"):
             train.run(spec)
         assert not files.walk(URI(spec.runs))
 
@@ -98,4 +101,4 @@ def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
     with pytest.raises(manifest.Damaged):
         rank.train({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1, "loader": "resident"})
     with pytest.raises(manifest.Damaged, match="^train/part is damaged: restore it, then run again$"):
-        permanent.raise_left(spec.scratch.child("attempt-1"))
+        worker_errors.raise_left(spec.scratch.child("attempt-1"))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from ray.train.v2._internal.execution.controller import TrainController
 
-from tasks.jobs import trainer
+from tasks.jobs.backends.tuned import trainer
+from tasks.jobs.backends.tuned.trainer import LeanTrainer
 from tasks.jobs.deadline import DeadlineExceeded, deadline
-from tasks.jobs.trainer import LeanTrainer
 
 
 @pytest.fixture

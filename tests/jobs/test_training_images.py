@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy
 
 from storage import files, manifest
 from storage.uri import DatasetURI, Root
-from tasks.follow import Follower
+from tasks.cluster.job_log import Follower
 from tasks.jobs.spec import IMAGES, TrainSpec
-from tasks.learning import checkpoint, images, loop
+from tasks.learning import checkpoint, checkpoint_result, images, loop
 from tasks.learning.modeling import Classifier
 from tests.jobs import raw
 from tests.jobs.raw import run
@@ -34,7 +34,7 @@ def server() -> Iterator[None]:
 
 def training_images_of(spec: TrainSpec) -> pa.Table:
     """The committed table."""
-    table = checkpoint.training_images(spec.target, manifest.load(spec.target))
+    table = checkpoint_result.training_images(spec.target, manifest.load(spec.target))
     assert table is not None
     return table
 
@@ -76,8 +76,8 @@ def test_images_that_cannot_be_kept_never_fail_the_training(
     monkeypatch.setattr(checkpoint, "write_training_images", fails)
     spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=1)
     run(spec)
-    assert "WARNING: the first training images are not kept: the disk is full" in caplog.text
-    assert checkpoint.training_images(spec.target, manifest.load(spec.target)) is None
+    assert "WARNING: the first training images cannot be saved: the disk is full" in caplog.text
+    assert checkpoint_result.training_images(spec.target, manifest.load(spec.target)) is None
 
 
 @pytest.mark.usefixtures("server")

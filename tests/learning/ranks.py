@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from storage.uri import URI
-from tasks.learning import checkpoint, models, state
+from tasks.learning import checkpoint, models, training_state
 from tasks.learning.loop import Batch
 from tests.learning import training
 
@@ -35,26 +35,32 @@ def run(rank: int, folder: str) -> None:
         "too_large_a_batch": refusal(rank, digits, batch_size=2 * 41 + 2),
     }
     torch.save(found, Path(folder) / f"rank-{rank}.pt")
-    dist.destroy_process_group()
+    _part()
 
 
-def resume(rank: int, folder: str, world_size: int) -> None:
-    """Two epochs of ResNet-18, and the second one again from the checkpoint of the first: the weights of both."""
+def resume(rank: int, folder: str, world_size: int, model: str) -> None:
+    """Two epochs of `model`, and the second one again from the checkpoint of the first: the weights of both."""
+    models.__path__.append(str(training.MORE_MODELS))
     _meet(rank, folder, world_size=world_size)
     digits = torch.load(Path(folder) / "digits.pt", weights_only=True)
     train, validation = (part(digits[split], (12 * rank, 12 * rank + 12)) for split in ("train", "test"))
-    recipe, place = training.recipe(batch_size=4 * world_size), URI(f"{folder}/epoch-0001")
+    recipe, place = training.recipe(model=model, batch_size=4 * world_size), URI(f"{folder}/epoch-0001")
     about: dict[str, Any] = {"parameters": {}, "resolved": {}}
     whole, resumed = (training.trainer(recipe, train, validation, rank=rank) for _ in range(2))
+    dropped: list[torch.Tensor] = []
+    for module in whole.model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.register_forward_hook(lambda module, given, made: dropped.append(made == 0))
     history = [whole.run_epoch(1)]
     if rank == 0:
-        checkpoint.write(place, state.take(whole, history, prepared="0123456789ab", about=about))
+        checkpoint.write(place, training_state.take(whole, history, prepared="0123456789ab", about=about))
     whole.run_epoch(2)  # ends after every rank has met, and so after the checkpoint was written
-    state.restore(place, resumed, prepared="0123456789ab", about=about)
+    training_state.restore(place, resumed, prepared="0123456789ab", about=about)
     resumed.run_epoch(2)
-    found = {"whole": training.weights(whole), "resumed": training.weights(resumed)}
+    found: dict[str, Any] = {"whole": training.weights(whole), "resumed": training.weights(resumed)}
+    found["dropped"] = dropped[0] if dropped else torch.empty(0)
     torch.save(found, Path(folder) / f"rank-{rank}.pt")
-    dist.destroy_process_group()
+    _part()
 
 
 def _meet(rank: int, folder: str, *, world_size: int) -> None:
@@ -64,6 +70,13 @@ def _meet(rank: int, folder: str, *, world_size: int) -> None:
     meeting = (Path(folder) / "meeting").as_uri()
     limit = datetime.timedelta(seconds=120)
     dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world_size, timeout=limit)
+
+
+def _part() -> None:
+    """End this process once every rank is done: gloo's threads sometimes abort it while the interpreter ends."""
+    dist.barrier()
+    dist.destroy_process_group()
+    os._exit(0)
 
 
 def one_epoch(rank: int, digits: dict[str, Batch]) -> dict[str, object]:

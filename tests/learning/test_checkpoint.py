@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from storage import manifest
-from storage.manifest import Damaged
-from storage.uri import URI, CheckpointURI, DatasetURI
-from tasks.learning import checkpoint, images, state
+from storage import commits, manifest
+from storage.manifest import Damaged, Parent
+from storage.uri import URI, CheckpointURI
+from tasks.learning import checkpoint, checkpoint_result, images, training_state
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, WrongResume
 from tasks.learning.datasets import Split
-from tasks.learning.epoch import EpochMetrics
+from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Trainer
 from tests.learning import training
 from tests.learning.training import same, weights
@@ -46,7 +46,7 @@ class Run:
         for epoch, loss in enumerate(VALIDATION_LOSSES, start=1):
             self.history.append(dataclasses.replace(trainer.run_epoch(epoch), validation_loss=loss))
             self.weights.append(weights(trainer))
-            snapshot = state.take(trainer, self.history, prepared=PREPARED, about=ABOUT)
+            snapshot = training_state.take(trainer, self.history, prepared=PREPARED, about=ABOUT)
             checkpoint.write(URI(str(scratch / EPOCHS[epoch])), snapshot)
 
 
@@ -138,7 +138,7 @@ class TestNewest:
 class TestRestore:
     def test_everything_comes_back(self, run: Run, scratch: URI, digits: dict[str, Split]) -> None:
         trainer = new_trainer(digits)
-        history = state.restore(scratch.child(EPOCHS[2]), trainer, prepared=PREPARED, about=ABOUT)
+        history = training_state.restore(scratch.child(EPOCHS[2]), trainer, prepared=PREPARED, about=ABOUT)
         assert history == run.history[:2]
         assert same(weights(trainer), run.weights[1])
         trainer.run_epoch(3)
@@ -168,7 +168,7 @@ class TestRestore:
         trainer = new_trainer(digits)
         before = weights(trainer)
         with pytest.raises(WrongResume, match=f"^{message}.*--refresh"):
-            state.restore(scratch.child(EPOCHS[2]), trainer, prepared=prepared, about=ABOUT | changed)
+            training_state.restore(scratch.child(EPOCHS[2]), trainer, prepared=prepared, about=ABOUT | changed)
         assert same(weights(trainer), before)
 
     def test_pickled_program_is_not_executed(self, scratch: URI, digits: dict[str, Split], tmp_path: Path) -> None:
@@ -179,10 +179,38 @@ class TestRestore:
         (path.parent / META).write_text(meta.signed().model_dump_json())
         assert checkpoint.verified(scratch.child(EPOCHS[2])), "the digests give it away: it is not loaded at all"
         with pytest.raises(pickle.UnpicklingError):
-            state.restore(scratch.child(EPOCHS[2]), new_trainer(digits), prepared=PREPARED, about=ABOUT)
+            training_state.restore(scratch.child(EPOCHS[2]), new_trainer(digits), prepared=PREPARED, about=ABOUT)
         assert not marker.exists()
         torch.load(path, weights_only=False)
         assert marker.exists(), "the program does nothing even when it is executed: this test cannot fail"
+
+
+class TestOtherBytes:
+    """The dataset may have been made anew since, under the same URI."""
+
+    NOW = f"{PREPARED} {'a' * 64}"
+
+    def record(self, scratch: URI, prepared: str, *epochs: int) -> None:
+        """Have these epochs' checkpoints say that they were trained on `prepared`."""
+        for epoch in epochs:
+            path = Path(scratch, EPOCHS[epoch], META)
+            meta = Meta.model_validate_json(path.read_bytes()).model_copy(update={"prepared": prepared})
+            path.write_text(meta.signed().model_dump_json())
+
+    def test_attempts_that_were_trained_on_them_go_and_others_stay(self, scratch: URI) -> None:
+        self.record(scratch, f"{PREPARED} {'b' * 64}", 1, 2)
+        self.record(scratch, self.NOW, 3)
+        assert checkpoint.discard_others(scratch, prepared=self.NOW) == 1
+        assert checkpoint.attempts(scratch) == [2]
+
+    def test_checkpoints_of_earlier_versions_and_damaged_ones_stay(self, scratch: URI) -> None:
+        Path(scratch, EPOCHS[2], META).write_text("garbage")
+        assert checkpoint.discard_others(scratch, prepared=self.NOW) == 0
+
+    def test_resuming_from_them_is_refused(self, scratch: URI, digits: dict[str, Split]) -> None:
+        self.record(scratch, f"{PREPARED} {'b' * 64}", 3)
+        with pytest.raises(WrongResume, match="prepared dataset was"):
+            training_state.restore(scratch.child(EPOCHS[3]), new_trainer(digits), prepared=self.NOW, about=ABOUT)
 
 
 class TestCommit:
@@ -190,7 +218,7 @@ class TestCommit:
         self, run: Run, scratch: URI, target: CheckpointURI, digits: dict[str, Split]
     ) -> None:
         commit(scratch, target)
-        model, meta = state.load_model(target)
+        model, meta = training_state.load_model(target)
         trained = new_trainer(digits).model.eval()
         trained.load_state_dict(run.weights[1])
         pixels, _ = training.rows(digits["test"], 0, 64)
@@ -203,9 +231,9 @@ class TestCommit:
     ) -> None:
         committed = commit(scratch, target)
         history = [vars(metrics) for metrics in run.history]
-        assert state.load_model(target)[1].history == history
+        assert training_state.load_model(target)[1].history == history
         assert (committed.statistics["history"], committed.statistics["best_epoch"]) == (history, 2)
-        assert committed.parents == {"prepared": f"/root/datasets/prepared/small-{PREPARED}"}
+        assert committed.parents == {"prepared": parent()}
         assert (committed.parameters, committed.statistics["resolved"]) == (ABOUT["parameters"], ABOUT["resolved"])
 
     def test_history_is_committed_as_a_table_for_spreadsheets_too(self, scratch: URI, target: CheckpointURI) -> None:
@@ -220,13 +248,13 @@ class TestCommit:
     def test_history_of_an_earlier_version_without_times_is_gone_on_from_and_committed(
         self, scratch: URI, target: CheckpointURI, digits: dict[str, Split]
     ) -> None:
-        times = {"seconds", "data_wait_s", "checkpoint_wait_s"}
+        times = {"seconds", "train_s", "data_wait_s", "checkpoint_wait_s"}
         for place in EPOCHS.values():
             path = Path(scratch, place, META)
             meta = Meta.model_validate_json(path.read_bytes())
             history = [{name: row[name] for name in row.keys() - times} for row in meta.history]
             path.write_text(meta.model_copy(update={"history": history}).signed().model_dump_json())
-        resumed = state.restore(scratch.child(EPOCHS[3]), new_trainer(digits), prepared=PREPARED, about=ABOUT)
+        resumed = training_state.restore(scratch.child(EPOCHS[3]), new_trainer(digits), prepared=PREPARED, about=ABOUT)
         assert [metrics.seconds for metrics in resumed] == [0, 0, 0]
         assert not times & commit(scratch, target).statistics["history"][0].keys()
 
@@ -245,16 +273,16 @@ class TestCommit:
         committed = commit(scratch, target)
         flip(next(Path(target, file.path) for file in committed.files if file.path.startswith("weights")))
         with pytest.raises(Damaged, match="SHA-256"):
-            state.load_model(target)
+            training_state.load_model(target)
 
     def test_uncommitted_checkpoint_is_refused(self, target: CheckpointURI) -> None:
         with pytest.raises(FileNotFoundError, match=f"{target} is not committed"):
-            state.load_model(target)
+            training_state.load_model(target)
 
     def test_something_else_than_a_checkpoint_is_refused_by_kind(self, target: CheckpointURI) -> None:
-        manifest.commit(target, kind="raw", parents={}, parameters={}, listed=[])
-        with pytest.raises(ValueError, match=f"{target} is no checkpoint: it is of kind 'raw'"):
-            state.load_model(target)
+        commits.commit(target, kind="raw", parents={}, parameters={}, listed=[])
+        with pytest.raises(ValueError, match=f"{target} is not a checkpoint: its kind is 'raw'"):
+            training_state.load_model(target)
 
 
 class TestTrainingImages:
@@ -269,7 +297,7 @@ class TestTrainingImages:
     @staticmethod
     def committed(scratch: URI, target: CheckpointURI) -> list[tuple[int, str]]:
         """Brightness and class of each image that is committed."""
-        table = checkpoint.training_images(target, commit(scratch, target))
+        table = checkpoint_result.training_images(target, commit(scratch, target))
         return [] if table is None else [(int(image.max()), name) for image, name in images.with_names(table)]
 
     def test_those_of_the_latest_attempt_that_has_any_are_committed(self, scratch: URI, target: CheckpointURI) -> None:
@@ -286,8 +314,12 @@ class TestTrainingImages:
 
 
 def commit(scratch: URI, target: CheckpointURI) -> manifest.Manifest:
-    prepared = DatasetURI(f"/root/datasets/prepared/small-{PREPARED}")
-    return checkpoint.commit(scratch, target, prepared=prepared, statistics={})
+    return checkpoint_result.commit(scratch, target, prepared=parent(), statistics={})
+
+
+def parent() -> Parent:
+    """The dataset that was trained on."""
+    return Parent(uri=f"/root/datasets/prepared/small-{PREPARED}", digest="0" * 64, content="1" * 64)
 
 
 class _Program:

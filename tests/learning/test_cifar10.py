@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tasks.learning.datasets import DataSet, SourceFile, cifar10
-from tasks.learning.sources import fetch
+from tests.mirrors import fetch
 
 ROWS = 7
 """In each of the six files."""
@@ -53,7 +53,7 @@ def write_archive(folder: Path, *, rows: int = ROWS, cut: int = 0, without: str 
 def test_every_image_comes_out_in_its_place_with_its_label(tmp_path: Path) -> None:
     (tmp_path / "mirror").mkdir()
     data_set = write_archive(tmp_path / "mirror")
-    fetch(data_set, tmp_path, mirrors=[f"{(tmp_path / 'mirror').as_uri()}/"], log=lambda *_: None)
+    fetch(data_set, tmp_path, f"{(tmp_path / 'mirror').as_uri()}/")
     train, test = data_set.read(tmp_path)
     assert np.array_equal(train.images, np.concatenate([pixels(batch) for batch in range(5)]))
     assert np.array_equal(train.labels, np.concatenate([labels(batch) for batch in range(5)]))
@@ -63,7 +63,7 @@ def test_every_image_comes_out_in_its_place_with_its_label(tmp_path: Path) -> No
 
 def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
     data_set = write_archive(tmp_path, cut=10)
-    with pytest.raises(ValueError, match="test_batch.bin is cut off: 21501 bytes"):
+    with pytest.raises(ValueError, match="test_batch.bin is truncated: 21501 bytes"):
         list(data_set.read(tmp_path))
 
 

@@ -1,6 +1,8 @@
 """Images of every kind become pixels of one size; what is broken is told by one error."""
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -31,15 +33,199 @@ def test_every_kind_of_pixels_comes_out_in_the_channels_asked_for(mode: str, cha
     assert (pixels(saved(gray, "TIFF"), channels=channels) == 255).all()
 
 
-def test_sixteen_bits_of_gray_are_read_from_a_portable_graymap_too() -> None:
-    gray = np.full((7, 9), 0x8000, ">u2")
-    assert (pixels(b"P5 9 7 65535\n" + gray.tobytes(), channels=1) == 0x80).all()
+_REPEATED = np.repeat(np.linspace(0, 1, 8), 8).reshape(8, 8)
+"""From black to white, row by row."""
+RAMP = (_REPEATED * 255).astype(np.uint8)
 
 
-@pytest.mark.parametrize("mode", ["F", "I"])
-def test_pixels_of_which_nobody_knows_what_is_white_are_refused(mode: str) -> None:
-    with pytest.raises(Unreadable, match="which of its numbers is white"):
-        decoded(saved(Image.new(mode, (8, 8), 255), "TIFF"), 8, 1)
+def gray(most: int) -> np.ndarray:
+    """`RAMP` as whole numbers from 0 to `most`."""
+    return (_REPEATED * most).astype(np.uint16)
+
+
+def png(numbers: np.ndarray, *, color: int, bits: int = 16, transparent: tuple[int, ...] = ()) -> bytes:
+    """A PNG of kinds that Pillow does not write: PNG's type of `color`, and the numbers that are transparent."""
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    height, width = numbers.shape[:2]
+    if bits == 16:
+        lines = [b"\0" + row.astype(">u2").tobytes() for row in numbers]
+    else:
+        bit = (numbers[..., None] >> np.arange(bits - 1, -1, -1)) & 1
+        lines = [b"\0" + np.packbits(row.reshape(-1)).tobytes() for row in bit]
+    header = struct.pack(">IIBBBBB", width, height, bits, color, 0, 0, 0)
+    chunks = [chunk(b"IHDR", header), chunk(b"IDAT", zlib.compress(b"".join(lines))), chunk(b"IEND", b"")]
+    if transparent:
+        chunks.insert(1, chunk(b"tRNS", struct.pack(f">{len(transparent)}H", *transparent)))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def drawing(mode: str, *, ink: int = 0) -> Image.Image:
+    """A square of `ink` on transparency, whose hidden pixels are black, as most programs leave them."""
+    image = Image.new("RGBA", (8, 8), (0, 0, 0, 0))
+    image.paste((ink, ink, ink, 255), (2, 2, 6, 6))
+    return image.quantize(4) if mode == "P" else image.convert(mode)
+
+
+@pytest.mark.parametrize("bits", [8, 10, 12, 14, 16])
+@pytest.mark.parametrize("kind", ["PNG", "TIFF", "big-endian TIFF", "PGM", "plain PGM"])
+def test_gray_of_16_bits_is_scaled_by_the_fewest_bits_that_hold_it(kind: str, bits: int) -> None:
+    numbers = gray(2**bits - 1)
+    if kind == "plain PGM":
+        content = b"P2 8 8 65535\n" + b" ".join(b"%d" % number for number in numbers.ravel())
+    elif kind == "PGM":
+        content = b"P5 8 8 65535\n" + numbers.astype(">u2").tobytes()
+    elif kind == "big-endian TIFF":
+        content = saved(Image.fromarray(numbers.astype(">u2")), "TIFF", tiffinfo={}, big_tiff=False)
+        assert content[:2] == b"MM"
+    else:
+        content = saved(Image.fromarray(numbers), kind)
+    assert (pixels(content, channels=1)[..., 0] == numbers >> (bits - 8)).all()
+    assert decoded(content, 8, 1).mode.endswith(f" ({bits} bits)")
+
+
+@pytest.mark.parametrize("most", [100, 1023, 4095])
+def test_gray_whose_file_says_its_largest_number_is_scaled_by_that(most: int) -> None:
+    numbers = gray(most)
+    stored = numbers.astype(">u2" if most > 255 else "u1").tobytes()
+    assert np.abs(pixels(b"P5 8 8 %d\n" % most + stored, channels=1)[..., 0].astype(int) - RAMP).max() <= 2
+    dark = (numbers // 8).astype(">u2" if most > 255 else "u1").tobytes()
+    assert 24 <= pixels(b"P5 8 8 %d\n" % most + dark, channels=1).max() <= 32, "a dark image stays dark"
+
+
+def test_gray_of_12_bits_in_a_tiff_is_scaled_by_12() -> None:
+    assert (pixels(_tiff_of_12_bits(0x0FFF), channels=1) == 255).all()
+    assert (pixels(_tiff_of_12_bits(0x00F0), channels=1) == 15).all()
+
+
+def _tiff_of_12_bits(number: int) -> bytes:
+    """8 by 8 equal numbers, two of them in three bytes."""
+    pair = (number << 12 | number).to_bytes(3, "big")
+    tags = ((256, 8), (257, 8), (258, 12), (259, 1), (262, 1), (273, 122), (277, 1), (278, 8), (279, 96))
+    entries = b"".join(struct.pack("<HHII", tag, 4 if tag in (273, 279) else 3, 1, value) for tag, value in tags)
+    return b"II*\0\x08\0\0\0" + struct.pack("<H", len(tags)) + entries + bytes(4) + pair * 32
+
+
+@pytest.mark.parametrize("bits", [1, 8, 16])
+def test_a_tiff_in_which_0_is_white_is_no_negative(bits: int) -> None:
+    numbers = {1: gray(1) * 255, 8: gray(255), 16: gray(65535)}[bits]
+    image = Image.fromarray(numbers if bits == 16 else numbers.astype(np.uint8))
+    content = saved(image.convert("1") if bits == 1 else image, "TIFF", tiffinfo={262: 0})
+    stored = Image.open(io.BytesIO(content)).tag_v2[262]  # type: ignore[attr-defined]
+    assert stored == 0
+    assert pixels(content, channels=1)[0].max() <= 1 or pixels(content, channels=1)[0].min() >= 254
+    assert pixels(content, channels=1)[0, 0, 0] == (255 if bits == 16 else 0), "Pillow inverts the others as it writes"
+
+
+@pytest.mark.parametrize(("color", "channels"), [(2, 3), (4, 2), (6, 4)], ids=["RGB", "LA", "RGBA"])
+@pytest.mark.parametrize("bits", [8, 12, 14])
+def test_colours_of_16_bits_that_use_fewer_are_refused_since_only_the_upper_ones_can_be_read(
+    color: int, channels: int, bits: int
+) -> None:
+    def content(most: int) -> bytes:
+        numbers = np.repeat(gray(most)[..., None], channels, axis=2)
+        if color in (4, 6):
+            numbers[..., -1] = 65535
+        return png(numbers, color=color)
+
+    assert np.abs(pixels(content(65535), channels=1)[..., 0].astype(int) - RAMP).max() <= 1
+    with pytest.raises(Unreadable, match="16 bits per channel .* at most 14 .* save it with 8 bits"):
+        decoded(content(2**bits - 1), 8, 3)
+
+
+def test_colours_of_a_portable_pixmap_of_16_bits_are_refused_likewise() -> None:
+    numbers = np.repeat(gray(4095)[..., None], 3, axis=2).astype(">u2").tobytes()
+    assert np.abs(pixels(b"P6 8 8 4095\n" + numbers)[..., 0].astype(int) - RAMP).max() <= 1
+    with pytest.raises(Unreadable, match="16 bits per channel"):
+        decoded(b"P6 8 8 65535\n" + numbers, 8, 3)
+
+
+@pytest.mark.parametrize("kind", ["F", "I", "signed"])
+def test_numbers_of_which_none_is_known_to_be_white_are_refused(kind: str) -> None:
+    numbers = {"F": np.ones((8, 8), np.float32), "I": np.full((8, 8), 255, np.int32)}
+    if kind == "signed":
+        content = saved(Image.fromarray(gray(255)), "TIFF", tiffinfo={339: 2})
+    else:
+        content = saved(Image.fromarray(numbers[kind]), "TIFF")
+    with pytest.raises(Unreadable, match="unsupported .* its value range is undefined; save it with 8 or 16 bits"):
+        decoded(content, 8, 1)
+
+
+_TRANSPARENT = [(mode, kind) for kind in ("PNG", "WEBP", "TIFF") for mode in ("RGBA", "LA", "P")][:-1]
+"""A TIFF has no transparent colour of its palette."""
+
+
+@pytest.mark.parametrize(("mode", "kind"), _TRANSPARENT)
+def test_what_is_transparent_is_white(mode: str, kind: str) -> None:
+    options = {"lossless": True} if kind == "WEBP" else {}
+    found = pixels(saved(drawing(mode), kind, **options))
+    assert (found[0] == 255).all() and (found[3, 3] == 0).all()
+
+
+def test_half_transparent_pixels_are_half_white() -> None:
+    image = Image.new("RGBA", (8, 8), (0, 0, 0, 128))
+    assert np.abs(pixels(saved(image)).astype(int) - 127).max() <= 1
+
+
+def test_an_opaque_image_with_transparency_keeps_its_pixels() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (8, 8, 3), dtype=np.uint8)
+    assert (pixels(saved(Image.fromarray(image).convert("RGBA"))) == image).all()
+    assert (pixels(saved(Image.new("RGBA", (8, 8), "white"))) == 255).all()
+
+
+def test_a_gif_with_a_transparent_colour_is_on_white_too() -> None:
+    image = Image.new("P", (8, 8), 0)
+    image.putpalette([0, 0, 0, 1, 1, 1])
+    image.paste(1, (2, 2, 6, 6))
+    found = pixels(saved(image, "GIF", transparency=0))
+    assert (found[0] == 255).all() and (found[3, 3] == 1).all()
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
+def test_a_transparent_number_of_gray_is_white(bits: int) -> None:
+    numbers = np.zeros((8, 8), np.uint16)
+    numbers[2:6, 2:6] = most = 2**bits - 1
+    assert (pixels(png(numbers, color=0, bits=bits), channels=1)[3, 3] == 255).all()
+    found = pixels(png(most - numbers, color=0, bits=bits, transparent=(most,)), channels=1)
+    assert (found[0] == 255).all() and (found[3, 3] == 0).all()
+    found = pixels(png((numbers == 0).astype(np.uint16), color=0, bits=bits, transparent=(1,)), channels=1)
+    assert (found[0] == 255).all() and (found[3, 3] == 0).all()
+
+
+def test_a_transparent_number_does_not_decide_how_bright_the_others_are() -> None:
+    numbers = gray(4095)
+    numbers[0] = 65535
+    found = pixels(png(numbers, color=0, transparent=(65535,)), channels=1)[..., 0]
+    assert (found[0] == 255).all() and (found[1:] == gray(4095)[1:] >> 4).all()
+
+
+@pytest.mark.parametrize("image", [Image.new("RGBA", (8, 8), (9, 9, 9, 0)), drawing("RGBA", ink=255)])
+def test_what_nothing_is_seen_of_on_white_is_refused(image: Image.Image) -> None:
+    with pytest.raises(Unreadable, match="nothing is visible on white"):
+        decoded(saved(image), 8, 3)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
+def test_inks_become_light(kind: str) -> None:
+    red = Image.new("CMYK", (8, 8), (0, 255, 255, 0))
+    assert np.abs(pixels(saved(red, kind)).astype(int) - [255, 0, 0]).max() < 12
+
+
+@pytest.mark.parametrize("lightness", [0, 255])
+def test_lightness_and_two_colours_become_red_green_and_blue(lightness: int) -> None:
+    content = saved(Image.new("LAB", (8, 8), (lightness, 128, 128)), "TIFF")
+    assert np.abs(pixels(content).astype(int) - lightness).max() < 12
+
+
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "TIFF"])
+def test_of_several_frames_the_first_is_taken_and_that_is_said(kind: str) -> None:
+    others = [Image.new("RGB", (20, 30), (0, shade, 0)) for shade in (100, 200)]
+    made = decoded(saved(RED, kind, save_all=True, append_images=others), 8, 3)
+    assert np.abs(np.frombuffer(made.pixels, np.uint8).reshape(8, 8, 3).astype(int) - [200, 0, 0]).max() < 12
+    assert made.mode.endswith(" (first of several frames)")
+    assert "frames" not in decoded(saved(RED, kind), 8, 3).mode
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"])
@@ -49,12 +235,14 @@ def test_every_format_is_read_and_what_it_was_is_known(kind: str) -> None:
     assert np.abs(np.frombuffer(made.pixels, np.uint8).reshape(8, 8, 3).astype(int) - [200, 0, 0]).max() < 12
 
 
-def test_a_photograph_is_turned_as_its_exif_says() -> None:
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
+def test_a_photograph_is_turned_as_its_exif_says(kind: str) -> None:
     left_half = Image.new("L", (8, 8))
     left_half.paste(255, (0, 0, 4, 8))
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned right by a quarter
-    assert (pixels(saved(left_half, exif=exif), channels=1)[:4] == 255).all()
+    found = pixels(saved(left_half, kind, exif=exif), channels=1)
+    assert found[:4].min() > 240 and found[4:].max() < 16
 
 
 def test_the_middle_of_a_long_image_is_taken() -> None:
@@ -74,6 +262,13 @@ def test_pixels_that_fit_stay_as_they_are() -> None:
     image = np.arange(8 * 8 * 3, dtype=np.uint8).reshape(8, 8, 3)
     assert scaled(image, 8, 3).pixels == image.tobytes()
     assert len(scaled(image, 4, 1).pixels) == 16
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA"])
+def test_pixels_that_are_transparent_are_white_whatever_their_size(mode: str) -> None:
+    for size in (8, 4):
+        found = np.frombuffer(scaled(np.asarray(drawing(mode)), size, 3).pixels, np.uint8).reshape(size, size, 3)
+        assert found[0, 0].min() > 240 and found[size // 2, size // 2].max() < 64
 
 
 @pytest.mark.parametrize("error", [DeadlineExceeded("over"), MemoryError()])

@@ -47,7 +47,7 @@ class TestTable:
         assert np.array_equal(images.to_arrays(table, SHAPE)[0], backwards)
 
     def test_schema_of_something_else_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="names no image shape"):
+        with pytest.raises(ValueError, match="has no image shape"):
             images.shape_of({"dtype": "float32", "shape": "[1, 1, 1]"})
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tasks.learning.imports import quickly
+from tasks.learning.imports import gc_paused
 
 
 @pytest.fixture
@@ -21,22 +21,22 @@ def collector() -> Iterator[None]:
 @pytest.mark.usefixtures("collector")
 class TestQuickly:
     def test_nothing_is_collected_inside_and_again_outside(self) -> None:
-        with quickly():
+        with gc_paused():
             assert not gc.isenabled()
         assert gc.isenabled()
 
     def test_what_came_in_is_not_looked_at_again(self) -> None:
-        with quickly():
+        with gc_paused():
             imported: list[list[int]] = [[]]
         assert not any(each is imported for each in gc.get_objects())
 
     def test_a_failed_import_leaves_the_collector_on(self) -> None:
-        with pytest.raises(ImportError), quickly():
+        with pytest.raises(ImportError), gc_paused():
             raise ImportError("no module named torch")
         assert gc.isenabled()
 
     def test_whoever_had_it_off_finds_it_off(self) -> None:
         gc.disable()
-        with quickly():
+        with gc_paused():
             pass
         assert not gc.isenabled() and not gc.get_freeze_count()

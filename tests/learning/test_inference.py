@@ -1,18 +1,22 @@
-"""The model elsewhere: what the README shows does what it says."""
+"""The model elsewhere: what docs/using-models.md shows does what it says."""
 
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from storage import registry
-from storage.registry import Decision
-from storage.uri import URI, CheckpointURI, Root
-from tasks.learning import checkpoint, inference, state
+from storage.decision import Decision
+from storage.manifest import Parent
+from storage.uri import CheckpointURI, Root
+from tasks.learning import checkpoint, checkpoint_result, decode, inference, training_state
 from tasks.learning.datasets import Split
 from tests.learning import training
+from tests.pictures import encoded, picture
 from tests.runs import CHECKOUT
 
 ABOUT: dict[str, Any] = {"parameters": {}, "resolved": {"precision": "fp32"}}
@@ -27,10 +31,10 @@ def root(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -> 
     )
     history = [trainer.run_epoch(1)]
     scratch, target = root.child("runs/x"), CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab"))
-    snapshot = state.take(trainer, history, prepared="0", about=ABOUT)
+    snapshot = training_state.take(trainer, history, prepared="0", about=ABOUT)
     checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
-    prepared = URI("/nowhere/datasets/prepared/x-0123456789ab")
-    checkpoint.commit(scratch, target, prepared=prepared, statistics={})
+    prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest=None, content="")
+    checkpoint_result.commit(scratch, target, prepared=prepared, statistics={})
     decision = Decision(
         number=1, champion=target, challenger=target, evaluation="", promoted=True, reason="", gate={}, metrics={}
     )
@@ -38,20 +42,22 @@ def root(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -> 
     return root
 
 
-def test_what_the_readme_shows_loads_exports_and_tells_the_history(
+def test_what_the_docs_show_loads_exports_and_tells_the_history(
     root: Root, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    section = (
-        (CHECKOUT / "README.md").read_text().partition("\n## Using the model elsewhere\n")[2].partition("\n## ")[0]
-    )
-    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    page = (CHECKOUT / "docs" / "using-models.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(Path(root).parent)
     images = torch.from_numpy(digits["test"].images[:5].copy())
     here: dict[str, Any] = {"images": images}
-    for block in blocks:
-        exec(block, here)
+    Image.new("RGB", (60, 40), "white").save("photo.jpg")
+    Image.new("L", (30, 31)).save("scan.png")
+    exec(blocks[0], here)
     probabilities = here["probabilities"]
-    assert len(blocks) == 3 and len([line for line in blocks[0].splitlines() if line]) == 3
+    for block in blocks[1:]:
+        exec(block, here)
+    assert here["batch"].shape == (2, 28, 28, 1) and here["batch"].mean(axis=(1, 2, 3)).tolist() == [255, 0]
+    assert len(blocks) == 4 and len([line for line in blocks[0].splitlines() if line]) == 3
     assert (probabilities.shape, probabilities.dtype) == ((5, len(here["model"].classes)), torch.float32)
     assert torch.allclose(probabilities.sum(1), torch.ones(5))
     own = inference.Inference(CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab")), threads=1)
@@ -62,8 +68,74 @@ def test_what_the_readme_shows_loads_exports_and_tells_the_history(
     assert list(here["history"]["epoch"]) == [1] and "validation_accuracy" in here["history"]
 
 
+@pytest.fixture(scope="module")
+def model(root: Root) -> inference.Model:
+    return inference.load("champion:mnist", storage=str(root))
+
+
+def test_arrays_tensors_and_pil_images_of_the_models_shape_give_the_same(
+    model: inference.Model, digits: dict[str, Split]
+) -> None:
+    pixels = digits["test"].images[:3]
+    expected = model(torch.from_numpy(pixels.copy()))
+    pixels.flags.writeable = False
+    assert torch.equal(model(pixels), expected)
+    assert torch.equal(model([Image.fromarray(image[..., 0]) for image in pixels]), expected)
+    assert torch.equal(model(Image.fromarray(pixels[1, ..., 0])), model(pixels[1:2]))
+    assert torch.equal(model(pixels[:, ::-1][:, ::-1]), expected), "not contiguous"
+
+
+@pytest.mark.parametrize(
+    ("images", "says"),
+    [
+        (np.zeros((2, 28, 28, 1), np.float32), r"\(N, 28, 28, 1\), got float32 of shape \(2, 28, 28, 1\)"),
+        (torch.zeros(2, 1, 28, 28, dtype=torch.uint8), r"got uint8 of shape \(2, 1, 28, 28\)"),
+        (np.zeros((28, 28, 1), np.uint8), r"got uint8 of shape \(28, 28, 1\)"),
+        ("photo.jpg", r"must be a tensor, a NumPy array or PIL images, got str; model.prepare"),
+        ([np.zeros((5, 5), np.float32)], "picture 0 cannot be used: pixels must be uint8 .* got float32"),
+    ],
+    ids=["floats", "channels first", "one image", "text", "pixels"],
+)
+def test_other_images_are_refused_in_one_line(model: inference.Model, images: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says) as caught:
+        model(images)
+    assert "\n" not in str(caught.value)
+
+
+def test_pictures_are_resized_to_the_very_pixels_that_ingest_makes_of_their_files(
+    model: inference.Model, tmp_path: Path
+) -> None:
+    for name in ("a.png", "b.jpg", "c.webp"):
+        picture(7, 1).save(tmp_path / name)
+    contents = [path.read_bytes() for path in sorted(tmp_path.iterdir())]
+    expected = [np.frombuffer(decode.decoded(one, 28, 1).pixels, np.uint8).reshape(28, 28, 1) for one in contents]
+    assert np.array_equal(model.prepare(sorted(tmp_path.iterdir())), expected)
+    assert np.array_equal(model.prepare(contents), expected)
+    with Image.open(tmp_path / "a.png") as opened:
+        assert np.array_equal(model.prepare(opened), expected[:1])
+        assert opened.size == picture(7, 1).size, "it is still the person's own"
+    assert np.array_equal(model.prepare(np.asarray(picture(7, 1))), expected[:1])
+
+
+def test_a_picture_that_cannot_be_read_is_named_with_the_reason(model: inference.Model, tmp_path: Path) -> None:
+    path = tmp_path / "cut off.jpg"
+    path.write_bytes(encoded(3, 0, "JPEG")[:400])
+    with pytest.raises(ValueError, match=r"cut off\.jpg cannot be used: truncated$"):
+        model.prepare(str(path))
+    with pytest.raises(ValueError, match="^picture 1 cannot be used: empty file$"):
+        model.prepare([encoded(3, 0), b""])
+
+
 def test_a_model_that_is_not_there_is_refused_by_name(root: Root, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="has no champion of 'cifar10'"):
+    with pytest.raises(ValueError, match="has no champion of 'cifar10'; there are champions of mnist$"):
         inference.load("champion:cifar10", storage=str(root))
+    with pytest.raises(
+        ValueError, match=r"has no champion of 'mnits'; there are champions of mnist; did you mean champion:mnist\?$"
+    ):
+        inference.load("champion:mnits", storage=str(root))
+    with pytest.raises(
+        ValueError, match="has no champion of 'mnist' or of any other championship; run the pipeline first"
+    ):
+        inference.load("champion:mnist", storage=str(tmp_path))
     with pytest.raises(FileNotFoundError, match="is not committed"):
         inference.load(str(tmp_path / "nothing"))

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from tasks.learning import models, recipes
+from tasks.learning.augmentation import flipped
 from tasks.learning.datasets import OWN, load
-from tasks.learning.modeling import Classifier, ModelSpec, flipped
+from tasks.learning.modeling import Classifier, ModelSpec
 
 
 @pytest.mark.parametrize("name", recipes.known())
@@ -38,7 +39,7 @@ def test_unknown_model_is_refused_with_what_there_is() -> None:
 
 
 def test_images_that_patches_do_not_fill_are_refused() -> None:
-    with pytest.raises(ValueError, match="vit-patch4 takes square images .* got 30 x 30"):
+    with pytest.raises(ValueError, match="vit-patch4 requires square images .* got 30 x 30"):
         models.build("vit-patch4", image_shape=(30, 30, 3), num_classes=10)
 
 

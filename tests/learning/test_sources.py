@@ -51,8 +51,7 @@ def other() -> Iterator[Mirror]:
 
 def fetch(folder: Path, *addresses: str, data_set: Any = DATA_SET) -> dict[str, str]:
     """Where each file came from."""
-    origins = sources.fetch(data_set, folder, mirrors=addresses, log=lambda *_: None)
-    return {origin["name"]: origin["url"] for origin in origins}
+    return mirrors.fetch(data_set, folder, *addresses)
 
 
 def shipped(folder: Path) -> bool:
@@ -223,10 +222,10 @@ class TestSource:
         [
             ("ftp://host/files", "--source must be an http(s) address or a folder, got 'ftp://host/files'"),
             ("", "--source must be an http(s) address or a folder, got ''"),
-            ("/no/such/folder", "--source: there is no folder '/no/such/folder'; give one"),
-            ("file:///no/such/folder", "--source: there is no folder 'file:///no/such/folder'; give one"),
+            ("/no/such/folder", "--source: there is no folder '/no/such/folder'; choose one"),
+            ("file:///no/such/folder", "--source: there is no folder 'file:///no/such/folder'; choose one"),
             (str(FOLDER / NAME), "--source: there is no folder"),
-            ("http://", "--source must be http(s)://host/path/, no credentials or query, got 'http://'"),
+            ("http://", "--source must be http(s)://host/path/ without credentials or query, got 'http://'"),
             ("http://host:port/", "--source must be http(s)://host/path/"),
             ("http://[/", "--source must be http(s)://host/path/"),
             ("https://host/files?key=secret", "--source must be http(s)://host/path/"),
@@ -285,7 +284,7 @@ class TestDataSets:
     def test_content_that_is_cut_off_is_refused_by_name(self, tmp_path: Path, file: SourceFile, kept: int) -> None:
         path = copy_of_the_files(tmp_path / "files") / file.name
         path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes())[:kept]))
-        with pytest.raises(ValueError, match=f"^{file.name[:-3]} is not a whole IDX file: ."):
+        with pytest.raises(ValueError, match=f"^{file.name[:-3]} is not a complete IDX file: ."):
             next(mnist.read_idx(path.parent, files=UNPINNED))
 
     @pytest.mark.parametrize("content", [b"", b"no archive", (FOLDER / NAME).read_bytes()[:-100]])

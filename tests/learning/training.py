@@ -9,7 +9,7 @@ import torch
 from tasks.learning import recipes
 from tasks.learning.datasets import Split
 from tasks.learning.datasets.mnist import CLASSES
-from tasks.learning.epoch import EpochMetrics
+from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec

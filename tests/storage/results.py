@@ -4,13 +4,14 @@ import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 
 import pyarrow as pa
 
-from storage import files, manifest, registry, tables
+from storage import commits, files, manifest, registry, tables
 from storage.admin.catalog import SHELVES
+from storage.decision import Decision
 from storage.manifest import Kind
-from storage.registry import Decision
 from storage.uri import URI, CheckpointURI, Root
 
 DATA = "digits"
@@ -54,7 +55,7 @@ def commit(root: Root, kind: Kind, name: str, **parents: URI) -> URI:
     listed = [write_part(uri, split="train", rows=6), write_part(uri)]
     parameters = {"data": DATA} if kind == "raw" else {"seed": 1}
     statistics = {"sources": [SOURCE]} if kind in ("files", "raw") else {"test_accuracy": 0.987654321}
-    manifest.commit(uri, kind=kind, parents=parents, parameters=parameters, listed=listed, statistics=statistics)
+    commits.commit(uri, kind=kind, parents=parents, parameters=parameters, listed=listed, statistics=statistics)
     return uri
 
 
@@ -71,8 +72,19 @@ def run(root: Root, name: str, *, raw: URI | None = None) -> Model:
     )
 
 
-def decide(root: Root, champion: Model, *, challenger: Model | None = None, data: str = DATA) -> None:
-    """Record that `champion` is in charge of `data` from now on; without a challenger it is the one promoted."""
+def decide(
+    root: Root,
+    champion: Model,
+    *,
+    challenger: Model | None = None,
+    data: str = DATA,
+    gate: Mapping[str, float] | None = None,
+    scores: Mapping[str, float] | None = None,
+) -> None:
+    """Record that `champion` is in charge of `data` from now on; without a challenger it is the one promoted.
+
+    Without a `gate`, by hand; `scores` are accuracies.
+    """
     judged = challenger or champion
     latest = registry.latest(root, data)
     decision = Decision(
@@ -82,8 +94,8 @@ def decide(root: Root, champion: Model, *, challenger: Model | None = None, data
         evaluation=judged.evaluation,
         promoted=judged is champion,
         reason="it is better" if judged is champion else "it is worse",
-        gate={},
-        metrics={},
+        gate=dict(gate or {}),
+        metrics={role: {"test_accuracy": accuracy} for role, accuracy in (scores or {}).items()},
     )
     registry.append(root, data, decision)
 

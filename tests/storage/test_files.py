@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import files
+from storage import access, files
 from storage import s3 as s3_verbs
 from storage.uri import URI, Root
 from tests.s3 import Server
@@ -268,35 +268,35 @@ class TestS3:
 class TestCheckReadable:
     def test_root_with_a_file_is_accepted_and_stays_as_it_was(self, root: Root) -> None:
         files.create(root.child("folder/file"), b"")
-        files.check_readable(root)
+        access.check_readable(root)
         assert [entry.path for entry in files.walk(root)] == ["folder/file"]
 
     @pytest.mark.parametrize("place", ["missing", "fold"])
     def test_absence_is_told_and_nothing_is_made(self, root: Root, place: str) -> None:
         files.create(root.child("folder/file"), b"")
         with pytest.raises(FileNotFoundError, match=place):
-            files.check_readable(root.child(place))
+            access.check_readable(root.child(place))
         assert files.children(root) == ["folder"]
 
     def test_file_in_place_of_the_folder_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(ValueError, match="uri: cannot read .*/file: Not a directory; choose another folder"):
-            files.check_readable(URI(f"{tmp_path}/file"), option="uri")
+            access.check_readable(URI(f"{tmp_path}/file"), option="uri")
 
     def test_folder_that_may_not_be_looked_into_is_refused(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o000)
             with _without_privileges(), pytest.raises(ValueError, match="--storage: cannot read .*: Permission denied"):
-                files.check_readable(Root(folder))
+                access.check_readable(Root(folder))
 
     def test_missing_bucket_is_refused(self, s3: Server) -> None:
         with pytest.raises(ValueError, match="--storage: .*no-such-bucket/x: its bucket does not exist"):
-            files.check_readable(Root("s3://no-such-bucket/x"))
+            access.check_readable(Root("s3://no-such-bucket/x"))
 
     def test_wrong_keys_are_refused_and_not_shown(self, s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-key")
-        with pytest.raises(ValueError, match=r"--storage: .*access is refused; .*AWS_\*") as caught:
-            files.check_readable(Root(f"s3://{s3.bucket}/x"))
+        with pytest.raises(ValueError, match=r"--storage: .*access denied; .*AWS_\*") as caught:
+            access.check_readable(Root(f"s3://{s3.bucket}/x"))
         assert "wrong-key" not in str(caught.value)
 
     @pytest.mark.timeout(10)
@@ -305,23 +305,23 @@ class TestCheckReadable:
             held.bind(("127.0.0.1", 0))
             monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{held.getsockname()[1]}")
             with pytest.raises(ValueError, match="--storage: .*AWS_ENDPOINT_URL"):
-                files.check_readable(Root(f"s3://{s3.bucket}/x"))
+                access.check_readable(Root(f"s3://{s3.bucket}/x"))
 
 
 class TestCheckWritable:
     def test_writable_root_is_accepted_and_stays_empty(self, root: Root) -> None:
-        files.check_writable(root)
+        access.check_writable(root)
         assert files.children(root) == []
 
     def test_storage_that_overwrites_is_refused(self, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(files, "create", files.replace)
-        with pytest.raises(ValueError, match="--storage: .*created twice"):
-            files.check_writable(root)
+        with pytest.raises(ValueError, match="--storage: .*creating an existing file again"):
+            access.check_writable(root)
 
     def test_file_in_place_of_the_folder_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(ValueError, match="--storage: cannot write to .*/file: File exists; choose another folder"):
-            files.check_writable(Root(f"{tmp_path}/file"))
+            access.check_writable(Root(f"{tmp_path}/file"))
 
     def test_read_only_folder_is_refused(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -330,15 +330,15 @@ class TestCheckWritable:
                 _without_privileges(),
                 pytest.raises(ValueError, match="--storage: cannot write .*: Permission denied"),
             ):
-                files.check_writable(Root(folder))
+                access.check_writable(Root(folder))
 
     def test_folder_that_cannot_be_made_is_refused(self) -> None:
         with pytest.raises(ValueError, match="--storage: cannot write to /proc/no-such-folder: No such file"):
-            files.check_writable(Root("/proc/no-such-folder"))
+            access.check_writable(Root("/proc/no-such-folder"))
 
     def test_missing_bucket_is_refused(self, s3: Server) -> None:
         with pytest.raises(ValueError, match="--storage: .*no-such-bucket/x: its bucket does not exist"):
-            files.check_writable(Root("s3://no-such-bucket/x"))
+            access.check_writable(Root("s3://no-such-bucket/x"))
         assert "no-such-bucket" not in str(s3.client().list_buckets())
 
     @pytest.mark.parametrize("variable", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
@@ -346,8 +346,8 @@ class TestCheckWritable:
         self, s3: Server, monkeypatch: pytest.MonkeyPatch, variable: str
     ) -> None:
         monkeypatch.setenv(variable, "wrong-key")
-        with pytest.raises(ValueError, match=r"--storage: .*access is refused; .*AWS_\*") as caught:
-            files.check_writable(Root(f"s3://{s3.bucket}/x"))
+        with pytest.raises(ValueError, match=r"--storage: .*access denied; .*AWS_\*") as caught:
+            access.check_writable(Root(f"s3://{s3.bucket}/x"))
         assert "wrong-key" not in str(caught.value)
 
     @pytest.mark.parametrize("endpoint", ["http://user:hidden@127.0.0.1:{port}", "nonsense"])
@@ -359,7 +359,7 @@ class TestCheckWritable:
             held.bind(("127.0.0.1", 0))
             monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint.format(port=held.getsockname()[1]))
             with pytest.raises(ValueError, match=r"--storage: [^\n]*AWS_ENDPOINT_URL[^\n]*$") as caught:
-                files.check_writable(Root(f"s3://{s3.bucket}/x"))
+                access.check_writable(Root(f"s3://{s3.bucket}/x"))
         assert "hidden" not in str(caught.value)
 
 

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from storage import files, lease
-from storage.lease import Held, Holder
+from storage.lease import Held
+from storage.lease_records import Holder
 from storage.uri import URI, CheckpointURI, Root
 
 LONG_S = 600.0
@@ -43,7 +44,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 class TestTaking:
     def test_second_taker_is_refused_and_told_who_holds_it(self, root: Root, target: URI) -> None:
         lease.take(root, target, owner="job-1", ttl_s=LONG_S)
-        with pytest.raises(Held, match=rf"{target} is held by job-1 on \S+ until 20\S+ \S+ UTC") as caught:
+        with pytest.raises(Held, match=rf"{target} is leased by job-1 on \S+ until at least 20\S+ \S+ UTC") as caught:
             lease.take(root, target, owner="job-2")
         assert caught.value.holder == lease.holder(root, target)
         left = caught.value.holder.expires - datetime.datetime.now(datetime.UTC)
@@ -260,7 +261,7 @@ class TestRenewal:
             eventually(lambda: before < expires(root, target))
             assert mine and not mine.lost
         assert [record.levelno for record in caplog.records if record.name == lease.__name__] == [logging.WARNING]
-        assert "could not be renewed: tried again every 0.25 s ([Errno 5] broken)" in caplog.text
+        assert "could not be renewed; retrying every 0.25 s ([Errno 5] broken)" in caplog.text
 
     def test_holder_learns_from_its_renewals_that_it_was_replaced(self, root: Root, target: URI) -> None:
         with lease.held(root, target, owner="job-1", ttl_s=1.0) as mine:
@@ -356,7 +357,7 @@ class TestHeld:
 
         with lease.held(root, target, owner="job-1", ttl_s=LONG_S):
             monkeypatch.setattr(files, "replace", fail)
-        assert "could not be released: it expires by itself ([Errno 5] broken)" in caplog.text
+        assert "could not be released; it will expire ([Errno 5] broken)" in caplog.text
 
     def test_waiting_ends_when_the_other_releases(self, root: Root, target: URI) -> None:
         first = lease.take(root, target, owner="job-1", ttl_s=LONG_S)

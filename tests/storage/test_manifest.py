@@ -1,14 +1,46 @@
 """What a manifest guarantees: a dataset is there as a whole or not at all, and stays the same for ever."""
 
+import datetime
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from storage import files, manifest
+from storage import commits, files, manifest
 from storage.manifest import Damaged, File, Manifest
 from storage.uri import ALLOWED_ROOTS, URI, DatasetURI, Root
+
+WITHOUT_DATE = """\
+{
+ "digest": "4057e890d11100b1eddec7e92f4c43430f896a0991327d62f0e45e86b62dcb40",
+ "files": [
+  {
+   "path": "train/part-00000-ed7002b439e9.bin",
+   "rows": 1,
+   "sha256": "ed7002b439e9ac845f22357d822bac1444730fbdb6016d3ec9432297b9ec9f73",
+   "size": 7,
+   "split": "train"
+  }
+ ],
+ "fingerprint": "0123456789ab",
+ "format": 2,
+ "kind": "raw",
+ "parameters": {
+  "data": "mnist"
+ },
+ "parents": {},
+ "producer": {
+  "git": null,
+  "torch": "2.14.1"
+ },
+ "rows": 1,
+ "schema": {},
+ "statistics": {}
+}
+"""
+"""A manifest as the version before dates wrote it."""
 
 
 @pytest.fixture
@@ -19,12 +51,12 @@ def uri(root: Root) -> DatasetURI:
 
 def write(uri: URI, content: bytes = b"content") -> File:
     """One file, not yet listed anywhere."""
-    return manifest.write_file(uri, "train/part-00000.bin", content, split="train", rows=1)
+    return commits.write_file(uri, "train/part-00000.bin", content, split="train", rows=1)
 
 
 def commit(uri: URI, *listed: File, note: object = None) -> Manifest:
     """Commit `listed`; `note` tells committers apart."""
-    return manifest.commit(uri, kind="raw", parents={}, parameters={"note": note}, listed=listed)
+    return commits.commit(uri, kind="raw", parents={}, parameters={"note": note}, listed=listed)
 
 
 def spoil(uri: URI, file: File, content: bytes) -> None:
@@ -40,6 +72,32 @@ class TestCommit:
     def test_manifest_says_what_made_it(self, uri: DatasetURI) -> None:
         committed = commit(uri, write(uri))
         assert (committed.fingerprint, committed.rows, committed.kind) == ("0123456789ab", 1, "raw")
+
+    def test_manifest_says_when_it_was_committed(self, uri: DatasetURI) -> None:
+        before = datetime.datetime.now(datetime.UTC)
+        commit(uri, write(uri))
+        created = json.loads(files.read(uri.child(manifest.NAME)))["created"]
+        assert created.endswith("Z")
+        assert before <= datetime.datetime.fromisoformat(created) <= datetime.datetime.now(datetime.UTC)
+
+    def test_date_that_was_changed_is_damage(self, uri: DatasetURI) -> None:
+        committed = commit(uri, write(uri))
+        later = {"created": datetime.datetime.now(datetime.UTC)}
+        files.replace(uri.child(manifest.NAME), committed.model_copy(update=later).to_json())
+        with pytest.raises(Damaged, match="is not what was committed"):
+            manifest.load(uri)
+
+    def test_the_same_bytes_committed_later_have_the_same_content(self, root: Root) -> None:
+        first, second = (DatasetURI(root.child(f"{name}/datasets/raw/mnist-0123456789ab")) for name in ("one", "two"))
+        earlier, later = (commit(uri, write(uri)) for uri in (first, second))
+        assert earlier.created != later.created
+        assert earlier.content == later.content
+
+    def test_manifest_of_before_dates_is_read_as_it_was_written(self, uri: DatasetURI) -> None:
+        files.create(uri.child(manifest.NAME), WITHOUT_DATE.encode())
+        made = manifest.load(uri)
+        assert made.created is None
+        assert made.to_json().decode() == WITHOUT_DATE
 
     def test_uncommitted_uri_is_refused_by_name(self, uri: DatasetURI) -> None:
         write(uri)
@@ -74,7 +132,7 @@ class TestCommit:
         assert manifest.read_file(uri, file) == b"content"
 
     def test_file_without_a_suffix_gets_its_digest_too(self, uri: DatasetURI) -> None:
-        file = manifest.write_file(uri, "folder.d/weights", b"content")
+        file = commits.write_file(uri, "folder.d/weights", b"content")
         assert file.path == f"folder.d/weights-{file.sha256[: manifest.DIGEST_LENGTH]}"
 
 
@@ -103,7 +161,7 @@ class TestDamage:
 
     @pytest.mark.parametrize(
         ("content", "place"),
-        [(b"", "JSON"), (b'{"format": 1, "ki', "JSON"), (b'{"format": 2}', "format"), (b'{"format": 1}', "kind")],
+        [(b"", "JSON"), (b'{"format": 1, "ki', "JSON"), (b'{"format": 3}', "format"), (b'{"format": 1}', "kind")],
     )
     def test_garbled_manifest_is_damage_not_absence(self, uri: DatasetURI, content: bytes, place: str) -> None:
         files.create(uri.child(manifest.NAME), content)
@@ -172,7 +230,7 @@ def test_nothing_is_opened_outside_the_allowed_roots(root: Root, monkeypatch: py
         lambda: commit(outside),
     ]
     for use in uses:
-        with pytest.raises(ValueError, match=f"^{outside} lies in none of PIPELINE_ALLOWED_ROOTS: {root}/inside"):
+        with pytest.raises(ValueError, match=f"^{outside} is outside PIPELINE_ALLOWED_ROOTS: {root}/inside"):
             use()
 
 

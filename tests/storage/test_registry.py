@@ -1,13 +1,62 @@
-"""The registry of champions is append-only, and nobody decides on what has changed meanwhile."""
+"""The registry of champions is append-only and whole, and nobody decides on what has changed meanwhile."""
 
+import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from storage import files, registry
+from storage import files, manifest, registry
+from storage.admin import champions
+from storage.decision import ROLLED_BACK, Decision
 from storage.manifest import Damaged
-from storage.registry import Decision, Superseded
-from storage.uri import CheckpointURI, Root
+from storage.registry import ChampionRemoved, Superseded
+from storage.uri import URI, CheckpointURI, Root
+from tests.storage import results
+
+WITHOUT_DATES = (
+    """\
+{
+ "number": 1,
+ "champion": "checkpoints/a-fedcba987654",
+ "challenger": "checkpoints/a-fedcba987654",
+ "evaluation": "",
+ "promoted": true,
+ "withdraws": null,
+ "undoes": null,
+ "reason": "promoted by hand",
+ "gate": {},
+ "metrics": {},
+ "new_classes": [],
+ "gone_classes": [],
+ "event": null,
+ "previous": null,
+ "digest": "c342d4d5ca572d69491073cde3ccf21564b60cbec3e9d4c135e8f63f4a54f8ec"
+}
+""",
+    """\
+{
+ "number": 2,
+ "champion": "checkpoints/a-fedcba987654",
+ "challenger": "checkpoints/b-0123456789ab",
+ "evaluation": "evaluations/b-ba9876543210",
+ "promoted": false,
+ "withdraws": null,
+ "undoes": null,
+ "reason": "it is worse",
+ "gate": {
+  "margin": 0.0
+ },
+ "metrics": {},
+ "new_classes": [],
+ "gone_classes": [],
+ "event": null,
+ "previous": "c342d4d5ca572d69491073cde3ccf21564b60cbec3e9d4c135e8f63f4a54f8ec",
+ "digest": "6ff70cb1ee95237388a169e36a16dd0fe15b157b2704aa94e729959b29073952"
+}
+""",
+)
+"""Two decisions as the version before dates and authors recorded them."""
 
 
 def decision(
@@ -56,7 +105,7 @@ def test_rejected_first_challenger_leaves_no_champion(root: Root) -> None:
 
 def test_number_that_is_taken_is_refused_and_the_first_decision_stays(root: Root) -> None:
     registry.append(root, "mnist", decision(1))
-    with pytest.raises(Superseded, match="000001.json was recorded meanwhile"):
+    with pytest.raises(Superseded, match="000001.json was recorded in the meantime"):
         registry.append(root, "mnist", decision(1, challenger="/checkpoints/other-2"))
     assert registry.history(root, "mnist") == [decision(1)]
 
@@ -79,6 +128,101 @@ def test_one_of_four_deciders_at_once_is_recorded(root: Root) -> None:
     with ThreadPoolExecutor(4) as pool:
         recorded = [mine for mine in pool.map(decide, range(4)) if mine]
     assert recorded == registry.history(root, "mnist")
+
+
+def entry(root: Root, number: int) -> URI:
+    """Where a decision on MNIST lies."""
+    return root.child(f"registry/mnist/{number:06d}.json")
+
+
+def write_as_before(root: Root, *decisions: Decision) -> None:
+    """Record as versions did that knew neither references nor digests, nor a rollback but by its reason."""
+    for each in decisions:
+        document = each.model_dump(mode="json", exclude={"withdraws"})
+        files.create(entry(root, each.number), json.dumps(document, indent=1).encode() + b"\n")
+
+
+class TestWhole:
+    """No byte of what was decided can change without being noticed, by the name of its file."""
+
+    @pytest.fixture
+    def rolled_back(self, root: Root) -> Root:
+        """A root in which b took charge after a, was rolled back, and is judged again."""
+        registry.append(root, "mnist", decision(1))
+        registry.append(root, "mnist", decision(2, champion="/checkpoints/b-2", challenger="/checkpoints/b-2"))
+        registry.append(root, "mnist", decision(3).model_copy(update={"withdraws": "/checkpoints/b-2"}))
+        registry.append(root, "mnist", decision(4, challenger="/checkpoints/b-2"))
+        return root
+
+    def test_rollback_is_a_field_whatever_the_reason_says(self, rolled_back: Root) -> None:
+        assert registry.withdrawn(registry.history(rolled_back, "mnist")) == {"/checkpoints/b-2"}
+
+    @pytest.mark.parametrize("number", [1, 2, 3, 4])
+    def test_every_flipped_bit_is_noticed(self, rolled_back: Root, number: int) -> None:
+        content = files.read(entry(rolled_back, number))
+        meaningful = [at for at, byte in enumerate(content) if not chr(byte).isspace()]
+        for at in meaningful[:: 23 if rolled_back.is_s3 else 3]:
+            files.replace(entry(rolled_back, number), content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            with pytest.raises(Damaged, match=f"registry/mnist/{number:06d}.json"):
+                registry.history(rolled_back, "mnist")
+
+    @pytest.mark.parametrize("number", [1, 2, 3])
+    def test_missing_decision_is_noticed_by_all_who_ask(self, rolled_back: Root, number: int) -> None:
+        files.remove(entry(rolled_back, number))
+        uses: list[Callable[[Root, str], object]] = [registry.history, registry.latest, registry.champion]
+        for use in uses:
+            with pytest.raises(Damaged, match=f"00000{number}.json is missing; restore it"):
+                use(rolled_back, "mnist")
+
+    def test_entry_that_was_written_anew_does_not_fit_the_next_one(self, rolled_back: Root) -> None:
+        files.remove(entry(rolled_back, 3))
+        registry.append(rolled_back, "mnist", decision(3))
+        for use in (registry.history, registry.latest):
+            with pytest.raises(Damaged, match=r"000003.json does not match the digest in 000004.json"):
+                use(rolled_back, "mnist")
+
+    def test_entry_without_a_digest_is_only_the_beginning(self, rolled_back: Root) -> None:
+        files.remove(entry(rolled_back, 4))
+        write_as_before(rolled_back, decision(4))
+        with pytest.raises(Damaged, match=r"000004.json has no digest"):
+            registry.history(rolled_back, "mnist")
+
+    def test_what_is_appended_to_a_damaged_entry_is_refused(self, rolled_back: Root) -> None:
+        content = files.read(entry(rolled_back, 4))
+        files.replace(entry(rolled_back, 4), content.replace(b"better", b"bettes"))
+        with pytest.raises(Damaged, match=r"000004.json is not what was recorded"):
+            registry.append(rolled_back, "mnist", decision(5))
+
+    def test_decisions_of_earlier_versions_are_the_beginning_of_the_chain(self, root: Root) -> None:
+        b = decision(2, champion="/checkpoints/b-2", challenger="/checkpoints/b-2")
+        back = decision(3).model_copy(update={"reason": f"{ROLLED_BACK}/checkpoints/b-2"})
+        write_as_before(root, decision(1), b, back)
+        registry.append(root, "mnist", decision(4, challenger="/checkpoints/c-3"))
+        found = registry.history(root, "mnist")
+        assert [each.number for each in found] == [1, 2, 3, 4]
+        assert registry.withdrawn(found) == {"/checkpoints/b-2"}
+        files.replace(entry(root, 3), files.read(entry(root, 3)).replace(b"better", b"bettes").replace(b"by", b"bz"))
+        with pytest.raises(Damaged, match=r"000003.json does not match the digest in 000004.json"):
+            registry.history(root, "mnist")
+
+    def test_decisions_of_before_dates_are_read_and_followed(self, root: Root) -> None:
+        for number, content in enumerate(WITHOUT_DATES, start=1):
+            files.create(entry(root, number), content.encode())
+        registry.append(root, "mnist", decision(3).made_by("ada"))
+        assert [(each.author, each.decided is None) for each in registry.history(root, "mnist")] == [
+            (None, True),
+            (None, True),
+            ("ada", False),
+        ]
+
+    @pytest.mark.parametrize(("old", "new"), [(b'"ada"', b'"eve"'), (b'"decided": "2', b'"decided": "1')])
+    def test_author_and_date_that_were_changed_are_noticed(self, root: Root, old: bytes, new: bytes) -> None:
+        registry.append(root, "mnist", decision(1).made_by("ada"))
+        content = files.read(entry(root, 1))
+        assert json.loads(content)["decided"].endswith("Z")
+        files.replace(entry(root, 1), content.replace(old, new))
+        with pytest.raises(Damaged, match=r"000001.json is not what was recorded"):
+            registry.latest(root, "mnist")
 
 
 def test_data_sets_have_champions_of_their_own(root: Root) -> None:
@@ -106,3 +250,69 @@ def test_what_is_no_name_names_no_championship(root: Root, name: str) -> None:
             use(root, name)
     with pytest.raises(ValueError, match="data set must be"):
         registry.append(root, name, decision(1))
+
+
+@pytest.fixture
+def first(root: Root) -> results.Model:
+    """The champion."""
+    first = results.run(root, "first")
+    results.decide(root, first)
+    return first
+
+
+def put_in_charge(root: Root, model: results.Model) -> Decision:
+    """The entry that puts `model` in charge after one other."""
+    results.decide(root, model)
+    latest = registry.latest(root, results.DATA)
+    assert latest is not None
+    return latest
+
+
+def test_promotion_of_what_is_there_is_confirmed_without_another_entry(root: Root, first: results.Model) -> None:
+    second = put_in_charge(root, results.run(root, "second"))
+    registry.confirm(root, results.DATA, second)
+    assert registry.latest(root, results.DATA) == second
+
+
+@pytest.mark.parametrize("lost", ["all of it", "one file"])
+def test_promotion_of_what_was_removed_meanwhile_puts_the_champion_before_back(
+    root: Root, first: results.Model, lost: str
+) -> None:
+    gone = results.run(root, "gone")
+    decision = put_in_charge(root, gone)
+    parts = [entry.path for entry in files.walk(gone.checkpoint) if entry.path != manifest.NAME]
+    files.remove(gone.checkpoint if lost == "all of it" else gone.checkpoint.child(parts[0]))
+    with pytest.raises(
+        ChampionRemoved, match=f"checkpoints/{gone.checkpoint.name}; the previous champion of 'digits' stays"
+    ):
+        registry.confirm(root, results.DATA, decision)
+    latest = registry.latest(root, results.DATA)
+    assert latest is not None and (latest.champion, latest.promoted) == (first.checkpoint, False)
+    assert latest.verdict == "revoked"
+    assert gone.checkpoint not in registry.withdrawn(registry.history(root, results.DATA)), "it may be made again"
+    (reign,) = champions.reigns(champions.decisions(root, results.DATA))
+    assert reign.champion == first.checkpoint
+
+
+def test_promotion_by_hand_of_what_is_removed_meanwhile_is_taken_back(
+    root: Root, first: results.Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, append = results.run(root, "gone"), registry.append
+
+    def remove_and_append(root: Root, data: str, decision: Decision) -> None:
+        files.remove(gone.checkpoint)
+        append(root, data, decision)
+
+    monkeypatch.setattr(registry, "append", remove_and_append)
+    with pytest.raises(ChampionRemoved):
+        champions.promote(root, gone.checkpoint)
+    assert registry.champion(root, results.DATA) == first.checkpoint
+
+
+def test_removed_checkpoint_that_was_the_first_leaves_no_champion(root: Root) -> None:
+    gone = results.run(root, "gone")
+    decision = put_in_charge(root, gone)
+    files.remove(gone.checkpoint)
+    with pytest.raises(ChampionRemoved):
+        registry.confirm(root, results.DATA, decision)
+    assert registry.champion(root, results.DATA) is None

@@ -1,12 +1,13 @@
 """Faults of a real S3 server: what passes by itself is waited for, and only that. And a disk that is full."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from storage import files, retry
+from storage import s3 as s3_verbs
 from storage.uri import URI
 from tests.faults import proxy
 from tests.faults.proxy import Proxy, Spoil
@@ -68,6 +69,35 @@ def test_creator_whose_reply_was_lost_is_not_taken_for_another_that_was_first(sp
     assert files.read(folder.child("file")) == b"theirs"
 
 
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_creator_whose_reply_was_lost_on_a_connection_in_use_is_told_that_it_created_the_file(
+    spoiling: Proxy, folder: URI, times: int
+) -> None:
+    files.replace(folder.child("other"), b"on the same connection")  # there the HTTP client repeats a request unasked
+    spoiling.spoils = [Spoil(fault="lost", method="PUT", part="/file", times=times)]
+    files.create(folder.child("file"), b"ours")
+    with pytest.raises(FileExistsError):
+        files.create(folder.child("file"), b"ours")
+
+
+def test_creator_is_refused_when_what_it_found_is_removed_before_it_looks_whose_it_is(
+    spoiling: Proxy, folder: URI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_retries(request: Callable[[], object]) -> object:
+        try:
+            return s3_retry(request)
+        except FileExistsError:
+            files.remove(folder.child("file"))
+            raise
+
+    s3_retry = retry.with_retries
+    files.create(folder.child("file"), b"theirs")
+    monkeypatch.setattr(s3_verbs, "with_retries", with_retries)
+    spoiling.spoils = [Spoil(fault="500", method="PUT", part="/file")]
+    with pytest.raises(FileExistsError):
+        files.create(folder.child("file"), b"ours")
+
+
 def test_listing_sizes_and_removal_are_as_patient(spoiling: Proxy, folder: URI) -> None:
     files.replace(folder.child("file"), b"content")
     spoiling.spoils = [Spoil(fault="503", method=method, part="", times=1) for method in ("GET", "HEAD", "POST")]
@@ -90,7 +120,9 @@ def test_what_does_not_pass_is_given_up_in_the_end(
 ) -> None:
     monkeypatch.setattr(retry, "PATIENCE_S", 0.0)
     spoiling.spoils = [Spoil(fault="503", method="GET", part="/file", times=1000)]
-    with pytest.raises(ConnectionError, match="failing for 0 s, last with: .*spoilt; see whether .* AWS_ENDPOINT_URL"):
+    with pytest.raises(
+        ConnectionError, match="failing for 0 s, last with: .*spoilt; check the server at AWS_ENDPOINT_URL"
+    ):
         files.read(folder.child("file"))
     assert len(spoiling.spoilt) == 2, "tried once again, however little time there is"
 

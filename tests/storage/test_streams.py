@@ -87,7 +87,7 @@ def test_a_file_that_is_overwritten_while_it_is_read_is_refused(s3: Server, tmp_
     reading = streams.pieces(uri)
     next(reading)
     files.replace(uri, b"other" * _PIECE)
-    with pytest.raises(OSError, match="it was overwritten while it was read"):
+    with pytest.raises(OSError, match="it was overwritten while being read"):
         next(reading)
 
 

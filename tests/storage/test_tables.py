@@ -5,7 +5,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from storage import files, manifest, tables
+from storage import commits, files, tables
 from storage.manifest import Damaged
 from storage.uri import DatasetURI, Root
 
@@ -72,13 +72,13 @@ def test_split_is_read_in_the_order_of_the_manifest_without_strays(uri: DatasetU
     listed = [tables.write_part(uri, part, split="train", index=index) for index, part in enumerate(parts)]
     test = tables.write_part(uri, images(seed=9), split="test", index=0)
     tables.write_part(uri, images(seed=7), split="train", index=1)
-    manifest.commit(uri, kind="raw", parents={}, parameters={}, listed=[*listed, test])
+    commits.commit(uri, kind="raw", parents={}, parameters={}, listed=[*listed, test])
     assert tables.read_split(uri, "train").equals(pa.concat_tables(parts))
 
 
 def test_unknown_split_is_refused_by_name(uri: DatasetURI) -> None:
     listed = [tables.write_part(uri, images(), split="train", index=0)]
-    manifest.commit(uri, kind="raw", parents={}, parameters={}, listed=listed)
+    commits.commit(uri, kind="raw", parents={}, parameters={}, listed=listed)
     with pytest.raises(ValueError, match="no rows in split 'validation'"):
         tables.read_split(uri, "validation")
 

@@ -140,15 +140,13 @@ class TestAllowedRoots:
         "place", ["{}/database", "{}", "/", "s3://bucket/prefixed", "s3://bucket", "s3://bucket2/prefix", "./data"]
     )
     def test_anything_else_is_refused_with_the_option_the_value_and_the_roots(self, tmp_path: Path, place: str) -> None:
-        with pytest.raises(
-            ValueError, match="^--data: .* lies in none of PIPELINE_ALLOWED_ROOTS: .*/data, s3://bucket"
-        ):
+        with pytest.raises(ValueError, match="^--data: .* is outside PIPELINE_ALLOWED_ROOTS: .*/data, s3://bucket"):
             parse_root(place.format(tmp_path), option="--data")
 
     def test_a_link_out_of_one_is_no_way_round(self, tmp_path: Path) -> None:
         (tmp_path / "secrets").mkdir()
         (tmp_path / "data" / "link").symlink_to(tmp_path / "secrets")
-        with pytest.raises(ValueError, match="lies in none of"):
+        with pytest.raises(ValueError, match="is outside"):
             check_allowed(URI(f"{tmp_path}/data/link/x"))
 
     def test_one_may_be_a_link_itself(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

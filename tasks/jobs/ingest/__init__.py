@@ -1,4 +1,4 @@
-"""Job: from downloaded files, or a person's own images or Parquet, to a raw dataset of images of one size.
+"""Job: make a raw dataset, of images of one size, from downloaded files or from the user's own images or Parquet files.
 
-Whatever the source is, it becomes pieces of work (`pieces.Source`), the pieces become parts, and `job` commits them.
+Each kind of source divides itself into pieces of work (`pieces.Source`); `job` turns them into parts and commits these.
 """

@@ -1,4 +1,4 @@
-"""Downloaded data sets: their own code reads the files; a piece of work is a shard, for most data sets all files."""
+"""Source of downloaded data sets: their own code reads the files; a piece of work is a shard (most have one)."""
 
 import contextlib
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from storage import files, manifest, streams, tables
 from storage.manifest import File
 from storage.uri import URI, DatasetURI
-from tasks.jobs import driver, parts
+from tasks.jobs import dataset_parts, events
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.spec import IngestSpec
@@ -22,7 +22,7 @@ from tasks.learning.datasets import DataSet, Split
 
 
 def to_survey(spec: IngestSpec) -> list[Piece]:
-    """List the shards where there are several: only then do rows have to be counted first."""
+    """List the shards if there are several: only then must rows be counted first."""
     shards = _shards(_data_set(spec))
     return [{"shard": shard} for shard in shards] if len(shards) > 1 else []
 
@@ -34,7 +34,7 @@ def survey(piece: Piece, spec: IngestSpec) -> Piece:
 
 
 def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
-    """Give each shard, for each split, the id of its first row and the number of its first part."""
+    """Assign to each shard, for each split, the id of its first row and the number of its first part."""
     data_set = _data_set(spec)
     shards = _shards(data_set)
     counted = [found["rows"] for found in surveyed] or [{} for _ in shards]
@@ -49,11 +49,11 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
-    """Write the parts of one shard; where it is the only one its parts are compressed side by side."""
+    """Write the parts of one shard; if it is the only shard, compress its parts in parallel."""
     data_set, shard = _data_set(spec), piece["shard"]
     listed: list[File] = []
     labels: dict[str, Counter[int]] = {}
-    # Where there are several pieces, those who work on others take the cores, and the job tells how many are done.
+    # With several pieces, the cores are busy with the other pieces, and the job reports how many pieces are done.
     how: dict[str, Any] = {"on_part": _progress} if piece["is_alone"] else {"threads": 1}
     with _brought(spec, shard) as folder:
         for split in data_set.read(folder):
@@ -61,7 +61,10 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
             unknown = {"first": 0, "part": 0, "rows": rows if piece["is_alone"] else 0}
             begin = piece["begins"].get(split.name, unknown)
             if begin["rows"] != rows:
-                raise ValueError(f"{data_set.name} {split.name}: {begin['rows']} rows counted in {shard!r}, now {rows}")
+                raise ValueError(
+                    f"{data_set.name} {split.name}: shard {shard!r} had {begin['rows']} rows when counted, and "
+                    f"{rows} now; `read` must return the same rows every time"
+                )
             where = {"first": begin["first"], "part": begin["part"]}
             listed += write_split(data_set, spec.target, split, **where, **how)
             labels[split.name] = _count(split.labels, len(classes))
@@ -69,13 +72,13 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
 
 
 def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
-    """Nothing more; the files' manifest says where they came from."""
+    """Return the source and notice of the files from their manifest; write nothing more."""
     made = manifest.load(spec.source)
     return [], {"sources": made.statistics["sources"], "notice": _data_set(spec).notice}
 
 
 def parents(spec: IngestSpec) -> dict[str, URI]:
-    """The files."""
+    """Return the downloaded files, which are a committed result, as the only parent."""
     return {"files": spec.source}
 
 
@@ -91,22 +94,22 @@ def write_split(
 ) -> list[File]:
     """Write every row of `split` below `uri`, a part at a time.
 
-    Parts are compressed side by side, and written one by one in this thread, which a deadline can interrupt.
+    Parts are compressed in parallel, but written one by one in this thread, which a deadline can interrupt.
 
     Args:
-        data_set: What the rows must be like.
-        uri: The raw dataset.
-        split: The rows.
+        data_set: Gives the classes, and the shape that images must have.
+        uri: Raw dataset to write to.
+        split: Rows to write.
         first: Id of the first row.
         part: Number of the first part.
-        threads: How many parts are compressed at a time; none: one for each core.
-        on_part: Called after each part with how many of how many are written.
+        threads: Number of parts to compress at a time; None: one per core.
+        on_part: Called after each part with the number of written parts and of all parts.
 
     Returns:
         The entries of the parts for the manifest, in order.
 
     Raises:
-        ValueError: These are no rows of `data_set`; names what was expected and what was found.
+        ValueError: The rows do not fit `data_set`; names what was expected and what was found.
     """
     _check(data_set, split)
     files.check_space(uri, needed=math.prod(split.images.shape))
@@ -119,7 +122,7 @@ def write_split(
         return tables.encode(images.to_table(ids, split.images[here], split.labels[here], classes=data_set.classes))
 
     listed = []
-    contents = parts.in_threads(encoded, bounds, threads=threads or os.cpu_count() or 1)
+    contents = dataset_parts.in_threads(encoded, bounds, threads=threads or os.cpu_count() or 1)
     for index, ((start, stop), content) in enumerate(zip(bounds, contents, strict=True)):
         listed.append(tables.write_encoded(uri, content, rows=stop - start, split=split.name, index=part + index))
         on_part(len(listed), len(bounds))
@@ -143,23 +146,23 @@ def _data_set(spec: IngestSpec) -> DataSet:
 
 
 def _shards(data_set: DataSet) -> list[str]:
-    """In the order in which the data set names them."""
+    """List the shards in the order in which the data set names them."""
     return list(dict.fromkeys(file.shard for file in data_set.files)) or [""]
 
 
 def _progress(done: int, total: int) -> None:
-    driver.progress("parts of a split written", done, total, fraction=done / total / 2)
+    events.progress("parts of a split written", done, total, fraction=done / total / 2)
 
 
 def _count(labels: np.ndarray, num_classes: int) -> Counter[int]:
-    """How many rows each class has."""
+    """Count the rows of each class."""
     known = labels[(labels >= 0) & (labels < num_classes)]
     return Counter(dict(enumerate(np.bincount(known.astype(np.int64), minlength=num_classes).tolist())))
 
 
 @contextlib.contextmanager
 def _brought(spec: IngestSpec, shard: str) -> Iterator[Path]:
-    """A local folder with the files of one shard under their own names, each checked against its SHA-256."""
+    """Yield a local folder with the files of one shard under their own names, each verified by its SHA-256."""
     listed = {file.path: file for file in manifest.load(spec.source).files}
     with streams.workspace(URI(spec.scratch)) as folder:
         for file in _data_set(spec).files:

@@ -1,37 +1,50 @@
-"""A person's own images that are a file each: a piece of work is a part."""
+"""Source of the user's own image files: a piece of work is a part of the dataset."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from storage import tables
-from tasks.jobs.ingest import own_files
+from tasks.jobs.ingest import content_split, own_files
 from tasks.jobs.ingest.own_files import finish, parents
 from tasks.jobs.ingest.pieces import Piece, Work
-from tasks.jobs.spec import IngestSpec, SourceEntry
+from tasks.jobs.spec import NEW, IngestSpec, SourceEntry
 from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
 
 __all__ = ["finish", "make", "parents", "plan", "survey", "to_survey"]
 
 _READERS = 8
-"""Files that one piece reads at a time."""
+"""Files that one piece reads in parallel."""
+_FRACTION = "test_fraction"
+"""Name of the parameter that is set if splits depend on the files' content."""
 
 
 def to_survey(spec: IngestSpec) -> list[Piece]:
-    """Nothing: each file is a row."""
-    return []
+    """List the files of unknown content if content decides the split; else nothing, since each file is a row."""
+    if _FRACTION not in spec.parameters:
+        return []
+    unknown = [file.model_dump() for file in content_split.undigested(own_files.listed(spec))]
+    bounds = images.part_bounds(len(unknown), images.num_parts(len(unknown), own_files.shape_of(spec)))
+    return [{"files": unknown[start:stop]} for start, stop in bounds]
 
 
 def survey(piece: Piece, spec: IngestSpec) -> Piece:
-    """Never called."""
-    raise AssertionError(piece)
+    """Read some files and return their SHA-256."""
+    listed = [SourceEntry(**entry) for entry in piece["files"]]
+    with ThreadPoolExecutor(_READERS) as pool:
+        digests = list(pool.map(lambda file: own_files.read(spec, file)[1], listed))
+    return {"sha256": {file.path: digest for file, digest in zip(listed, digests, strict=True)}}
 
 
 def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
-    """Divide the files into parts: a part's number in its split, the id of its first row, and its files."""
+    """Divide the files into parts: each has its number in its split, the id of its first row, and its files."""
     listed, shape, pieces = own_files.listed(spec), own_files.shape_of(spec), []
-    for split in ("train", "test"):
+    if _FRACTION in spec.parameters:
+        sha256 = {path: digest for found in surveyed for path, digest in found["sha256"].items()}
+        fraction = spec.parameters[_FRACTION]
+        listed = content_split.with_splits(listed, fraction=fraction, classes=spec.classes, sha256=sha256)
+    for split in ("train", "test", NEW):
         here = [file.model_dump() for file in listed if file.split == split]
         bounds = images.part_bounds(len(here), images.num_parts(len(here), shape))
         for index, (start, stop) in enumerate(bounds):
@@ -52,13 +65,14 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
         about | {"split": piece["split"], "first_id": piece["first"] + number, "rows": 1, "path": file.path}
         for number, (file, (_, about)) in enumerate(zip(listed, made, strict=True))
     ]
-    return own_files.written(piece["split"], [part], decoded, labels, sources)
+    problems = {source["path"]: source["problem"] for source in sources if source["problem"]}
+    return own_files.written(piece["split"], [part], decoded, labels, sources, problems)
 
 
 def _image(spec: IngestSpec, file: SourceEntry) -> tuple[Decoded | None, dict[str, Any]]:
     content, digest = own_files.read(spec, file)
-    about = {"size": file.size, "sha256": digest, "problem": ""}
+    about = {"size": file.size, "sha256": digest, "unreadable": 0, "problem": ""}
     try:
         return decode.decoded(content, *own_files.size_of(spec)), about
     except decode.Unreadable as error:
-        return None, about | {"problem": str(error)}
+        return None, about | {"unreadable": 1, "problem": str(error)}

@@ -1,4 +1,4 @@
-"""The job itself: survey where rows must be counted first, write the parts piece by piece, commit."""
+"""The ingest job: survey the source if rows must be counted first, write the parts piece by piece, commit."""
 
 import json
 import math
@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from storage import files, manifest, tables
+from storage import commits, files, tables
 from storage.manifest import File
-from tasks.jobs import driver
-from tasks.jobs.engine import Engine
+from tasks.jobs import events
+from tasks.jobs.backends.base import Engine
 from tasks.jobs.ingest import data_sets, image_files, parquet_files, pieces
 from tasks.jobs.ingest.pieces import Piece, Source
 from tasks.jobs.spec import IngestSpec
-from tasks.learning import images
+from tasks.learning import images, user_errors
 
 _SOURCES: dict[str, Source] = {"files": data_sets, "images": image_files, "parquet": parquet_files}
 
@@ -22,17 +22,17 @@ def run(spec: IngestSpec, engine: Engine) -> None:
     """Commit the raw dataset of `spec`: every image has its row, in the order of the source.
 
     Raises:
-        ValueError: A file is not what it should be, or not what was listed.
+        ValueError: A file has the wrong content, or has changed since it was listed.
     """
     started = time.monotonic()
     source = _SOURCES[spec.kind]
     listed = source.to_survey(spec)
-    surveyed = _each(engine, source.survey, listed, spec, what="files looked through", upto=0.3)
+    surveyed = _each(engine, source.survey, listed, spec, what="files scanned", upto=0.3)
     work = source.plan(spec, surveyed)
     files.check_space(spec.target, needed=sum(piece["rows"] for piece in work.pieces) * math.prod(work.shape) // 2)
     done = _each(engine, source.make, work.pieces, spec, classes=work.classes, what="pieces written", upto=1.0)
     beside, about = source.finish(spec, done)
-    manifest.commit(
+    commits.commit(
         spec.target,
         kind="raw",
         parents=source.parents(spec),
@@ -57,14 +57,16 @@ def _each(
     upto: float,
     **more: Any,
 ) -> list[Piece]:
-    """What `function` gives for each piece, in their order; JSON on the way, since Ray Data makes arrays of lists."""
+    """Return `function` of each piece, in order; pieces travel as JSON, since Ray Data turns lists into arrays."""
     items = [{"piece": json.dumps(piece)} for piece in given]
     done: list[Piece] = []
     for row in engine.each(_call, items, function=function, spec=spec.model_dump_json(), more=more) if items else ():
         done.append(json.loads(row["made"]))
-        driver.progress(what, len(done), len(given), fraction=upto * len(done) / len(given))
+        events.progress(what, len(done), len(given), fraction=upto * len(done) / len(given))
     return done
 
 
 def _call(row: dict[str, Any], *, function: Any, spec: str, more: dict[str, Any]) -> dict[str, Any]:
-    return {"made": json.dumps(function(json.loads(row["piece"]), IngestSpec.model_validate_json(spec), **more))}
+    with user_errors.named():
+        made = function(json.loads(row["piece"]), IngestSpec.model_validate_json(spec), **more)
+    return {"made": json.dumps(made)}

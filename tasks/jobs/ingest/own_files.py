@@ -1,20 +1,21 @@
-"""What images that are a file each and Parquet have in common: a person's own files, listed before the job began."""
+"""Common code for the user's own image files and Parquet files, which were listed before the job began."""
 
-import errno
 import hashlib
 import io
+import itertools
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage import files, manifest, streams
-from storage.manifest import File
+from storage import commits, files, s3, streams
+from storage.manifest import File, Manifest
 from storage.uri import URI, check_allowed
+from tasks.jobs import events
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece
 from tasks.jobs.spec import SOURCES, IngestSpec, SourceEntry
@@ -22,7 +23,9 @@ from tasks.learning import images
 from tasks.learning.decode import Decoded
 
 _SHOWN = 20
-"""How many unreadable files the manifest's statistics name; the table of sources names all."""
+"""Most unreadable images in the manifest's statistics; the table of sources names all files with such images."""
+_TOLD = 5
+"""Most unreadable images in a line of the terminal."""
 _SOURCES = pa.schema(
     {
         "split": pa.string(),
@@ -34,60 +37,66 @@ _SOURCES = pa.schema(
         "problem": pa.string(),
     }
 )
-"""Row `id` of a split came from the last file of that split whose first_id is not above it."""
+"""Table of sources: row `id` of a split came from the split's last file whose first_id is not above `id`."""
 
 
 def listed(spec: IngestSpec) -> list[SourceEntry]:
-    """Load the list of the files, sorted by split and path."""
+    """Load the list of files, sorted by split and path."""
     return [SourceEntry(**entry) for entry in json.loads(files.read(spec.listing))]
 
 
 def size_of(spec: IngestSpec) -> tuple[int, int]:
-    """Pixels a side, and channels."""
+    """Return the side of an image in pixels, and the number of channels."""
     return spec.parameters["image_size"], spec.parameters["channels"]
 
 
 def shape_of(spec: IngestSpec) -> tuple[int, int, int]:
-    """Height, width and channels."""
+    """Return height, width and channels of an image."""
     size, channels = size_of(spec)
     return size, size, channels
 
 
 def read(spec: IngestSpec, file: SourceEntry) -> tuple[bytes, str]:
-    """Read a listed file, and its SHA-256; raises `ValueError` when its bytes are not those that were listed."""
-    uri = spec.source.child(file.path)
-    check_allowed(uri)
-    kind, _, value = file.digest.partition(":")
-    content = files.read_version(uri, value) if kind == "etag" else files.read(uri)
-    digest = "" if content is None else hashlib.sha256(content).hexdigest()
-    if content is None or len(content) != file.size or (kind == "sha256" and value != digest):
-        raise ValueError(f"{uri} changed after it was listed; give the same command again")
-    return content, digest
+    """Read a listed file; return content and SHA-256, or raise `ValueError` if it has changed since it was listed."""
+    uri, etag = _place(spec, file)
+    content = files.read_version(uri, etag) if etag else files.read(uri)
+    digest = hashlib.sha256(content or b"")
+    _check_listed(file, uri, size=-1 if content is None else len(content), sha256=digest.hexdigest())
+    assert content is not None
+    return content, digest.hexdigest()
 
 
 def bring(spec: IngestSpec, file: SourceEntry, path: Path) -> str:
     """Copy a listed file of any size to the local `path`, and return its SHA-256.
 
     Raises:
-        ValueError: Its bytes are not those that were listed.
+        ValueError: The file has changed since it was listed.
     """
-    uri = spec.source.child(file.path)
-    check_allowed(uri)
-    kind, _, value = file.digest.partition(":")
+    uri, etag = _place(spec, file)
     digest, size = hashlib.sha256(), 0
     try:
         with path.open("wb") as copy:
-            for content in streams.pieces(uri, etag=value if kind == "etag" else None):
+            for content in streams.pieces(uri, etag=etag):
                 copy.write(content)
                 digest.update(content)
                 size += len(content)
-    except OSError as error:
-        if error.errno != errno.EIO:  # which says that it is another version
-            raise
+    except s3.Overwritten:
         size = -1
-    if size != file.size or (kind == "sha256" and value != digest.hexdigest()):
-        raise ValueError(f"{uri} changed after it was listed; give the same command again")
+    _check_listed(file, uri, size=size, sha256=digest.hexdigest())
     return digest.hexdigest()
+
+
+def _place(spec: IngestSpec, file: SourceEntry) -> tuple[URI, str | None]:
+    """Return the URI of a listed file, and on S3 the ETag of the listed version."""
+    uri = spec.source.child(file.path)
+    check_allowed(uri)
+    kind, _, value = file.digest.partition(":")
+    return uri, value if kind == "etag" else None
+
+
+def _check_listed(file: SourceEntry, uri: URI, *, size: int, sha256: str) -> None:
+    if size != file.size or (file.digest.startswith("sha256:") and file.digest != f"sha256:{sha256}"):
+        raise ValueError(f"{uri} changed after it was listed; run the same command again")
 
 
 def to_table(
@@ -97,7 +106,7 @@ def to_table(
     spec: IngestSpec,
     classes: Sequence[str],
 ) -> pa.Table:
-    """Make a table of images, numbered from `first`; one that could not be read has no pixels."""
+    """Return a table of images with ids from `first` on; an image that could not be read has no pixels."""
     columns = images.schema(shape_of(spec), classes)
     arrays = [
         pa.array(range(first, first + len(decoded)), pa.int64()),
@@ -113,8 +122,12 @@ def written(
     decoded: Sequence[Decoded | None],
     labels: Sequence[int | None],
     sources: Sequence[dict[str, Any]],
+    problems: Mapping[str, str],
 ) -> Piece:
-    """Say what came of a piece, and of the images in it as they came."""
+    """Describe a written piece: its parts, statistics of the original images, and the `problems` of unreadable ones.
+
+    The problem of an image that is not there at all is `pieces.MISSING`.
+    """
     there = [one for one in decoded if one is not None]
     return pieces.written(
         parts,
@@ -122,42 +135,75 @@ def written(
         widths=_range([one.width for one in there]),
         heights=_range([one.height for one in there]),
         modes=dict(Counter(one.mode for one in there)),
+        unlabelled=labels.count(None),
         sources=list(sources),
+        unreadable=[f"{name} ({problem})" for name, problem in itertools.islice(problems.items(), _SHOWN)],
+        missing=list(problems.values()).count(pieces.MISSING),
     )
 
 
 def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
-    """Write the table of all files, and say what was found; raises `ValueError` when no image can be read."""
+    """Write the table of sources and return it with the statistics; raise `ValueError` if no image can be read."""
     found = _found(done)
+    _tell_ranges(found["modes"])
     sources = [source for one in done for source in one["sources"]]
-    broken = [source["path"] for source in sources if source["problem"]]
+    named = list(itertools.islice((name for one in done for name in one["unreadable"]), _SHOWN))
+    broken = [source["path"] for source in sources if source["unreadable"]]
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(sources, schema=_SOURCES), sink, compression="zstd")
-    table = manifest.write_file(spec.target, f"{SOURCES}.parquet", sink.getvalue())
+    table = commits.write_file(spec.target, f"{SOURCES}.parquet", sink.getvalue())
     name = f"{len(sources):,} files, listed in {table.path}"
     about = {
         "sources": [{"name": name, "sha256": spec.digest, "url": spec.source}],
         "found": found,
-        "unreadable": {"count": len(broken), "files": broken[:_SHOWN]},
+        "left_out": [one.model_dump() for one in spec.left_out],
+        "unreadable": {
+            "count": sum(source["unreadable"] for source in sources),
+            "missing": sum(one["missing"] for one in done),
+            "files": broken[:_SHOWN],
+            "named": named,
+        },
+        "unlabelled": sum(one["unlabelled"] for one in done),
         "notice": None,
     }
     return [table], about
 
 
+def told_unreadable(raw: Manifest) -> str | None:
+    """Return text that names a raw dataset's first unreadable images and the reasons; None if all were read."""
+    found = raw.statistics.get("unreadable") or {}
+    if not found.get("named"):
+        return None
+    names, count = found["named"][:_TOLD], found["count"]
+    more = ", ..." if count > len(names) else ""
+    return f"{count:,} of {raw.rows:,} images could not be read: {', '.join(names)}{more}"
+
+
 def parents(spec: IngestSpec) -> dict[str, URI]:
-    """None: a person's own files are no result of ours."""
+    """Return no parents: the user's own files are no committed result."""
     return {}
 
 
 def _range(sides: list[int]) -> list[int]:
-    """The smallest and the largest, nothing of nothing."""
+    """Return the smallest and the largest side, or an empty list."""
     return [min(sides), max(sides)] if sides else []
 
 
 def _found(done: Sequence[Piece]) -> dict[str, Any]:
-    """Of the images as they came: smallest and largest width and height, and how many of each kind of pixels."""
+    """Summarize the original images: smallest and largest width and height, and the count of each pixel format."""
     modes: Counter[str] = sum((Counter(one["modes"]) for one in done), Counter())
     if not modes:
-        raise ValueError("none of the images can be read; check that they are image files of a supported format")
+        first = next((name for one in done for name in one["unreadable"]), "there are no images")
+        raise ValueError(f"no image could be read (first: {first}); use files of a supported format")
     sides = {name: _range([side for one in done for side in one[name]]) for name in ("widths", "heights")}
     return {"modes": dict(modes)} | sides
+
+
+def _tell_ranges(modes: Mapping[str, int]) -> None:
+    """Warn if 16-bit images were scaled from different ranges: their brightness cannot be compared."""
+    ranges = [f"{count:,} as {mode}" for mode, count in modes.items() if " bits)" in mode]
+    if len({mode.partition("(")[2] for mode in modes if " bits)" in mode}) > 1:
+        events.tell(
+            f"WARNING: 16-bit images were scaled from different ranges ({', '.join(ranges)}); save all of them with "
+            "8 bits if their brightness must be comparable"
+        )

@@ -1,4 +1,4 @@
-"""A person's own Parquet files of images: a piece of work is a file."""
+"""Source of the user's own Parquet files with images: a piece of work is a file."""
 
 import contextlib
 import dataclasses
@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from storage import streams, tables
 from storage.manifest import File
 from storage.uri import URI
-from tasks.jobs.ingest import own_files, parquet_images
+from tasks.jobs import events
+from tasks.jobs.ingest import class_names, own_files, parquet_images
 from tasks.jobs.ingest.own_files import finish, parents
 from tasks.jobs.ingest.parquet_images import Opened
 from tasks.jobs.ingest.pieces import Piece, Work
@@ -20,19 +21,21 @@ __all__ = ["finish", "make", "parents", "plan", "survey", "to_survey"]
 
 
 def to_survey(spec: IngestSpec) -> list[Piece]:
-    """List every file: how many rows it has and which labels, only it can tell."""
+    """List every file, since only the file itself tells its number of rows and its labels."""
     return [{"file": file.model_dump()} for file in own_files.listed(spec)]
 
 
 def survey(piece: Piece, spec: IngestSpec) -> Piece:
-    """Count the rows of one file, and list its labels."""
+    """Count the rows of one file and list its labels."""
     file = SourceEntry(**piece["file"])
     with _opened(spec, file) as (source, _):
-        return parquet_images.survey(source)
+        if spec.is_new:  # the classes are the model's, so the file's labels are not needed
+            return {"rows": source.num_rows}
+        return parquet_images.survey(source) | {"path": file.path, "split": file.split}
 
 
 def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
-    """Give each file the number of its first part and the id of its first row in its split."""
+    """Assign to each file the number of its first part and the id of its first row in its split."""
     first, part = Counter[str](), Counter[str]()
     shape, planned = own_files.shape_of(spec), []
     for file, found in zip(own_files.listed(spec), surveyed, strict=True):
@@ -41,38 +44,58 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
         planned.append({"file": file.model_dump(), "parts": parts, "rows": found["rows"], **begin})
         first[file.split] += found["rows"]
         part[file.split] += parts
-    return Work(shape=shape, classes=parquet_images.classes_of(surveyed), pieces=planned)
+    if spec.is_new:
+        return Work(shape=shape, classes=tuple(spec.classes), pieces=planned)
+    classes = class_names.of_files(surveyed)
+    for remark in class_names.remarks(surveyed, classes):
+        events.tell(f"WARNING: {remark}")
+    return Work(shape=shape, classes=classes, pieces=planned)
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
-    """Write the parts that one file becomes, of which one is in memory at a time."""
+    """Write the parts of one file, with one part in memory at a time."""
     file = SourceEntry(**piece["file"])
     size, channels = own_files.size_of(spec)
     parts: list[File] = []
     decoded: list[Decoded | None] = []
     labels: list[int | None] = []
+    problems: dict[str, str] = {}
     bounds = images.part_bounds(piece["rows"], piece["parts"]) if piece["parts"] else []
     with _opened(spec, file) as (source, digest):
         for (start, _), rows in zip(bounds, parquet_images.tables(source, bounds), strict=True):
-            some, its = parquet_images.rows(rows, size=size, channels=channels, classes=classes)
+            some, its, wrong = parquet_images.rows(rows, size=size, channels=channels, classes=classes)
+            if spec.is_new:
+                its = [None if label not in range(len(classes)) else label for label in its]
             table = own_files.to_table(piece["first"] + start, some, its, spec, classes)
             parts.append(tables.write_part(spec.target, table, split=file.split, index=piece["part"] + len(parts)))
             decoded += [one and dataclasses.replace(one, pixels=b"") for one in some]
             labels += its
-    broken = decoded.count(None)
+            problems |= {f"{file.path} row {start + row}": why for row, why in enumerate(wrong) if why}
     about = {"split": file.split, "first_id": piece["first"], "rows": piece["rows"], "path": file.path}
-    problem = f"{broken} of {piece['rows']} images are missing or cannot be read" if broken else ""
-    about |= {"size": file.size, "sha256": digest, "problem": problem}
-    return own_files.written(file.split, parts, decoded, labels, [about])
+    about |= {"size": file.size, "sha256": digest, "unreadable": len(problems)}
+    about |= {"problem": _problem(list(problems.values()), labels, are_expected=not spec.is_new)}
+    return own_files.written(file.split, parts, decoded, labels, [about], problems)
+
+
+def _problem(problems: Sequence[str], labels: Sequence[int | None], *, are_expected: bool) -> str:
+    """Return how many rows of one file cannot be used, and why; empty if all can."""
+    told = []
+    if problems:
+        (reason, _), *others = Counter(problems).most_common()
+        why = f"{reason}{', and other errors' if others else ''}"
+        told.append(f"{len(problems)} of {len(labels)} images could not be read: {why}")
+    if are_expected and (unlabelled := labels.count(None)):
+        told.append(f"{unlabelled} of {len(labels)} rows have no label")
+    return "; ".join(told)
 
 
 @contextlib.contextmanager
 def _opened(spec: IngestSpec, file: SourceEntry) -> Iterator[tuple[Opened, str]]:
-    """A local copy of one file, opened, and its SHA-256; a `ValueError` inside names the file."""
+    """Yield a local copy of one file, opened, and its SHA-256; add the file's name to a `ValueError` inside."""
     with streams.workspace(URI(spec.scratch)) as folder:
         path = folder / "copy.parquet"
         digest = own_files.bring(spec, file, path)
         try:
-            yield parquet_images.opened(path), digest
+            yield parquet_images.opened(path, must_be_labelled=not spec.is_new), digest
         except ValueError as error:
             raise ValueError(f"{spec.source.child(file.path)}: {error}") from None

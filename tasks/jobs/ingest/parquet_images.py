@@ -1,4 +1,4 @@
-"""Parquet that somebody else wrote: which columns are images and labels, which classes there are, and the rows."""
+"""Reader of Parquet files from any source: finds the columns of images and labels, the classes, and the rows."""
 
 import dataclasses
 import json
@@ -11,67 +11,84 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.jobs.ingest import class_names, pieces
 from tasks.learning import decode
 from tasks.learning.decode import Decoded
 
 _IMAGE_NAMES = ("image", "img")
 _LABEL_NAMES = ("label", "labels", "class", "target", "fine_label")
 _LABEL = b"pipeline.label"
-"""Key of the metadata that says what the column of labels was called."""
+"""Metadata key, added here, for the name of the column of labels."""
 _MOST_CLASSES = 10_000
 _BATCH_ROWS = 256
 _BUFFER_BYTES = 2**20
-"""Rows that are decoded, and bytes that are read, at a time: images may be large."""
+"""Rows to decode, and bytes to read, at a time, since images may be large."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """A Parquet file of images, of which nothing is read yet but its footer."""
+    """A Parquet file of images of which only the footer has been read."""
 
     file: pq.ParquetFile
     image: str
     """Name of the column of images."""
-    label: str
-    """Name of the column of labels."""
+    label: str | None
+    """Name of the column of labels; None in a file without labels, if that is allowed."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return int(self.file.metadata.num_rows)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns to read."""
+        return [self.image] if self.label is None else [self.image, self.label]
 
     @property
     def metadata(self) -> dict[bytes, bytes]:
-        """What the file says of itself, and which column has the labels."""
-        return {**(self.file.schema_arrow.metadata or {}), _LABEL: self.label.encode()}
+        """Metadata of the file, with the name of the column of labels."""
+        return {**(self.file.schema_arrow.metadata or {}), _LABEL: (self.label or "").encode()}
 
 
-def opened(source: Path | BinaryIO) -> Opened:
-    """Find the columns of images and labels, whatever they are called; raises `ValueError`."""
+def opened(source: Path | BinaryIO, *, must_be_labelled: bool = True) -> Opened:
+    """Open a file and find its columns of images and labels, whatever their names; raise `ValueError` if it cannot.
+
+    If labels are optional, only a column with a usual name counts as labels.
+    """
     try:
         file = pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     except pa.ArrowInvalid as error:
-        raise ValueError(f"this is no Parquet: {error}") from None
+        raise ValueError(f"not a Parquet file: {error}") from None
     schema = file.schema_arrow
     image = _column(schema, _IMAGE_NAMES, _holds_images, "of images: bytes, a struct with bytes, or fixed-size binary")
-    label = _column(schema, _LABEL_NAMES, _is_label, "of labels: whole numbers or text")
-    return Opened(file, image, label)
+    if must_be_labelled:
+        return Opened(file, image, _column(schema, _LABEL_NAMES, _is_label, "of labels: whole numbers or text"))
+    labels = [field.name for field in schema if field.name in _LABEL_NAMES and _is_label(field.type)]
+    return Opened(file, image, min(labels, key=_LABEL_NAMES.index, default=None))
 
 
 def tables(source: Opened, bounds: Iterable[tuple[int, int]]) -> Iterator[pa.Table]:
-    """Yield the columns `image` and `label` of each range of rows, which follow one another; a range is in memory.
+    """Yield columns `image` and `label` of each range in `bounds`, which must be consecutive; holds one at a time.
 
-    Raises `ValueError` for what is damaged.
+    Raises `ValueError` if the file is damaged.
     """
-    batches = source.file.iter_batches(_BATCH_ROWS, columns=[source.image, source.label], use_pandas_metadata=False)
+    batches = source.file.iter_batches(_BATCH_ROWS, columns=source.columns, use_pandas_metadata=False)
     held: list[pa.RecordBatch] = []
     for start, stop in bounds:
         try:
             while sum(len(batch) for batch in held) < stop - start:
                 held.append(next(batches))
-        except (pa.ArrowInvalid, OSError) as error:  # a page that is damaged
-            raise ValueError(f"this Parquet cannot be read: {error}") from None
+        except (pa.ArrowInvalid, OSError) as error:  # a damaged page
+            raise ValueError(f"this Parquet file cannot be read: {error}") from None
         table = pa.Table.from_batches(held)
         held = table.slice(stop - start).to_batches()
         yield _named(table.slice(0, stop - start), source)
 
 
 def _named(table: pa.Table, source: Opened) -> pa.Table:
-    stored, found = table[source.image], table[source.label]
+    stored = table[source.image]
+    found = pa.chunked_array([pa.nulls(len(table), pa.int64())]) if source.label is None else table[source.label]
     if pa.types.is_struct(stored.type):
         stored = pa.chunked_array([chunk.field("bytes") for chunk in stored.chunks], stored.type.field("bytes").type)
     if pa.types.is_dictionary(found.type):
@@ -102,75 +119,73 @@ def _is_label(kind: pa.DataType) -> bool:
 
 
 def _declared(metadata: Mapping[bytes, bytes]) -> list[str] | None:
-    """The names of the classes that the file itself declares, as Hugging Face's or this project's files do."""
+    """Return the class names that the file's metadata declare, as Hugging Face's and this project's files do."""
     try:
         if b"classes" in metadata:
-            return [str(name) for name in json.loads(metadata[b"classes"])]
-        features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        feature = features[metadata[_LABEL].decode()]
-        return list(feature["names"]) if feature.get("_type") == "ClassLabel" else None
+            names = json.loads(metadata[b"classes"])
+        else:
+            feature = json.loads(metadata[b"huggingface"])["info"]["features"][metadata[_LABEL].decode()]
+            names = feature["names"] if feature.get("_type") == "ClassLabel" else []
+        return [class_names.normal(str(name)) for name in names] or None
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
 def survey(source: Opened) -> dict[str, Any]:
-    """Count the rows of a file, and list its labels and the names that it declares for them."""
+    """Count a file's rows and its rows without a label; list its labels and the class names that it declares."""
+    assert source.label is not None
     try:
         found = source.file.read(columns=[source.label], use_pandas_metadata=False)[source.label]
-    except (pa.ArrowInvalid, OSError) as error:  # a page that is damaged
-        raise ValueError(f"this Parquet cannot be read: {error}") from None
+    except (pa.ArrowInvalid, OSError) as error:  # a damaged page
+        raise ValueError(f"this Parquet file cannot be read: {error}") from None
     if pa.types.is_dictionary(found.type):
         found = found.cast(found.type.value_type)
-    values = [value for value in found.unique().to_pylist() if value is not None]
-    declared = _declared(source.metadata) if all(isinstance(value, int) for value in values) else None
+    counts = {row["values"]: row["counts"] for row in found.value_counts().to_pylist()}
+    values = [value for value in counts if not class_names.is_missing(value)]
     if len(values) > _MOST_CLASSES:
-        raise ValueError(f"a file has {len(values):,} different labels: its column of labels is none of classes")
-    return {"rows": len(found), "labels": sorted(values), "names": declared}
-
-
-def classes_of(surveyed: Sequence[dict[str, Any]]) -> tuple[str, ...]:
-    """Name of each label: those that all files declare, else the different labels in their order."""
-    with_rows = [found for found in surveyed if found["rows"]]
-    if with_rows and with_rows[0]["names"] and all(found["names"] == with_rows[0]["names"] for found in with_rows):
-        return tuple(with_rows[0]["names"])
-    values = {value for found in with_rows for value in found["labels"]}
-    if len({type(value) for value in values}) > 1:
-        raise ValueError("some files have numbers as labels and others text; give all of them one kind")
-    if len(values) < 2:
-        raise ValueError(f"there must be two different labels or more, got {sorted(values)}")
-    return tuple(str(value) for value in sorted(values))
+        raise ValueError(f"a file has {len(values):,} different labels; choose a label column of classes")
+    declared = _declared(source.metadata) if all(isinstance(value, int) for value in values) else None
+    if declared and len(set(declared)) < len(declared):
+        twice = next(name for name in declared if declared.count(name) > 1)
+        raise ValueError(f"its metadata has two classes named {twice!r}; names must be unique")
+    unlabelled = sum(count for value, count in counts.items() if class_names.is_missing(value))
+    return {"rows": len(found), "unlabelled": unlabelled, "labels": sorted(values), "names": declared}
 
 
 def rows(
     table: pa.Table, *, size: int, channels: int, classes: Sequence[str]
-) -> tuple[list[Decoded | None], list[int | None]]:
-    """Images of one size, none where one is missing or cannot be read, and labels, none where they are missing."""
+) -> tuple[list[Decoded | None], list[int | None], list[str]]:
+    """Return images of one size (None if missing or unreadable), labels (None if missing), and problems.
+
+    Labels are numbers of `classes`, whatever numbers the file itself uses for them. The problem of a readable image is
+    empty.
+    """
     raw = pa.types.is_fixed_size_binary(table["image"].type)
     shape = _shape(table) if raw else None
     decoded: list[Decoded | None] = []
+    problems: list[str] = []
     for content in table["image"].to_pylist():
+        image, problem = None, ""
         try:
             if content is None:
-                decoded.append(None)
+                problem = pieces.MISSING
             elif shape is not None:
-                decoded.append(decode.scaled(np.frombuffer(content, np.uint8).reshape(shape), size, channels))
+                image = decode.scaled(np.frombuffer(content, np.uint8).reshape(shape), size, channels)
             else:
-                decoded.append(decode.decoded(content, size, channels))
-        except decode.Unreadable:
-            decoded.append(None)
-    labels = table["label"].to_pylist()
-    if _declared(table.schema.metadata) != list(classes):
-        number = {name: label for label, name in enumerate(classes)}
-        labels = [None if label is None else number[str(label)] for label in labels]
-    return decoded, labels
+                image = decode.decoded(content, size, channels)
+        except decode.Unreadable as error:
+            problem = str(error)
+        decoded.append(image)
+        problems.append(problem)
+    return decoded, class_names.numbers(table["label"].to_pylist(), _declared(table.schema.metadata), classes), problems
 
 
 def _shape(table: pa.Table) -> tuple[int, int, int]:
-    """Of raw images: what the file says, else a square of one or three channels."""
+    """Return the shape of raw images: as the file's metadata says, else square with one or three channels."""
     width = table["image"].type.byte_width
     try:
         height, across, channels = json.loads((table.schema.metadata or {})[b"shape"])
-        if height * across * channels == width:
+        if height * across * channels == width and 1 <= channels <= 4:
             return height, across, channels
     except (KeyError, ValueError, TypeError):
         pass
@@ -178,4 +193,4 @@ def _shape(table: pa.Table) -> tuple[int, int, int]:
         side = math.isqrt(width // channels)
         if side * side * channels == width:
             return side, side, channels
-    raise ValueError(f"raw images of {width} bytes are no squares of 1 or 3 channels; store them as PNG")
+    raise ValueError(f"raw images of {width} bytes are not square images of 1 or 3 channels; store them as PNG")

@@ -1,4 +1,4 @@
-"""Data sets by name: one module each, with a `DATA_SET` that says where its bytes come from and what they must be."""
+"""Data sets by name: one module each, with a `DATA_SET` that lists its files, their mirrors and their checksums."""
 
 import dataclasses
 import importlib
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from storage.uri import check_name
-from tasks.learning import code
+from tasks.learning import user_code
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,35 +19,35 @@ _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """One file to download, known by its checksums before anything is fetched."""
+    """One file to download, with checksums known in advance."""
 
     name: str
     """File name, appended to a mirror's address."""
     md5: str
-    """Checksum that torchvision checks."""
+    """MD5 checksum, verified by torchvision."""
     sha256: str
-    """Checksum that the fingerprint and the lineage rest on."""
+    """SHA-256 checksum, used in the fingerprint and the lineage."""
     content_sha256: str | None = None
-    """Checksum of what the archive holds, where that is one file."""
+    """SHA-256 checksum of the unpacked content, if the archive holds one file."""
     shard: str = ""
-    """Files of the same shard are read together, apart from all others, and wherever there is room for it."""
+    """Name of its shard: a shard's files are read together, apart from all other shards, on any machine with room."""
 
     @property
     def stored(self) -> str:
-        """Its name in storage: its own unless that has letters that no manifest lists."""
+        """Name in storage: `name`, unless that has characters that a manifest does not allow."""
         return self.name if _PLAIN.fullmatch(self.name) else f"file-{self.sha256[:12]}"
 
 
 class Rows(Protocol):
-    """Images of which some rows at a time are brought into memory: an array, a mapped file, or a class of one's own."""
+    """Images that are loaded into memory some rows at a time: an array, a mapped file, or a user-defined class."""
 
     @property
     def dtype(self) -> "np.dtype[Any]":
-        """Of each pixel."""
+        """Dtype of a pixel."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """(N, H, W, C)."""
+        """Shape (N, H, W, C)."""
 
     def __len__(self) -> int: ...
 
@@ -58,61 +58,61 @@ class Rows(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """One split as it came from the source, in the source's order."""
+    """One split with its rows in the order of the source."""
 
     name: str
     """`train` or `test`."""
     images: Rows
-    """uint8, (N, H, W, C); rows are asked for by slices."""
+    """uint8, (N, H, W, C); rows are read by slices."""
     labels: "np.ndarray"
     """int64, (N,)."""
 
 
 class Reader(Protocol):
-    """Reads downloaded files into splits."""
+    """Function that reads downloaded files into splits."""
 
     def __call__(self, folder: Path) -> Iterator[Split]:
-        """Yield each split once, of all files or, where files have shards, of those of one shard, which `folder` holds.
+        """Yield each split once, from all files or, if the files have shards, from those of one shard in `folder`.
 
-        Raises `ValueError` when the files do not hold what they should.
+        Raises `ValueError` if the files have unexpected content.
         """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """What is known about a data set before a byte of it is fetched."""
+    """Description of a data set, known before anything is downloaded."""
 
     name: str
-    """What folders and the championship are called."""
+    """Name of its folders and of its championship."""
     files: tuple[SourceFile, ...]
-    """What to download."""
+    """Files to download."""
     mirrors: tuple[str, ...]
-    """Addresses tried in this order, each ending in `/`."""
+    """Addresses, tried in this order, each ending in `/`."""
     classes: tuple[str, ...]
     """Name of each label, from 0."""
     image_shape: tuple[int, int, int]
     """Height, width, channels; uint8."""
     read: Reader
-    """From the downloaded files to splits."""
+    """Function that reads the downloaded files into splits."""
     notice: str | None = None
-    """What a person must be told wherever results on it are shown, if anything."""
+    """Note to show users beside every result on this data set, if any."""
 
 
 OWN = "own"
-"""In place of a data set's name in recipes for whatever `--data` gives."""
+"""Name that recipes give to the user's own data, passed by `--data`."""
 
 
 def known() -> list[str]:
-    """Names of the data sets there are, sorted."""
+    """Return the sorted names of all data sets of the project."""
     modules = (module.name for module in pkgutil.iter_modules(__path__))
     return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
 
 
 def check_known(name: str) -> None:
-    """Raise `ValueError` with the known names unless `name` is one of them, or of code of one's own."""
-    if code.is_reference(name):
-        if not isinstance(code.resolve(name), DataSet):
-            raise ValueError(f"data must be a DataSet, got {name!r}: {code.resolve(name)!r}")
+    """Raise `ValueError` listing the known names unless `name` is one of them or refers to the user's own code."""
+    if user_code.is_reference(name):
+        if not isinstance(user_code.resolve(name), DataSet):
+            raise ValueError(f"data must be a DataSet, got {name!r}: {user_code.resolve(name)!r}")
         return
     if name not in (*known(), OWN):
         raise ValueError(f"data must be one of {', '.join(known())}, got {name!r}")
@@ -120,17 +120,17 @@ def check_known(name: str) -> None:
 
 
 def name_of(data: str) -> str:
-    """The name of the data set that a recipe calls `data`."""
-    return load(data).name if code.is_reference(data) else data
+    """Return the data set's name for `data` of a recipe, which may be a reference to the user's own code."""
+    return load(data).name if user_code.is_reference(data) else data
 
 
 def load(name: str) -> DataSet:
-    """The data set called `name`; raises `ValueError` with the known names when there is none."""
+    """Load the data set called `name`; raises `ValueError` listing the known names if there is none."""
     check_known(name)
     if name == OWN:
-        raise ValueError("--data must be given: this recipe is for images of your own, a folder or Parquet")
-    if code.is_reference(name):
-        own: DataSet = code.resolve(name)
+        raise ValueError("--data is required: this recipe is for your own images, in folders or Parquet")
+    if user_code.is_reference(name):
+        own: DataSet = user_code.resolve(name)
         return own
     module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
     data_set: DataSet = module.DATA_SET

@@ -1,6 +1,6 @@
 """CIFAR-10 (Krizhevsky): 50,000 training and 10,000 test pictures of ten kinds of things, 32 x 32, in colour.
 
-Taken from the binary archive: the one for Python holds pickles, and nothing that was downloaded is unpickled.
+It is read from the binary archive: the archive for Python contains pickles, and downloads are never unpickled.
 """
 
 import functools
@@ -21,9 +21,9 @@ _TEST = ("test_batch.bin",)
 
 
 def read_binary(folder: Path, *, file: SourceFile) -> Iterator[Split]:
-    """Read both splits from the archive `file` in `folder`, unpacked there; images are mapped, not in memory.
+    """Unpack the archive `file` in `folder` and read both splits; images are memory-mapped.
 
-    Raises `ValueError` naming the file that is missing or cut off.
+    Raises `ValueError` naming the file that is missing or truncated.
     """
     unpack(file, folder)
     for name, parts in (("train", _TRAIN), ("test", _TEST)):
@@ -33,7 +33,7 @@ def read_binary(folder: Path, *, file: SourceFile) -> Iterator[Split]:
 
 
 class Pixels:
-    """The images of mapped files of records, one after the other; what is asked for is brought into memory as HWC."""
+    """Images of several memory-mapped record files in sequence; a slice is loaded into memory as HWC."""
 
     dtype = np.dtype(np.uint8)
 
@@ -60,20 +60,20 @@ class Pixels:
 
 
 def _records(path: Path) -> np.ndarray:
-    """Map one row for each image: the label, then red, green and blue, each row by row."""
+    """Memory-map one row per image: the label, then the red, green and blue planes, each row by row."""
     size = 1 + math.prod(_SHAPE)
     try:
         found = path.stat().st_size
     except FileNotFoundError:
         raise ValueError(f"{path.name} is not in the archive") from None
     if found % size:
-        raise ValueError(f"{path.name} is cut off: {found} bytes are no whole number of images of {size} bytes")
-    if not found:  # nothing can be mapped
+        raise ValueError(f"{path.name} is truncated: {found} bytes is not a multiple of the image size, {size} bytes")
+    if not found:  # an empty file cannot be mapped
         return np.empty((0, size), np.uint8)
     return np.memmap(path, np.uint8, "r", shape=(found // size, size))
 
 
-# Sums and mirror are those that the data set's own page gives; the SHA-256 sum is of the same file.
+# MD5 sum and mirror are from the data set's own page; the SHA-256 sum is of the same file.
 _FILE = SourceFile(
     name="cifar-10-binary.tar.gz",
     md5="c32a1d4ab5d03f1284b67883e8d87530",

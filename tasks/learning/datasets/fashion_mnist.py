@@ -1,4 +1,4 @@
-"""Fashion-MNIST (Xiao, Rasul, Vollgraf): 60,000 training and 10,000 test pictures of clothes, in MNIST's files."""
+"""Fashion-MNIST (Xiao, Rasul, Vollgraf): 60,000 training and 10,000 test pictures of clothes, in MNIST's format."""
 
 import functools
 

@@ -13,14 +13,14 @@ from tasks.learning.sources import unpack
 
 CLASSES = tuple("0123456789")
 _UNSIGNED_BYTES = 0x0800
-"""How an IDX file of them begins, the number of dimensions added."""
+"""Magic number of an IDX file of unsigned bytes, before the number of dimensions is added."""
 
 
 def read_idx(folder: Path, *, files: Sequence[SourceFile]) -> Iterator[Split]:
-    """Read both splits from the four IDX `files` in `folder`, unpacked there; images are mapped, not in memory.
+    """Unpack the four IDX `files` in `folder` and read both splits; images are memory-mapped.
 
-    Raises `WrongChecksum` when what was unpacked is not what it should be, and `ValueError` naming the file that is cut
-    off, or both when images and labels do not match in number.
+    Raises `WrongChecksum` if unpacked bytes differ from the expected ones, and `ValueError` naming the file that is
+    truncated, or both files if the numbers of images and labels differ.
     """
     known = {file.name: file for file in files}
     for name, prefix in (("train", "train"), ("test", "t10k")):
@@ -34,18 +34,20 @@ def read_idx(folder: Path, *, files: Sequence[SourceFile]) -> Iterator[Split]:
 
 
 def _mapped(path: Path, *, dimensions: int) -> np.ndarray:
-    """Map an IDX file of unsigned bytes: after a header of big-endian numbers, the bytes and nothing else."""
+    """Memory-map an IDX file of unsigned bytes: a header of big-endian numbers, then exactly the bytes."""
     with path.open("rb") as file:
         header = file.read(4 + 4 * dimensions)
-    size, wrong = path.stat().st_size, f"{path.name} is not a whole IDX file"
+    size, wrong = path.stat().st_size, f"{path.name} is not a complete IDX file"
     if len(header) < 4 + 4 * dimensions:
-        raise ValueError(f"{wrong}: its header is cut off")
+        raise ValueError(f"{wrong}: its header is truncated")
     kind, *shape = struct.unpack(f">{1 + dimensions}I", header)
     if kind != _UNSIGNED_BYTES + dimensions:
         raise ValueError(f"{wrong}: it must begin with {_UNSIGNED_BYTES + dimensions:#06x}, got {kind:#06x}")
     if size != len(header) + math.prod(shape):
-        raise ValueError(f"{wrong}: {shape} of its header make {len(header) + math.prod(shape)} bytes, got {size}")
-    if not math.prod(shape):  # nothing can be mapped
+        raise ValueError(
+            f"{wrong}: the shape {shape} in its header requires {len(header) + math.prod(shape)} bytes, got {size}"
+        )
+    if not math.prod(shape):  # an empty array cannot be mapped
         return np.empty(shape, np.uint8)
     return np.memmap(path, np.uint8, "r", offset=len(header), shape=tuple(shape))
 

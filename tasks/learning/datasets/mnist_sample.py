@@ -1,4 +1,4 @@
-"""A sample of MNIST that comes with the project: the first 6,000 training and 1,000 test digits, in the same files."""
+"""Sample of MNIST that comes with the project: the first 6,000 training and 1,000 test digits, in the same format."""
 
 import functools
 from pathlib import Path
@@ -42,5 +42,5 @@ DATA_SET = DataSet(
     classes=CLASSES,
     image_shape=(28, 28, 1),
     read=functools.partial(read_idx, files=_FILES),
-    notice="the sample of 7,000 MNIST digits that comes with the project, not the full data set",
+    notice="the bundled sample of 7,000 MNIST digits, not the full data set",
 )

@@ -1,7 +1,7 @@
-"""Models by name: our own, one module each, torchvision's classifiers, and a person's own; all take BCHW floats.
+"""Models by name: the project's (one module each), torchvision's classifiers, and the user's own; all take BCHW floats.
 
-A module has `build(*, image_shape, num_classes) -> nn.Module`; a factory of a person's own is such a function. A name
-of torchvision's is written with `-` for `_`.
+A module has `build(*, image_shape, num_classes) -> nn.Module`; a factory of the user's own has the same signature.
+Names from torchvision are written with `-` for `_`.
 """
 
 import importlib
@@ -10,37 +10,37 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from storage.uri import is_name
-from tasks.learning import code
+from tasks.learning import user_code
 
 if TYPE_CHECKING:
     from torch import nn
 
 _WITHOUT_AUXILIARY = ("googlenet", "inception-v3")
-"""These give more than logits in training unless they are told not to."""
+"""Models that return auxiliary logits in training unless that is switched off."""
 
 
 def known() -> list[str]:
-    """Names of our own models, sorted."""
+    """Return the sorted names of the project's models."""
     return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
 
 
 def check_known(name: str) -> None:
-    """Raise `ValueError` with the known names unless `name` is one of ours, of torchvision's or of a person's own."""
-    if code.is_reference(name):
-        if not callable(code.resolve(name)):
+    """Raise `ValueError` unless `name` is a model of the project or of torchvision, or refers to the user's code."""
+    if user_code.is_reference(name):
+        if not callable(user_code.resolve(name)):
             raise ValueError(f"model must be a function that returns a torch.nn.Module, got {name!r}")
         return
     if name not in known() and not (is_name(name) and name in _torchvision()):
         raise ValueError(
-            f"model must be one of {', '.join(known())}, or a classifier of torchvision's such as resnet34 or"
-            f" efficientnet-v2-s, got {name!r}"
+            f"model must be one of {', '.join(known())}, or the name of a torchvision classifier such as resnet34 or "
+            f"efficientnet-v2-s, got {name!r}"
         )
 
 
 def build(name: str, *, image_shape: Sequence[int], num_classes: int) -> "nn.Module":
-    """A freshly initialised model from images (BCHW, float; `image_shape` is HWC) to logits (B, `num_classes`)."""
+    """Build a newly initialised model from images (BCHW, float; `image_shape` is HWC) to logits (B, `num_classes`)."""
     check_known(name)
-    if code.is_reference(name):
+    if user_code.is_reference(name):
         return _own(name, image_shape=image_shape, num_classes=num_classes)
     if name in known():
         module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
@@ -59,14 +59,14 @@ def build(name: str, *, image_shape: Sequence[int], num_classes: int) -> "nn.Mod
 def _own(name: str, **given: Any) -> "nn.Module":
     from torch import nn
 
-    model = code.resolve(name)(**given)
+    model = user_code.resolve(name)(**given)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model {name} must return a torch.nn.Module, got {type(model).__name__}")
     return model
 
 
 def with_channels(model: "nn.Module", channels: int) -> "nn.Module":
-    """`model` with a first convolution that takes `channels`; where it did not, with weights drawn anew."""
+    """Make the first convolution of `model` take `channels`; if it did not, replace it with random weights."""
     from torch import nn
 
     name, first = next((name, module) for name, module in model.named_modules() if isinstance(module, nn.Conv2d))
@@ -88,7 +88,7 @@ def with_channels(model: "nn.Module", channels: int) -> "nn.Module":
 
 
 def _torchvision() -> list[str]:
-    """Names of torchvision's classifiers; importing it takes seconds, which only who asks for one of them waits."""
+    """List torchvision's classifiers; imports torchvision, which takes seconds, only here."""
     from torchvision import models
 
     return [name.replace("_", "-") for name in models.list_models(module=models)]

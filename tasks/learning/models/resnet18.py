@@ -9,5 +9,5 @@ from tasks.learning.models import with_channels
 
 
 def build(*, image_shape: Sequence[int], num_classes: int) -> nn.Module:
-    """ResNet-18 (He et al. 2015) with its 7x7 first layer taking any number of channels; weights at random."""
+    """Build ResNet-18 (He et al. 2015) whose 7x7 first layer takes any number of channels; random weights."""
     return with_channels(resnet18(num_classes=num_classes), image_shape[2])

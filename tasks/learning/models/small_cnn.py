@@ -1,4 +1,4 @@
-"""Two convolutions and two linear layers: for trying things out, where accuracy is not the point."""
+"""Small CNN with two convolutions and two linear layers, for quick trials where accuracy does not matter."""
 
 from collections.abc import Sequence
 
@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 
 def build(*, image_shape: Sequence[int], num_classes: int) -> nn.Module:
-    """A network for images of any size; weights at random."""
+    """Build a small CNN for images of any size; random weights."""
     return SmallCNN(channels=image_shape[2], num_classes=num_classes)
 
 
 class SmallCNN(nn.Module):
-    """About 50,000 parameters, whatever the size of the images (BCHW)."""
+    """CNN with about 50,000 parameters, independent of the size of the images (BCHW)."""
 
     def __init__(self, *, channels: int, num_classes: int) -> None:
         super().__init__()

@@ -11,14 +11,15 @@ _PATCH = 4
 
 
 def build(*, image_shape: Sequence[int], num_classes: int) -> nn.Module:
-    """12 layers, 8 heads, width 384 (the sizes of Ray Train's CIFAR-10 tutorial); weights at random.
+    """Build a ViT with 12 layers, 8 heads and width 384 (the sizes of Ray Train's CIFAR-10 tutorial); random weights.
 
-    Raises `ValueError` for images that are not square or whose side no whole number of patches fills.
+    Raises `ValueError` unless images are square with a side that is a multiple of the patch size.
     """
     height, width, channels = image_shape
     if height != width or height % _PATCH:
         raise ValueError(
-            f"model vit-patch4 takes square images whose side is a multiple of {_PATCH}, got {height} x {width}"
+            f"model vit-patch4 requires square images with a side that is a multiple of {_PATCH}, got {height} x "
+            f"{width}"
         )
     model = VisionTransformer(
         image_size=height,

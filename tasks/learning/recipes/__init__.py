@@ -1,6 +1,7 @@
-"""Recipes: everything that decides what a training run does, in one frozen, checked dataclass."""
+"""Recipes: all settings of a training run in one frozen, validated dataclass."""
 
 import dataclasses
+import difflib
 import importlib
 import math
 import pkgutil
@@ -11,111 +12,142 @@ from pathlib import Path
 from typing import Any, Literal
 
 from storage.uri import check_name
-from tasks.learning import code, datasets, models
+from tasks.learning import datasets, models, user_code
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """A complete, checked description of one training run; equal recipes give equal URIs.
+    """A complete, validated description of one training run; equal recipes give equal URIs.
 
     Raises `ValueError` naming the field, the value and what is allowed.
     """
 
     name: str
-    """What the run's folders are called: `[a-z0-9-]`, at most 64 characters."""
+    """Name of the run's folders: `[a-z0-9-]`, at most 64 characters."""
     data: str
-    """Name of the data set: a module of `tasks.learning.datasets`, `own` for what `--data` gives, `own(DATA_SET)`."""
+    """Name of the data set: a module of `tasks.learning.datasets`, `own` for `--data`, or `own(DATA_SET)`."""
     model: str
-    """Name of the model: a module of `tasks.learning.models`, a classifier of torchvision's, or `own(factory)`."""
+    """Name of the model: a module of `tasks.learning.models`, a torchvision classifier, or `own(factory)`."""
     epochs: int
     """Passes over the training rows."""
     batch_size: int = 128
-    """Rows per optimizer step over all workers together, however many there are."""
+    """Rows per optimizer step, summed over all workers."""
     accumulation: int = 1
-    """Pieces in which each worker computes its share of a batch, one after the other: more of them take less memory."""
+    """Pieces in which each worker computes its share of a batch, one after the other; more pieces take less memory."""
     learning_rate: float = 2e-3
     """Peak of the one-cycle schedule."""
     weight_decay: float = 1e-2
     """AdamW's decoupled weight decay."""
     warmup_fraction: float = 0.25
-    """Share of all steps in which the learning rate rises to its peak."""
+    """Share of all steps during which the learning rate rises to its peak."""
     label_smoothing: float = 0.05
     """Share of each target spread evenly over all classes, in training only."""
     max_shift: int = 2
     """Augmentation: each image moves by up to this many pixels, in training only."""
     flip: Literal["none", "horizontal"] = "none"
-    """Augmentation: images mirrored left to right by chance, in training only."""
+    """Augmentation: each image is mirrored left to right with probability 1/2, in training only."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto is bf16 where the hardware has it."""
+    """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto selects bf16 if the hardware supports it."""
     image_size: int = 64
-    """Of a person's own images: to how many pixels a side they are made."""
+    """The user's own images: pixels per side after resizing."""
     channels: Literal[1, 3] = 3
-    """Of a person's own images: 1 makes all of them gray, 3 gives all of them colours."""
+    """The user's own images: 1 converts all of them to gray, 3 to RGB."""
+    test_fraction: float = 0.2
+    """The user's own images in class folders without splits: share that becomes test rows."""
     loader: Literal["auto", "resident", "streaming", "dataloader", "ray-data"] = "auto"
-    """How workers read rows: from memory, again each epoch, by DataLoader, or by Ray Data; auto: by size and nodes."""
+    """Source of rows: memory, storage in each epoch, DataLoader, or Ray Data; auto: by data size and nodes."""
     prefetch_batches: int = 1
     """Windows that loader=ray-data prefetches. Does not change the names of results."""
     initialize: Literal["random", "champion"] = "random"
-    """First weights: drawn anew, or those of the data set's champion."""
+    """Initial weights: random, or those of the data set's champion."""
     seed: int = 0
-    """Decides the split, the order of rows, the first weights and the augmentation."""
+    """Seed of the initial weights, the order of batches and the augmentation."""
+    split_seed: int = 0
+    """Seed of the choice of validation rows and of the order in which rows are stored."""
     validation_fraction: float = 0.1
-    """Share of the training rows, per class, kept aside to choose the best epoch."""
+    """Probability with which a training row becomes a validation row, used to choose the best epoch."""
     max_quarantined: float = 0.01
-    """Largest share of raw rows that may be left out as unusable before preprocessing gives up."""
+    """Largest share of raw rows that preprocessing may leave out as unusable; above it, preprocessing fails."""
     accuracy_floor: float = 0.9
-    """Gate: a model whose test accuracy is lower is never promoted."""
+    """Gate: a model with a lower test accuracy is never promoted."""
     margin: float = 0.0
-    """Gate: how far below the champion's test accuracy a challenger may lie and still be promoted."""
+    """Gate: how far below the test accuracy of the champion, and of the best one so far, a challenger may be."""
+    significance: float = 0.0
+    """Gate: largest p-value (exact McNemar test on the same test rows, two-sided) at which a challenger that is better
+    than the champion is promoted; 0: no test. Ignored if `margin` is above 0."""
 
     accelerator_type: str = ""
-    """Kind of GPU that every worker gets, as Ray calls it, such as A100; empty: any. Changes no name of a result."""
+    """GPU type of every worker, in Ray's terms, such as A100; empty: any. Does not change the names of results."""
     cpus_per_worker: float = 0.0
-    """CPUs, as Ray counts them, that every worker takes; 0: its share of a node. Changes no name of a result."""
+    """CPUs of every worker, in Ray's terms; 0: its share of a node. Does not change the names of results."""
     fallback: str | None = None
-    """Recipe that the command line goes on with when no mirror of `data` can be reached, if there is one."""
+    """Recipe that the command line uses instead if no mirror of `data` can be reached, if any."""
     origin: str | None = None
-    """Where a recipe outside the project comes from, `path.py:function`; set by `load`."""
+    """Origin of a recipe outside the project, `path.py:function`; set by `load`."""
 
     def __post_init__(self) -> None:
         for name, kind in typing.get_type_hints(Recipe).items():
             _check_type(name, getattr(self, name), kind)
-            if kind is float:  # 1 and 1.0 are equal, and so must be the URIs they give
+            if kind is float:  # 1 and 1.0 are equal, so they must give equal URIs
                 object.__setattr__(self, name, float(getattr(self, name)))
         check_name(self.name, field="name")
         datasets.check_known(self.data)
         models.check_known(self.model)
-        _check("epochs", self.epochs, at_least=1, at_most=100_000)
-        _check("batch_size", self.batch_size, at_least=1, at_most=2**24)
-        _check("accumulation", self.accumulation, at_least=1, at_most=self.batch_size)
-        for name in ("weight_decay", "max_shift", "seed", "margin", "label_smoothing", "cpus_per_worker"):
-            _check(name, getattr(self, name), at_least=0)
-        _check("seed", self.seed, at_most=2**63 - 1)
-        _check("prefetch_batches", self.prefetch_batches, at_least=0, at_most=1024)
-        _check("image_size", self.image_size, at_least=4, at_most=4096)
-        _check("learning_rate", self.learning_rate, above=0)
-        for name in ("validation_fraction", "warmup_fraction"):
-            _check(name, getattr(self, name), above=0, below=1)
-        _check("label_smoothing", self.label_smoothing, below=1)
-        for name in ("accuracy_floor", "max_quarantined", "margin"):
-            _check(name, getattr(self, name), at_least=0, at_most=1)
+        for name, bounds in _BOUNDS.items():
+            _check(name, getattr(self, name), **bounds)
+        _check("accumulation", self.accumulation, at_most=self.batch_size)
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as JSON-ready values; `Recipe(**recipe.to_dict())` is equal to it."""
+        """Convert to JSON-ready values; `Recipe(**recipe.to_dict())` equals the recipe."""
         return dataclasses.asdict(self)
 
 
+_FRACTION: dict[str, float] = {"above": 0, "below": 1}
+_SHARE: dict[str, float] = {"at_least": 0, "at_most": 1}
+_SEED: dict[str, float] = {"at_least": 0, "at_most": 2**63 - 1}
+_BOUNDS: dict[str, dict[str, float]] = {
+    "epochs": {"at_least": 1, "at_most": 100_000},
+    "batch_size": {"at_least": 1, "at_most": 2**24},
+    "accumulation": {"at_least": 1},
+    "learning_rate": {"above": 0},
+    "weight_decay": {"at_least": 0},
+    "warmup_fraction": _FRACTION,
+    "label_smoothing": {"at_least": 0, "below": 1},
+    "max_shift": {"at_least": 0},
+    "test_fraction": _FRACTION,
+    "image_size": {"at_least": 4, "at_most": 4096},
+    "prefetch_batches": {"at_least": 0, "at_most": 1024},
+    "seed": _SEED,
+    "split_seed": _SEED,
+    "validation_fraction": _FRACTION,
+    "max_quarantined": _SHARE,
+    "accuracy_floor": _SHARE,
+    "margin": _SHARE,
+    "significance": _SHARE,
+    "cpus_per_worker": {"at_least": 0},
+}
+_JSON_BOUNDS = {
+    "at_least": "minimum",
+    "at_most": "maximum",
+    "above": "exclusiveMinimum",
+    "below": "exclusiveMaximum",
+}
+_JSON_TYPES = {int: "integer", float: "number", str: "string"}
+_NOT_SETTINGS = ("name", "fallback", "origin")
+
+
 def known() -> list[str]:
-    """Names that `load` accepts, sorted."""
+    """Return the sorted names that `load` accepts."""
     return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
 
 
 def load(name: str) -> Recipe:
-    """The recipe called `name`: the result of `recipe()` in the module of that name.
+    """Load the recipe `name`: call `recipe()` of the module with that name.
 
-    `path.py:function` takes one from a file outside the project. Raises `ValueError` with the known names when there is
-    none.
+    `path.py:function` loads a recipe from a file outside the project. Raises `ValueError` listing the known names if
+    there is no such recipe, and, before executing anything, for code files outside the allowed roots.
     """
+    user_code.check_listed()
     if ".py:" in name:
         return _outside(name)
     if name not in known():
@@ -126,15 +158,15 @@ def load(name: str) -> Recipe:
 
 
 def own(thing: Any) -> str:
-    """The name by which a recipe takes a model's factory or a `DataSet` from its own file."""
-    return code.reference(thing)
+    """Return the name under which a recipe refers to a model factory or a `DataSet` in its own file."""
+    return user_code.reference(thing)
 
 
 def _outside(name: str) -> Recipe:
     place, _, function = name.rpartition(":")
     path = Path(place).expanduser().absolute()
     try:
-        make = getattr(code.load(path), function, None)
+        make = getattr(user_code.load(path), function, None)
     except ValueError as error:
         raise ValueError(f"--recipe: {error}") from None
     if not callable(make):
@@ -142,14 +174,16 @@ def _outside(name: str) -> Recipe:
     try:
         recipe = make()
     except Exception as error:
-        raise ValueError(f"--recipe: {path}:{function}() failed: {type(error).__name__}: {error}") from None
+        raise ValueError(
+            f"--recipe: {path}:{function}() failed: {type(error).__name__}: {error}{user_code.line_in(error)}"
+        ) from None
     if not isinstance(recipe, Recipe):
         raise ValueError(f"--recipe: {path}:{function}() must return a Recipe, got {type(recipe).__name__}")
     return dataclasses.replace(recipe, origin=f"{path}:{function}")
 
 
 def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Recipe:
-    """`recipe` with `field=value` settings applied, each converted to its field's type and checked.
+    """Apply `field=value` settings to `recipe`, each converted to its field's type and validated.
 
     Raises `ValueError` naming the field, the value and what is allowed.
     """
@@ -161,19 +195,35 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Rec
         settings = {field: value for field, _, value in pairs}
         for field, _, value in pairs:
             if settings[field] != value:
-                raise ValueError(f"--set: {field} must be given once, got {value!r} and {settings[field]!r}")
-    hints = typing.get_type_hints(Recipe)
-    choices = ", ".join(name for name in hints if name not in ("name", "fallback", "origin"))
+                raise ValueError(f"--set: {field} was given twice, as {value!r} and {settings[field]!r}; give it once")
+    hints = _kinds()
     changed = {}
     for field, value in settings.items():
-        if field not in choices.split(", "):
-            raise ValueError(f"--set: no recipe field is called {field!r}; the fields are {choices}")
+        if field not in hints:
+            (meant,) = difflib.get_close_matches(field, hints, n=1) or [""]
+            hint = f"did you mean {meant!r}? The" if meant else "the"
+            raise ValueError(f"--set: there is no recipe field {field!r}; {hint} fields are {', '.join(hints)}")
         changed[field] = _convert(field, value, hints[field]) if isinstance(value, str) else value
     return dataclasses.replace(recipe, **changed)
 
 
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of the settings that `override` takes as a mapping."""
+    fields: dict[str, dict[str, Any]] = {}
+    for name, kind in _kinds().items():
+        is_choice = typing.get_origin(kind) is Literal
+        fields[name] = {"enum": list(typing.get_args(kind))} if is_choice else {"type": _JSON_TYPES[kind]}
+        fields[name] |= {_JSON_BOUNDS[bound]: value for bound, value in _BOUNDS.get(name, {}).items()}
+    return {"type": "object", "properties": fields, "additionalProperties": False}
+
+
+def _kinds() -> dict[str, Any]:
+    """Return the type of every field that a setting may change."""
+    return {name: kind for name, kind in typing.get_type_hints(Recipe).items() if name not in _NOT_SETTINGS}
+
+
 def changes(recipe: Recipe) -> dict[str, Any]:
-    """The fields in which `recipe` differs from the one of its name: what `override` needs to make it again."""
+    """Return the fields in which `recipe` differs from its original, so that `override` can rebuild it."""
     usual = load(recipe.origin or recipe.name).to_dict()
     return {name: value for name, value in recipe.to_dict().items() if value != usual[name]}
 
@@ -209,7 +259,7 @@ def _check_type(field: str, value: Any, kind: Any) -> None:
 def _is_finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:  # a whole number that no float can hold
+    except OverflowError:  # an integer too large for a float
         return False
 
 

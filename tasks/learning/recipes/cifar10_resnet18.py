@@ -1,10 +1,10 @@
-"""ResNet-18 on CIFAR-10: the one to deploy."""
+"""ResNet-18 on CIFAR-10: the recommended recipe for this data set."""
 
 from tasks.learning.recipes import Recipe
 
 
 def recipe() -> Recipe:
-    """ResNet-18 with a stem for small images, crops and mirror images, one cycle of 30 epochs; made for a GPU."""
+    """Return the recipe: ResNet-18 with a stem for small images, shifts, mirroring, 30 epochs; meant for a GPU."""
     return Recipe(
         name="cifar10-resnet18",
         data="cifar10",

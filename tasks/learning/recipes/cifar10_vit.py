@@ -4,7 +4,7 @@ from tasks.learning.recipes import Recipe
 
 
 def recipe() -> Recipe:
-    """The tutorial's model, optimizer and batch, with a one-cycle schedule, crops and mirror images."""
+    """Return the recipe: the tutorial's model, optimizer and batch size, plus one-cycle schedule, shifts, mirroring."""
     return Recipe(
         name="cifar10-vit",
         data="cifar10",

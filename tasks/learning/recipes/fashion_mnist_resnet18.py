@@ -6,7 +6,7 @@ from tasks.learning.recipes import Recipe, mnist_resnet18
 
 
 def recipe() -> Recipe:
-    """As `mnist-resnet18`, for longer: clothes are harder to tell apart than digits."""
+    """Return `mnist-resnet18` with more epochs: clothes are harder to tell apart than digits."""
     return dataclasses.replace(
         mnist_resnet18.recipe(),
         name="fashion-mnist-resnet18",

@@ -1,10 +1,10 @@
-"""The default: ResNet-18 on MNIST, 99.3 % and more in three epochs on a CPU."""
+"""The default recipe: ResNet-18 on MNIST, 99.3 % test accuracy and more in three epochs on a CPU."""
 
 from tasks.learning.recipes import Recipe
 
 
 def recipe() -> Recipe:
-    """ResNet-18 with a one-channel first layer, AdamW, one cycle, shifts by up to two pixels."""
+    """Return the recipe: ResNet-18 with a one-channel first layer, AdamW, one cycle, shifts by up to two pixels."""
     return Recipe(
         name="mnist-resnet18",
         data="mnist",

@@ -1,4 +1,4 @@
-"""The default on the sample of MNIST that comes with the project: fewer rows, so more and smaller steps."""
+"""The default recipe on the sample of MNIST that comes with the project: fewer rows, so more and smaller steps."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ from tasks.learning.recipes import Recipe, mnist_resnet18
 
 
 def recipe() -> Recipe:
-    """As `mnist-resnet18`, with what a tenth of the rows asks for."""
+    """Return `mnist-resnet18`, adjusted to a tenth of the rows."""
     return dataclasses.replace(
         mnist_resnet18.recipe(),
         name="mnist-sample-resnet18",

@@ -4,9 +4,9 @@ import signal
 
 from storage import manifest
 from storage.uri import URI
-from tasks import plan
 from tasks.learning import datasets, recipes
 from tasks.learning.datasets import mnist_sample
+from tasks.planning import make_plan
 from tests import mirrors
 from tests.faults.case import Case, Failed
 from tests.faults.kinds.register import kind
@@ -72,7 +72,7 @@ def _await_ingest(case: Case, run: Run) -> None:
     case.wait(run)
     (made,) = case.paths("datasets/raw/*/" + manifest.NAME)
     recipe = recipes.load("mnist-sample-resnet18")
-    wanted = ingested(plan.make(storage=str(case.lab.folder / "wanted"), recipe=recipe, workers=0))
+    wanted = ingested(make_plan.make(storage=str(case.lab.folder / "wanted"), recipe=recipe, workers=0))
     found = manifest.verify(URI(str(made.parent)))
     if found.files != manifest.load(wanted).files:
         raise Failed("the downloaded rows are not those of the archives")

@@ -1,15 +1,22 @@
 """The flow itself. The same command again goes on."""
 
+import json
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from storage import files, manifest
 from tests.faults import deployed
 from tests.faults.case import Case, Failed
 from tests.faults.history import Event, checkpoint_of, step
 from tests.faults.kinds.going_on import kill_flow, went_on_from_epoch_2
 from tests.faults.kinds.register import kind
+
+_TOLD_S = 30.0
+"""Within which Prefect's server shows an event that it was handed."""
 
 
 @kind("flow killed in preprocess")
@@ -17,7 +24,7 @@ def _flow_killed_in_preprocess(case: Case) -> dict[str, Any]:
     return _flow_killed(case, "preprocess", after="raw", mid=_writes("/train/part-"))
 
 
-@kind("flow killed in train", quick=True)
+@kind("flow killed in train")
 def _flow_killed_in_train(case: Case) -> dict[str, Any]:
     return _flow_killed(case, "train", after="prepared", mid=checkpoint_of(1))
 
@@ -42,15 +49,37 @@ def _flow_killed_in_promote(case: Case) -> dict[str, Any]:
     return result
 
 
+@kind("flow killed between decision and event")
+def _flow_killed_before_event(case: Case) -> dict[str, Any]:
+    case.begin(after="evaluation")
+    case.run("announce")
+    (entry,) = case.paths("registry/*/*.json")
+    told = json.loads(entry.read_text())["event"]
+    if case.lab.events(told):
+        raise Failed("it was sent before the strike")
+    result = case.finish()
+    case.until(lambda: case.lab.events(told), "an event tells of the promotion", limit_s=_TOLD_S)
+    if case.lab.events(told) != 1:
+        raise Failed("several events tell of one promotion")
+    return result
+
+
 @kind("flow killed in report")
 def _flow_killed_in_report(case: Case) -> dict[str, Any]:
     return _flow_killed(case, "report", after="promotion")
 
 
+@kind("flow of a deployment killed")
+def _flow_of_deployment_killed(case: Case) -> dict[str, Any]:
+    case.begin(after="prepared")
+    deployed.kill_flow(case, with_runner=False)
+    return case.finish()
+
+
 @kind("flow and its runner killed")
 def _flow_and_runner_killed(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
-    deployed.kill_flow_and_runner(case)
+    deployed.kill_flow(case, with_runner=True)
     return case.finish()
 
 
@@ -108,6 +137,24 @@ def _holder_frozen(case: Case) -> dict[str, Any]:
     if case.goes_on(first)["uris"] != result["uris"]:
         raise Failed("the thawed holder came to another result")
     return result
+
+
+@kind("garbage collected while a flow is frozen in promote", quick=True)
+def _collected_while_frozen(case: Case) -> dict[str, Any]:
+    case.begin(after="evaluation")
+    run = case.start("promote", action="freeze")
+    case.reaches(run, lambda event: "struck" in event, "the flow froze")
+    before = _manifests(case)
+    command = [sys.executable, "-m", "storage", "gc", "--keep-days", "0", "--storage", case.root]
+    collected = subprocess.run(command, cwd=case.lab.checkout, capture_output=True, text=True)
+    case.strike(run.process.pid, signal.SIGCONT, what="the flow again")
+    if collected.returncode or before - _manifests(case):
+        raise Failed(f"what a live run uses was collected:\n{collected.stdout}{collected.stderr}")
+    return case.goes_on(run)
+
+
+def _manifests(case: Case) -> set[str]:
+    return {entry.path for entry in files.walk(case.root) if entry.path.endswith("/" + manifest.NAME)}
 
 
 def _deadline(case: Case, point: str, at: str, *, after: str, minutes: str) -> dict[str, Any]:

@@ -20,13 +20,13 @@ def _torn_snapshot(case: Case) -> dict[str, Any]:
     case.reaches(run, lambda event: "struck" in event, "training ended")
     kill_flow(case, run)
     for path in case.paths("runs/*/attempt-*/checkpoint_manager_snapshot.json"):
-        case.damage(partial(_truncate, path), what=path.name)
+        case.damage(partial(truncate, path), what=path.name)
     return went_on_from_epoch_2(case, case.finish())
 
 
 @kind("checkpoint truncated")
-def _checkpoint_truncated(case: Case) -> dict[str, Any]:
-    return _checkpoint_damaged(case, _truncate, file="training.pt")
+def _checkpointtruncated(case: Case) -> dict[str, Any]:
+    return _checkpoint_damaged(case, truncate, file="training.pt")
 
 
 @kind("checkpoint flipped")
@@ -45,8 +45,8 @@ def _dataset_flipped(case: Case) -> dict[str, Any]:
 
 
 @kind("dataset file truncated")
-def _dataset_truncated(case: Case) -> dict[str, Any]:
-    return _dataset_damaged(case, "t*/part-*", _truncate)
+def _datasettruncated(case: Case) -> dict[str, Any]:
+    return _dataset_damaged(case, "t*/part-*", truncate)
 
 
 @kind("dataset file deleted")
@@ -96,7 +96,7 @@ def _dataset_damaged(case: Case, files_: str, change: Callable[[Path], None]) ->
     return case.finish()
 
 
-def _truncate(path: Path) -> None:
+def truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 

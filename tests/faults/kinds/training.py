@@ -5,6 +5,7 @@ from typing import Any
 from storage import files
 from tests.faults.case import Case, Failed
 from tests.faults.history import step
+from tests.faults.kinds.going_on import went_on_from_epoch_2
 from tests.faults.kinds.register import kind
 from tests.faults.lab import WORKERS
 from tests.runs import Run
@@ -22,7 +23,7 @@ def _worker_killed_at_launch(case: Case) -> dict[str, Any]:
     return case.goes_on(run)
 
 
-@kind("worker killed in mid-epoch", quick=True)
+@kind("worker killed in mid-epoch")
 def _worker_killed(case: Case) -> dict[str, Any]:
     return case.goes_on(_struck_in_step(case, "kill"))
 
@@ -38,6 +39,14 @@ for _loader, _workers in (("resident", 1), ("resident", 3), ("streaming", 2), ("
     _worker_killed_with(_loader, _workers)
 for _workers in (1, 2, 3):
     _worker_killed_with("ray-data", _workers)
+
+
+@kind("worker killed: a model with dropout")
+def _worker_killed_with_dropout(case: Case) -> dict[str, Any]:
+    case.train_with("model=mobilenet-v3-small", workers=2)
+    case.begin(after="prepared")
+    run = case.start("write", "/epoch-0002/")  # epoch 1 is safe then
+    return went_on_from_epoch_2(case, case.goes_on(run))
 
 
 @kind("read task of a training killed")

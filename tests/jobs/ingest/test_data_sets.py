@@ -10,19 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import files, manifest, tables
+from storage import commits, files, manifest, tables
 from storage.uri import URI, DatasetURI, Root
-from tasks import plan
-from tasks.cluster import Cluster
+from tasks.cluster.in_process import InProcess
 from tasks.download import download
 from tasks.ingest import ingest
 from tasks.jobs.ingest.data_sets import write_split
 from tasks.jobs.spec import JobSpec
-from tasks.learning import code, datasets, recipes
+from tasks.learning import datasets, recipes, user_code
 from tasks.learning.datasets import DataSet, Split, cifar10
 from tasks.learning.sources import mirror_address
-from tasks.local import Local
-from tasks.plan import Plan
+from tasks.planning import make_plan, user_images
+from tasks.planning.plan import Plan
 from tests.jobs.ingest import pets
 from tests.learning.test_cifar10 import write_archive
 from tests.runs import CHECKOUT
@@ -34,13 +33,13 @@ LABELS = np.array([0, 1, 0, 1, 0, 1])
 @pytest.fixture
 def asked(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """The plan of a run on pets, whose files lie in `tmp_path / "mirror"`."""
-    monkeypatch.setenv(code.FILES, "")
+    monkeypatch.setenv(user_code.FILES, "")
     (tmp_path / "mirror").mkdir()
     pets.write_files(tmp_path / "mirror")
-    return plan.make(storage=root, recipe=recipes.load(f"{pets.__file__}:recipe"))
+    return make_plan.make(storage=root, recipe=recipes.load(f"{pets.__file__}:recipe"))
 
 
-class ByHand(Cluster):
+class ByHand:
     """A job in a process of its own, with a Ray of its own: this one may have Ray imported with other settings."""
 
     def run(self, stage: str, spec: JobSpec, *, target: URI, scratch: URI) -> None:
@@ -59,7 +58,7 @@ def ingested(asked: Plan, mirror: Path, cluster: Any) -> manifest.Manifest:
 
 
 def test_rows_of_several_shards_are_numbered_in_the_order_of_the_shards(asked: Plan, tmp_path: Path) -> None:
-    made = ingested(asked, tmp_path / "mirror", Local(wanted=False))
+    made = ingested(asked, tmp_path / "mirror", InProcess())
     for split in ("train", "test"):
         expected = np.concatenate([pets.rows(split, shard) for shard in pets.ROWS])
         found = tables.read_split(asked.raw, split)
@@ -67,7 +66,7 @@ def test_rows_of_several_shards_are_numbered_in_the_order_of_the_shards(asked: P
         assert found["label"].to_pylist() == expected[:, 0].tolist(), "a label of no class stays as it came"
         assert b"".join(found["image"].to_pylist()) == expected[:, 1:].tobytes()
     assert made.statistics["class_counts"] == {"train": {"cat": 44, "dog": 35}, "test": {"cat": 21, "dog": 17}}
-    assert made.parents == {"files": asked.files}
+    assert made.parent("files", of=asked.raw) == asked.files
     assert [source["sha256"] for source in made.statistics["sources"]] == [f.sha256 for f in pets.DATA_SET.files]
 
 
@@ -75,12 +74,12 @@ def test_rows_of_several_shards_are_numbered_in_the_order_of_the_shards(asked: P
 def test_shards_are_read_by_different_tasks_of_a_ray_job_to_the_same_bytes(
     asked: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = plan.make(storage=str(tmp_path / "here"), recipe=asked.recipe)
-    expected = ingested(here, tmp_path / "mirror", Local(wanted=False))
+    here = make_plan.make(storage=str(tmp_path / "here"), recipe=asked.recipe)
+    expected = ingested(here, tmp_path / "mirror", InProcess())
     (tmp_path / "readers").mkdir()
     monkeypatch.setenv(pets.READERS, str(tmp_path / "readers"))
-    monkeypatch.setattr(plan, "_LITTLE_BYTES", 0)
-    made = ingested(asked, tmp_path / "mirror", ByHand(wanted=False))
+    monkeypatch.setattr(user_images, "LITTLE_BYTES", 0)
+    made = ingested(asked, tmp_path / "mirror", ByHand())
     assert made.files == expected.files
     readers = [path.name.split(" ", 1) for path in (tmp_path / "readers").iterdir()]
     for shard in pets.ROWS:
@@ -116,13 +115,13 @@ def raw(folder: Path) -> DatasetURI:
 def test_parts_are_written_by_the_thread_that_a_deadline_interrupts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_file, threads = manifest.write_file, []
+    write_file, threads = commits.write_file, []
 
     def noted(*arguments: Any, **keywords: Any) -> manifest.File:
         threads.append(threading.current_thread())
         return write_file(*arguments, **keywords)
 
-    monkeypatch.setattr(manifest, "write_file", noted)
+    monkeypatch.setattr(commits, "write_file", noted)
     split = Split(name="train", images=np.zeros((9, 28, 28, 1), np.uint8), labels=np.arange(9))
     listed = write_split(datasets.load("mnist"), raw(tmp_path), split)
     assert [file.rows for file in listed] == [2, 2, 2, 3]

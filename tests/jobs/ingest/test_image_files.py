@@ -6,13 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage import files, tables
+from storage import files, manifest, tables
 from storage.manifest import File
-from storage.uri import Root
-from tasks import own
-from tasks.jobs.ingest import image_files, own_files, pieces
-from tasks.jobs.spec import IngestSpec
+from storage.uri import URI, DatasetURI, Root
+from tasks.jobs.backends.in_process import InProcess
+from tasks.jobs.ingest import image_files, job, own_files, pieces
+from tasks.jobs.preprocess import job as preprocess
+from tasks.jobs.spec import IngestSpec, PreprocessSpec
 from tasks.learning import images
+from tasks.planning import user_images
 from tests.pictures import encoded
 
 
@@ -25,7 +27,13 @@ def spec(root: Root) -> IngestSpec:
         files.replace(photos.child(f"train/Äpfel/bild {number}.png"), content)
     files.replace(photos.child("train/pear/1.gif"), encoded(9, 1, "GIF"))
     files.replace(photos.child("test/pear/2.gif"), encoded(9, 1, "GIF"))
-    found = own.find(photos)
+    files.replace(photos.child(".DS_Store"), b"of macOS")
+    return spec_of(root, photos)
+
+
+def spec_of(root: Root, photos: URI) -> IngestSpec:
+    """What the job is told to make of `photos`."""
+    found = user_images.find(photos)
     made = IngestSpec(
         storage=root,
         deadline_s=60,
@@ -34,6 +42,7 @@ def spec(root: Root) -> IngestSpec:
         kind="images",
         classes=list(found.classes),
         digest=found.digest,
+        left_out=list(found.left_out),
         parameters={"data": found.name, "image_size": 8, "channels": 3},
         raw=root.child("datasets/raw/my-photos-0123456789ab"),
     )
@@ -59,12 +68,74 @@ def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec:
     assert [source["first_id"] for source in sources] == list(range(6))
     _, about = own_files.finish(spec, done)
     assert sum(about["found"]["modes"].values()) == 6
+    why = "not an image in a supported format (PNG, JPEG, BMP, GIF, WEBP, TIFF, PPM)"
+    assert about["unreadable"] == {
+        "count": 1,
+        "missing": 0,
+        "files": ["train/Äpfel/bild 1.png"],
+        "named": [f"train/Äpfel/bild 1.png ({why})"],
+    }
+    assert about["left_out"] == [{"reason": "hidden: the name begins with a dot", "count": 1, "first": [".DS_Store"]}]
     assert pieces.class_counts(done, spec.classes)["train"] == {"pear": 1, "Äpfel": 5}
     pixels, _ = images.to_arrays(tables.read_part(spec.target, train[0]), (8, 8, 3))
     assert pixels.std() > 0 and pixels.dtype == np.uint8
 
 
+def test_more_unreadable_images_than_allowed_are_refused_by_name_and_reason(root: Root) -> None:
+    photos = root.child("my photos")
+    cut = encoded(3, 0, "JPEG")
+    contents = {"train/cat/a.jpg": cut[: len(cut) // 2], "train/cat/b.png": b"", "train/cat/c.png": encoded(0, 0)}
+    for path, content in (contents | {"train/dog/d.png": encoded(1, 1), "test/cat/e.png": encoded(2, 0)}).items():
+        files.replace(photos.child(path), content)
+    made = spec_of(root, photos)
+    job.run(made, InProcess())
+    told = own_files.told_unreadable(manifest.load(made.target))
+    assert told == "2 of 5 images could not be read: train/cat/a.jpg (truncated), train/cat/b.png (empty file)"
+    prepared = DatasetURI(root.child("datasets/prepared/my-photos-0123456789ab"))
+    parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.2}
+    asked = PreprocessSpec(storage=root, deadline_s=60, raw=made.raw, prepared=prepared, parameters=parameters)
+    with pytest.raises(ValueError) as caught:
+        preprocess.run(asked, InProcess())
+    assert str(caught.value).startswith(
+        "2 of 5 raw rows cannot be used (image could not be read: 2): train/cat/a.jpg (truncated), "
+        "train/cat/b.png (empty file); max_quarantined=0.2 allows fewer"
+    )
+
+
+def test_gray_of_16_bits_that_comes_out_with_several_ranges_is_told(
+    spec: IngestSpec, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about: dict[str, Any] = {"sources": [], "unreadable": [], "missing": 0, "unlabelled": 0}
+    about |= {"widths": [8], "heights": [8], "modes": {"I;16 (12 bits)": 9, "L": 5}}
+    done = [pieces.written([], {}, **about)]
+    own_files.finish(spec, done)
+    assert "WARNING" not in capsys.readouterr().out
+    own_files.finish(spec, [done[0] | {"modes": {"I;16 (12 bits)": 9, "I;16 (8 bits) (first of several frames)": 1}}])
+    assert "different ranges (9 as I;16 (12 bits), 1 as I;16 (8 bits)" in capsys.readouterr().out
+
+
 def test_a_file_that_changed_since_it_was_listed_is_refused_by_name(spec: IngestSpec) -> None:
     files.replace(spec.source.child("train/pear/1.gif"), b"longer than" + encoded(9, 1, "GIF"))
-    with pytest.raises(ValueError, match=r"train/pear/1\.gif changed after it was listed; give the same command again"):
+    with pytest.raises(ValueError, match=r"train/pear/1\.gif changed after it was listed; run the same command again"):
         made_of(spec)
+
+
+def test_an_image_that_lies_in_two_classes_is_named_by_its_files(spec: IngestSpec) -> None:
+    for place in ("train/Äpfel/as pear.png", "test/Äpfel/as pear.png"):
+        files.replace(spec.source.child(place), encoded(9, 1, "GIF"))
+    for number in range(8):
+        files.replace(spec.source.child(f"train/pear/{number + 20}.png"), encoded(20 + number, 1))
+    found = user_images.find(spec.source)
+    files.replace(spec.listing, json.dumps([file.model_dump() for file in found.files]).encode())
+    job.run(spec, InProcess())
+    prepared = DatasetURI(spec.source.parent.child("datasets/prepared/photos-0123456789ab"))
+    asked = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.2}
+    preprocess.run(
+        PreprocessSpec(storage=spec.storage, deadline_s=60, raw=spec.raw, prepared=prepared, parameters=asked),
+        InProcess(),
+    )
+    assert manifest.load(prepared).statistics["images_in_two_classes"] == {
+        "count": 1,
+        "rows": 4,
+        "named": ["test/pear/2.gif (pear), test/Äpfel/as pear.png (Äpfel)"],
+    }

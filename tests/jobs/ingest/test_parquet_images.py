@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.jobs.ingest import parquet_images
+from tasks.jobs.ingest import class_names, parquet_images, pieces
 from tests.pictures import encoded
 
 IMAGES = [encoded(number, number % 2) for number in range(4)]
@@ -24,7 +24,7 @@ def parquet(metadata: dict[str, str] | None = None, **columns: Any) -> bytes:
 
 
 def rows(content: bytes, classes: tuple[str, ...]) -> tuple[list[bytes | None], list[int | None]]:
-    decoded, labels = parquet_images.rows(load(content), size=8, channels=3, classes=classes)
+    decoded, labels, _ = parquet_images.rows(load(content), size=8, channels=3, classes=classes)
     return [None if one is None else one.pixels for one in decoded], labels
 
 
@@ -34,9 +34,10 @@ def load(content: bytes) -> pa.Table:
     return next(parquet_images.tables(source, [(0, source.file.metadata.num_rows)]))
 
 
-def survey(content: bytes) -> dict[str, Any]:
+def survey(content: bytes, split: str = "train") -> dict[str, Any]:
     """What is known of a file before its images are read."""
-    return parquet_images.survey(parquet_images.opened(io.BytesIO(content)))
+    about = {"path": f"{split}.parquet", "split": split}
+    return parquet_images.survey(parquet_images.opened(io.BytesIO(content))) | about
 
 
 def hugging_face(names: list[str]) -> dict[str, str]:
@@ -56,14 +57,14 @@ WRITTEN = {
 
 @pytest.mark.parametrize("kind", WRITTEN)
 def test_images_and_labels_are_found_in_whatever_form(kind: str) -> None:
-    classes = parquet_images.classes_of([survey(WRITTEN[kind])])
+    classes = class_names.of_files([survey(WRITTEN[kind])])
     assert classes == (("cat", "dog", "owl") if kind == "names" else ("0", "1"))
     assert rows(WRITTEN[kind], classes) == rows(WRITTEN["bytes"], ("0", "1"))
 
 
 def test_classes_are_those_of_all_files_together() -> None:
     surveyed = [survey(parquet(image=IMAGES, label=labels)) for labels in (["b"] * 4, ["a", "c", "a", None])]
-    assert parquet_images.classes_of(surveyed) == ("a", "b", "c")
+    assert class_names.of_files(surveyed) == ("a", "b", "c")
     assert rows(parquet(image=IMAGES, label=["c", None, "a", "b"]), ("a", "b", "c"))[1] == [2, None, 0, 1]
 
 
@@ -79,20 +80,24 @@ def test_names_are_those_of_the_column_of_labels() -> None:
 
 def test_numbers_that_do_not_begin_at_zero_are_classes_in_their_order() -> None:
     content = parquet(image=IMAGES, label=[10, 2, 10, 7])
-    assert parquet_images.classes_of([survey(content)]) == ("2", "7", "10")
+    assert class_names.of_files([survey(content)]) == ("2", "7", "10")
     assert rows(content, ("2", "7", "10"))[1] == [2, 0, 2, 1]
 
 
-def test_images_that_are_missing_or_broken_have_no_pixels() -> None:
-    pixels, _ = rows(parquet(image=[IMAGES[0], None, b"broken", IMAGES[3]], label=LABELS), ("0", "1"))
+def test_images_that_are_missing_or_broken_have_no_pixels_and_a_reason() -> None:
+    content = parquet(image=[IMAGES[0], None, b"broken", IMAGES[3]], label=LABELS)
+    pixels, _, problems = parquet_images.rows(load(content), size=8, channels=3, classes=("0", "1"))
     assert [one is None for one in pixels] == [False, True, True, False]
+    assert problems == ["", pieces.MISSING, problems[2], ""] and problems[2].startswith(
+        "not an image in a supported format"
+    )
 
 
 @pytest.mark.parametrize(("metadata", "shape"), [({"shape": "[4, 6, 3]"}, (4, 6, 3)), (None, (8, 8, 1))])
 def test_raw_pixels_have_the_shape_that_is_said_or_are_square(metadata: Any, shape: tuple[int, int, int]) -> None:
     images = np.arange(2 * np.prod(shape), dtype=np.uint8).reshape(2, -1)
     stored = pa.array([image.tobytes() for image in images], pa.binary(images.shape[1]))
-    decoded, _ = parquet_images.rows(
+    decoded, _, _ = parquet_images.rows(
         load(parquet(metadata, image=stored, label=[0, 1])),
         size=8,
         channels=shape[2],
@@ -106,8 +111,8 @@ def test_raw_pixels_have_the_shape_that_is_said_or_are_square(metadata: Any, sha
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"no parquet", "this is no Parquet"),
-        (b"PAR1" + bytes(40) + parquet(image=IMAGES, label=LABELS)[44:], "this Parquet cannot be read: "),
+        (b"no parquet", "not a Parquet file"),
+        (b"PAR1" + bytes(40) + parquet(image=IMAGES, label=LABELS)[44:], "this Parquet file cannot be read: "),
         (parquet(label=LABELS), "a column image or img of images: .*; the columns are label .int64."),
         (parquet(image=IMAGES), "a column label or labels of labels: .*; the columns are image .binary."),
         (parquet(image=IMAGES, label=[0.5] * 4), "of labels: whole numbers or text; .* label .double."),
@@ -120,11 +125,14 @@ def test_a_file_without_images_or_labels_is_refused_with_what_it_has(content: by
 
 
 def test_one_class_and_labels_of_two_kinds_are_refused() -> None:
-    surveys = {name: survey(parquet(image=IMAGES, label=[name] * 4)) for name in ("a", 1)}
-    with pytest.raises(ValueError, match="two different labels"):
-        parquet_images.classes_of([surveys["a"]])
-    with pytest.raises(ValueError, match="numbers as labels and others text"):
-        parquet_images.classes_of(list(surveys.values()))
+    surveys = {name: survey(parquet(image=IMAGES, label=[name] * 4)) | {"path": f"{name}.parquet"} for name in ("a", 1)}
+    with pytest.raises(ValueError, match="at least two different labels"):
+        class_names.of_files([surveys["a"]])
+    with pytest.raises(
+        ValueError,
+        match=r"1.parquet has numeric labels \[1\] without class names, but .*text, \[a\]; use the same",
+    ):
+        class_names.of_files(list(surveys.values()))
 
 
 def test_of_a_large_file_one_part_is_in_memory_at_a_time(tmp_path: Path) -> None:

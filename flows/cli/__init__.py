@@ -1,0 +1,1 @@
+"""The command line: arguments, preflight checks, and terminal output."""

@@ -1,0 +1,188 @@
+"""Arguments of the command lines: their names, help texts and defaults."""
+
+import argparse
+import os
+from typing import NoReturn
+
+from flows.cli.exits import fail
+from tasks.jobs import dashboard
+
+_EPILOG = """\
+examples:
+  python flows/pipeline.py                                     run everything, results below ./data
+  python flows/pipeline.py                                     again: existing results are reused
+  python flows/pipeline.py --set epochs=5 --set seed=1         another training on the same data
+  python flows/pipeline.py --storage s3://bucket/prefix        shared storage (AWS_* variables, AWS_ENDPOINT_URL)
+  RAY_ADDRESS=http://head:8265 python flows/pipeline.py ...    on a Ray cluster
+  python flows/pipeline.py --source ./mnist-files              without internet, from a folder
+  python flows/pipeline.py --check ...                         check the setup without running
+
+After an interruption or failure, run the same command again to resume.
+exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 130 interrupted"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Argument parser that reports an invalid request in one line and exits with code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        fail(message, code=2)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Define the options of the training pipeline."""
+    parser = Parser(
+        prog="python flows/pipeline.py",
+        description="Build a trained, evaluated and promoted model from images: download, ingest,\n"
+        "preprocess, train, predict, evaluate, promote, report. Existing results are\nverified and reused.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add_recipe(parser, default="mnist-resnet18, or images-resnet18 with your own images")
+    add(
+        "--source",
+        metavar="URL_OR_DIR",
+        action="append",
+        default=[],
+        help="mirror or folder to try before the data set's own mirrors; repeatable; 'sample': use the bundled sample "
+        "(default: the data set's mirrors, or the sample if none can be reached)",
+    )
+    add("--no-sample", action="store_true", help="fail instead of using the sample if no mirror can be reached")
+    add(
+        "--patience",
+        metavar="MINUTES",
+        type=float,
+        default=0,
+        help="how long to retry if no mirror can be reached, before failing; 0: use the sample at once (default: "
+        "%(default)s)",
+    )
+    add(
+        "--data",
+        metavar="URI",
+        help="your own images: a folder or s3://bucket/prefix with train/<class>/*.png (jpg, ...) and test/<class>/"
+        "..., with only <class>/*.png, of which a fifth become test rows (--set test_fraction=0.2), or with "
+        "train-*.parquet and test-*.parquet; or the URI of an existing raw dataset, such as "
+        "data/datasets/raw/mnist-0164ad4b8b70 (default: download the recipe's data set)",
+    )
+    add("--refresh", action="store_true", help="recompute everything, even if results exist (default: reuse them)")
+    add(
+        "--check",
+        action="store_true",
+        help="check the setup without running; one line per check; exit code 0 or 2",
+    )
+    add_shared(parser)
+    return parser
+
+
+def add_recipe(parser: argparse.ArgumentParser, *, default: str) -> None:
+    """Add the options of a training; `default` is the help text's description of the default recipe."""
+    add = parser.add_argument
+    add(
+        "--recipe",
+        metavar="NAME",
+        help=f"the model and data set to train: a name, or path.py:function (default: {default})",
+    )
+    add(
+        "--set",
+        metavar="field=value",
+        dest="settings",
+        action="append",
+        default=[],
+        help="change a field of the recipe, such as epochs=5, precision=fp32 or learning_rate=1e-3; repeatable "
+        "(default: the recipe's values)",
+    )
+    add(
+        "--championship",
+        metavar="NAME",
+        help="name of the championship to compete in: a-z, 0-9 and '-' (default: named after the data set; for your "
+        "own data, after its location)",
+    )
+    add(
+        "--stall",
+        metavar="MINUTES",
+        type=float,
+        default=10,
+        help="restart a training worker that makes no progress for this long (default: %(default)s)",
+    )
+
+
+def add_shared(parser: argparse.ArgumentParser) -> None:
+    """Add the options that all commands share."""
+    add = parser.add_argument
+    add(
+        "--storage",
+        metavar="URI",
+        default=os.environ.get("PIPELINE_STORAGE", "./data"),
+        help="storage root for all results: a folder or s3://bucket/prefix (default: $PIPELINE_STORAGE or ./data)",
+    )
+    add(
+        "--workers",
+        metavar="N",
+        type=_workers,
+        help="number of processes that train and predict; 0: only this process, without Ray, so that breakpoints work; "
+        "MIN:MAX: elastic, as many as the cluster has (default: one per GPU, or one per machine without GPUs)",
+    )
+    add(
+        "--cores",
+        metavar="N",
+        type=int,
+        help="number of this machine's cores to use, leaving the rest to other runs; not with RAY_ADDRESS "
+        "(default: $PIPELINE_CORES, or all cores, with runs taking turns)",
+    )
+    add(
+        "--deadline",
+        metavar="MINUTES",
+        type=float,
+        default=24 * 60,
+        help="abort a stage that takes longer (default: %(default)s)",
+    )
+    add(
+        "--accept-mixed-numerics",
+        action="store_true",
+        help="resume work that an interrupted run did with another version of torch or on another kind of machine; "
+        "this is recorded in the result, which may differ in its last digits (default: restart that stage)",
+    )
+    add(
+        "--dashboard",
+        choices=dashboard.KINDS,
+        help="dashboard of a local Ray; full adds Ray Data, Ray Train's state and profiling, and needs more "
+        "resources (default: $PIPELINE_DASHBOARD or trimmed)",
+    )
+    add("--json", action="store_true", help="print one JSON document on stdout and logs on stderr (default: a table)")
+
+
+def _workers(text: str) -> int | str:
+    try:
+        return text if ":" in text else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a whole number or MIN:MAX, got {text!r}") from None
+
+
+def predict_parser() -> argparse.ArgumentParser:
+    """Define the options of batch prediction."""
+    parser = Parser(
+        prog="python flows/predict.py",
+        description="Predict every row of a dataset, or every picture of a folder, exactly once, with or without "
+        "labels, and write Parquet. New pictures are resized as in training and stored as a raw dataset below "
+        "--storage, named after their content, so that each prediction can be traced to the checksum of its file.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "--model",
+        metavar="URI",
+        default="champion",
+        help="a checkpoint; 'champion': the current champion of the dataset's data set, for new pictures that of their "
+        "folder, or the only one; or 'champion:NAME': that of another championship (default: %(default)s)",
+    )
+    add(
+        "--dataset",
+        metavar="URI",
+        required=True,
+        help="a dataset, raw or prepared; or new pictures: a flat or nested folder, a file, or s3://bucket/prefix, "
+        "with images or Parquet, with or without labels",
+    )
+    add("--split", metavar="NAME", help="only this split of a dataset, such as test (default: all)")
+    add_shared(parser)
+    return parser

@@ -1,0 +1,174 @@
+"""Terminal output during a run and at its end."""
+
+import logging
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from storage import terminal
+from storage.admin import format
+from tasks.jobs.spec import EPOCHS
+
+_CHECKOUT = Path(__file__).resolve().parents[2]
+_OURS = tuple(f"{_CHECKOUT / package}{os.sep}" for package in ("flows", "tasks", "storage"))
+_EVERY_S = 5.0
+"""Seconds between two progress lines when the output is not a terminal."""
+_ESTIMATE_S = 3600.0
+"""Window, in seconds, of the average speed behind "time left"; a slow machine takes long for a tenth of an epoch."""
+_PARTS = 1000
+"""Resolution of a stage's progress bar: its number of parts."""
+_EPOCH_HEADER = "epoch  train loss    acc.  val loss    acc.  images/s       s"
+_EPOCH_COLUMNS = (
+    ("epoch", "{:>5}"),
+    ("train_loss", "{:>10.4f}"),
+    ("train_accuracy", "{:>6.4f}"),
+    ("validation_loss", "{:>8.4f}"),
+    ("validation_accuracy", "{:>6.4f}"),
+    ("images_per_s", "{:>8,.0f}"),
+    ("seconds", "{:>6.1f}"),
+)
+
+
+class Narrator(logging.Handler):
+    """Log handler that shows a line per stage and the progress: a bar on a terminal, else a line every few seconds."""
+
+    def __init__(self, console: Console, *, has_bar: bool = True) -> None:
+        super().__init__()
+        self.console, self.has_bar = console, has_bar and console.is_terminal
+        self.started = self._told = time.monotonic()
+        self._bar: Progress | None = None
+        self._task: Any = None
+        self._has_header = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        progress = getattr(record, "progress", None)
+        if not record.pathname.startswith(_OURS):
+            if "Retry" in record.getMessage():
+                self._line(record.getMessage().splitlines()[0])
+        elif progress:
+            self._progress(progress, record.getMessage())
+        elif record.levelno >= (logging.WARNING if hasattr(record, "job") else logging.INFO):
+            event = getattr(record, "event", None)
+            if event:
+                self.stop()
+            self._line(("" if event else "  ") + record.getMessage())
+
+    def stop(self) -> None:
+        """Remove the progress bar, if there is one."""
+        self._has_header = False
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _progress(self, progress: dict[str, Any], told: str) -> None:
+        is_epoch, done, total = progress["what"] == EPOCHS, progress["done"], progress["total"]
+        if is_epoch and self.console.is_terminal and progress.get("figures"):
+            self._epoch(progress, progress["figures"])
+        elif is_epoch or (not self.has_bar and time.monotonic() - self._told > _EVERY_S):
+            self._told = time.monotonic()
+            self._line(f"  {told}")
+        if self.has_bar:
+            self._move_bar(f"epoch {done}/{total} done" if is_epoch else told, progress["fraction"])
+
+    def _epoch(self, progress: dict[str, Any], figures: dict[str, Any]) -> None:
+        """Show an epoch as a row of a table; the first row comes with the header."""
+        if not self._has_header:
+            self._line("  " + _EPOCH_HEADER)
+            self._has_header = True
+        values = {name: figures[name] for name, _ in _EPOCH_COLUMNS[1:]} | {
+            "epoch": "{done}/{total}".format(**progress)
+        }
+        cells = [spec.format(values[name]) for name, spec in _EPOCH_COLUMNS]
+        best = ["best"] if figures["best_epoch"] == figures["epoch"] else []
+        self._line("  " + "  ".join(cells + best))
+
+    def _move_bar(self, told: str, fraction: float) -> None:
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("  {task.description}"),
+                BarColumn(bar_width=None),
+                TaskProgressColumn(),
+                TimeElapsedColumn(),
+                TextColumn("elapsed,"),
+                TimeRemainingColumn(),
+                TextColumn("left"),
+                console=self.console,
+                transient=True,
+                expand=True,
+                speed_estimate_period=_ESTIMATE_S,
+            )
+            before = round(fraction * _PARTS)  # parts that an earlier run finished do not count towards the speed
+            self._task = self._bar.add_task(escape(told), total=_PARTS, completed=before)
+            self._bar.start()
+        self._bar.update(self._task, description=escape(told), completed=fraction * _PARTS, refresh=True)
+
+    def _line(self, told: str) -> None:
+        elapsed = time.monotonic() - self.started
+        _print(f"[{elapsed:5.1f} s] {told}", self.console)
+
+
+def attach(narrator: Narrator) -> None:
+    """Make `narrator` the only console output of runs; Prefect still sends its logs to the API."""
+    logging.getLogger().handlers.clear()
+    logging.getLogger("prefect").handlers.clear()
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logger = logging.getLogger(name)
+        logger.setLevel(logging.DEBUG)
+        logger.handlers = [one for one in logger.handlers if not isinstance(one, Narrator)] + [narrator]
+        logger.propagate = False
+
+
+def show(summary: dict[str, Any], console: Console) -> None:
+    """Print the final table (stages, seconds, reused or not, URIs) and then the verdict."""
+    rows = [("stage", "seconds", "", "result")]
+    for stage in summary["stages"]:
+        reused = "reused" if stage["reused"] else ""
+        rows.append((stage["name"], f"{stage['seconds']:.1f}", reused, stage["uri"] or summary["reason"]))
+    console.print()
+    for line in format.table_of_uris(rows, columns=_columns(console), right=(1,)):
+        _print(line, console)
+    if "metrics" in summary:
+        _show_verdict(summary, console)
+    else:
+        console.print()
+        _print(f"{summary['rows']:,} rows predicted with {summary['uris']['checkpoint']}", console)
+
+
+def _show_verdict(summary: dict[str, Any], console: Console) -> None:
+    metrics = summary["metrics"]
+    verdict = "promoted" if summary["promoted"] else "not promoted"
+    lines = [
+        f"test accuracy  {metrics['test_accuracy']:.4f} on {metrics['num_rows']:,} rows",
+        f"test loss      {metrics['test_loss']:.4f}",
+        f"decision       {verdict}: {summary['reason']}",
+        f"champion       {summary['champion'] or 'none'}",
+        f"report         {summary['uris']['report']}/index.html",
+    ]
+    if summary["source"]["notice"]:
+        lines.insert(0, f"note           this is {summary['source']['notice']}")
+    console.print()
+    for line in lines:
+        _print(line, console)
+
+
+def _columns(console: Console) -> int | None:
+    return console.width if console.is_terminal else None
+
+
+def _print(line: str, console: Console) -> None:
+    """Print a line without interpreting markup in it; wrap it on a terminal, but never inside a URI."""
+    columns = _columns(console)
+    lines = [line] if columns is None else terminal.on_terminal(line, columns)
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

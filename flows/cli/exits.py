@@ -1,0 +1,44 @@
+"""Exit codes of the commands, and the line on stderr that explains a failure."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from storage import terminal
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Run `work` and return its exit code; report a failure or an interruption on stderr."""
+    try:
+        return work()
+    except KeyboardInterrupt:
+        note("Interrupted. Run the same command again to resume.")
+        return INTERRUPTED
+    except Exception as error:
+        if os.environ.get("PIPELINE_TRACEBACK"):
+            raise
+        lines = str(error).strip().splitlines() or [""]
+        ours = type(error).__module__.partition(".")[0] in ("flows", "storage", "tasks", "__main__")
+        note(
+            f"error: {lines[0]}" if ours or type(error) is ValueError else f"error: {type(error).__name__}: {lines[0]}"
+        )
+        for line in lines[1:]:
+            note(line)
+        if not getattr(error, "permanent", False):
+            note("Run the same command again to resume; PIPELINE_TRACEBACK=1 shows the traceback.")
+        return 1
+
+
+def note(text: str) -> None:
+    """Print `text` on stderr."""
+    terminal.show(text, sys.stderr)
+
+
+def fail(text: str, *, code: int) -> NoReturn:
+    """Exit with `code` after one line on stderr."""
+    note(f"error: {' '.join(text.split())}")
+    raise SystemExit(code)

@@ -1,0 +1,140 @@
+"""Entry points of the command lines: run all checks that are possible in advance, then run the flow."""
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flows import PROJECT
+from flows.cli.arguments import parser, predict_parser
+from flows.cli.exits import fail, guarded
+from flows.cli.preflight import Told, checked, no_folder_stays
+from storage import terminal
+from tasks.jobs import dashboard
+from tasks.learning.imports import gc_paused
+from tasks.planning import machine
+
+FlowOf = Callable[[dict[str, Any]], Any]
+"""Returns the flow for its parameters; importing it takes seconds, so it is called after the request is checked."""
+
+
+def main(flow_of: FlowOf, argv: Sequence[str] | None = None) -> int:
+    """Run the pipeline, or with `--check` only its checks.
+
+    Returns:
+        The exit code: 0, 1 (failed), 2 (invalid request) or 130 (interrupted).
+    """
+    arguments = parser().parse_args(argv)
+    dashboard.choose(arguments.dashboard)
+    machine.choose(arguments.cores)
+    if arguments.check:
+        return guarded(lambda: _told(arguments))
+
+    def work() -> int:
+        planned = _requested(checked, arguments)
+        needs = {"start_ray": planned.needs_ray, "downloads": planned.downloads}
+        return run(flow_of, planned.request, as_json=arguments.json, **needs)
+
+    return guarded(work)
+
+
+def _told(arguments: argparse.Namespace) -> int:
+    terminal.keep_whole(os.path.abspath(arguments.storage))
+    look = Told(as_json=arguments.json)
+    with no_folder_stays(arguments.storage):
+        checked(arguments, look)
+        from flows.server.temporary_server import check_api
+
+        look("Prefect", check_api)
+    return look.end()
+
+
+def main_predict(flow_of: FlowOf, argv: Sequence[str] | None = None) -> int:
+    """Run batch prediction; return an exit code as `main` does."""
+    arguments = predict_parser().parse_args(argv)
+    dashboard.choose(arguments.dashboard)
+    machine.choose(arguments.cores)
+    from tasks.cluster import capacity, node_checks
+    from tasks.planning import predict_request
+
+    request = {
+        "dataset": arguments.dataset,
+        "model": arguments.model,
+        "storage": arguments.storage,
+        "split": arguments.split,
+        "workers": arguments.workers,
+        "deadline_minutes": arguments.deadline,
+        "accept_mixed_numerics": arguments.accept_mixed_numerics,
+    }
+
+    def work() -> int:
+        _requested(capacity.check_workers, arguments.workers)
+        resolved = _requested(predict_request.resolve, **request)
+        needs_ray = arguments.workers != 0 and not resolved.is_done()
+        if needs_ray:
+            _requested(node_checks.check_nodes, resolved.root, arguments.workers)
+        return run(flow_of, request, as_json=arguments.json, start_ray=needs_ray)
+
+    return guarded(work)
+
+
+def _requested(check: Any, *arguments: Any, **keywords: Any) -> Any:
+    """Return the result of `check`; report its `ValueError` in one line and exit with code 2."""
+    try:
+        return check(*arguments, **keywords)
+    except ValueError as error:
+        fail(str(error), code=2)
+
+
+def run(
+    flow_of: FlowOf, request: dict[str, Any], *, as_json: bool, start_ray: bool = False, downloads: bool = False
+) -> int:
+    """Run a flow from the command line and show its progress and outcome.
+
+    Slow starts run in parallel: Ray (if `start_ray`), which takes longest, Prefect's server, and the imports that a
+    download needs (if `downloads`).
+    """
+    from tasks.cluster.session import starting
+
+    terminal.keep_whole(request["storage"])
+    os.environ.setdefault("DO_NOT_TRACK", "1")
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    # Heartbeats let a shared server mark a killed run as Crashed, as it does for runs of deployments.
+    os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
+    with starting(wanted=start_ray):
+        with gc_paused():
+            from prefect import tags
+            from rich.console import Console
+
+            from flows.cli import console
+            from flows.server.temporary_server import check_api, own_server
+            from tasks.learning import sources
+
+        _requested(check_api)
+
+        # Without workers, breakpoints work: a progress bar would overwrite the debugger's prompt.
+        narrator = console.Narrator(Console(stderr=True), has_bar=request["workers"] != 0)
+
+        def meanwhile() -> None:
+            with gc_paused():
+                flow_of(request)
+                if downloads:
+                    sources.import_what_fetching_needs()
+
+        # Tags make every task request concurrency slots, which Prefect's busy SQLite postpones by two seconds.
+        # Only a server that outlives this run needs the tag.
+        with own_server(meanwhile) as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):
+            flow = flow_of(request)
+            console.attach(narrator)
+            try:
+                summary = flow(**request)
+            finally:
+                narrator.stop()
+    if as_json:
+        print(json.dumps(summary, indent=1))
+    else:
+        console.show(summary, Console() if sys.stdout.isatty() else Console(width=200))
+    return 0

@@ -1,0 +1,254 @@
+"""Preflight checks: a run stops at the first failure; `--check` runs all of them and reports each."""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from storage import terminal
+from storage.admin.format import count
+from storage.manifest import Damaged
+from storage.uri import parse_root
+
+_SAMPLE_INSTEAD = "no mirror of the data set can be reached; using the bundled sample instead"
+UNKNOWN: Any = object()
+"""Stands for the result of a check that failed or was skipped."""
+
+
+def strictly(what: str, check: Callable[..., Any], *inputs: Any) -> Any:
+    """Run one check and let its `ValueError` end the run; `what` names the check for `Told`."""
+    return check(*inputs)
+
+
+class Told:
+    """Runs checks in turn, prints a line for each, and skips those that depend on a failed one."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._results: list[dict[str, str]] = []
+
+    def __call__(self, what: str, check: Callable[..., Any], *inputs: Any) -> Any:
+        """Run and report one check; return its result, or `UNKNOWN` if it failed or was skipped."""
+        if any(one is UNKNOWN for one in inputs):
+            self._tell(what, "skipped", "depends on a failed check above")
+            return UNKNOWN
+        try:
+            found = check(*inputs)
+        except (ValueError, OSError, Damaged) as error:
+            self._tell(what, "refused", str(error))
+            return UNKNOWN
+        self._tell(what, "ok", str(found))
+        return found
+
+    def end(self) -> int:
+        """Print the JSON results, if requested; return 0 if all checks passed, else 2."""
+        if self._as_json:
+            print(json.dumps(self._results, indent=1))
+        return 0 if all(one["verdict"] == "ok" for one in self._results) else 2
+
+    def _tell(self, what: str, verdict: str, about: str) -> None:
+        about = " ".join(about.split())
+        self._results.append({"check": what, "verdict": verdict, "about": about})
+        if not self._as_json:
+            terminal.show(f"{verdict:<8} {what:<8} {about}")
+
+
+@contextlib.contextmanager
+def no_folder_stays(storage: str) -> Iterator[None]:
+    """Remove empty folders that the block created for storage and for Prefect."""
+    places = [Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()]  # importing Prefect creates it
+    with contextlib.suppress(ValueError):  # the storage check reports it
+        root = parse_root(storage)
+        places += [] if root.is_s3 else [Path(root)]
+    missing = [[one for one in (place, *place.parents) if not one.exists()] for place in places]
+    try:
+        yield
+    finally:
+        for folders in missing:
+            with contextlib.suppress(OSError):
+                for folder in folders:
+                    folder.rmdir()
+
+
+def checked(arguments: argparse.Namespace, look: Any = strictly) -> "Planned":
+    """Check a request and plan it; raise `ValueError` if it is invalid.
+
+    `look` runs each check: `strictly` raises, `Told` reports errors, in which case the result may be `UNKNOWN`. The
+    Prefect API is checked later (`temporary_server.check_api`): importing Prefect takes longer than all these checks.
+    """
+    from tasks.cluster import capacity, node_checks
+    from tasks.planning import make_plan
+
+    asked = look("request", _asked, arguments)
+    look("Ray", _workers, arguments, asked)
+    root = look("storage", make_plan.check_root, arguments.storage)
+    planned: Planned = look("data", _planned, arguments, asked, root)
+    if arguments.check:
+        look("run", Planned.describe, planned)
+    if arguments.check or planned.has_work:
+        look("disk", capacity.check_disk, root)
+        look("nodes", node_checks.check_nodes, root, arguments.workers)
+    return planned
+
+
+@dataclasses.dataclass(frozen=True)
+class Asked:
+    """The request as far as it is known without access to storage."""
+
+    base: Any
+    """The recipe before `--set` changed it."""
+    recipe: Any
+    addresses: tuple[str, ...]
+    """Mirrors to try before the data set's own."""
+    sample: bool
+    """Whether `--source sample` was given."""
+
+    def __str__(self) -> str:
+        from tasks.learning import recipes
+
+        changed = [f"{name}={value}" for name, value in recipes.changes(self.recipe).items()]
+        return f"recipe {self.recipe.name}" + (f" with {', '.join(changed)}" if changed else "")
+
+
+def _workers(arguments: argparse.Namespace, asked: Asked) -> str:
+    from tasks.cluster import capacity
+    from tasks.jobs import scaling
+
+    return capacity.check_workers(arguments.workers, scaling.needs_of(asked.recipe))
+
+
+def _asked(arguments: argparse.Namespace) -> Asked:
+    from tasks.learning import recipes, sources
+    from tasks.planning import data_option, make_plan
+
+    base = recipes.load(data_option.default_recipe(arguments.data) if arguments.recipe is None else arguments.recipe)
+    recipe = recipes.override(base, arguments.settings)
+    make_plan.check_numbers(
+        workers=arguments.workers,
+        deadline_minutes=arguments.deadline,
+        stall_minutes=arguments.stall,
+        patience_minutes=arguments.patience,
+    )
+    mirrors = [source for source in arguments.source if source != "sample"]
+    addresses = tuple(sources.mirror_address(source) for source in mirrors)
+    asked_for_sample = len(mirrors) < len(arguments.source)
+    if asked_for_sample and (arguments.no_sample or mirrors):
+        raise ValueError("--source sample cannot be combined with another --source or with --no-sample")
+    if arguments.data == "":
+        raise ValueError(
+            "--data must be a folder or the URI of a raw dataset, got an empty value; omit it to "
+            "download the recipe's data set"
+        )
+    if arguments.data and arguments.source:
+        raise ValueError("--data cannot be combined with --source, because nothing is downloaded")
+    return Asked(base, recipe, addresses, asked_for_sample)
+
+
+@dataclasses.dataclass(frozen=True)
+class Planned:
+    """A checked run: its plan and the parameters of its flow."""
+
+    plan: Any
+    request: dict[str, Any]
+    """The parameters of the flow."""
+    about: str
+    """Origin of the data, in words."""
+
+    def __str__(self) -> str:
+        return self.about
+
+    def describe(self) -> str:
+        """Describe the run: its recipe, data, number of epochs, and the stages to do."""
+        from tasks.planning import result_uris
+
+        made, recipe = self.plan, self.plan.recipe
+        results = {"download": made.files} if self.downloads or self.request["refresh"] else {}
+        results |= {"ingest": made.raw} if made.data is None else {}
+        results |= {"preprocess": made.prepared, "train": made.checkpoint}
+        results |= {"predict": made.predictions, "evaluate": made.evaluation}
+        again = self.request["refresh"]
+        to_do = [stage for stage, uri in results.items() if uri and (again or not result_uris.is_committed(uri))]
+        stages = f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
+        return f"{recipe.name} on {made.data_name}, {count(recipe.epochs, 'epoch')}; {stages}"
+
+    @property
+    def downloads(self) -> bool:
+        """Whether the run downloads a data set."""
+        from tasks.planning import result_uris
+
+        return not (self.plan.given or any(map(result_uris.is_committed, (self.plan.raw, self.plan.files))))
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a stage that can use Ray has to run."""
+        return bool(self.request["refresh"] or self.plan.needs_ray())
+
+    @property
+    def needs_ray(self) -> bool:
+        """Whether the run starts or uses Ray."""
+        return self.request["workers"] != 0 and self.has_work
+
+
+def _planned(arguments: argparse.Namespace, asked: Asked, root: str) -> Planned:
+    """Plan the request; fall back to the bundled sample if no mirror can be reached and the request allows it."""
+    from tasks.learning import recipes, sources
+    from tasks.planning import make_plan, result_uris
+
+    made = make_plan.make(
+        storage=root,
+        recipe=asked.recipe,
+        workers=arguments.workers,
+        data=arguments.data,
+        championship=arguments.championship,
+        deadline_minutes=arguments.deadline,
+        stall_minutes=arguments.stall,
+        patience_minutes=arguments.patience,
+    )
+    if asked.sample and asked.base.fallback is None and made.data_set.notice is None:
+        raise ValueError(f"--source: recipe {asked.base.name!r} has no sample; omit --source sample")
+    there = next((uri for uri in (made.raw, made.files) if uri and result_uris.is_committed(uri)), None)
+    unreachable = not (there or made.own or asked.sample or sources.reachable(made.data_set, asked.addresses))
+    may_fall_back = asked.base.fallback is not None and not asked.addresses and not arguments.no_sample
+    waits = unreachable and arguments.patience > 0
+    if unreachable and not may_fall_back and not waits:
+        raise ValueError(sources.nobody_answers(made.data_set, asked.addresses))
+    if made.own:
+        noted = [*made.own.left_out, *made.own.notes]
+        about = "; ".join([f"{len(made.own.files):,} files in {made.own.uri}", *map(str, noted)])
+    elif waits:
+        about = f"no mirror of {made.data_set.name} responds; the run will retry for {arguments.patience:g} minutes"
+    else:
+        about = f"{there} exists" if there else f"a mirror of {made.data_set.name} responds"
+    recipe = asked.recipe
+    if asked.base.fallback is not None and (asked.sample or (unreachable and not waits)):
+        recipe = recipes.override(recipes.load(asked.base.fallback), arguments.settings)
+        made = dataclasses.replace(made, recipe=recipe, named_championship=None)  # the sample has its own championship
+        about = "the bundled sample"
+        if unreachable:
+            terminal.show(_SAMPLE_INSTEAD, sys.stderr)
+    parameters = request(arguments, recipe, storage=str(made.root), data=made.given)
+    parameters |= {"source": list(asked.addresses), "refresh": arguments.refresh}
+    parameters |= {"championship": made.named_championship}
+    return Planned(made, parameters | {"patience_minutes": arguments.patience}, about)
+
+
+def request(arguments: argparse.Namespace, recipe: Any, *, storage: str, data: str | None) -> dict[str, Any]:
+    """Return the flow parameters that the pipeline's and the backfill's command lines share."""
+    from tasks.learning import recipes
+
+    return {
+        "recipe": recipe.origin or recipe.name,
+        "storage": storage,
+        "data": data and str(data),
+        "workers": arguments.workers,
+        "settings": recipes.changes(recipe),
+        "championship": arguments.championship,
+        "deadline_minutes": arguments.deadline,
+        "stall_minutes": arguments.stall,
+        "accept_mixed_numerics": arguments.accept_mixed_numerics,
+    }

@@ -1,0 +1,151 @@
+"""Automations of the Prefect server for this project's runs: end dead runs, restart them, notify a webhook."""
+
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from flows import PROJECT
+from flows.server import restarts
+from storage.uri import is_web_address, redact
+from tasks.orchestration.announce import PROMOTED
+
+WEBHOOK = "PIPELINE_WEBHOOK_URL"
+"""Environment variable with the URL notified of failed and crashed runs and of promotions."""
+MISSED_S = 90.0
+"""Seconds without a heartbeat after which a run counts as crashed: three heartbeats of 30 s, as Prefect advises."""
+
+_RUN = """{
+ "event": "run-{{ 'given-up' if flow_run.state.name == 'GivenUp' else flow_run.state.type.value | lower }}",
+ "flow": {{ flow.name | tojson }},
+ "deployment": {{ deployment.name | tojson }},
+ "run": {{ flow_run.name | tojson }},
+ "run_id": "{{ flow_run.id }}",
+ "state": {{ flow_run.state.name | tojson }},
+ "at": "{{ event.occurred }}",
+ "link": {{ flow_run | ui_url | tojson }}
+}"""
+"""Omits the error message, which may quote private text from a user or a library."""
+_PROMOTION = """{
+ "event": "promoted",
+ "id": "{{ event.id }}",
+ "number": {{ event.payload.number | default(none) | tojson }},
+ "data": {{ event.resource["prefect.resource.name"] | tojson }},
+ "checkpoint": {{ event.payload.checkpoint | tojson }},
+ "reason": {{ event.payload.reason | tojson }},
+ "metrics": {{ event.payload.metrics | tojson }},
+ "at": "{{ event.occurred }}"
+}"""
+
+
+def apply(client: Any) -> Iterator[str]:
+    """Update the server's automations and webhook block; yield a line for each change."""
+    url, name = webhook_url(), f"{PROJECT}-webhook"
+    if url and url != _held_url(client, name):
+        yield "set the webhook's address"
+    block = _save_block(name, url) if url else None
+    wanted = {f"{PROJECT}: {name}": parts for name, parts in automations(block).items()}
+    held = {one.name: one for one in client.read_automations() if one.name.startswith(f"{PROJECT}: ")}
+    for title in sorted(held.keys() - wanted.keys()):
+        client.delete_automation(held[title].id)
+        yield f"removed automation {title!r}"
+    for title, core in wanted.items():
+        # Set `enabled` explicitly: the client sends only fields that were set, and a paused automation would stay so.
+        core = core.model_copy(update={"name": title, "enabled": True})
+        if title not in held:
+            client.create_automation(core)
+            yield f"created automation {title!r}"
+        elif _content(held[title]) != _content(core):
+            client.update_automation(held[title].id, core)
+            yield f"changed automation {title!r}"
+    if url is None and _delete_block(client, name):
+        yield "removed the webhook's address"
+
+
+def webhook_url() -> str | None:
+    """Return the webhook's URL, None if there is none; raise `ValueError` if it is not an HTTP address."""
+    url = os.environ.get(WEBHOOK)
+    if url and not is_web_address(url):
+        raise ValueError(f"{WEBHOOK} must be an http:// or https:// address, got {redact(url)!r}")
+    return url or None
+
+
+def automations(webhook: Any) -> dict[str, Any]:
+    """Build the automations by name; those that notify `webhook` (the id of a block) only if it is given."""
+    from prefect.automations import AutomationCore, CallWebhook, ChangeFlowRunState, EventTrigger, Posture
+    from prefect.client.schemas.objects import StateType
+
+    ours: restarts.Labels = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{PROJECT}"}
+    runs: restarts.Labels = {"prefect.resource.id": "prefect.flow-run.*"}
+    crash = ChangeFlowRunState(
+        name=None, state=StateType.CRASHED, message=f"no heartbeat for {MISSED_S:.0f} s", force=False
+    )
+    found = {
+        "end runs that died": AutomationCore(
+            name="",
+            description="Mark a run as crashed when its heartbeats stop, so that the next run can start.",
+            trigger=EventTrigger(
+                # A server on SQLite may lose the first heartbeat: it comes with all the events of a run's beginning.
+                after={"prefect.flow-run.heartbeat", "prefect.flow-run.Running"},
+                expect={"prefect.flow-run.*"},  # another heartbeat, or the end of the run in any state
+                match=runs,
+                match_related=ours,
+                for_each={"prefect.resource.id"},
+                posture=Posture.Proactive,
+                threshold=1,
+                within=timedelta(seconds=MISSED_S),
+            ),
+            actions=[crash],
+        ),
+        **restarts.automations(runs, ours),
+    }
+    if webhook is not None:
+        ends = {f"prefect.flow-run.{state}" for state in ("Failed", "TimedOut", "Crashed", restarts.GIVEN_UP)}
+        found["notify about failed and crashed runs"] = AutomationCore(
+            name="",
+            trigger=EventTrigger(expect=ends, match=runs, match_related=ours, posture=Posture.Reactive, threshold=1),
+            actions=[CallWebhook(block_document_id=webhook, payload=_RUN)],
+        )
+        found["notify about promotions"] = AutomationCore(
+            name="",
+            trigger=EventTrigger(expect={PROMOTED}, posture=Posture.Reactive, threshold=1),
+            actions=[CallWebhook(block_document_id=webhook, payload=_PROMOTION)],
+        )
+    return found
+
+
+def _content(automation: Any) -> Any:
+    content = automation.model_dump(mode="json", include={"description", "enabled", "trigger", "actions"})
+    for name in ("after", "expect"):  # sets: their order differs between processes
+        content["trigger"][name] = sorted(content["trigger"][name])
+    return content
+
+
+def _save_block(name: str, url: str) -> Any:
+    """Save the URL in a block, which the server encrypts and shows masked; return the block's id."""
+    from prefect.blocks.webhook import Webhook
+    from prefect.types import SecretDict
+    from pydantic import SecretStr
+
+    webhook = Webhook(url=SecretStr(url), headers=SecretDict({"Content-Type": "application/json"}))
+    return webhook.save(name, overwrite=True)
+
+
+def _held_url(client: Any, name: str) -> str | None:
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        return str(client.read_block_document_by_name(name, "webhook", include_secrets=True).data["url"])
+    except ObjectNotFound:
+        return None
+
+
+def _delete_block(client: Any, name: str) -> bool:
+    from prefect.exceptions import ObjectNotFound
+
+    try:
+        block = client.read_block_document_by_name(name, "webhook", include_secrets=False)
+    except ObjectNotFound:
+        return False
+    client.delete_block_document(block.id)
+    return True

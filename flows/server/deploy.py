@@ -1,0 +1,239 @@
+"""`make deploy`: update a Prefect server to match prefect.yaml, and print each change.
+
+Covers deployments and their schedules, the work pool, and the automations of `flows.server.automations`. Removes
+deployments that are no longer in the file, but only those with the project's tag.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
+
+from flows import PROJECT
+from storage.uri import is_web_address, redact
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+_EPILOG = """\
+environment:
+  PREFECT_API_URL       the server to change, such as http://127.0.0.1:4200/api
+  PIPELINE_WEBHOOK_URL  URL notified of failed and crashed runs and of promotions (default: none)"""
+
+
+class DeployFailed(RuntimeError):
+    """The server could not be updated; earlier changes remain."""
+
+    permanent = True
+
+
+def main() -> int:
+    """Update the server; return 0 (it matches the file) or 1 (failed); exit with 2 for an invalid request."""
+    from flows.cli.arguments import Parser
+    from flows.cli.exits import guarded
+
+    parser = Parser(
+        prog="python flows/server/deploy.py",
+        description="Update a Prefect server to match prefect.yaml: deployments, schedules, automations.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.parse_args()
+    return guarded(_main)
+
+
+def _main() -> int:
+    from flows.cli.exits import fail
+
+    url = os.environ.get("PREFECT_API_URL")
+    if url and not is_web_address(url):
+        fail(f"PREFECT_API_URL must be an address such as http://127.0.0.1:4200/api, got {redact(url)!r}", code=2)
+    from prefect.settings import get_current_settings
+
+    if not get_current_settings().api.url:
+        fail("PREFECT_API_URL is not set; set it to the server to deploy to, or start one with `make up`", code=2)
+    try:
+        for line in apply():
+            print(line)
+    except ValueError as error:
+        fail(str(error), code=2)
+    return 0
+
+
+def apply() -> list[str]:
+    """Update the server at PREFECT_API_URL to match prefect.yaml; return a line for each change.
+
+    Raises `ValueError` for an error in the file and `DeployFailed` if the server cannot be reached or updated.
+    """
+    import httpx
+    from prefect.client.orchestration import get_client
+
+    from flows.server import automations
+
+    wanted = declared()
+    automations.webhook_url()
+    with get_client(sync_client=True) as client:
+        try:
+            client.hello().raise_for_status()
+        except httpx.HTTPError as error:
+            where, why = redact(str(client.api_url)), redact(str(error))
+            raise DeployFailed(f"no Prefect server responds at {where}: {why}; start it first") from None
+        before = _held(client)
+        changes = [f"created work pool {name}" for name in _create_pools(client, wanted)]
+        _run_prefect_deploy()
+        _align(client, wanted)
+        after = _held(client)
+        changes += list(_differences(before, after))
+        changes += list(automations.apply(client))
+    return changes or ["nothing to change: the server matches prefect.yaml"]
+
+
+def declared() -> dict[tuple[str, str], dict[str, Any]]:
+    """Read the deployments by entrypoint and name; raise `ValueError` for an invalid or untagged one."""
+    found = {}
+    for one in _file()["deployments"]:
+        place = f"prefect.yaml: deployment {one.get('name')!r}"
+        if missing := {"name", "entrypoint", "work_pool"} - one.keys():
+            raise ValueError(f"{place} needs {', '.join(sorted(missing))}")
+        if PROJECT not in one.get("tags", []):
+            raise ValueError(f"{place} needs the tag {PROJECT!r}, which marks this project's deployments")
+        for schedule in one.get("schedules", []):
+            _check_schedule(place, schedule)
+        found[one["entrypoint"], one["name"]] = one
+    return found
+
+
+def _check_schedule(place: str, schedule: dict[str, Any]) -> None:
+    from prefect.client.schemas.schedules import CronSchedule
+    from pydantic import ValidationError
+
+    if not schedule.get("slug"):
+        raise ValueError(f"{place}: every schedule needs a slug (its name)")
+    try:
+        if "cron" in schedule:
+            CronSchedule(cron=schedule["cron"], timezone=schedule.get("timezone"))
+    except ValidationError as error:
+        what = error.errors(include_url=False)[0]["msg"]
+        raise ValueError(f"{place}: schedule {schedule['slug']!r} cannot be read: {what}") from None
+
+
+def _file() -> dict[str, Any]:
+    import yaml
+
+    try:
+        content: dict[str, Any] = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ValueError(f"prefect.yaml cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict) or "deployments" not in content:
+        raise ValueError("prefect.yaml has no deployments; add at least one")
+    return content
+
+
+def _create_pools(client: Any, wanted: dict[tuple[str, str], dict[str, Any]]) -> Iterator[str]:
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectNotFound
+
+    for name in sorted({one["work_pool"]["name"] for one in wanted.values()}):
+        try:
+            client.read_work_pool(name)
+        except ObjectNotFound:
+            client.create_work_pool(WorkPoolCreate(name=name, type="process"))
+            yield name
+
+
+def _run_prefect_deploy() -> None:
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
+    answer = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+    if answer.returncode:
+        raise DeployFailed(
+            "`prefect deploy --all` failed; some deployments may have been updated; its output:\n"
+            f"{(answer.stdout + answer.stderr)[-3000:]}"
+        )
+
+
+def _align(client: Any, wanted: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Do what `prefect deploy` omits: delete removed deployments and schedules, reset the schedules' `active`."""
+    for deployment in _deployments(client):
+        one = wanted.get((deployment.entrypoint, deployment.name))
+        if one is None:
+            client.delete_deployment(deployment.id)
+            continue
+        active = {schedule["slug"]: schedule.get("active", True) for schedule in one.get("schedules", [])}
+        for schedule in deployment.schedules:
+            if schedule.slug not in active:
+                client.delete_deployment_schedule(deployment.id, schedule.id)
+            elif schedule.active != active[schedule.slug]:
+                client.update_deployment_schedule(deployment.id, schedule.id, active=active[schedule.slug])
+
+
+def _deployments(client: Any) -> list[Any]:
+    """List the server's deployments that have the project's tag."""
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+
+    found: list[Any] = []
+    page = 100
+    while True:
+        some = client.read_deployments(
+            deployment_filter=DeploymentFilter(tags=DeploymentFilterTags(all_=[PROJECT])), limit=page, offset=len(found)
+        )
+        found += some
+        if len(some) < page:
+            return found
+
+
+def _held(client: Any) -> dict[str, dict[str, Any]]:
+    """Read from the server what prefect.yaml defines, by deployment and field."""
+    held = {}
+    for deployment in _deployments(client):
+        flow = client.read_flow(deployment.flow_id).name
+        schedules = {
+            one.slug: f"{_said(one.schedule)}{'' if one.active else ' (paused)'}" for one in deployment.schedules
+        }
+        held[f"{flow}/{deployment.name}"] = {
+            "description": deployment.description,
+            "entrypoint": deployment.entrypoint,
+            "parameters": deployment.parameters,
+            "work pool": deployment.work_pool_name,
+            "job variables": deployment.job_variables,
+            "concurrency limit": deployment.global_concurrency_limit and deployment.global_concurrency_limit.limit,
+            "form": deployment.parameter_openapi_schema,
+            "folder": deployment.pull_steps,
+        } | {f"schedule {slug}": said for slug, said in schedules.items()}
+    return held
+
+
+def _said(schedule: Any) -> str:
+    return f"{getattr(schedule, 'cron', None) or schedule} {getattr(schedule, 'timezone', '') or ''}".strip()
+
+
+def _differences(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for name in sorted(before.keys() | after.keys()):
+        if name not in after:
+            yield f"removed deployment {name}"
+        elif name not in before:
+            schedules = [f"{key} ({value})" for key, value in after[name].items() if key.startswith("schedule ")]
+            yield f"created deployment {name}" + (f" with {', '.join(schedules)}" if schedules else "")
+        else:
+            yield from (f"{name}: {change}" for change in _changes(before[name], after[name]))
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
+    for field in sorted(before.keys() | after.keys()):
+        old, new = before.get(field), after.get(field)
+        if old == new:
+            continue
+        if field in ("form", "folder", "job variables"):
+            yield f"changed {field}"
+        elif field.startswith("schedule "):
+            yield f"removed {field} ({old})" if new is None else f"set {field} to {new}"
+        else:
+            yield f"changed {field} from {old!r} to {new!r}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,135 @@
+"""Flow runs on a Prefect server: short messages for invalid parameters, each error once, no orphaned task runs."""
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    FlowRunFilterTags,
+    TaskRunFilter,
+    TaskRunFilterState,
+    TaskRunFilterStateType,
+)
+from prefect.client.schemas.objects import TERMINAL_STATES, StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.runtime import deployment, flow_run
+from prefect.states import Crashed
+
+from flows import PROJECT
+from tasks.orchestration.stage import logger
+
+_OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
+_PARAMETERS = {"set": "settings", "deadline": "deadline_minutes", "stall": "stall_minutes"}
+_PARAMETERS |= {"patience": "patience_minutes"}
+"""Parameters whose names differ from those of the command line's options."""
+_CRASH = "Crash detected!"
+"""Start of Prefect's log message for a task ended by a signal; a cancellation also sends one."""
+
+
+class Refused(ValueError):
+    """Invalid parameters of a deployment's run; the message names the parameters."""
+
+    permanent = True
+
+
+@contextlib.contextmanager
+def begun() -> Iterator[None]:
+    """Begin a flow run: mark task runs of dead processes as Crashed, then check the parameters in the block.
+
+    In a deployment's run, raises a `ValueError` of the block as `Refused`, which the log shows in one line.
+    """
+    if deployment.id:
+        _log_plainly()
+    with contextlib.suppress(httpx.HTTPError, ObjectNotFound):  # stale task runs only look wrong in the UI
+        _end_dead_task_runs()
+    try:
+        yield
+    except ValueError as error:
+        if not deployment.id:
+            raise
+        raise Refused(in_parameters(str(error))) from None
+
+
+def in_parameters(text: str) -> str:
+    """Replace the names of command-line options in `text` by those of the deployment's parameters."""
+
+    def parameter(found: re.Match[str]) -> str:
+        return _PARAMETERS.get(found[1], found[1].replace("-", "_"))
+
+    return _OPTION.sub(parameter, text)
+
+
+def end_task_runs(flow: Any, flow_run: Any, state: Any) -> None:
+    """Mark the task runs of a crashed flow run as Crashed; the worker that detects the crash calls this hook.
+
+    Task runs created after the crash belong to the next attempt, which may already run, and are left alone.
+    """
+    message = state.message or "the flow run crashed"
+    _end(FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.id])), message, until=state.timestamp)
+
+
+def _end_dead_task_runs() -> None:
+    """End task runs of earlier attempts of this flow run, and of flow runs that ended without a worker noticing."""
+    if flow_run.id:
+        mine = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(flow_run.id)]))
+        _end(mine, "the process of an earlier attempt of this flow run ended")
+    over = FlowRunFilterState(type=FlowRunFilterStateType(any_=sorted(TERMINAL_STATES)))
+    _end(FlowRunFilter(tags=FlowRunFilterTags(all_=[PROJECT]), state=over), "the flow run ended before this task run")
+
+
+def _end(runs: FlowRunFilter, message: str, *, until: datetime | None = None) -> None:
+    """Mark the unfinished task runs of `runs`, or only those created by `until`, as Crashed."""
+    unfinished = TaskRunFilterStateType(any_=[one for one in StateType if one not in TERMINAL_STATES])
+    alive = TaskRunFilter(state=TaskRunFilterState(type=unfinished))
+    with get_client(sync_client=True) as client:
+        for task_run in client.read_task_runs(flow_run_filter=runs, task_run_filter=alive):
+            if until is not None and task_run.created is not None and task_run.created > until:
+                continue
+            client.set_task_run_state(task_run.id, Crashed(message=message), force=True)
+            logger().info("task run %s: Crashed, %s", task_run.name, message)
+
+
+def _log_plainly() -> None:
+    """Apply the `Plain` filter to the logs of this process's flow run and its task runs."""
+    plain = Plain()
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        log = logging.getLogger(name)
+        log.filters = [one for one in log.filters if not isinstance(one, Plain)] + [plain]
+
+
+class Plain(logging.Filter):
+    """Log filter: one line for invalid parameters, each other error once, a cancellation as such."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: BaseException | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and record.levelno >= logging.ERROR:
+            if error is self._told:
+                return False
+            self._told = error
+            if isinstance(error, Refused):
+                record.msg, record.args, record.exc_info = str(error), (), None
+        elif record.getMessage().startswith(_CRASH) and _is_cancelled(record):
+            record.msg, record.args = "Stopped: the flow run was cancelled.", ()
+            record.levelno, record.levelname = logging.INFO, "INFO"
+        return True
+
+
+def _is_cancelled(record: logging.LogRecord) -> bool:
+    with contextlib.suppress(httpx.HTTPError, ValueError), get_client(sync_client=True) as client:
+        state = client.read_flow_run(UUID(str(getattr(record, "flow_run_id", "")))).state
+        return state is not None and (state.is_cancelling() or state.is_cancelled())
+    return False

@@ -1,0 +1,139 @@
+"""Restarts of crashed runs: a deployment's run whose process or machine dies is restarted at most three times.
+
+The server's automations restart runs while the server is up. After a crash of the whole machine, `make up` does:
+a restarted Prefect server has forgotten which events it saw, and delays events that follow them by 15 minutes.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from flows import PROJECT
+
+Labels = dict[str, str | list[str]]
+"""Labels that an event's resource must have, by name."""
+MAX_RESTARTS = 3
+GIVEN_UP = "GivenUp"
+"""Final state, of type CRASHED, of a run that crashed again after its last restart."""
+PAUSE_S = 30.0
+"""Seconds from a crash to the restart: the worker may report a crash twice, and the user may want to cancel."""
+UNSTARTED_S = 300.0
+"""Seconds after which a run that has not started counts as dead; a start normally takes seconds."""
+
+_COUNT = "prefect.run-count"
+_AGAIN = "restarted after a crash"
+_GAVE_UP = f"crashed after {MAX_RESTARTS} restarts; press Retry in the UI to resume"
+
+
+def automations(runs: Labels, ours: Labels) -> dict[str, Any]:
+    """Build the automations that restart runs, by name; `runs` and `ours` match the events of this project's runs."""
+    from prefect.automations import ChangeFlowRunState
+    from prefect.client.schemas.objects import StateType
+
+    first, last = [str(number) for number in range(1, MAX_RESTARTS + 1)], [str(MAX_RESTARTS + 1)]
+    again = ChangeFlowRunState(name="AwaitingRetry", state=StateType.SCHEDULED, message=_AGAIN, force=False)
+    end = ChangeFlowRunState(name=GIVEN_UP, state=StateType.CRASHED, message=_GAVE_UP, force=True)
+    begins = {"Pending", "Submitting", "InfrastructurePending", "pull-step.executed"}
+    related: list[Labels] = [ours, {"prefect.resource.role": "deployment"}]
+    return {
+        "restart crashed runs": _when({"Crashed"}, PAUSE_S, {**runs, _COUNT: first}, related, then=again),
+        "give up runs that keep crashing": _when({"Crashed"}, PAUSE_S, {**runs, _COUNT: last}, related, then=end),
+        # No run count here: a heartbeat has none, and must still show that the run began. A run that crashes before it
+        # begins has no count either: if a live worker reports it as crashed, a restart could repeat without end.
+        "requeue runs that did not start": _when(begins, UNSTARTED_S, runs, related, then=again),
+    }
+
+
+def _when(states: set[str], within_s: float, match: Labels, related: list[Labels], *, then: Any) -> Any:
+    """Act if a run has no event for `within_s` after entering one of `states`; each such event restarts the time."""
+    from prefect.automations import AutomationCore, EventTrigger, Posture
+
+    trigger = EventTrigger(
+        after={f"prefect.flow-run.{state}" for state in states},
+        expect={"prefect.flow-run.*"},
+        match=match,
+        match_related=[*related],
+        for_each={"prefect.resource.id"},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=timedelta(seconds=within_s),
+    )
+    return AutomationCore(name="", trigger=trigger, actions=[then])
+
+
+def under_way(client: Any, worker: str, *, since: datetime | None = None) -> list[Any]:
+    """List this project's deployment runs that `worker` began and that have not ended, or crashed after `since`."""
+    from prefect.client.schemas import filters
+    from prefect.client.schemas.objects import StateType
+
+    types = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING] + ([StateType.CRASHED] if since else [])
+    wanted = filters.FlowRunFilter(
+        tags=filters.FlowRunFilterTags(all_=[PROJECT]),
+        state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types)),
+    )
+    found: list[Any] = []
+    while len(page := client.read_flow_runs(flow_run_filter=wanted, limit=200, offset=len(found))) == 200:
+        found += page
+    return [
+        run
+        for run in found + page
+        if run.deployment_id
+        and run.labels.get("prefect.worker.name") == worker
+        and (run.state.type != StateType.CRASHED or (since and run.state.timestamp > since))
+    ]
+
+
+def put_back(client: Any, runs: Sequence[Any], *, crashed: bool) -> Iterator[str]:
+    """Return `runs`, whose processes are gone, to the queue for the next worker; yield a line for each.
+
+    Args:
+        client: A synchronous client of the server.
+        runs: The runs as last read; those that have since ended without a crash are left alone.
+        crashed: Whether they crashed, so that the limit of restarts applies, or the worker was stopped.
+    """
+    from prefect.client.schemas.objects import State
+    from prefect.states import AwaitingRetry, Cancelled, Crashed
+
+    for run in (client.read_flow_run(run.id) for run in runs):
+        if run.state.is_final() and not run.state.is_crashed():
+            continue
+        if run.state.is_cancelling():
+            state: State[Any] = Cancelled(message="its worker stopped while the run was being cancelled")
+        elif crashed and run.run_count > MAX_RESTARTS:
+            state = Crashed(name=GIVEN_UP, message=_GAVE_UP)
+        else:
+            state = AwaitingRetry(message=_AGAIN if crashed else "the worker was stopped")
+        _break_silence(client, run)
+        client.set_flow_run_state(run.id, state, force=True)
+        yield f"run {run.name}: its worker stopped; new state: {state.name}"
+
+
+def with_processes() -> set[str]:
+    """Return the ids of flow runs that have a live process on this machine."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError, ValueError):
+            variables = dict(one.split("=", 1) for one in entry.read_bytes().decode().split("\0") if one)
+            found.add(variables.get("PREFECT__FLOW_RUN_ID", ""))
+    return found
+
+
+def _break_silence(client: Any, run: Any) -> None:
+    """Send an event for `run`, or the server's automations would end it again for its missed heartbeats.
+
+    The server may delay the event of the state change itself.
+    """
+    event = {
+        "id": str(uuid.uuid4()),
+        "event": "prefect.flow-run.put-back",
+        "occurred": datetime.now().astimezone().isoformat(),
+        "resource": {"prefect.resource.id": f"prefect.flow-run.{run.id}", _COUNT: str(run.run_count)},
+        "related": [
+            {"prefect.resource.id": f"prefect.tag.{PROJECT}", "prefect.resource.role": "tag"},
+            {"prefect.resource.id": f"prefect.deployment.{run.deployment_id}", "prefect.resource.role": "deployment"},
+        ],
+    }
+    client.request("POST", "/events", json=[event])

@@ -1,0 +1,103 @@
+"""Temporary Prefect server for one run of the command line, used if no API is configured."""
+
+import contextlib
+import os
+import secrets
+import socket
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+
+from storage.uri import redact
+from tasks.cluster.child import Child
+
+_START_LIMIT_S = 120
+_ASK_S = 5
+"""Timeout of a request to the configured server, in seconds."""
+
+
+@contextlib.contextmanager
+def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]:
+    """Provide a Prefect API: the configured one (yields False), else a temporary server on loopback (yields True).
+
+    The server requires a random password, because other users of the machine can reach loopback too. It ends with this
+    process; Prefect's own temporary server would survive a SIGKILL of its owner. `meanwhile` is called as it starts.
+
+    Raises `RuntimeError` if the server does not start.
+    """
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, get_current_settings, temporary_settings
+
+    if get_current_settings().api.url:
+        yield False
+        return
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    password = f"run:{secrets.token_hex(32)}"
+    env = os.environ | {
+        "PREFECT_SERVER_API_AUTH_STRING": password,
+        "PREFECT_UI_ENABLED": "0",
+        "PREFECT__SERVER_EPHEMERAL": "1",
+        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+        "DO_NOT_TRACK": "1",
+    }
+    command = [sys.executable, "-P", "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", "--lifespan", "on"]
+    child = Child(command, env=env)
+    try:
+        meanwhile()
+        await_server(child, f"http://127.0.0.1:{port}/api/health")
+        ours = {PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}
+        with temporary_settings(ours):
+            try:
+                yield True
+            finally:
+                _flush()
+    finally:
+        child.end()
+
+
+def check_api() -> str:
+    """Describe the Prefect API that a run will use; raise `ValueError` if the configured one is unusable."""
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
+
+    url = get_current_settings().api.url
+    if not url:
+        return "a temporary server for this run"
+    advice = "check PREFECT_API_URL and PREFECT_API_AUTH_STRING, or unset them to use a temporary server"
+    try:
+        with (
+            temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
+            get_client(httpx_settings={"timeout": _ASK_S}, sync_client=True) as client,
+        ):
+            return f"{redact(url)} responds, version {client.api_version()}"
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"PREFECT_API_URL={redact(url)}: no usable Prefect API ({redact(reason)}); {advice}") from None
+
+
+def _flush() -> None:
+    """Send queued logs and events before the server ends; otherwise Prefect retries for a minute at exit."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    APILogWorker.drain_all(timeout=10)
+    EventsWorker.drain_all(timeout=10)
+
+
+def await_server(child: Child, url: str) -> None:
+    """Wait until the server responds at `url`; raise `RuntimeError` with its output if it does not."""
+    deadline = time.monotonic() + _START_LIMIT_S
+    directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy: the server is on this machine
+    while child.running and time.monotonic() < deadline:
+        try:
+            with directly.open(url, timeout=5):
+                return
+        except urllib.error.HTTPError:  # the server asks for a password, so it is up
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise RuntimeError(f"Prefect's server did not start; its output:\n{child.output()[-2000:]}")

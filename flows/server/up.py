@@ -1,0 +1,194 @@
+"""`make up`: run a Prefect server, the deployments of prefect.yaml and a worker for them on one machine."""
+
+import argparse
+import contextlib
+import errno
+import ipaddress
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
+
+from tasks.cluster.child import Child
+
+_POOL = "pipeline"
+_SERVER = ("server", "start", "--host")
+_WORKER = f"make-up-{socket.gethostname()}"
+"""Worker name; identifies the runs that died with an earlier `make up` on this machine."""
+_EPILOG = """\
+Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also resumes
+runs that crashed with it, at most three times.
+Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server listens on this machine only; for others
+--host needs PREFECT_SERVER_API_AUTH_STRING (docs/operating.md)."""
+
+
+def main() -> int:
+    """Run until Ctrl-C and return 0; return 1 if the server or worker stops; exit with 2 for an invalid request."""
+    from flows.cli.exits import guarded
+
+    return guarded(lambda: _main(_parser().parse_args()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    from flows.cli.arguments import Parser
+
+    parser = Parser(
+        prog="python flows/server/up.py",
+        description="Start a Prefect server, register the deployments of prefect.yaml and run a worker for them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=4200, help="port of server and UI (default: %(default)s)")
+    return parser
+
+
+def _main(arguments: argparse.Namespace) -> int:
+    from flows.cli.exits import fail
+
+    host, port = arguments.host, arguments.port
+    if not host:
+        fail("--host must be an address or a name, got an empty value", code=2)
+    if not _is_loopback(host) and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
+        fail(
+            f"--host {host!r} is reachable from other machines: set PREFECT_SERVER_API_AUTH_STRING=user:password first",
+            code=2,
+        )
+    if not 0 < port < 65536:
+        fail(f"--port must be 1 to 65535, got {port}", code=2)
+    if trouble := _trouble(host, port):
+        fail(trouble, code=2)
+    url = _name_server(host, port)
+    from flows.server import automations, deploy
+    from flows.server.temporary_server import await_server
+
+    try:
+        deploy.declared()
+        automations.webhook_url()
+    except ValueError as error:
+        fail(str(error), code=2)
+    started = datetime.now(UTC)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way
+    print(f"starting Prefect's server on {url}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt), _running("server", *_SERVER, host, "--port", str(port)) as server:
+        await_server(server, f"{url}/health")
+        _tell(deploy.apply())
+        with _worker(started) as worker:
+            print(_READY.format(ui=f"http://{host}:{port}", url=url), flush=True)
+            _watch(server, worker)
+    return 0
+
+
+def _name_server(host: str, port: int) -> str:
+    """Make this process and its children use the server at `host` and `port`; return its API URL.
+
+    Must run before Prefect is imported, which reads its settings then and starts a temporary server if none is set.
+    """
+    assert "prefect" not in sys.modules
+    url = f"http://{host}:{port}/api"
+    os.environ["PREFECT_API_URL"] = url
+    os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    if auth := os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
+        os.environ.setdefault("PREFECT_API_AUTH_STRING", auth)
+    return url
+
+
+_READY = """
+  UI        {ui}
+  API       {url}
+
+  in another terminal:
+    export PREFECT_API_URL={url}
+    .venv/bin/prefect deployment run mnist/smoke --watch
+
+  Ctrl-C stops everything
+"""
+
+
+@contextlib.contextmanager
+def _running(name: str, *words: str) -> Iterator[Child]:
+    """Run a Prefect command as a child process; stop it when the block ends."""
+    child = Child([sys.executable, "-m", "prefect", *words], env=_env(), grace_s=10.0)
+    try:
+        yield child
+    finally:
+        print(f"stopping the {name}", flush=True)
+        child.end()
+
+
+@contextlib.contextmanager
+def _worker(started: datetime) -> Iterator[Child]:
+    """Run the worker: requeue runs that died with the last one, and at the end the runs that it leaves."""
+    from prefect.client.orchestration import get_client
+
+    from flows.server import restarts
+
+    with get_client(sync_client=True) as client:
+        runs, alive = restarts.under_way(client, _WORKER, since=started), restarts.with_processes()
+        _tell(restarts.put_back(client, [run for run in runs if str(run.id) not in alive], crashed=True))
+    left, crashed = [], True
+    try:
+        with _running("worker", "worker", "start", "--pool", _POOL, "--name", _WORKER) as worker:
+            try:
+                yield worker
+            except KeyboardInterrupt:
+                crashed = False
+                raise
+            finally:
+                with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # the server may be gone
+                    left = restarts.under_way(client, _WORKER)
+    finally:
+        with contextlib.suppress(Exception), get_client(sync_client=True) as client:
+            _tell(restarts.put_back(client, left, crashed=crashed))
+
+
+def _tell(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(f"  {line}", flush=True)
+
+
+def _env() -> Mapping[str, str]:
+    return os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+
+
+def _watch(server: Child, worker: Child) -> None:
+    """Print the worker's output until Ctrl-C; raise `RuntimeError` if the worker or the server ends."""
+    while server.running and worker.running:
+        sys.stdout.write(worker.new_output())
+        sys.stdout.flush()
+        time.sleep(0.5)
+    ended, name = (worker, "worker") if server.running else (server, "server")
+    raise RuntimeError(f"the {name} stopped unexpectedly; its output:\n{ended.output()[-3000:]}")
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether `host`, a name or an address, resolves to loopback addresses only."""
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in found)
+
+
+def _trouble(host: str, port: int) -> str:
+    """Return why this process cannot listen there, or an empty string if it can."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return f"--port {port} is in use: choose another port, or stop the program that uses it"
+            return f"cannot listen at --host {host!r} --port {port}: {error.strerror}; choose another address"
+    return ""
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,72 @@
+"""Checks of a place in storage before a run: can it be read, can it be written."""
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+
+from storage import files, s3
+from storage.uri import URI, Root, redact
+
+
+def check_readable(uri: URI, *, option: str = "--storage") -> None:
+    """Check, without writing, that there is a file below `uri`, or on a disk a folder with content.
+
+    Raises `FileNotFoundError` if there is nothing, and `ValueError` naming `option`, the problem and the next step if
+    the storage cannot be read; within 10 s if the server does not answer.
+    """
+    with _told(uri, option=option, verb="read"):
+        if files.has_content(uri):
+            return
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(uri))
+
+
+def check_writable(root: Root) -> None:
+    """Check that files can be created below `root` and that none can be created twice; leaves only the folder itself.
+
+    Raises `ValueError` naming `--storage`, the problem and the next step; within 10 s if the server does not answer.
+    """
+    with _told(root, option="--storage", verb="write to"):
+        if root.is_s3:
+            s3.check_bucket(root)
+        else:
+            os.makedirs(root, exist_ok=True)
+        if _refuses_to_overwrite(root):
+            return
+    reason = "it allows creating an existing file again"
+    advice = "choose storage that supports conditional writes (If-None-Match)"
+    raise ValueError(f"--storage: cannot write to {root}: {reason}; {advice}")
+
+
+@contextlib.contextmanager
+def _told(uri: URI, *, option: str, verb: str) -> Iterator[None]:
+    """Turn every failure to reach `uri` into one `ValueError` that names `option` and the next step."""
+    advice = "check AWS_ENDPOINT_URL and the AWS_* variables" if uri.is_s3 else "choose another folder"
+    try:
+        yield
+        return
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if uri.is_s3 and isinstance(error, FileNotFoundError):
+            reason, advice = "its bucket does not exist", "create it or choose another"
+        elif uri.is_s3 and isinstance(error, PermissionError):
+            reason = "access denied"
+    except Exception as error:
+        if not uri.is_s3 or not (isinstance(error, ValueError) or files.is_trouble(error)):
+            raise
+        reason = " ".join(str(error).split())
+    raise ValueError(f"{option}: cannot {verb} {uri}: {redact(reason)}; {advice}")
+
+
+def _refuses_to_overwrite(root: Root) -> bool:
+    """Return whether a second `create` of the same file is refused, which every commit relies on."""
+    probe = root.child(f"_probe-{uuid.uuid4().hex}")
+    files.create(probe, b"first")
+    try:
+        files.create(probe, b"second")
+    except FileExistsError:
+        return True
+    finally:
+        files.remove(probe)
+    return False

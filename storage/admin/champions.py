@@ -1,0 +1,181 @@
+"""The champions of each data set, past and present, and commands by which users change them."""
+
+import contextlib
+import difflib
+from collections.abc import Sequence
+
+from storage import default_championship, files, in_use, manifest, reference, registry
+from storage.admin.catalog import KINDS
+from storage.decision import ROLLED_BACK, Decision
+from storage.manifest import Damaged, Manifest
+from storage.producer import user
+from storage.uri import URI, CheckpointURI, Root, is_name
+
+
+def data_sets(root: Root) -> list[str]:
+    """Return the sorted names of the data sets with decisions; folders with an invalid name are ignored."""
+    folder = root.child("registry")
+    return [name for name in files.children(folder) if is_name(name) and files.children(folder.child(name))]
+
+
+def in_charge(root: Root, data: str) -> CheckpointURI:
+    """Return the champion of `data`; raises a `ValueError` that lists all championships with one if it has none."""
+    if champion := registry.champion(root, data):
+        return champion
+    named = with_champion(root)
+    if not named:
+        raise ValueError(f"{root} has no champion of {data!r} or of any other championship; run the pipeline first")
+    alike = [name for name in named if name.startswith(f"{data}-")] or difflib.get_close_matches(data, named)
+    hint = f"; did you mean champion:{alike[0]}?" if alike else ""
+    raise ValueError(f"{root} has no champion of {data!r}; there are champions of {', '.join(named)}{hint}")
+
+
+def with_champion(root: Root) -> list[str]:
+    """Return the sorted names of the championships that have a champion; skip those with damaged decisions."""
+    return [name for name in data_sets(root) if _has_champion(root, name)]
+
+
+def _has_champion(root: Root, data: str) -> bool:
+    with contextlib.suppress(Damaged):
+        return registry.champion(root, data) is not None
+    return False
+
+
+def decisions(root: Root, data: str) -> list[Decision]:
+    """Return all decisions on `data`, oldest first.
+
+    Raises `Damaged` naming the file of a missing or changed decision, and `ValueError` naming the known data sets if
+    there is no decision on `data`.
+    """
+    known = data_sets(root)
+    if data not in known:
+        hint = f"there are decisions on {', '.join(known)}" if known else "run the pipeline first"
+        raise ValueError(f"data set: {root} has no decision on {data!r}; {hint}")
+    return registry.history(root, data)
+
+
+def reigns(history: Sequence[Decision]) -> list[Decision]:
+    """Return the decisions that made the current champion and each of its predecessors champion, oldest first.
+
+    No two successive decisions have the same champion. A rollback removes the last decision, and so does the entry that
+    revokes the promotion of a deleted checkpoint: the predecessor is champion again, with its own predecessors. Every
+    other decision that changes the champion, by the gate or by a user, adds one.
+    """
+    found: list[Decision] = []
+    for decision in history:
+        if found and (decision.withdraws or decision.undoes):
+            found.pop()
+        if decision.champion and (not found or found[-1].champion != decision.champion):
+            found.append(decision)
+    return found
+
+
+def took_charge(history: Sequence[Decision]) -> Decision | None:
+    """Return the decision, possibly a rollback, since which the current champion holds; none without a champion."""
+    found: Decision | None = None
+    for decision in history:
+        if found is None or decision.champion != found.champion:
+            found = decision
+    return found if found and found.champion else None
+
+
+def rollback(root: Root, data: str) -> Decision:
+    """Restore the previous champion by one more decision, after verifying its bytes.
+
+    A second rollback goes one champion further back; it does not undo the first. If A, B and C were promoted in this
+    order, the first rollback restores B, the second A, and a third is refused. If D is promoted after the rollback to
+    B, the champion before D is B.
+
+    Raises `ValueError` if there is no previous champion or it was deleted, `Damaged` if its bytes changed, and
+    `Superseded` if somebody else decided in the meantime.
+    """
+    history = decisions(root, data)
+    before = reigns(history)[-2:-1]
+    if not before:
+        raise ValueError(f"data set: {data} has no previous champion; use: python -m storage promote URI")
+    checkpoint = CheckpointURI(str(before[0].champion))
+    try:
+        manifest.verify(checkpoint)
+    except FileNotFoundError:
+        raise ValueError(
+            f"data set: the previous champion of {data}, {checkpoint}, does not exist any more; promote another "
+            "with: python -m storage promote URI"
+        ) from None
+    withdrawn = str(history[-1].champion)
+    decision = Decision(
+        number=history[-1].number + 1,
+        champion=checkpoint,
+        challenger=checkpoint,
+        evaluation=before[0].evaluation,
+        promoted=True,
+        withdraws=withdrawn,
+        reason=f"{ROLLED_BACK}{reference.of(URI(withdrawn), root=root)}",
+        gate={},
+        metrics={},
+    )
+    return _put_in_charge(root, data, decision)
+
+
+def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None) -> str:
+    """Make `checkpoint` the champion, regardless of the gate, and return the name of the championship.
+
+    That is `name`, or else the championship in which it competed, or else that of the data it was trained on.
+
+    Raises `ValueError` if the URI is not a checkpoint, `Damaged` if its bytes changed, and `Superseded` if somebody
+    else decided in the meantime.
+    """
+    made = manifest.load(checkpoint)
+    if made.kind != "checkpoint":
+        raise ValueError(f"uri must be a checkpoint, got {checkpoint} of kind {made.kind}; see: python -m storage ls")
+    data = name or _championship(root, checkpoint, made)
+    manifest.verify(checkpoint)
+    latest = registry.latest(root, data)
+    decision = Decision(
+        number=latest.number + 1 if latest else 1,
+        champion=checkpoint,
+        challenger=checkpoint,
+        evaluation="",
+        promoted=True,
+        reason="promoted by hand",
+        gate={},
+        metrics={},
+    )
+    _put_in_charge(root, data, decision)
+    return data
+
+
+def _put_in_charge(root: Root, data: str, decision: Decision) -> Decision:
+    decision = decision.made_by(user())
+    with in_use.using(root, [CheckpointURI(decision.challenger)], owner="python -m storage"):
+        registry.append(root, data, decision)
+        registry.confirm(root, data, decision)
+    return decision
+
+
+def _championship(root: Root, checkpoint: CheckpointURI, made: Manifest) -> str:
+    """Return the championship in which `checkpoint` competed, or else that of the data it was trained on."""
+    judged = [name for name in data_sets(root) if any(_judges(one, checkpoint) for one in registry.history(root, name))]
+    if len(judged) > 1:
+        raise ValueError(f"uri: {checkpoint} competed in {', '.join(judged)}; select one with --championship")
+    return judged[0] if judged else _of_data(root, checkpoint, made)
+
+
+def _judges(decision: Decision, checkpoint: CheckpointURI) -> bool:
+    return decision.challenger == checkpoint
+
+
+def _of_data(root: Root, checkpoint: CheckpointURI, made: Manifest) -> str:
+    """Return the default championship of the raw dataset from which `checkpoint` descends."""
+    uri: URI = checkpoint
+    for _ in KINDS:
+        if made.kind == "raw" and "data" in made.parameters:
+            return default_championship.of_raw(root, made)
+        role = next((role for role in ("raw", "prepared") if role in made.parents), None)
+        if not role:
+            break
+        uri = made.parent(role, of=uri)
+        try:
+            made = manifest.load(uri)
+        except FileNotFoundError:
+            raise ValueError(f"uri: {checkpoint}: its data set cannot be determined, {uri} is missing") from None
+    raise ValueError(f"uri: {checkpoint} does not record its data set; use a checkpoint made by a run")

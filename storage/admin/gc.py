@@ -1,0 +1,198 @@
+"""Garbage collection: find results and files that are no longer needed; delete them without harm to active runs."""
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from storage import files, manifest
+from storage.admin import catalog
+from storage.admin.catalog import SCRATCH, SHELVES, Folder
+from storage.admin.kept_by_gc import Needs, inputs
+from storage.files import Entry
+from storage.fingerprint import LENGTH
+from storage.manifest import Damaged
+from storage.uri import URI, Root
+
+_DAY_S = 24 * 3600
+_OURS = re.compile(rf".+-[0-9a-f]{{{LENGTH}}}", re.DOTALL)
+"""Folder names that a run creates; a folder with another name and without a manifest may be somebody else's."""
+_TEMPORARY = re.compile(r"(?:[^/]+/)*?\.tmp-[^/]*")
+"""A path down to its first temporary component, a file or folder that is not complete yet."""
+_LEASES = "leases"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Removal:
+    """One folder or file that may be deleted."""
+
+    uri: URI
+    """A whole folder, or a file or folder in it."""
+    why: str
+    """Reason in a few words."""
+    found: Sequence[Entry]
+    """The files that this deletes."""
+
+    @property
+    def size(self) -> int:
+        """Total bytes of these files."""
+        return sum(entry.size for entry in self.found)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Batch:
+    """All removals in one folder."""
+
+    folder: Folder
+    """The folder as it was found."""
+    removals: Sequence[Removal]
+    """The whole folder, or parts of it."""
+
+
+class Garbage:
+    """Garbage below a root: finds and deletes it.
+
+    Every method raises `Damaged`, and nothing more is deleted, if the needed results cannot be determined because a
+    decision of the registry, a manifest or a folder cannot be read, or a champion is missing.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        *,
+        keep_days: int,
+        is_leased: Callable[[URI], bool],
+        used: Callable[[], Collection[URI]] = tuple,
+        now: float | None = None,
+    ) -> None:
+        self._root = root
+        self._keep_s = keep_days * _DAY_S
+        self._is_leased = is_leased
+        self._used = used
+        self._now = time.time() if now is None else now
+        self._needs = Needs(root)
+        self._seen: set[URI] = set()
+        self._committed: set[str] = set()
+        self.is_blocked = False
+        """True if a run is active and its inputs are unknown: all committed results are then kept."""
+        self._folders = self._arrivals()
+
+    def plan(self) -> list[Batch]:
+        """Return all removals, each result before the results it was made from; deletes nothing."""
+        needed = self._needs.names()
+        order = [SCRATCH, _LEASES, *reversed(catalog.KINDS)]
+        folders = [*self._folders, catalog.look(self._root.child(_LEASES), _LEASES)]
+        folders.sort(key=lambda folder: order.index(folder.kind))
+        judged = [Batch(folder=folder, removals=self._judge(folder, needed)) for folder in folders]
+        return [batch for batch in judged if batch.removals]
+
+    def remove(self, batch: Batch) -> list[Removal]:
+        """Delete what is still garbage in `batch`, after reading its folder, the records in use and the registry again.
+
+        The manifest of a committed folder is deleted first. Returns what was deleted.
+        """
+        self._arrivals()
+        folder = catalog.look(batch.folder.uri, batch.folder.kind)
+        self._learn(folder)
+        planned = {removal.uri for removal in batch.removals}
+        judged = [removal for removal in self._judge(folder, self._needs.names()) if removal.uri in planned]
+        return [removal for removal in judged if self._remove(folder, removal)]
+
+    def _remove(self, folder: Folder, removal: Removal) -> bool:
+        if removal.uri == folder.uri and folder.manifest:
+            files.remove(folder.uri.child(manifest.NAME))
+            if self._has_lease(folder):  # a run is making it again, with the same file names
+                return False
+        files.remove(removal.uri)
+        self._seen.discard(removal.uri)
+        return True
+
+    def _arrivals(self) -> list[Folder]:
+        """Return the folders that are new since the last call, and count what live runs use as needed from now on."""
+        self._needs.keep(self._used())
+        found = catalog.survey([place for place in catalog.places(self._root) if place[0] not in self._seen])
+        self._seen.update(folder.uri for folder in found)
+        self._committed.update(folder.uri.name for folder in found if folder.manifest)
+        for folder in found:
+            self._learn(folder)
+        return found
+
+    def _learn(self, folder: Folder) -> None:
+        """Count as needed: results that are young or leased, and the inputs of attempts that may still be resumed."""
+        if folder.damage:
+            raise Damaged(folder.damage)
+        if folder.kind == SCRATCH:
+            read, has_lease = inputs(folder), self._has_lease(folder)
+            if has_lease or self._reason(folder, ()) is None:
+                self._needs.keep(read)
+            self.is_blocked |= has_lease and not read
+            return
+        self._needs.know(folder)
+        if folder.manifest:
+            if self._is_young(folder) or self._has_lease(folder):
+                self._needs.keep([folder.uri])
+        elif self._root.child(f"{SHELVES[SCRATCH]}/{folder.uri.name}") not in self._seen:
+            self.is_blocked |= self._has_lease(folder)
+
+    def _judge(self, folder: Folder, needed: Collection[str]) -> list[Removal]:
+        """Return the removals in `folder`, given the names of all needed results."""
+        is_ours = folder.manifest or folder.kind == _LEASES or _OURS.fullmatch(folder.uri.name)
+        if not is_ours or not folder.found:
+            return []
+        why = self._reason(folder, needed)
+        found = [Removal(uri=folder.uri, why=why, found=folder.found)] if why else list(self._strays(folder))
+        return [] if found and self._has_lease(folder) else found
+
+    def _reason(self, folder: Folder, needed: Collection[str]) -> str | None:
+        """Return the reason why the whole `folder` may be deleted; none if it must stay."""
+        unchanged_s = self._now - folder.changed
+        if folder.kind == _LEASES:
+            return None
+        if folder.kind == SCRATCH:
+            if folder.uri.name in self._committed:
+                return "scratch files of a committed result"
+            if folder.uri.name in needed:
+                return None
+            return (
+                f"scratch files unchanged for {_days(unchanged_s)}"
+                if unchanged_s >= max(self._keep_s, _DAY_S)
+                else None
+            )
+        if folder.uri.name in needed:
+            return None
+        if folder.manifest is None:
+            return f"no manifest, unchanged for {_days(unchanged_s)}" if unchanged_s >= _DAY_S else None
+        if self._is_young(folder) or self.is_blocked:
+            return None
+        return f"committed {_days(self._now - (folder.committed or 0))} ago, not needed"
+
+    def _strays(self, folder: Folder) -> Iterator[Removal]:
+        """Yield the removals in a folder that stays: files that no manifest lists, and incomplete writes."""
+        listed = {file.path for file in folder.manifest.files} if folder.manifest else set()
+        holding = {path[:end] for path in listed for end, letter in enumerate(path) if letter == "/"}
+        temporary: dict[str, list[Entry]] = {}
+        for entry in folder.found:
+            unfinished = _TEMPORARY.match(entry.path)
+            if unfinished:
+                temporary.setdefault(unfinished[0], []).append(entry)
+            # On S3 a file may have the name of a folder: deleting it would delete that folder's files too.
+            elif folder.manifest and entry.path not in {*listed, *holding, manifest.NAME}:
+                yield Removal(uri=folder.uri.child(entry.path), why="not listed in the manifest", found=[entry])
+        for path, entries in temporary.items():
+            if self._now - max(entry.modified for entry in entries) >= _DAY_S:
+                yield Removal(uri=folder.uri.child(path), why="incomplete write", found=entries)
+
+    def _is_young(self, folder: Folder) -> bool:
+        return self._now - (folder.committed or 0) < self._keep_s
+
+    def _has_lease(self, folder: Folder) -> bool:
+        """Return whether a process holds a lease on `folder` or, for scratch, on the result that it belongs to."""
+        if folder.kind != SCRATCH:
+            return self._is_leased(folder.uri)
+        shelves = [shelf for kind, shelf in SHELVES.items() if kind != SCRATCH]
+        return any(self._is_leased(self._root.child(f"{shelf}/{folder.uri.name}")) for shelf in shelves)
+
+
+def _days(seconds: float) -> str:
+    days = int(seconds // _DAY_S)
+    return f"{days} day" if days == 1 else f"{days} days"

@@ -1,0 +1,132 @@
+"""Needed results of a storage root: champions, inputs of active runs, kept results, and the ancestors of all these."""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from storage import files, registry
+from storage.admin import catalog
+from storage.admin import champions as championship
+from storage.admin.catalog import Folder
+from storage.decision import Decision
+from storage.manifest import Damaged
+from storage.uri import URI, Root
+
+_DERIVED: Final = ("predictions", "evaluation", "report")
+"""Kinds made with a champion; they stay as long as the champion."""
+_LONGEST_SPEC = 2**20
+"""Maximum bytes of a job's spec; a larger JSON file in scratch is something else."""
+
+
+class Needs:
+    """Names of the results that are needed at any moment.
+
+    Names rather than URIs, because a root may be reached by several paths and a result written through one path must
+    not look unneeded through another. Names end with a fingerprint, so they are unique.
+    """
+
+    def __init__(self, root: Root) -> None:
+        self._root = root
+        self._known: dict[str, dict[URI, Folder]] = {}
+        self._kept: set[URI] = set()
+        self._histories: dict[str, list[Decision]] = {}
+
+    def know(self, folder: Folder) -> None:
+        """Remember the parents of `folder`; raises `Damaged` if its manifest cannot be read."""
+        if folder.damage:
+            raise Damaged(folder.damage)
+        self._known.setdefault(folder.uri.name, {})[folder.uri] = folder
+
+    def keep(self, uris: Iterable[URI]) -> None:
+        """Count `uris` and their ancestors as needed from now on."""
+        self._kept.update(uris)
+
+    def names(self) -> set[str]:
+        """Return the names of all needed results, existing or not; reads the registry again.
+
+        Needed are the champion of every championship with all results made with it, the previous champion, the best one
+        so far, everything passed to `keep`, and the ancestors of all these. Raises `Damaged` if a champion or one of
+        its ancestors cannot be determined.
+        """
+        present, before = self._champions()
+        return self._with_lineage([*present, *before, *self._made_with(present), *self._kept])
+
+    def _champions(self) -> tuple[list[URI], list[URI]]:
+        """Return the champion of each championship, and the previous and best champions of each."""
+        present, before = [], []
+        for data in championship.data_sets(self._root):
+            reigns = championship.reigns(self._history(data))
+            champions = [URI(str(decision.champion)) for decision in reigns[-2:]]
+            before += champions[:-1]
+            best = registry.best(self._history(data))
+            before += [URI(best)] if best else []
+            present += champions[-1:]
+        for champion in present:
+            if all(folder.manifest is None for folder in self._called(champion)):
+                raise Damaged(f"the champion {champion} is not committed; restore it, or promote another")
+        return present, before
+
+    def _history(self, data: str) -> list[Decision]:
+        """Return all decisions on `data`; read them again only if there is a new one."""
+        known = self._histories.get(data)
+        if known is None or known[-1:] != [registry.latest(self._root, data)]:
+            known = self._histories[data] = championship.decisions(self._root, data)
+        return known
+
+    def _made_with(self, champions: Iterable[URI]) -> Iterator[URI]:
+        """Yield the predictions of these champions, and the evaluations and reports made from them."""
+        names = {champion.name for champion in champions}
+        known = [folder for folders in self._known.values() for folder in folders.values()]
+        found = [folder for folder in known if folder.kind in _DERIVED]
+        for folder in sorted(found, key=lambda folder: _DERIVED.index(folder.kind)):
+            if not names.isdisjoint(parent.name for parent in folder.parents.values()):
+                names.add(folder.uri.name)
+                yield folder.uri
+
+    def _with_lineage(self, uris: Iterable[URI]) -> set[str]:
+        names: set[str] = set()
+        pending = list(uris)
+        while pending:
+            uri = pending.pop()
+            if uri.name not in names:
+                names.add(uri.name)
+                pending += [parent for folder in self._called(uri) for parent in folder.parents.values()]
+        return names
+
+    def _called(self, uri: URI) -> list[Folder]:
+        """Return the folders below the root with the name of `uri`; if none is committed, also `uri` itself."""
+        known = self._known.setdefault(uri.name, {})
+        if not any(folder.manifest for folder in known.values()):
+            for place in [*known, uri]:
+                self.know(catalog.find(place, with_files=False))
+        return list(known.values())
+
+
+def inputs(scratch: Folder) -> set[URI]:
+    """Return the inputs of the attempts in `scratch`: all URIs in the specs of their jobs except their own result."""
+    specs = [entry for entry in scratch.found if "/" not in entry.path and entry.path.endswith(".json")]
+    named: set[URI] = set()
+    for entry in specs:
+        if entry.size <= _LONGEST_SPEC:
+            named.update(_named(scratch.uri.child(entry.path)))
+    return {uri for uri in named if uri.name != scratch.uri.name}
+
+
+def _named(spec: URI) -> Iterator[URI]:
+    try:
+        content = json.loads(files.read(spec))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return
+    for text in _strings(content):
+        try:
+            yield URI(text)
+        except ValueError:
+            continue
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _strings(item)

@@ -1,0 +1,77 @@
+"""Verification of committed files; yields one sentence for each problem."""
+
+from collections.abc import Callable, Iterator
+
+from storage import files, manifest, streams
+from storage.admin import champions
+from storage.admin.catalog import Folder
+from storage.manifest import Damaged, File
+from storage.uri import URI, Root, redact
+
+
+def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = lambda file: None) -> Iterator[str]:
+    """Yield a sentence for every listed file that is missing, has another size or is a link out of the folder.
+
+    With `deep`, also for every file whose bytes differ, and for a parent whose bytes changed since `folder` was made.
+    `on_file` is called with each file after its check.
+    """
+    if folder.damage:
+        yield folder.damage
+        return
+    sizes = {entry.path: entry.size for entry in folder.found}
+    for file in folder.manifest.files if folder.manifest else ():
+        place = folder.uri.child(file.path)
+        wrong = None if place.lies_in(folder.uri) else "it is a link that leads out of its folder"
+        wrong = wrong or _wrong_size(file, sizes.get(file.path)) or (_wrong_bytes(place, file) if deep else None)
+        if wrong:
+            yield f"{place} is damaged: {wrong}; restore it, or delete {folder.uri} and run again to recreate it"
+        on_file(file)
+    if deep:
+        yield from of_parents(folder)
+
+
+def of_parents(folder: Folder) -> Iterator[str]:
+    """Yield a sentence if a parent's bytes changed since `folder` was made from it."""
+    if folder.manifest is None:
+        return
+    try:
+        changed = manifest.changed_parent(folder.uri, folder.manifest)
+    except Exception as error:
+        if not files.is_trouble(error):
+            raise
+        yield f"{folder.uri} cannot be compared with its parents: {redact(' '.join(str(error).split()))}"
+        return
+    if changed:
+        yield (
+            f"{folder.uri} was made from other bytes of {changed} than exist now; the next run makes a new result at "
+            "another URI; delete this one if you do not need it"
+        )
+
+
+def of_registry(root: Root) -> Iterator[str]:
+    """Yield a sentence for every data set with unreadable or missing decisions or an uncommitted champion."""
+    for data in champions.data_sets(root):
+        try:
+            reigns = champions.reigns(champions.decisions(root, data))
+        except Damaged as error:
+            yield str(error)
+            continue
+        champion = reigns[-1].champion if reigns else None
+        if champion and not files.exists(URI(champion).child(manifest.NAME)):
+            yield f"{champion}, the champion of {data}, is not committed; restore it, or promote another"
+
+
+def _wrong_size(file: File, size: int | None) -> str | None:
+    if size is None:
+        return "it is missing"
+    return None if size == file.size else f"it has {size} bytes instead of {file.size}"
+
+
+def _wrong_bytes(place: URI, file: File) -> str | None:
+    try:
+        found = streams.sha256(place)
+    except OSError as error:
+        return f"it cannot be read ({error.strerror or error})"
+    if found != file.sha256:
+        return "its content is not what was committed (SHA-256)"
+    return None

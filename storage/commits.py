@@ -1,0 +1,90 @@
+"""Commits: files are written under names that hold their digest, and a manifest, written last, makes them a result."""
+
+import datetime
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from storage import files, manifest, reference
+from storage.manifest import File, Kind, Manifest, Parent
+from storage.producer import producer
+from storage.uri import URI
+
+
+def write_file(
+    uri: URI, path: str, content: bytes, *, split: str | None = None, rows: int | None = None, fixed_name: bool = False
+) -> File:
+    """Write a file that a later `commit` may list, under a name that contains its digest; return its entry.
+
+    Equal bytes always get the same name and different bytes different names, so that no writer, not even one that was
+    frozen and wakes up after a commit, can change another writer's file.
+
+    Args:
+        uri: Folder of the result.
+        path: Such as `train/part-00000.parquet`, which becomes `train/part-00000-<digest>.parquet`.
+        content: All of its bytes.
+        split: Split that its rows belong to.
+        rows: Number of its rows.
+        fixed_name: Keep `path` as it is unless a file with other bytes is there. Use it for files that users open by
+            name; their bytes follow from the parents, so another attempt has almost always written the same ones.
+    """
+    digest = hashlib.sha256(content).hexdigest()
+    place = PurePosixPath(path)
+    named = str(place.with_name(f"{place.stem}-{digest[: manifest.DIGEST_LENGTH]}{place.suffix}"))
+    file = File(path=named, split=split, size=len(content), rows=rows, sha256=digest)
+    manifest.check_place(uri, file.path)
+    if fixed_name and _is_there(uri.child(path), content):
+        return file.model_copy(update={"path": path})
+    files.replace(uri.child(file.path), content)
+    return file
+
+
+def _is_there(uri: URI, content: bytes) -> bool:
+    """Create `uri` unless it exists; return whether it now holds `content`."""
+    try:
+        files.create(uri, content)
+    except FileExistsError:
+        return files.read(uri) == content
+    return True
+
+
+def commit(
+    uri: URI,
+    *,
+    kind: Kind,
+    parents: Mapping[str, URI | Parent],
+    parameters: Mapping[str, Any],
+    listed: Sequence[File],
+    schema: Mapping[str, Any] | None = None,
+    statistics: Mapping[str, Any] | None = None,
+) -> Manifest:
+    """Commit a dataset in one step; the first committer wins, and every committer gets the winner's manifest.
+
+    Pass as `parents` what `as_parent` returned for the manifests that were read. A parent given as a URI is read now;
+    raises `FileNotFoundError` if it is not committed.
+    """
+    made = Manifest(
+        kind=kind,
+        fingerprint=uri.fingerprint,
+        parents={role: _parent(parent, of=uri) for role, parent in parents.items()},
+        parameters=dict(parameters),
+        producer=producer(),
+        files=tuple(listed),
+        rows=sum(file.rows or 0 for file in listed),
+        schema=dict(schema or {}),
+        statistics=dict(statistics or {}),
+        created=datetime.datetime.now(datetime.UTC),
+    )
+    content = made.signed().to_json()
+    manifest.check_place(uri, manifest.NAME)
+    try:
+        files.create(uri.child(manifest.NAME), content)
+    except FileExistsError:
+        return manifest.load(uri)
+    return Manifest.model_validate_json(content)  # as every later reader sees it: JSON has no tuples, no integer keys
+
+
+def _parent(given: URI | Parent, *, of: URI) -> Parent:
+    parent = manifest.load(given).as_parent(given) if isinstance(given, URI) else given
+    return parent.model_copy(update={"uri": reference.of(URI(parent.uri), root=reference.root_of(of))})

@@ -1,0 +1,64 @@
+"""A decision about a champion, as the registry records it."""
+
+import datetime
+from typing import Any
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict
+
+from storage.accuracy_difference import Difference
+
+ROLLED_BACK = "rolled back by hand from "
+"""Start of a rollback's reason, followed by the withdrawn champion; earlier versions recorded it only there."""
+
+
+class Decision(BaseModel):
+    """One decision of the gate or of a user: the champion from now on, and the reason.
+
+    Results are URIs here and references in storage.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int
+    """Number of the decision, from 1, without gaps."""
+    champion: str | None
+    """The champion after this decision; none if no checkpoint was good enough so far."""
+    challenger: str
+    """The checkpoint that was judged."""
+    evaluation: str
+    """The evaluation with the challenger's metrics."""
+    promoted: bool
+    """Whether the challenger became champion."""
+    withdraws: str | None = None
+    """The champion that a rollback removes; none for every other decision."""
+    undoes: int | None = None
+    """Number of the promotion that this entry revokes because its checkpoint had been deleted by then."""
+    reason: str
+    """One sentence for users."""
+    gate: dict[str, Any]
+    """The gate's settings."""
+    metrics: dict[str, Any]
+    """Metrics that were compared."""
+    differences: dict[str, Difference] = {}
+    """Difference of the accuracies per rival (`champion`, `best`); empty in entries of earlier versions."""
+    new_classes: tuple[str, ...] = ()
+    """Classes of the test rows that the champion does not know."""
+    gone_classes: tuple[str, ...] = ()
+    """Classes that the champion knows but the test rows lack."""
+    event: str | None = None
+    """Id of the event that announces the decision, drawn with the decision; none if there is no event."""
+    decided: AwareDatetime | None = None
+    """Time of the decision; none in entries of earlier versions."""
+    author: str | None = None
+    """User or deployment, and run, that decided; none in entries of earlier versions."""
+
+    @property
+    def verdict(self) -> str:
+        """One word: `promoted`, `rejected`, `rollback` or `revoked`."""
+        if self.withdraws or self.undoes:
+            return "rollback" if self.withdraws else "revoked"
+        return "promoted" if self.promoted else "rejected"
+
+    def made_by(self, author: str | None) -> "Decision":
+        """Return a copy, made now by `author`."""
+        return self.model_copy(update={"author": author, "decided": datetime.datetime.now(datetime.UTC)})

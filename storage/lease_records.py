@@ -1,0 +1,123 @@
+"""Records of leases: a numbered file for each holder of a target; the highest number is the newest holder's."""
+
+import contextlib
+import dataclasses
+import datetime
+import re
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from storage import files
+from storage.process import Process
+from storage.uri import URI, Root
+
+_NAME = re.compile(r"([0-9]{6,})\.json")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Holder:
+    """Holder of a lease, as other processes see it."""
+
+    owner: str
+    """Name of the holder, such as the id of its Ray job."""
+    host: str
+    """Host on which it runs."""
+    expires: datetime.datetime
+    """Time at which the lease ends unless it is renewed; UTC."""
+    generation: int = 0
+    """Number of this holder among all holders of the target, from 1."""
+
+
+class Record(BaseModel):
+    """Content of a lease file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    target: str
+    """URI of the result that the holder makes."""
+    generation: int = Field(ge=1)
+    """Number of the file."""
+    token: str
+    """Random text by which a process recognises the file it created if the storage's reply was lost."""
+    owner: str
+    process: Process
+    expires: AwareDatetime
+    released: bool = False
+
+    def is_live(self) -> bool:
+        """Return whether others may not take the lease yet, by the clock of this process."""
+        return not self.released and now() < self.expires and not self.process.has_ended()
+
+    def holder(self) -> Holder:
+        """Return the fields that other processes may see."""
+        expires = self.expires.astimezone(datetime.UTC)
+        return Holder(owner=self.owner, host=self.process.host, expires=expires, generation=self.generation)
+
+
+def create(folder: URI, record: Record) -> bool:
+    """Create the file of `record`; return whether it is now the newest, and if so delete the older ones."""
+    uri, content = place(folder, record.generation), encoded(record)
+    try:
+        files.create(uri, content)
+    except FileExistsError:
+        if not _says(uri, content):
+            return False
+    numbers = _generations(folder)
+    if any(number > record.generation for number in numbers):  # we were slow: our number was taken and deleted
+        return False
+    with contextlib.suppress(OSError):
+        for number in numbers:
+            if number < record.generation:
+                files.remove(place(folder, number))
+    return True
+
+
+def _says(uri: URI, content: bytes) -> bool:
+    try:
+        return files.read(uri) == content
+    except FileNotFoundError:
+        return False
+
+
+def newest(folder: URI) -> tuple[int, Record | None]:
+    """Return the highest generation (0 if there is none) and its record (none if it cannot be parsed)."""
+    generation = newest_generation(folder)
+    while generation:
+        try:
+            return generation, Record.model_validate_json(files.read(place(folder, generation)))
+        except ValidationError:
+            return generation, None
+        except FileNotFoundError:  # a newer lease was taken and this file deleted
+            found = newest_generation(folder)
+            if found == generation:
+                return generation, None
+            generation = found
+    return 0, None
+
+
+def newest_generation(folder: URI) -> int:
+    return max(_generations(folder), default=0)
+
+
+def _generations(folder: URI) -> list[int]:
+    return [int(match[1]) for match in map(_NAME.fullmatch, files.children(folder)) if match]
+
+
+def folder_of(root: Root, target: URI) -> URI:
+    return root.child(f"leases/{target.name}")
+
+
+def place(folder: URI, generation: int) -> URI:
+    return folder.child(f"{generation:06d}.json")
+
+
+def encoded(record: Record) -> bytes:
+    return record.model_dump_json(indent=1).encode() + b"\n"
+
+
+def now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def after(seconds: float) -> datetime.datetime:
+    return now() + datetime.timedelta(seconds=seconds)

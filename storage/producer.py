@@ -1,0 +1,71 @@
+"""Producer of a result: the user, the versions of this package and its libraries, and the git state of the code."""
+
+import functools
+import getpass
+import hashlib
+import importlib.metadata
+import os
+import subprocess
+from pathlib import Path
+
+_CHECKOUT = Path(__file__).parent.parent
+_PACKAGES = ("mnist-pipeline", "ray", "torch", "torchvision", "prefect", "pyarrow")
+_CODE = ("flows", "storage", "tasks", "pyproject.toml", "requirements.lock")
+"""Paths of a checkout that decide results; a change to the docs or the tests does not count as a change."""
+_DIGEST_LENGTH = 12
+_LIMIT_S = 10
+
+
+@functools.cache
+def producer() -> dict[str, str | None]:
+    """Return the version of each package (none if not installed) and, as `git`, the state of the checkout."""
+    versions: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = None
+    return versions | {"git": git_state(_CHECKOUT)}
+
+
+def user() -> str:
+    """Return the name of the user that this process runs as; the user id in a container without user names."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
+
+
+def git_state(checkout: Path) -> str | None:
+    """Return the commit of `checkout`, followed by ` dirty ` and a digest if its code has uncommitted changes.
+
+    The digest covers new files too: equal changes to the same commit have equal digests. Return none without git.
+    """
+    if not (checkout / ".git").exists():
+        return None
+    try:
+        commit = _git(checkout, "rev-parse", "HEAD").decode().strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    try:
+        changes = _changes(checkout)
+    except (OSError, subprocess.SubprocessError):
+        return f"{commit} dirty unknown"
+    return f"{commit} dirty {hashlib.sha256(changes).hexdigest()[:_DIGEST_LENGTH]}" if changes else commit
+
+
+def _changes(checkout: Path) -> bytes:
+    """Return all differences from the last commit; empty if there are none."""
+    present = [path for path in _CODE if (checkout / path).exists()]
+    # Override the user's git settings: equal changes must have equal digests everywhere.
+    plain = ("--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--full-index")
+    differs = _git(checkout, "-c", "core.quotepath=true", "diff", "HEAD", *plain, "--", *_CODE)
+    added = _git(checkout, "ls-files", "-z", "--others", "--exclude-standard", "--", *present).split(b"\0")
+    for name in sorted(filter(None, added)):
+        differs += name + b"\0" + hashlib.sha256((checkout / name.decode()).read_bytes()).digest()
+    return differs
+
+
+def _git(checkout: Path, *words: str) -> bytes:
+    command = ["git", *words]
+    return subprocess.run(command, cwd=checkout, capture_output=True, timeout=_LIMIT_S, check=True).stdout

@@ -1,0 +1,83 @@
+"""References: names of results in manifests and decisions that stay valid when the storage root is moved or copied.
+
+A result lies at `<root>/<shelf>/<name>`, where a shelf is the folder for one kind of result. Files below the same root
+refer to it as `<shelf>/<name>`; files elsewhere use its URI.
+"""
+
+import os
+from typing import Final
+
+from storage import files
+from storage.uri import URI, Root
+
+SHELVES: Final[dict[str, str]] = {
+    "files": "downloads",
+    "raw": "datasets/raw",
+    "prepared": "datasets/prepared",
+    "checkpoint": "checkpoints",
+    "predictions": "predictions",
+    "evaluation": "evaluations",
+    "report": "reports",
+}
+"""Folder below a root for each kind of result."""
+MANIFEST: Final = "_manifest.json"
+"""File name of a manifest, directly below the URI that it commits."""
+
+
+def of(uri: URI, *, root: Root) -> str:
+    """Return the reference to `uri` from below `root`: relative if it lies there, even through a link, else the URI."""
+    base, relative = _parts(uri)
+    return relative if base is not None and is_same(base, root) else str(uri)
+
+
+def resolve(reference: str, *, root: Root, is_moved: bool = False) -> URI:
+    """Return the URI of the result that `reference` names.
+
+    Args:
+        reference: `<shelf>/<name>` or a URI.
+        root: Storage root of the file that contains the reference.
+        is_moved: Replace a URI below another root by the result of the same name below `root`, if that exists: earlier
+            versions wrote only URIs, and the root may have been moved or copied since.
+
+    Raises:
+        ValueError: `reference` is neither of the two.
+    """
+    if not reference.startswith("/") and "://" not in reference:
+        found = root.child(reference)
+        if _parts(found) != (root, reference):
+            raise ValueError(
+                "a reference must be a URI or a path relative to the storage root such as "
+                f"checkpoints/NAME, got {reference!r}"
+            )
+        return found
+    uri = URI(reference)
+    base, relative = _parts(uri)
+    if base is None:
+        return uri
+    here = root.child(relative)
+    return here if is_same(base, root) or (is_moved and files.exists(here.child(MANIFEST))) else uri
+
+
+def root_of(uri: URI) -> Root:
+    """Return the storage root of the result `uri`; for a copy outside the shelves, its parent folder."""
+    return _parts(uri)[0] or Root(uri.parent)
+
+
+def is_same(one: Root, other: Root) -> bool:
+    """Return whether both are the same storage root, even if one is reached through a link or another mount."""
+    if one == other or one.is_s3 or other.is_s3:
+        return one == other
+    try:
+        return os.path.samefile(one, other)
+    except OSError:  # one of them does not exist
+        return False
+
+
+def _parts(uri: URI) -> tuple[Root | None, str]:
+    """Split the URI of a result into its root and its path below that; the root is none outside the shelves."""
+    for shelf in SHELVES.values():
+        if uri.parent.endswith(f"/{shelf}"):
+            base = uri.parent.removesuffix(f"/{shelf}")
+            if base != "s3:/":  # a bucket with the name of a shelf
+                return Root(base or "/"), f"{shelf}/{uri.name}"
+    return None, str(uri)

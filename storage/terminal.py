@@ -1,0 +1,65 @@
+"""Line folding for terminals: lines break only between words, so that a URI is never split.
+
+Output that does not go to a terminal is not changed: each URI stays on one line.
+"""
+
+import os
+import re
+import shutil
+import sys
+from typing import TextIO
+
+_INDENT = "    "
+"""Indent of a continuation line, after the lines of a tree."""
+_TREE = re.compile(r"[ │├└─]*")
+_BELOW = str.maketrans("├└─", "│  ")
+_whole: set[str] = set()
+"""Paths that contain spaces and must not be broken at them."""
+
+
+def keep_whole(place: str) -> None:
+    """Never break a line within the storage root `place` or the path below it, even at a space in `place`."""
+    if " " in (shown := short(place)):
+        _whole.add(shown)
+
+
+def width(stream: TextIO) -> int | None:
+    """Return the number of columns of the terminal `stream`; none if it is not a terminal."""
+    return shutil.get_terminal_size().columns if stream.isatty() else None
+
+
+def show(text: str, stream: TextIO | None = None) -> None:
+    """Print `text` on `stream` (default: standard output); on a terminal, shorten paths and fold lines."""
+    stream = stream or sys.stdout
+    columns = width(stream)
+    lines = text.split("\n") if columns is None else on_terminal(text, columns)
+    print(*lines, sep="\n", file=stream, flush=True)
+
+
+def on_terminal(text: str, columns: int) -> list[str]:
+    """Return `text` with shortened paths, as lines folded for a terminal of `columns`."""
+    return [folded for line in text.split("\n") for folded in fold(short(line), columns)]
+
+
+def short(text: str) -> str:
+    """Make every path in `text` that lies below the working directory relative to it."""
+    here = os.getcwd()
+    return text if here == os.sep else re.sub(rf"(?<![\w./:~-]){re.escape(here)}{os.sep}(?=\S)", "", text)
+
+
+def fold(line: str, columns: int) -> list[str]:
+    """Break `line` at spaces into lines of at most `columns`; a longer word gets a line of its own.
+
+    Spaces between words are kept. Lines after the first are indented, unless a word fits only without the indent.
+    """
+    whole = "".join(rf"{re.escape(place)}\S*|" for place in _whole)
+    trunk = _TREE.match(line)
+    indent = (trunk[0].translate(_BELOW) if trunk else "") + _INDENT
+    found: list[str] = []
+    for spaces, word in re.findall(rf"( *)((?:{whole}\S)+)", line):
+        if found and len(found[-1]) + len(spaces) + len(word) <= columns:
+            found[-1] += spaces + word
+            continue
+        start = indent if found else spaces
+        found.append(word if len(start) + len(word) > columns else start + word)
+    return found or [""]

@@ -1,0 +1,200 @@
+"""Follower of a Ray job: turns its growing log into log records, and into the error that ended it."""
+
+import contextlib
+import json
+import logging
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+from storage.manifest import File
+from storage.uri import URI, redact
+from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK, WAITING
+from tasks.learning.user_errors import UserCodeError
+from tasks.orchestration.progress import ProgressArtifact
+from tasks.orchestration.stage import logger
+
+_CHATTER = re.compile(
+    r"core_worker\.cc:|Progress bars disabled|Dataset dataset_\S+ execution finished|Setting up process group|"
+    r"^\s*$|Runtime env is setting up|Running entrypoint for job|\tINFO |\tWARNING .*(Token auth|Progress bars)"
+    r"|Tip: |site-packages/\S+ \w*Warning: |^\s*(\(\w+ pid=.*\) +)?warnings\.warn|\[State Transition\]"
+    r"|Attempting to start training worker"
+    r"|find_unused_parameters=True was specified"
+    r"|Started training worker|Checkpoint successfully created|Reporting training result|- \(node_id=|world_rank="
+)
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_FROM_WORKER = re.compile(r"^\((?P<actor>\S+) (?P<process>pid=\d+(?:, ip=[\d.]+)?)\) ?")
+"""Prefix that Ray writes before each line that a worker printed."""
+_WARNING = re.compile(r"\bWARNING\b|Warning: |\bERROR\b")
+
+_LINES_PER_S = 10.0
+"""Average number of a job's lines to pass on per second; the rest is only counted: Prefect stores every line."""
+_BURST = 200
+"""Number of lines that may pass at once."""
+_TELL_EVERY_S = 10.0
+"""Seconds between lines of progress at level INFO; progress in between is logged at level DEBUG."""
+
+
+class JobFailed(RuntimeError):
+    """A Ray job ended without its result; the message says why. A retry may help."""
+
+
+class JobRefused(JobFailed):
+    """A Ray job ended with an error that a retry would meet again."""
+
+    permanent = True
+
+
+class Follower:
+    """Turn a growing job log into log records, in order: progress, output of workers, and the error at the end."""
+
+    ended = False
+    """True once the job has said that its work is over, successful or not."""
+    waits = False
+    """True while the job waits for its turn on this machine."""
+
+    def __init__(self, stage: str) -> None:
+        self._artifact = ProgressArtifact(stage)
+        self._seen = 0  # characters of the log, or bytes if it is a file
+        self._error: dict[str, Any] | None = None
+        self._last: list[str] = []
+        self._ranks: dict[str, int] = {}
+        self._epoch: int | None = None
+        self._allowed, self._counted_at, self._left_out = float(_BURST), time.monotonic(), 0
+        self._told = float("-inf")
+
+    def read(self, log: str, *, ended: bool) -> None:
+        """Handle the new lines of `log`; the last one only once it is complete or the job has ended."""
+        end = len(log) if ended else log.rfind("\n") + 1
+        new, self._seen = log[self._seen : end], max(end, self._seen)
+        self._handle(new, ended=ended)
+
+    def read_file(self, log: Path, *, ended: bool) -> None:
+        """Do the same for a log file, reading only what is new; a missing file counts as empty."""
+        with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
+            file.seek(self._seen)
+            new = file.read()
+            whole = new if ended else new[: new.rfind(b"\n") + 1]
+            self._seen += len(whole)
+            self._handle(whole.decode(errors="replace"), ended=ended)
+
+    def error(self, otherwise: str) -> JobFailed:
+        """Return the error that ended the job, `otherwise` if it named none; in that case log its last lines."""
+        if self._error is None:
+            for line in self._last:
+                logger().error(line)
+            return JobFailed(otherwise)
+        kind = JobRefused if self._error["permanent"] else JobFailed
+        return kind(told(self._error))
+
+    def _handle(self, new: str, *, ended: bool) -> None:
+        for line in new.splitlines():
+            self.line(_ANSI.sub("", line))
+        if ended:
+            self._tell_left_out()
+
+    def line(self, line: str) -> None:
+        """Handle one complete line."""
+        if PROGRESS in line:
+            content = _json_after(PROGRESS, line)
+            if content:
+                self._progress(content)
+        elif RANK in line:
+            worker, content = _FROM_WORKER.match(line), _json_after(RANK, line)
+            if worker and content:
+                self._ranks[worker["process"]] = content["rank"]
+        elif IMAGES in line:
+            content = _json_after(IMAGES, line)
+            if content:
+                _show_images(content)
+        elif WAITING in line:
+            content = _json_after(WAITING, line)
+            if content:
+                self._wait(content["who"])
+        elif ERROR in line:
+            self._error = _json_after(ERROR, line) or self._error
+        elif ENDED in line:
+            self.ended = True
+        elif _CHATTER.search(line):
+            logger().debug("%s", line)
+        else:
+            self._last = [*self._last[-29:], line]
+            self._pass_on(self._named(line))
+
+    def _wait(self, who: str | None) -> None:
+        self.waits = who is not None
+        logger().info("waiting: %s", who) if who else logger().info("it is this run's turn on this machine")
+
+    def _progress(self, content: dict[str, Any]) -> None:
+        self._epoch = content["epoch"] or self._epoch
+        text = told_progress(content)
+        # Steps end with their epoch, which has a line of its own.
+        always = content["what"] == EPOCHS or (content["done"] == content["total"] and not content["epoch"])
+        due = time.monotonic() - self._told > _TELL_EVERY_S
+        if due and not always:
+            self._told = time.monotonic()
+        logger().log(logging.INFO if due or always else logging.DEBUG, "%s", text, extra={"progress": content})
+        self._artifact.update(content["fraction"], text)
+
+    def _named(self, line: str) -> str:
+        """Replace the process number in `line` by the rank that printed it and its epoch."""
+        worker = _FROM_WORKER.match(line)
+        if worker is None or worker["process"] not in self._ranks:
+            return line
+        epoch = f", epoch {self._epoch}" if self._epoch else ""
+        return f"[rank {self._ranks[worker['process']]}{epoch}] {line[worker.end() :]}"
+
+    def _pass_on(self, line: str) -> None:
+        now = time.monotonic()
+        self._allowed = min(_BURST, self._allowed + (now - self._counted_at) * _LINES_PER_S)
+        self._counted_at = now
+        if self._allowed < 1:
+            self._left_out += 1
+            return
+        self._allowed -= 1
+        self._tell_left_out()
+        level = logging.WARNING if _WARNING.search(line) else logging.INFO
+        logger().log(level, "%s", line, extra={"job": True})
+
+    def _tell_left_out(self) -> None:
+        if self._left_out:
+            text = "%d log lines omitted; see the job's log in the Ray dashboard"
+            logger().warning(text, self._left_out, extra={"job": True})
+            self._left_out = 0
+
+
+def told_progress(content: dict[str, Any]) -> str:
+    """Return a line of progress in words."""
+    done, note = f"{content['done']:,}/{content['total']:,}", content["note"]
+    text = f"epoch {done}: {note}" if content["what"] == EPOCHS else f"{content['what']} {done} {note}"
+    return text.rstrip(": ")
+
+
+def told(error: dict[str, Any]) -> str:
+    """Return the text that the user sees of an error, given as `errors.described` returns it."""
+    # The message of UserCodeError names the original error; a user's mistake (ValueError) needs no type.
+    is_whole = error["type"] in (UserCodeError.__name__, ValueError.__name__)
+    return str(error["message"]) if is_whole else f"{error['type']}: {error['message']}"
+
+
+def _show_images(content: dict[str, Any]) -> None:
+    """Show the first training images on the page of the running flow; a failure never fails the training."""
+    from prefect.context import FlowRunContext
+
+    if FlowRunContext.get() is None:
+        return
+    try:
+        from tasks.orchestration.artifacts import publish_training_images
+
+        publish_training_images(URI(content["uri"]), File.model_validate(content["file"]))
+    except Exception as error:  # bad bytes, or a storage or server that does not answer now
+        logger().warning("the first training images cannot be shown: %s", redact(str(error)))
+
+
+def _json_after(marker: str, line: str) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(line.partition(marker)[2])
+    except ValueError:
+        return None
+    return content

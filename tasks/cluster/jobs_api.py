@@ -1,0 +1,57 @@
+"""Ray's Jobs API: a client whose requests time out, and the runtime environment that a cluster's jobs get."""
+
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage.s3 import ENDPOINTS
+from storage.uri import ALLOWED_ROOTS
+from tasks.jobs import dashboard
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobSubmissionClient
+
+CODE = Path(__file__).resolve().parents[2]
+"""Folder of the packages `tasks` and `storage`."""
+
+_REQUEST_S = 30
+"""Timeout of one request to Ray, in seconds."""
+JOB_ENV = {
+    # The default of 2 s costs a small run more than its own work takes; each check interrupts the training.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # a call to Ray while the job disconnects would start another Ray
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",  # else the output of workers appears twice
+    "RAY_COLOR_PREFIX": "0",
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "PYTHONUNBUFFERED": "1",
+}
+"""Environment of every job."""
+
+
+def connect(address: str) -> "JobSubmissionClient":
+    """Return a client whose requests time out; raise Ray's own error if nothing answers at `address`."""
+    from ray.job_submission import JobSubmissionClient
+
+    class Client(JobSubmissionClient):
+        def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
+            return super()._do_request(method, endpoint, **{"timeout": _REQUEST_S, **options})
+
+    for name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # they log every package that is uploaded with a job
+        logging.getLogger(name).setLevel(logging.WARNING)
+    return Client(address)
+
+
+def what_goes_along() -> dict[str, Any]:
+    """Return the runtime environment of a job on a cluster.
+
+    It holds this checkout's code and the variables for S3's endpoint and region, the allowed storage roots and NCCL. It
+    never holds the S3 keys, since Ray's dashboard shows a job's environment. With PIPELINE_DASHBOARD=full, training
+    jobs also report their state; whether the cluster's dashboard shows it depends on the cluster.
+    """
+    names = (*ENDPOINTS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_CA_BUNDLE", ALLOWED_ROOTS)
+    along = {name: value for name, value in os.environ.items() if name in names or name.startswith("NCCL_")}
+    shown = dashboard.TRAIN_STATE if dashboard.kind() == dashboard.FULL else {}
+    return {"env_vars": JOB_ENV | along | shown, "py_modules": [str(CODE / "tasks"), str(CODE / "storage")]}

@@ -1,0 +1,104 @@
+"""Node checks before a run: versions, free disk and access to storage on every node of the cluster."""
+
+import functools
+import json
+import os
+import shlex
+import time
+import uuid
+from collections.abc import Iterator
+
+from storage import files
+from storage.uri import URI, Root, redact
+from tasks.cluster import jobs_api
+from tasks.cluster.capacity import LEAST_FREE_BYTES
+from tasks.jobs.scaling import Workers
+from tasks.jobs.spec import ASKED, NODES, Node
+
+_LIMIT_S = 90
+"""Timeout of the whole check, in seconds; after 30 s the check's own job reports the nodes that did not answer."""
+_POLL_S = 0.2
+
+
+def check_nodes(root: Root, workers: Workers = None) -> str:
+    """Check the nodes of the cluster that RAY_ADDRESS names, if any; return what they have in common.
+
+    Raises `ValueError` if a node cannot run a task, differs in versions from this process, is low on disk, or sees
+    another folder at `root` than this process; the message names the nodes, what is wrong and what to do.
+    """
+    address = os.environ.get("RAY_ADDRESS", "")
+    if not address or workers == 0:
+        return "only this machine"
+    nodes = _nodes(address, root)
+    problems = list(find_problems(nodes, root, here=Node.here(name="here", probe="")))
+    if problems:
+        raise ValueError(f"RAY_ADDRESS={redact(address)}: " + "; ".join(problems))
+    least = min(node.free for node in nodes) / 1e9
+    each = f"Python {nodes[0].python}, Ray {nodes[0].ray}, torch {nodes[0].torch}, at least {least:.1f} GB of disk free"
+    return f"{len(nodes)} nodes share {root}; {each}"
+
+
+def find_problems(nodes: tuple[Node, ...], root: Root, *, here: Node) -> Iterator[str]:
+    """Yield each problem that keeps some of `nodes` from working on `root` together with the process `here`."""
+
+    def named(some: list[Node]) -> str:
+        return f"node{'s' * (len(some) > 1)} {', '.join(node.name for node in some)}"
+
+    for node in nodes:
+        if node.trouble:
+            yield f"node {node.name} {node.trouble}"
+    answered = [node for node in nodes if not node.trouble]
+    for what, title in (("python", "Python"), ("ray", "Ray"), ("torch", "torch")):
+        wanted = getattr(here, what)
+        others = [node for node in answered if getattr(node, what) != wanted]
+        if others:
+            found = ", ".join(sorted({str(getattr(node, what)) for node in others}))
+            yield f"{named(others)} has {title} {found}, this process has {wanted}: install requirements.lock there"
+    if full := [node for node in answered if node.free < LEAST_FREE_BYTES]:
+        yield f"the disk of {named(full)} has less than {LEAST_FREE_BYTES / 1e6:.0f} MB free: free some space there"
+    if apart := [node for node in answered if not node.sees_storage]:
+        advice = "check AWS_ENDPOINT_URL there" if root.is_s3 else "use s3://bucket/prefix or a shared file system"
+        yield f"--storage: {root} is a different folder on {named(apart)}: {advice}"
+
+
+@functools.cache
+def _nodes(address: str, root: Root) -> tuple[Node, ...]:
+    """Ask every live node about itself, once per process; remove all probes afterwards."""
+    folder = root.child(f"_probe-{uuid.uuid4().hex}")
+    files.create(folder.child(ASKED), b"asked")
+    try:
+        nodes = _ask(address, folder)
+        return tuple(_as_seen_from_here(node, folder) for node in nodes)
+    finally:
+        files.remove(folder)
+
+
+def _as_seen_from_here(node: Node, folder: URI) -> Node:
+    """Clear `sees_storage` of a node whose probe cannot be seen from here."""
+    sees = node.sees_storage and (node.trouble is not None or files.exists(folder.child(node.probe)))
+    return node.model_copy(update={"sees_storage": sees})
+
+
+def _ask(address: str, folder: URI) -> list[Node]:
+    """Return the nodes' answers, collected by a job on the cluster; raise `ValueError` if no job can run there."""
+    where = f"RAY_ADDRESS={redact(address)}"
+    try:
+        client = jobs_api.connect(address)
+        job = client.submit_job(
+            entrypoint=f"exec python -m tasks.jobs.nodes {shlex.quote(folder)}",
+            submission_id=f"nodes-{folder.fingerprint}",
+            runtime_env=jobs_api.what_goes_along(),
+        )
+        deadline = time.monotonic() + _LIMIT_S
+        while not (status := client.get_job_status(job)).is_terminal() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        log = client.get_job_logs(job)
+        if not status.is_terminal():
+            client.stop_job(job)
+    except Exception as error:
+        raise ValueError(f"{where}: it did not accept a job: {redact(' '.join(str(error).split()))}") from error
+    told = [line.partition(NODES)[2] for line in log.splitlines() if NODES in line]
+    if not told:
+        lines = [line for line in log.splitlines() if line.strip()] or ["it printed nothing"]
+        raise ValueError(f"{where}: a job cannot run there ({status}): {lines[-1].strip()}; see docs/cluster.md")
+    return [Node.model_validate(node) for node in json.loads(told[0])["nodes"]]

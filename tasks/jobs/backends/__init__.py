@@ -1,0 +1,1 @@
+"""Backends that process a stage's rows: on Ray, or in this process."""

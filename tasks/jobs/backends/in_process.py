@@ -1,0 +1,57 @@
+"""Backend without Ray: all work in this process, where a debugger reaches it."""
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from storage.manifest import File
+from storage.uri import DatasetURI
+from tasks.jobs import dataset_parts
+from tasks.jobs.backends.base import Function, Route, Row, send
+from tasks.jobs.spec import PredictSpec, TrainSpec
+
+_MOST_THREADS = 16
+"""Most items to work on at once, each of which may hold a part of 64 MiB of pixels."""
+
+
+class InProcess:
+    """Backend that runs everything in this process; `regroup` holds all rows in memory at once."""
+
+    def map(
+        self, uri: DatasetURI, listed: Sequence[File], function: Function, /, **keywords: Any
+    ) -> Iterator[pa.Table]:
+        for table in dataset_parts.read_here(uri, dataset_parts.whole(listed), numbered=True):
+            yield function(table, **keywords)
+
+    def regroup(
+        self, uri: DatasetURI, routes: Sequence[Route], function: Function, /, **keywords: Any
+    ) -> Iterator[Row]:
+        sent = pa.concat_tables(
+            send(table, targets)
+            for listed, targets in routes
+            for table in dataset_parts.read_here(uri, dataset_parts.whole(listed), numbered=True)
+        )
+        part = sent["part"].to_numpy()
+        order = np.argsort(part, kind="stable")
+        for rows in np.split(order, np.flatnonzero(np.diff(part[order])) + 1):
+            yield from function(sent.take(rows), **keywords).to_pylist()
+
+    def each(self, function: Callable[..., Row], items: Sequence[Row], /, **keywords: Any) -> Iterator[Row]:
+        if len(items) == 1:  # in this thread: a deadline can interrupt it even while it writes
+            yield function(items[0], **keywords)
+            return
+        threads = min(_MOST_THREADS, os.cpu_count() or 1)
+        yield from dataset_parts.in_threads(lambda item: function(item, **keywords), items, threads=threads)
+
+    def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
+        only = worker(spec=spec.model_dump_json(), threads=spec.threads or os.cpu_count(), sharing=1)
+        for item in items:
+            yield only.part(**item)
+
+    def train(self, spec: TrainSpec) -> None:
+        from tasks.jobs.train import in_process  # imports torch, which the other stages do not need
+
+        in_process.run(spec)

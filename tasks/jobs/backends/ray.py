@@ -1,0 +1,70 @@
+"""Backend on the Ray that this process is connected to."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import ray.data
+from ray.data import ActorPoolStrategy, Dataset
+
+from storage.manifest import File
+from storage.uri import DatasetURI
+from tasks.jobs import dataset_parts, datasource, scaling
+from tasks.jobs.backends.base import Function, Route, Row, send
+from tasks.jobs.spec import PredictSpec, TrainSpec
+from tasks.jobs.train import job as train
+
+
+class OnRay:
+    """Backend that runs tasks and actors of Ray Data, and Ray Train."""
+
+    def __init__(self, *, threads: int | None) -> None:
+        self.threads = threads
+
+    def map(
+        self, uri: DatasetURI, listed: Sequence[File], function: Function, /, **keywords: Any
+    ) -> Iterator[pa.Table]:
+        mapped = datasource.dataset(uri, dataset_parts.whole(listed), numbered=True).map_batches(
+            function, batch_format="pyarrow", batch_size=None, fn_kwargs=keywords
+        )
+        yield from mapped.iter_batches(batch_format="pyarrow", batch_size=None, prefetch_batches=0)
+
+    def regroup(
+        self, uri: DatasetURI, routes: Sequence[Route], function: Function, /, **keywords: Any
+    ) -> Iterator[Row]:
+        source: Dataset | None = None
+        for listed, targets in routes:
+            sent = datasource.dataset(uri, dataset_parts.whole(listed), numbered=True).map_batches(
+                _send, batch_format="pyarrow", batch_size=None, fn_kwargs={"lookup": [ray.put(targets)]}
+            )
+            source = sent if source is None else source.union(sent)
+        assert source is not None
+        num_parts = 1 + max(int(targets[:, 0].max()) for _, targets in routes)
+        written = source.groupby("part", num_partitions=num_parts).map_groups(
+            function, batch_format="pyarrow", fn_kwargs=keywords
+        )
+        yield from written.iter_rows()
+
+    def each(self, function: Callable[..., Row], items: Sequence[Row], /, **keywords: Any) -> Iterator[Row]:
+        source = ray.data.from_items(list(items), override_num_blocks=len(items))
+        yield from source.map(function, fn_kwargs=keywords).iter_rows()
+
+    def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
+        given = scaling.resolve(spec.workers, threads=self.threads, nodes=scaling.nodes(), needs=spec.needs)
+        done = ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(
+            worker,
+            fn_constructor_kwargs={"spec": spec.model_dump_json(), "threads": given.threads, "sharing": given.per_node},
+            compute=ActorPoolStrategy(size=min(given.workers, len(items))),
+            batch_size=1,
+            num_cpus=given.cpus,
+            num_gpus=1 if given.use_gpu else 0,
+            **({"accelerator_type": spec.needs.accelerator_type} if spec.needs.accelerator_type else {}),
+        )
+        yield from done.iter_rows()
+
+    def train(self, spec: TrainSpec) -> None:
+        train.run(spec)
+
+
+def _send(table: pa.Table, *, lookup: list[ray.ObjectRef]) -> pa.Table:
+    return send(table, ray.get(lookup[0]))

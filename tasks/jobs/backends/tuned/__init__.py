@@ -1,0 +1,30 @@
+"""Faster start and less work of a local Ray on a small machine: the only place that uses private names of Ray.
+
+Every piece has a public counterpart, which clusters, large machines and other versions of Ray use:
+
+- `start_ray`: `ray start`
+- `data`: Ray Data with its own settings
+- `trainer`: `ray.train.torch.TorchTrainer`
+"""
+
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+
+NAME = "PIPELINE_TUNED"
+"""Set to 0 to use only the public interfaces of Ray; jobs inherit it from their flow."""
+TESTED = ("2.60.0",)
+"""Versions of Ray that the private names were tested with."""
+MOST_CORES = 16
+"""On machines with more cores the processes that this saves are too few to matter."""
+
+
+def is_on(cores: int | None, env: Mapping[str, str] = os.environ) -> bool:
+    """Return whether private names of Ray may be used.
+
+    Args:
+        cores: Cores that the run computes on; None on a cluster.
+        env: Environment variables.
+    """
+    small = cores is not None and cores <= MOST_CORES
+    return small and env.get(NAME) != "0" and version("ray") in TESTED

@@ -1,0 +1,96 @@
+"""Readers of committed parts: exactly the listed rows; each file's SHA-256 is verified while it is read."""
+
+import dataclasses
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+import pyarrow as pa
+
+from storage import tables
+from storage.failpoints import failpoint
+from storage.manifest import File
+from storage.uri import DatasetURI
+from tasks.learning.epoch_metrics import batch_start
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+_AHEAD = 2
+"""Parts to read in advance; each has at most 64 MiB of pixels."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice:
+    """Rows `start` to `stop` (exclusive) of one part."""
+
+    file: File
+    start: int
+    stop: int
+
+
+def whole(listed: Sequence[File]) -> list[Slice]:
+    """Return slices with every row of every file."""
+    return [Slice(file, 0, file.rows or 0) for file in listed]
+
+
+def shard(listed: Sequence[File], *, rank: int, world_size: int, batch_size: int | None = None) -> list[Slice]:
+    """Return the rows of `rank`; the shards of all ranks cover every row exactly once.
+
+    Without `batch_size`, shards differ by at most one row. With it, a shard's share of all rows is the rank's share of
+    a global batch, so that every rank has rows for as many steps as there are whole batches in all rows.
+    """
+    total = sum(file.rows or 0 for file in listed)
+    whole = batch_size or world_size
+    first, last = (total * batch_start(whole, rank=edge, world_size=world_size) // whole for edge in (rank, rank + 1))
+    slices, offset = [], 0
+    for file in listed:
+        rows = file.rows or 0
+        start, stop = max(first - offset, 0), min(last - offset, rows)
+        if start < stop:
+            slices.append(Slice(file, start, stop))
+        offset += rows
+    return slices
+
+
+def starts(slices: Sequence[Slice]) -> list[int]:
+    """Return for each of `slices` the number of rows before it."""
+    lengths = [part.stop - part.start for part in slices]
+    return list(itertools.accumulate(lengths, initial=0))[:-1]
+
+
+def read_here(uri: DatasetURI, slices: Sequence[Slice], *, numbered: bool = False) -> Iterator[pa.Table]:
+    """Yield a table for each of `slices`, in order; `numbered` adds a column `row`, counting from 0 over all rows."""
+    for part, first in zip(slices, starts(slices), strict=True):
+        yield read_slice(uri, part, first=first if numbered else None)
+
+
+def read_ahead(uri: DatasetURI, slices: Sequence[Slice]) -> Iterator[pa.Table]:
+    """Yield the same tables as `read_here`, but read the next ones meanwhile in other threads."""
+    return in_threads(lambda part: read_slice(uri, part, first=None), slices, threads=_AHEAD)
+
+
+def in_threads(function: Callable[[T], S], items: Iterable[T], *, threads: int) -> Iterator[S]:
+    """Yield `function(item)` for all items in order; compute the next ones meanwhile in `threads` threads."""
+    waiting: deque[Future[S]] = deque()
+    pool = ThreadPoolExecutor(threads)
+    try:
+        for item in items:
+            waiting.append(pool.submit(function, item))
+            if len(waiting) > threads:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def read_slice(uri: DatasetURI, part: Slice, *, first: int | None) -> pa.Table:
+    """Return the rows of `part`; unless `first` is None, add a column `row` that counts from it."""
+    failpoint("read", uri.child(part.file.path))
+    table = tables.read_part(uri, part.file).slice(part.start, part.stop - part.start)
+    if first is None:
+        return table
+    return table.append_column("row", pa.array(range(first, first + len(table)), pa.int64()))

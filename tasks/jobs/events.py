@@ -1,0 +1,63 @@
+"""Output of a stage for its follower: lines and marked events, to standard output or to a listener."""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tasks.jobs.spec import EPOCHS, PROGRESS
+
+_said_at = float("-inf")
+_listener: Callable[[str], None] | None = None
+"""Receives the lines of the stage that runs in this process, if any; else they are printed."""
+
+
+@contextlib.contextmanager
+def telling(tell: Callable[[str], None]) -> Iterator[None]:
+    """Send the lines of a stage inside the context to `tell`, one at a time, instead of standard output."""
+    global _listener
+    _listener = tell
+    try:
+        yield
+    finally:
+        _listener = None
+
+
+def progress(
+    what: str,
+    done: int,
+    total: int,
+    note: str = "",
+    *,
+    fraction: float | None = None,
+    epoch: int | None = None,
+    figures: dict[str, Any] | None = None,
+) -> None:
+    """Report that `done` of `total` is done, at most twice a second; epochs and the last one are always reported.
+
+    `fraction` is the share of the whole job that is done, if it differs from `done / total`. `figures` are the numbers
+    of an epoch that `note` has in words.
+    """
+    global _said_at
+    if what != EPOCHS and done < total and time.monotonic() - _said_at < 0.5:
+        return
+    _said_at = time.monotonic()
+    fraction = done / max(total, 1) if fraction is None else fraction
+    content = {"what": what, "done": done, "total": total, "note": note, "fraction": fraction, "epoch": epoch}
+    say(PROGRESS, **content, **({"figures": figures} if figures else {}))
+
+
+def say(marker: str, **content: Any) -> None:
+    """Write an event that the follower understands: `marker`, then `content` as JSON."""
+    tell(f"{marker}{json.dumps(content)}")
+
+
+def tell(line: str) -> None:
+    """Write `line` for the follower; not by `print`, since Ray Train repeats that in its own log."""
+    if _listener is not None:
+        _listener(line)
+        return
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()

@@ -1,0 +1,57 @@
+"""Test split for class folders without splits: a file's content decides, so that it never changes its split."""
+
+from collections.abc import Mapping, Sequence
+
+from tasks.jobs.spec import SourceEntry
+
+_SHA256 = "sha256:"
+_SHOWN = 10
+"""Most class names in an error message."""
+
+
+def undigested(listed: Sequence[SourceEntry]) -> list[SourceEntry]:
+    """Return the files whose SHA-256 is not listed: S3 lists an ETag, which may differ for the same bytes."""
+    return [file for file in listed if not file.digest.startswith(_SHA256)]
+
+
+def with_splits(
+    listed: Sequence[SourceEntry], *, fraction: float, classes: Sequence[str], sha256: Mapping[str, str]
+) -> list[SourceEntry]:
+    """Set each file's split by its content alone; other files do not matter.
+
+    A file is a test row if the first 64 bits of its SHA-256, divided by 2**64, are below `fraction`. Its name, a seed
+    or the size to which images are scaled have no influence. A larger fraction keeps all test rows of a smaller one.
+
+    Args:
+        listed: Files, none of which has a split.
+        fraction: Probability of each file to become a test row.
+        classes: Name of each label.
+        sha256: Hexadecimal SHA-256 by path, for the files whose list entry has none.
+
+    Returns:
+        The files sorted by split and path.
+
+    Raises:
+        ValueError: A class has no training file left, or no file became a test row.
+    """
+    bound = int(fraction * 2**64)
+    placed = []
+    for file in listed:
+        digest = sha256.get(file.path) or file.digest.removeprefix(_SHA256)
+        split = "test" if int(digest[:16], 16) < bound else "train"
+        placed.append(file.model_copy(update={"split": split}))
+    _check(placed, fraction=fraction, classes=classes)
+    return sorted(placed, key=lambda file: (file.split, file.path))
+
+
+def _check(placed: Sequence[SourceEntry], *, fraction: float, classes: Sequence[str]) -> None:
+    labels = {split: {file.label for file in placed if file.split == split} for split in ("train", "test")}
+    advice = "add images, change test_fraction, or create folders train/<class> and test/<class>"
+    if not labels["test"]:
+        raise ValueError(f"--data: test_fraction={fraction} selects no test rows from {len(placed)} images; {advice}")
+    if unlearned := [name for label, name in enumerate(classes) if label not in labels["train"]]:
+        named = ", ".join(unlearned[:_SHOWN]) + (", ..." if len(unlearned) > _SHOWN else "")
+        raise ValueError(
+            f"--data: test_fraction={fraction} selects all images of class {named} as test rows, so none is left for "
+            f"training; {advice}"
+        )

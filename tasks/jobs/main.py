@@ -1,0 +1,168 @@
+"""Entry point of every Ray job: parse the spec, take turn and lease, enforce the deadline, work, report errors."""
+
+import contextlib
+import os
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from storage import files, lease, manifest
+from storage.failpoints import failpoint
+from storage.lease import Lease
+from storage.lease_records import Holder
+from storage.uri import URI, Root
+from tasks.jobs import errors, events, machine_slots
+from tasks.jobs.deadline import deadline
+from tasks.jobs.slot_tickets import Claim
+from tasks.jobs.spec import ENDED, ERROR, JOB_NAME, WAITING, IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
+from tasks.learning.imports import gc_paused
+
+if TYPE_CHECKING:
+    from tasks.jobs.backends.base import Engine
+
+_LAST_LINES_S = 0.2
+"""Seconds to wait for the last lines that workers print: Ray collects them ten times a second."""
+_LOOK_S = 2.0
+"""Seconds between two checks whether another job's lease on the target is over."""
+
+
+def main(stage: str, spec_type: type[JobSpec]) -> None:
+    """Run a stage on the Ray that RAY_ADDRESS names; the command line gives the spec's path or URI.
+
+    The process ends with exit code 0, with 1 after a line that describes the error, or with 2 for wrong usage.
+    """
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        print(
+            f"usage: python -m tasks.jobs.{stage} SPEC\n"
+            "\n"
+            "SPEC is the path or s3:// URI of a job's spec.json, which a run writes below <root>/runs/.",
+            file=sys.stderr,
+        )
+        raise SystemExit(0 if "--help" in sys.argv else 2)
+    place = sys.argv[1]
+    uri = URI(place if "://" in place else os.path.abspath(place))
+    try:
+        spec = spec_type.model_validate_json(files.read(uri))
+        with held(spec) as is_ours:
+            if is_ours:
+                _work_on_ray(spec)
+    except Exception as error:
+        events.say(ERROR, **errors.described(error, folder=uri.parent))
+        raise SystemExit(1) from error
+    finally:
+        events.tell(ENDED)
+
+
+def _work_on_ray(spec: JobSpec) -> None:
+    with gc_paused():  # a run without Ray needs none of these imports
+        import ray
+
+        from tasks.jobs.backends import settings
+        from tasks.jobs.backends.ray import OnRay
+
+    if "RAY_ADDRESS" not in os.environ:  # run by hand: without a token Ray would write one that every user can read
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    ray.init(logging_level="WARNING")
+    settings.configure(max_cpus=spec.threads)
+    _work(spec, OnRay(threads=spec.threads))
+    time.sleep(_LAST_LINES_S)
+    ray.shutdown()  # else the interpreter does this as it exits, half a second later
+
+
+def run_here(spec: JobSpec, *, tell: Callable[[str], None]) -> None:
+    """Run the job of `spec` in this process; send its lines to `tell`, and let its errors pass unchanged."""
+    with events.telling(tell), held(spec) as is_ours:
+        if is_ours:
+            from tasks.jobs.backends.in_process import InProcess
+
+            _work(spec, InProcess())
+
+
+def _work(spec: JobSpec, engine: "Engine") -> None:
+    """Run the work of `spec`; import only what this kind of job needs."""
+    if isinstance(spec, TrainSpec):
+        engine.train(spec)
+    elif isinstance(spec, PreprocessSpec):
+        from tasks.jobs.preprocess import job as preprocess
+
+        preprocess.run(spec, engine)
+    elif isinstance(spec, IngestSpec):
+        from tasks.jobs.ingest import job
+
+        job.run(spec, engine)
+    elif isinstance(spec, PredictSpec):
+        from tasks.jobs.predict import job as predict
+
+        predict.run(spec, engine)
+    else:
+        raise AssertionError(spec)
+
+
+@contextlib.contextmanager
+def held(spec: JobSpec) -> Iterator[bool]:
+    """Enforce the job's deadline; take its turn on this machine and its lease as soon as both are free.
+
+    Yields True if there is still something to do.
+    """
+    with deadline(spec.deadline_s), _turn_and_lease(spec) as taken:
+        if taken:
+            failpoint("job", spec.target)
+        yield taken is not None
+
+
+@contextlib.contextmanager
+def _turn_and_lease(spec: JobSpec) -> Iterator[Lease | None]:
+    """Take both, without blocking others by one while waiting for the other; yield None if the result exists."""
+    with contextlib.ExitStack() as stack:
+        while spec.claim:
+            keep = stack.enter_context(_turn(spec, spec.claim))
+            try:
+                taken = stack.enter_context(_lease(spec, wait_s=0.0))
+            except lease.Held as other:
+                stack.close()
+                _await_release(spec, other.holder)
+            else:
+                yield taken
+                keep()
+                return
+        yield stack.enter_context(_lease(spec, wait_s=None))
+
+
+def _turn(spec: JobSpec, claim: Claim) -> contextlib.AbstractContextManager[Callable[[], None]]:
+    """Wait for the cores and GPUs of this machine that the job computes on."""
+    return machine_slots.turn(
+        claim,
+        is_done=lambda: _is_done(spec),
+        on_wait=lambda who: events.say(WAITING, who=who),
+        on_turn=lambda: events.say(WAITING, who=None),
+        on_trouble=lambda text: events.tell(f"WARNING: {text}"),
+    )
+
+
+def _lease(spec: JobSpec, *, wait_s: float | None) -> contextlib.AbstractContextManager[Lease | None]:
+    """Wait for the exclusive right to produce the target; None if another job has committed it meanwhile."""
+    return lease.held(
+        Root(spec.storage),
+        spec.target,
+        owner=os.environ.get(JOB_NAME, f"process {os.getpid()}"),
+        wait_s=wait_s,
+        is_done=lambda: _is_done(spec),
+        on_wait=lambda other: _tell_of(spec, other),
+    )
+
+
+def _await_release(spec: JobSpec, other: Holder) -> None:
+    """Return once nobody holds the lease, or the result exists."""
+    _tell_of(spec, other)
+    while not _is_done(spec) and lease.holder(Root(spec.storage), spec.target):
+        time.sleep(_LOOK_S)
+
+
+def _tell_of(spec: JobSpec, other: Holder) -> None:
+    events.tell(f"WARNING: waiting: {other.owner} on {other.host} is already producing {spec.target}")
+
+
+def _is_done(spec: JobSpec) -> bool:
+    return files.exists(spec.target.child(manifest.NAME))

@@ -1,0 +1,211 @@
+"""The predict job: a pool of workers takes the parts of a dataset; each input part gives one prediction part."""
+
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage import commits, files, manifest, tables
+from storage.manifest import File
+from storage.uri import DatasetURI
+from tasks.jobs import events, scaling
+from tasks.jobs.backends.base import Engine
+from tasks.jobs.row_origins import Origins
+from tasks.jobs.spec import PredictSpec
+from tasks.learning import images, numerics, user_errors
+from tasks.learning.imports import gc_paused
+from tasks.learning.numerics import Numerics
+
+_INPUT_KEY = b"input_sha256"
+_MODEL_KEY = b"model_sha256"
+_NUMERICS_KEY = b"numerics"
+_BYTES_PER_ROW = 28
+"""Bytes of id, label, prediction and its probability; the probability of each class takes four more."""
+
+
+def run(spec: PredictSpec, engine: Engine) -> None:
+    """Commit predictions with exactly one row per input row; reuse parts of earlier attempts after a check.
+
+    The prediction is null for a row without an image, which raw datasets may have.
+
+    Columns: id (int64), label (int64, if the dataset has labels), prediction (int64), probability (float32, of the
+    prediction) and probability_<class> (float32) for every class of the model, in the order of its class numbers. label
+    numbers the classes of the dataset, prediction those of the model; they may differ. If the rows came from the user's
+    own files, also file (path), row (row in that file, for Parquet) and class_name (name of the predicted class).
+    """
+    started = time.monotonic()
+    source = manifest.load(spec.source)
+    listed = [file for file in source.split(spec.split) if file.split != "quarantine" and file.rows is not None]
+    if not listed:
+        raise ValueError(f"split must be one of {sorted({str(f.split) for f in source.files})}, got {spec.split!r}")
+    trained = manifest.load(spec.model)
+    model = trained.statistics["model"]
+    _check_fits(model["image_shape"], images.shape_of(source.columns["metadata"]))
+    named = Origins.of(spec.source) is not None
+    total = sum(file.rows or 0 for file in listed)
+    files.check_space(spec.target, needed=total * (_BYTES_PER_ROW + 4 * len(model["classes"])))
+    indices = _indices(listed)
+    work = [{"index": index, "file": file.model_dump_json()} for index, file in zip(indices, listed, strict=True)]
+    done: list[dict[str, Any]] = []
+    seen = _NumericsSeen(spec)
+    for row in engine.pool(Predictor, work, spec):
+        done.append(row)
+        seen.add(row)
+        events.progress("rows predicted", sum(row["rows"] for row in done), total)
+    done.sort(key=lambda row: (row["split"], row["index"]))
+    written = [File.model_validate_json(row["file"]) for row in done]
+    assert sum(file.rows or 0 for file in written) == total and len(written) == len(listed), "a row was lost on the way"
+    commits.commit(
+        spec.target,
+        kind="predictions",
+        parents={"checkpoint": trained.as_parent(spec.model), "dataset": source.as_parent(spec.source)},
+        parameters={"split": spec.split},
+        listed=written,
+        schema=tables.describe(_schema(model["classes"], labelled="label" in source.columns["columns"], named=named)),
+        statistics={
+            "notice": source.statistics.get("notice"),
+            "reused_parts": sum(bool(row["reused"]) for row in done),
+            "seconds": time.monotonic() - started,
+            **numerics.recorded(seen.took_part, seen.set_aside),
+        },
+    )
+
+
+class _NumericsSeen:
+    """Numerics of the parts that are used and of those that are not; warns as soon as parts with others appear."""
+
+    def __init__(self, spec: PredictSpec) -> None:
+        self.accept_mixed = spec.accept_mixed_numerics
+        self.took_part: tuple[Numerics, ...] = ()
+        self.set_aside: tuple[Numerics, ...] = ()
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Record the numerics of one part, as `Predictor` returned it in `row`."""
+        now = Numerics.read(row["numerics"])
+        others = [Numerics.read(one) for one in json.loads(row["set_aside"])]
+        if set(others) - set(self.set_aside):
+            events.tell(
+                "WARNING: existing parts were predicted with other numerics "
+                f"({numerics.differences(others, [now])}); they are predicted again so that the result is not mixed; "
+                "--accept-mixed-numerics reuses them"
+            )
+        if self.took_part and now not in self.took_part:
+            asked = (
+                "as allowed by --accept-mixed-numerics"
+                if self.accept_mixed
+                else "because the workers run on different machines"
+            )
+            events.tell(
+                f"WARNING: parts of this result have different numerics, {asked}"
+                f" ({numerics.differences(self.took_part, [now])})"
+            )
+        self.took_part = numerics.together(self.took_part, [now])
+        self.set_aside = numerics.together(self.set_aside, others)
+
+
+class Predictor:
+    """One worker of the pool: holds the model and writes the prediction part of each input part that it is given."""
+
+    def __init__(self, *, spec: str, threads: int, sharing: int) -> None:
+        with gc_paused():
+            from tasks.learning.inference import Inference  # imports torch, which the driver does not need
+
+            self.spec = PredictSpec.model_validate_json(spec)
+            with user_errors.named():
+                self.inference = Inference(self.spec.model, threads=scaling.threads_here(threads, sharing=sharing))
+        self.origins = Origins.of(self.spec.source)
+        self._there: dict[str, list[str]] = {}
+        """Names of the files in each split's folder when this worker first looked there."""
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
+        given = zip(batch["index"], batch["file"], strict=True)
+        rows = [self.part(index=int(index), file=str(file)) for index, file in given]
+        return {name: [row[name] for row in rows] for name in rows[0]}
+
+    def part(self, *, index: int, file: str) -> dict[str, Any]:
+        """Predict the rows of the part with the entry `file`, number `index` of its split, or reuse earlier work."""
+        source = File.model_validate_json(file)
+        split = source.split or "all"
+        here = self.inference.numerics
+        found = self._find(split, index, source)
+        usable = [(file, numbers) for file, numbers in found if numbers == here] or (
+            found if self.spec.accept_mixed_numerics else []
+        )
+        made, used = usable[0] if usable else (self._write(source, split, index), here)
+        set_aside = json.dumps([] if usable else [numbers.to_json() for _, numbers in found])
+        entry = {"file": made.model_dump_json(), "split": split, "index": index, "rows": made.rows}
+        return entry | {"reused": bool(usable), "numerics": used.to_json(), "set_aside": set_aside}
+
+    def _write(self, source: File, split: str, index: int) -> File:
+        return tables.write_part(self.spec.target, self._predict(source), split=split, index=index)
+
+    def _find(self, split: str, index: int, source: File) -> list[tuple[File, Numerics]]:
+        """Return the complete prediction parts that earlier attempts made of `source`, with the numerics of each.
+
+        A part's name holds a digest of its content, which is verified; its metadata say what it was made from.
+        """
+        found = []
+        target = self.spec.target
+        if split not in self._there:
+            self._there[split] = files.children(target.child(split))
+        origin = (source.sha256.encode(), self.inference.identity.encode())
+        for name in self._there[split]:
+            if not name.startswith(f"part-{index:05d}-"):
+                continue
+            file = tables.entry(target, f"{split}/{name}", split=split)
+            if file is None or file.rows != source.rows:
+                continue
+            made_from = pq.read_schema(pa.BufferReader(files.read(target.child(file.path)))).metadata or {}
+            if (made_from.get(_INPUT_KEY), made_from.get(_MODEL_KEY)) == origin:
+                found.append((file, Numerics.read(made_from.get(_NUMERICS_KEY))))
+        return found
+
+    def _predict(self, source: File) -> pa.Table:
+        table = tables.read_part(DatasetURI(self.spec.dataset), source)
+        model = self.inference.model.spec
+        pixels, labels = images.to_arrays(table, model.image_shape)
+        with user_errors.named(model=model.model):
+            probabilities = self.inference.probabilities(pixels)
+        columns = {"id": table["id"].to_numpy()} | ({} if labels is None else {"label": table["label"]})
+        answers = {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}
+        answers |= {f"probability_{name}": probabilities[:, i] for i, name in enumerate(model.classes)}
+        if table["image"].null_count:  # an image that could not be read has no prediction
+            missing = table["image"].is_null().to_numpy()
+            answers = {name: pa.array(values, mask=missing) for name, values in answers.items()}
+        columns |= answers
+        if self.origins:
+            columns["file"], columns["row"] = self.origins(str(source.split), columns["id"].tolist())
+            numbers = pa.array(answers["prediction"]).to_pylist()
+            columns["class_name"] = [None if number is None else model.classes[number] for number in numbers]
+        schema = _schema(model.classes, labelled=labels is not None, named=self.origins is not None)
+        origin = {_INPUT_KEY: source.sha256.encode(), _MODEL_KEY: self.inference.identity.encode()}
+        origin |= {_NUMERICS_KEY: self.inference.numerics.to_json().encode()}
+        return pa.table(columns, schema=schema.with_metadata(origin))
+
+
+def _indices(listed: list[File]) -> list[int]:
+    """Return the number of each file within its split."""
+    seen: dict[str | None, int] = {}
+    indices = []
+    for file in listed:
+        indices.append(seen.get(file.split, 0))
+        seen[file.split] = indices[-1] + 1
+    return indices
+
+
+def _schema(classes: Sequence[str], *, labelled: bool, named: bool) -> pa.Schema:
+    fields = [("id", pa.int64())] + [("file", pa.string()), ("row", pa.int64())] * named
+    fields += [("label", pa.int64())] * labelled + [("prediction", pa.int64())]
+    fields += [("class_name", pa.string())] * named + [("probability", pa.float32())]
+    return pa.schema(fields + [(f"probability_{name}", pa.float32()) for name in classes])
+
+
+def _check_fits(model: Sequence[int], data: Sequence[int]) -> None:
+    if tuple(model) != tuple(data):
+        raise ValueError(
+            f"the dataset's images have shape {data}, but the model expects {model}; choose a matching model or dataset"
+        )

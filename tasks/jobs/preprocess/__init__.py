@@ -1,0 +1,1 @@
+"""Job: make a prepared dataset of a raw one."""

@@ -1,0 +1,217 @@
+"""Checks of a raw dataset: which rows cannot be used and why, and whether too few are left."""
+
+import hashlib
+import json
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from storage import tables
+from storage.manifest import Manifest
+from storage.uri import DatasetURI
+from tasks.jobs import events, row_origins
+from tasks.jobs.backends.base import Engine
+from tasks.learning import images
+
+SPLITS = ("train", "test")
+"""Splits of a raw dataset."""
+_IDS_SHOWN = 20
+"""Most ids to list of test rows whose image is also in train; all are counted."""
+_IMAGES_SHOWN = 20
+"""Most images to list of those that are in several classes; all are counted."""
+_FILES_TOLD = 5
+"""Most files with unusable rows in an error message."""
+_IMAGES_TOLD = 3
+"""Most images of several classes in a line of the terminal."""
+
+
+def check_schema(raw: Manifest) -> pa.Schema:
+    """Return the schema that every part must have; raise `ValueError` if it is not one of images with labels."""
+    metadata = raw.columns.get("metadata", {})
+    try:
+        columns = images.schema(json.loads(metadata["shape"]), json.loads(metadata["classes"]))
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            "the raw dataset's manifest has no image shape and classes, so it contains no images"
+        ) from None
+    expected = tables.describe(columns)["columns"]
+    if raw.columns.get("columns") != expected:
+        raise ValueError(f"schema must be {expected}, got {raw.columns.get('columns')}")
+    return columns
+
+
+def check_rows(uri: DatasetURI, raw: Manifest, columns: pa.Schema, *, num_classes: int, engine: Engine) -> pd.DataFrame:
+    """Return all rows, each with the reason if it is unusable; raise `ValueError` for an empty split or a wrong schema.
+
+    Columns: source, row (number in its split), id, label, digest (of the image) and reason (empty if usable).
+    """
+    for split in SPLITS:
+        if not any(file.rows for file in raw.split(split)):
+            raise ValueError(f"the raw dataset has no rows in split {split!r}")
+    frames: dict[str, list[pd.DataFrame]] = {split: [] for split in SPLITS}
+    expected = tables.describe(columns)["columns"]
+    no_image = _why_no_image(raw)
+    done, total = 0, sum(file.rows or 0 for split in SPLITS for file in raw.split(split))
+    for number, split in enumerate(SPLITS):
+        for table in engine.map(
+            uri, raw.split(split), _checked, expected=expected, num_classes=num_classes, no_image=no_image
+        ):
+            source = pd.Categorical.from_codes(np.full(len(table), number), categories=pd.Index(SPLITS))
+            frames[split].append(table.to_pandas(types_mapper=pd.ArrowDtype).assign(source=source))
+            done += len(table)
+            events.progress("rows checked", done, total, fraction=done / total / 2)
+    # Sorted by source and row without a sort: the rows of a split arrive in order.
+    checked = pd.concat([frame for split in sorted(SPLITS) for frame in frames[split]], ignore_index=True)
+    again = checked.duplicated(["source", "id"]) & (checked["reason"] == "")
+    checked.loc[again, "reason"] = "id appears twice"
+    return pd.DataFrame(checked)
+
+
+def _why_no_image(raw: Manifest) -> str:
+    """Return the reason for a missing image; the user's own files may hold images that could not be read."""
+    found = raw.statistics.get("unreadable") or {"count": 0}
+    missing = found.get("missing", 0)
+    if missing < found["count"]:
+        return "image is missing or could not be read" if missing else "image could not be read"
+    return "image is missing"
+
+
+def _checked(table: pa.Table, *, expected: dict[str, str], num_classes: int, no_image: str) -> pa.Table:
+    found = tables.describe(table.drop_columns("row").schema)["columns"]
+    if found != expected:
+        raise ValueError(f"a part's schema must be {expected}, as the manifest says, got {found}")
+    label = table["label"].to_pandas()
+    reason = np.full(len(table), "", dtype=object)
+    reason[table["image"].is_null().to_numpy()] = no_image
+    reason[((label < 0) | (label >= num_classes)).to_numpy()] = f"label is not in 0..{num_classes - 1}"
+    reason[label.isna().to_numpy()] = "label is missing"
+    reason[(table["id"].to_pandas() < 0).to_numpy()] = "id is negative"
+    reason[table["id"].is_null().to_numpy()] = "id is missing"
+    return pa.table(
+        {
+            "row": table["row"],
+            "id": table["id"].fill_null(-1),
+            "label": table["label"].fill_null(-1),
+            "digest": [_digest(image) for image in table["image"].to_pylist()],
+            "reason": reason.astype(str),
+        }
+    )
+
+
+def _digest(image: bytes | None) -> int:
+    """Return a hash of 64 bits: equal for equal pixels, almost never equal for different ones."""
+    return int.from_bytes(hashlib.blake2b(image or b"", digest_size=8).digest(), "little", signed=True)
+
+
+def unusable(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest, *, limit: float) -> pd.DataFrame:
+    """Return the rows that cannot be used and why, with the columns of `_with_files`.
+
+    Raises:
+        ValueError: Their share of all rows is above `limit`; names the first files.
+    """
+    found: pd.DataFrame = checked[checked["reason"] != ""].drop(columns="digest").astype({"source": "str"})
+    found = _with_files(found, uri, raw)
+    if len(found) > limit * len(checked):
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in Counter(found["reason"]).items())
+        names = named(found)
+        share = math.ceil(100 * len(found) / len(checked)) / 100
+        first = f": {', '.join(names[:_FILES_TOLD])}{', ...' * (len(names) > _FILES_TOLD)}" if names else ""
+        raise ValueError(
+            f"{len(found)} of {len(checked)} raw rows cannot be used ({reasons}){first}; max_quarantined={limit} "
+            f"allows fewer: fix the data, or raise the limit with --set max_quarantined={share:g}"
+        )
+    return found
+
+
+def named(quarantined: pd.DataFrame) -> list[str]:
+    """Name the files with unusable rows, each with the reason; empty if the raw dataset knows no files."""
+    if "path" not in quarantined:
+        return []
+    shown = quarantined.drop_duplicates("path")
+    reasons = shown["problem"].where(shown["problem"] != "", shown["reason"])
+    return [f"{path} ({reason})" for path, reason in zip(shown["path"].tolist(), reasons.tolist(), strict=True)]
+
+
+def _with_files(quarantined: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> pd.DataFrame:
+    """Add columns `path` and `problem` of the file that each row came from, if the raw dataset knows it."""
+    sources = row_origins.table(uri, raw)
+    if sources is None or not len(quarantined):
+        return quarantined
+    named = []
+    for split, rows in quarantined.groupby("source"):
+        found = row_origins.find(sources, str(split), rows["row"])
+        named.append(rows.assign(path=found["path"].to_numpy(), problem=found["problem"].to_numpy()))
+    return pd.concat(named)
+
+
+def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
+    """Raise `ValueError` for a split without rows or a class without training rows; warn of classes not evaluated."""
+    for split in ("train", "validation", "test"):
+        if not (placed["split"] == split).any():
+            raise ValueError(f"split {split!r} has no usable rows")
+    missing = {
+        split: [name for label, name in enumerate(classes) if label not in present]
+        for split, present in placed.groupby("split")["label"].unique().map(set).items()
+    }
+    if missing["train"]:
+        raise ValueError(f"no usable training rows of class {', '.join(missing['train'])}")
+    if missing["validation"]:
+        events.tell(
+            f"WARNING: there are no validation rows of class {', '.join(missing['validation'])}: too few images"
+        )
+    if missing["test"]:
+        events.tell(f"WARNING: there are no test rows of class {', '.join(missing['test'])}, so it cannot be evaluated")
+
+
+def test_rows_in_train(checked: pd.DataFrame) -> dict[str, Any]:
+    """Count usable test rows whose image is also in train or validation, and list the first ids; warn of them."""
+    usable = checked["reason"] == ""
+    test = checked.loc[usable & (checked["source"] == "test"), ["id", "digest"]]
+    train = checked.loc[usable & (checked["source"] == "train"), "digest"]
+    ids = sorted(test.loc[test["digest"].isin(train), "id"].tolist())
+    shown = ids[:_IDS_SHOWN]
+    if ids:
+        events.tell(f"WARNING: {len(ids)} test rows are also in train, so the test metrics are too good: ids {shown}")
+    return {"count": len(ids), "ids": shown}
+
+
+def images_in_two_classes(
+    checked: pd.DataFrame, uri: DatasetURI, raw: Manifest, classes: tuple[str, ...]
+) -> dict[str, Any]:
+    """Count images that are in several classes and their usable rows, and list the first of them; warn of them.
+
+    No model can be right about all rows of such an image. The list names each image with its classes, by its files if
+    the raw dataset knows them, else by split and id.
+    """
+    again = checked[checked.duplicated("digest", keep=False) & (checked["reason"] == "")]
+    several = again[again.groupby("digest")["label"].transform("nunique") > 1]
+    shown = several[several["digest"].isin(several["digest"].drop_duplicates().head(_IMAGES_SHOWN))]
+    shown = shown.drop_duplicates(["digest", "label"])
+    shown = shown.assign(place=_places(shown, row_origins.table(uri, raw) if len(shown) else None))
+    named = [
+        ", ".join(f"{place} ({classes[label]})" for place, label in zip(rows["place"], rows["label"], strict=True))
+        for _, rows in shown.groupby("digest", sort=False)
+    ]
+    count = int(several["digest"].nunique())
+    if count:
+        events.tell(
+            f"WARNING: {count} images are in more than one class ({len(several)} rows), so every model is wrong about "
+            f"some of them: {'; '.join(named[:_IMAGES_TOLD])}{'; ...' if count > _IMAGES_TOLD else ''}"
+        )
+    return {"count": count, "rows": len(several), "named": named}
+
+
+def _places(rows: pd.DataFrame, sources: pd.DataFrame | None) -> list[str]:
+    """Describe the origin of each of `rows` in words."""
+    places = []
+    for split, row, id_ in zip(rows["source"], rows["row"], rows["id"], strict=True):
+        if sources is None:
+            places.append(f"{split} id {id_}")
+            continue
+        found = row_origins.find(sources, str(split), [row]).iloc[0]
+        places.append(str(found["path"]) if found["rows"] == 1 else f"{found['path']} id {id_}")
+    return places

@@ -1,0 +1,252 @@
+"""The preprocess job: check every row, split, shuffle globally, and measure mean and deviation."""
+
+import json
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from storage import commits, files, manifest, tables
+from storage.manifest import File, Manifest
+from storage.uri import DatasetURI
+from tasks.jobs import events
+from tasks.jobs.backends.base import Engine
+from tasks.jobs.preprocess import checks
+from tasks.jobs.spec import SPLIT_BY, PreprocessSpec
+from tasks.learning import images
+
+SPLITS = ("train", "validation", "test")
+"""Splits of a prepared dataset."""
+_FILES_SHOWN = 20
+"""Most files with unusable rows in the manifest's statistics; the split `quarantine` lists all."""
+_SUMMED_AT_ONCE = 2**18
+"""Pixels per channel to hold as 32-bit copies at a time."""
+
+
+def run(spec: PreprocessSpec, engine: Engine) -> None:
+    """Commit the prepared dataset: the same rows and bytes for any size of cluster and order of execution.
+
+    Unusable rows are left out, counted by reason and listed in the split `quarantine`. Raises `ValueError` if the
+    schema is wrong, too many rows are unusable, or a split or class is empty.
+    """
+    started = time.monotonic()
+    raw = manifest.load(spec.source)
+    columns = checks.check_schema(raw)
+    files.check_space(spec.target, needed=sum(file.size for file in raw.files))
+    shape, classes = images.shape_of(raw.columns["metadata"]), images.classes_of(raw.columns["metadata"])
+    checked = checks.check_rows(spec.source, raw, columns, num_classes=len(classes), engine=engine)
+    quarantined = checks.unusable(checked, spec.source, raw, limit=spec.parameters["max_quarantined"])
+    in_train = checks.test_rows_in_train(checked)
+    in_two_classes = checks.images_in_two_classes(checked, spec.source, raw, classes)
+    split = {name: spec.parameters[name] for name in ("split_seed", "validation_fraction")}
+    placed = place(checked, **split)
+    del checked  # one row for each raw row: the largest object in this process
+    checks.check_complete(placed, classes)
+    placed = _number_parts(placed, shape)
+    written = _write(spec, raw, placed, columns, shape, engine)
+    listed = [File.model_validate_json(row["file"]) for row in written]
+    if len(quarantined):
+        table = pa.Table.from_pandas(quarantined, preserve_index=False)
+        listed.append(tables.write_part(spec.target, table, split="quarantine", index=0))
+    statistics = _statistics(written, placed, quarantined, classes, shape)
+    commits.commit(
+        spec.target,
+        kind="prepared",
+        parents={"raw": raw.as_parent(spec.source)},
+        parameters=spec.parameters,
+        listed=listed,
+        schema=tables.describe(columns),
+        statistics=statistics
+        | {"split": {"by": SPLIT_BY, **split, **_test_rows_by(raw)}, "test_rows_in_train": in_train}
+        | {"images_in_two_classes": in_two_classes}
+        | {"notice": raw.statistics.get("notice"), "seconds": time.monotonic() - started},
+    )
+
+
+def _test_rows_by(raw: Manifest) -> dict[str, float]:
+    """Return the fraction of test rows if the job chose them by content; empty if the source has a test split."""
+    return {name: raw.parameters[name] for name in ("test_fraction",) if name in raw.parameters}
+
+
+def place(checked: pd.DataFrame, *, split_seed: int, validation_fraction: float) -> pd.DataFrame:
+    """Assign each usable row to a split and position, by the seed and its content alone, not by the input's order.
+
+    A training row becomes validation if the key of its image, drawn with `split_seed`, is below `validation_fraction`.
+    So it keeps its split when other rows are added or removed, and equal images are in one split. `_in_validation`
+    treats classes that are too small for this rule. Training and validation rows are shuffled over the whole split;
+    test rows are in the order of their ids.
+
+    Args:
+        checked: Result of `checks.check_rows`.
+        split_seed: Determines the split and the order.
+        validation_fraction: Probability of each training image to become validation.
+
+    Returns:
+        Table with columns source, row, id, label, split and position (in the split).
+    """
+    good = checked.loc[checked["reason"] == "", ["source", "row", "id", "label", "digest"]]
+    train = good[good["source"] == "train"].sort_values("id")
+    key = random_keys(train["digest"].to_numpy(np.int64), seed=split_seed)
+    copy = train.groupby(key).cumcount().to_numpy(np.uint64)  # keeps equal images from lying side by side
+    order = np.lexsort((train["id"].to_numpy(np.int64), random_keys(key + copy, seed=split_seed)))
+    in_validation = _in_validation(key, train["label"].to_numpy(np.int64), fraction=validation_fraction)[order]
+    test = good[good["source"] == "test"].sort_values("id")
+    number = np.concatenate([in_validation, np.full(len(test), SPLITS.index("test"))])
+    placed = pd.concat([train.iloc[order], test], ignore_index=True).drop(columns="digest")
+    placed["split"] = pd.Categorical.from_codes(number.astype(np.int8), categories=pd.Index(SPLITS))
+    placed["position"] = placed.groupby("split").cumcount()
+    return placed
+
+
+def _in_validation(key: np.ndarray, label: np.ndarray, *, fraction: float) -> np.ndarray:
+    """Choose the training rows that become validation: those whose key, divided by 2**64, is below `fraction`.
+
+    Every class with two or more images must be in both splits: if none is below, the image with the lowest key becomes
+    validation; if all are, the one with the highest key stays. Which one that is may change with other rows.
+    """
+    rows = pd.DataFrame({"label": label, "key": key, "chosen": key < np.uint64(int(fraction * 2**64))})
+    classes = rows.groupby("label").agg(lowest=("key", "min"), highest=("key", "max"), some=("chosen", "any"))
+    lacking = ~classes["some"] & (classes["lowest"] < classes["highest"])
+    rows["chosen"] |= rows["key"].isin(classes.loc[lacking, "lowest"])
+    used_up = rows.groupby("label")["chosen"].all()
+    rows["chosen"] &= ~rows["key"].isin(classes.loc[used_up, "highest"])
+    return rows["chosen"].to_numpy()
+
+
+def random_keys(numbers: np.ndarray, *, seed: int) -> np.ndarray:
+    """Return a pseudo-random uint64 per number, equal on every machine (SplitMix64, Steele et al. 2014)."""
+    with np.errstate(over="ignore"):
+        z = numbers.astype(np.uint64) + np.uint64(seed * 0x9E3779B97F4A7C15 % 2**64) + np.uint64(0x9E3779B97F4A7C15)
+        for _ in range(2):
+            z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            z = z ^ (z >> np.uint64(31))
+    return z
+
+
+def _number_parts(placed: pd.DataFrame, image_shape: tuple[int, int, int]) -> pd.DataFrame:
+    """Add a column `part`: a number for every (split, index), counting over all splits."""
+    placed["part"] = -1
+    first = 0
+    for split in SPLITS:
+        here = placed["split"] == split
+        count = images.num_parts(int(here.sum()), image_shape)
+        starts = [start for start, _ in images.part_bounds(int(here.sum()), count)]
+        placed.loc[here, "part"] = first + np.searchsorted(starts, placed.loc[here, "position"], side="right") - 1
+        first += count
+    return placed
+
+
+def _write(
+    spec: PreprocessSpec,
+    raw: Manifest,
+    placed: pd.DataFrame,
+    columns: pa.Schema,
+    image_shape: tuple[int, int, int],
+    engine: Engine,
+) -> list[dict[str, Any]]:
+    """Send every row to its part and write the parts; return per part, in order, its file (JSON) and pixel sums."""
+    firsts = placed.groupby("part")["split"].first()
+    number_in_split = firsts.groupby(firsts).cumcount()
+    targets = {int(part): (str(firsts[part]), int(number_in_split[part])) for part in firsts.index}
+    routes = [
+        (
+            listed,
+            _targets(
+                placed.loc[placed["source"] == split, ["row", "part", "position"]],
+                sum(file.rows or 0 for file in listed),
+            ),
+        )
+        for split in checks.SPLITS
+        if (listed := raw.split(split))
+    ]
+    rows: list[dict[str, Any]] = []
+    for row in engine.regroup(
+        spec.source,
+        routes,
+        _write_part,
+        uri=str(spec.target),
+        targets=targets,
+        schema=columns.serialize().to_pybytes(),
+        image_shape=image_shape,
+    ):
+        rows.append(row)
+        events.progress("parts written", len(rows), len(targets), fraction=0.5 + len(rows) / len(targets) / 2)
+    rows.sort(key=lambda row: row["part"])
+    assert [row["part"] for row in rows] == sorted(targets), "a part was lost on the way"
+    return rows
+
+
+def _targets(placed: pd.DataFrame, num_rows: int) -> np.ndarray:
+    """Return part and position of each raw row: (num_rows, 2), int64; -1 for rows that are left out."""
+    targets = np.full((num_rows, 2), -1, dtype=np.int64)
+    targets[placed["row"].to_numpy()] = placed[["part", "position"]].to_numpy()
+    return targets
+
+
+def _write_part(
+    group: pa.Table,
+    *,
+    uri: str,
+    targets: dict[int, tuple[str, int]],
+    schema: bytes,
+    image_shape: tuple[int, int, int],
+) -> pa.Table:
+    columns = pa.ipc.read_schema(pa.py_buffer(schema))
+    part = int(group["part"][0].as_py())
+    table = group.sort_by("position").select(columns.names).cast(columns).replace_schema_metadata(columns.metadata)
+    split, index = targets[part]
+    file = tables.write_part(DatasetURI(uri), table.combine_chunks(), split=split, index=index)
+    pixels, _ = images.to_arrays(table, image_shape)
+    sums, squares = exact_sums(pixels)
+    return pa.table(
+        {
+            "part": [part],
+            "file": [file.model_dump_json()],
+            "sum": [sums.tolist()],
+            "sum_of_squares": [squares.tolist()],
+        }
+    )
+
+
+def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return exact sums of each channel's pixels and of their squares, uint64 (C,); needs only a few MiB of memory."""
+    channels = pixels_NHWC.shape[-1]
+    sums, squares = np.zeros((2, channels), np.uint64)
+    values_NC = pixels_NHWC.reshape(-1, channels)
+    for first in range(0, len(values_NC), _SUMMED_AT_ONCE):
+        few = values_NC[first : first + _SUMMED_AT_ONCE].astype(np.uint32)
+        sums += few.sum(0, dtype=np.uint64)
+        squares += (few * few).sum(0, dtype=np.uint64)
+    return sums, squares
+
+
+def _statistics(
+    written: list[dict[str, Any]],
+    placed: pd.DataFrame,
+    quarantined: pd.DataFrame,
+    classes: tuple[str, ...],
+    image_shape: tuple[int, int, int],
+) -> dict[str, Any]:
+    """Return class counts of every split, and mean and deviation per channel of the training rows, from exact sums."""
+    train = [row for row in written if json.loads(row["file"])["split"] == "train"]
+    pixels = int((placed["split"] == "train").sum()) * image_shape[0] * image_shape[1]
+    sums = np.sum([row["sum"] for row in train], axis=0, dtype=np.uint64)
+    squares = np.sum([row["sum_of_squares"] for row in train], axis=0, dtype=np.uint64)
+    mean = sums / pixels
+    std = np.sqrt(np.maximum(squares / pixels - mean**2, 0))
+    if not (std > 0).all():
+        raise ValueError("all training pixels of a channel are equal, so there is nothing to learn")
+    counts = placed.groupby(["split", "label"]).size()
+    return {
+        "class_counts": {
+            split: {name: int(counts.get((split, label), 0)) for label, name in enumerate(classes)} for split in SPLITS
+        },
+        "mean": mean.tolist(),
+        "std": std.tolist(),
+        "quarantined": dict(Counter(quarantined["reason"])),
+        **({"quarantined_files": checks.named(quarantined)[:_FILES_SHOWN]} if "path" in quarantined else {}),
+    }

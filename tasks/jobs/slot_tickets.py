@@ -1,0 +1,61 @@
+"""Tickets: what a run takes of a machine while it computes, as other runs see it."""
+
+import time
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict
+
+from storage.process import Process
+
+
+class Claim(BaseModel):
+    """Resources of a machine that a run uses while it computes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    folder: str
+    """Folder of this machine's tickets."""
+    shared: bool
+    """True if other users may have tickets there; else the folder must belong to this user alone."""
+    run: str
+    """Id of the run; a slot is kept for a while for the next stage of the same run. Empty: no run, nothing is kept."""
+    process: Process
+    """Process of the run; once it has ended, nothing is kept for it."""
+    who: str
+    """Name of the run for others who wait: run, process, result and storage."""
+    doing: str
+    """Activity, such as `training`, for others who wait."""
+    cores: list[int]
+    """Cores that it may run on."""
+    num_cores: int
+    """Number of these cores that it computes on."""
+    gpus: list[str]
+    """All GPUs that it computes on, by number or by name."""
+
+
+class Ticket(BaseModel):
+    """Ticket of a run that waits or computes, readable for all others."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    number: int
+    """Position in the queue: the lowest number came first."""
+    claim: Claim
+    given: list[int] | None = None
+    """Cores that it computes on; None while it waits."""
+    kept_until: float | None = None
+    """End of the time for which it is kept, on the monotonic clock; None while its process works or waits."""
+
+    def is_kept(self) -> bool:
+        """Return True if the run's next stage may take it over, although the process that took it has ended."""
+        return self.kept_until is not None and time.monotonic() < self.kept_until and not self.claim.process.has_ended()
+
+    def conflicts(self, other: Self) -> bool:
+        """Return True if the two may want the same core or GPU."""
+        return bool(set(self.claim.cores) & set(other.claim.cores)) or self.shares_gpu(other)
+
+    def shares_gpu(self, other: Self) -> bool:
+        """Return True if they may want the same GPU; one by number and one by name may be the same."""
+        ours, theirs = set(self.claim.gpus), set(other.claim.gpus)
+        alike = {name.isdecimal() for name in ours | theirs}
+        return bool(ours and theirs) and (bool(ours & theirs) or len(alike) > 1)

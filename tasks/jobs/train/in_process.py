@@ -1,0 +1,62 @@
+"""Training without Ray, in this process: the same steps and the same kind of checkpoints as with one worker."""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from storage import files, manifest
+from storage.uri import URI
+from tasks.jobs import scaling
+from tasks.jobs.spec import TrainSpec
+from tasks.jobs.train import attempts, train_loop, worker_errors
+from tasks.learning import user_errors
+from tasks.learning.epoch_metrics import EpochMetrics, best_epoch
+from tasks.learning.loop import Batch
+
+
+def run(spec: TrainSpec) -> None:
+    """Commit the best epoch's checkpoint; on a CPU in fp32 it is bit-identical to one worker's with as many threads.
+
+    There is no watchdog, since a user at a breakpoint makes no progress either.
+    """
+    started = time.monotonic()
+    prepared = manifest.load(spec.source)
+    loader = attempts.choose_loader(spec.recipe["loader"], prepared, has_idle_nodes=False)
+    attempts.fewest_steps(spec.recipe["batch_size"], prepared, workers=[1], loader=loader)
+    attempts.discard_others(spec, prepared)
+    attempt = spec.scratch.child(attempts.new_attempt(spec.scratch))
+    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    here = train_loop.RankContext(
+        rank=0,
+        world_size=1,
+        device=device,
+        threads=scaling.threads_here(spec.threads or os.cpu_count() or 1, sharing=1),
+        prepare=lambda loader: on_device(device, loader),
+        report=keep_newest_and_best,
+        loader=loader,
+    )
+    try:
+        with user_errors.named(model=spec.recipe["model"]):
+            train_loop.train(spec, prepared, attempt, here)
+    except Exception as error:
+        told = worker_errors.told(error)
+        if told is error:
+            raise
+        raise told from error
+    attempts.commit(spec, prepared, started=started, loader=loader)
+
+
+def keep_newest_and_best(folder: URI, history: list[EpochMetrics]) -> None:
+    """Remove all checkpoints of an attempt but the best one and the newest, which is in `folder`."""
+    kept = {folder.name, f"epoch-{best_epoch(history):04d}"}
+    for name in files.children(folder.parent):
+        if name.startswith("epoch-") and name not in kept:
+            files.remove(folder.parent.child(name))
+
+
+def on_device(device: torch.device, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Yield `batches` with their tensors on `device`."""
+    for images, labels in batches:
+        yield images.to(device), labels.to(device)

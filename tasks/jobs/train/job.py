@@ -1,0 +1,133 @@
+"""The train job on Ray: Ray Train's DDP, each rank on its own rows; resumes from the newest complete checkpoint."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from storage import manifest
+from storage.uri import DatasetURI
+from tasks.jobs import dashboard, scaling
+from tasks.jobs.backends import tuned
+from tasks.jobs.deadline import aside
+from tasks.jobs.spec import TrainSpec
+from tasks.jobs.train import attempts, worker_errors
+from tasks.learning.imports import gc_paused
+
+_MAX_FAILURES = 3
+_MAX_PREEMPTIONS = 100
+"""Most times that a node may be preempted: that is no fault of the training, but retries must end some time."""
+_COUNTED_ANEW_S = 30.0
+"""Seconds to wait for elastic workers: after the loss of a node, Ray's count may include it for up to 20 s."""
+
+
+def run(spec: TrainSpec) -> None:
+    """Commit the best epoch's checkpoint; on CPUs in fp32 its weights are bit-identical, also after an interruption.
+
+    Raises `ValueError` for what the cluster can never give and for a checkpoint that belongs to another run,
+    `NonFiniteLoss` if training diverges.
+    """
+    with gc_paused():
+        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+
+    started = time.monotonic()
+    nodes = scaling.nodes()
+    given = scaling.resolve(spec.workers, threads=spec.threads, nodes=nodes, needs=spec.needs)
+    elastic = scaling.limits(spec.workers)
+    prepared = manifest.load(spec.source)
+    numbers = range(elastic[0], elastic[1] + 1) if elastic else [given.workers]
+    loader = attempts.choose_loader(
+        spec.recipe["loader"], prepared, has_idle_nodes=scaling.has_idle_nodes(given, nodes)
+    )
+    attempts.fewest_steps(spec.recipe["batch_size"], prepared, workers=numbers, loader=loader)
+    attempts.discard_others(spec, prepared)
+    attempt = attempts.new_attempt(spec.scratch)
+    # A frozen worker answers no health check; a rank that never reports keeps the others waiting.
+    os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
+    os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
+    # On a busy cluster, workers wait until they can start: they are known to fit. Elastic ones are counted again.
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
+    try:
+        fit(
+            train_on_one_rank,
+            loader=loader,
+            prepared=spec.source,
+            batch_size=spec.recipe["batch_size"],
+            timeout_s=max(1, int(spec.stall_s)),
+            cores=spec.threads,
+            train_loop_config={
+                "spec": spec.model_dump_json(),
+                "threads": given.threads,
+                "attempt": attempt,
+                "loader": loader,
+            },
+            scaling_config=ScalingConfig(
+                num_workers=elastic or given.workers,
+                use_gpu=given.use_gpu,
+                resources_per_worker={"CPU": given.cpus} | ({"GPU": 1} if given.use_gpu else {}),
+                accelerator_type=spec.needs.accelerator_type or None,
+            ),
+            run_config=RunConfig(
+                name=attempt,
+                storage_path=str(spec.scratch),
+                failure_config=FailureConfig(
+                    max_failures=_MAX_FAILURES,
+                    max_preemption_failures=_MAX_PREEMPTIONS,
+                    controller_failure_limit=_MAX_PREEMPTIONS if elastic else 1,
+                ),
+                checkpoint_config=CheckpointConfig(
+                    num_to_keep=2, checkpoint_score_attribute="validation_loss", checkpoint_score_order="min"
+                ),
+            ),
+        )
+    finally:
+        worker_errors.raise_left(spec.scratch.child(attempt))
+    attempts.commit(spec, prepared, started=started, loader=loader)
+
+
+def fit(
+    loop: Callable[[dict[str, Any]], None],
+    *,
+    loader: str,
+    prepared: DatasetURI,
+    batch_size: int,
+    timeout_s: int,
+    cores: int | None,
+    **configured: Any,
+) -> None:
+    """Run `loop` on every rank to its end.
+
+    Args:
+        loop: Function that each worker runs.
+        loader: `ray-data` needs datasets.
+        prepared: URI of the dataset.
+        batch_size: Rows of a global batch, over all workers.
+        timeout_s: Seconds that workers wait for each other in a collective.
+        cores: Cores of a local Ray; None on a cluster. A small machine has a trainer that starts faster, unless the
+            dashboard shows trainings: it finds them by an actor that the faster trainer does not have.
+        configured: Arguments of both trainers: `train_loop_config`, `scaling_config`, `run_config`.
+    """
+    with gc_paused():
+        if tuned.is_on(cores) and loader != attempts.RAY_DATA and not dashboard.shows_training():
+            from tasks.jobs.backends.tuned.trainer import LeanTrainer
+
+            LeanTrainer(loop, timeout_s=timeout_s, **configured).fit()
+            return
+        from ray.train.torch import TorchConfig, TorchTrainer
+
+        from tasks.jobs.train.ray_shards import RankShards
+    if loader == attempts.RAY_DATA:
+        made = manifest.load(prepared)
+        splits = {name: made.split(name) for name in attempts.SPLITS}
+        shards = RankShards(prepared, splits, batch_size=batch_size)
+        configured |= {"datasets": shards.datasets(), "dataset_config": shards}
+    trainer = TorchTrainer(loop, torch_config=TorchConfig(timeout_s=timeout_s), **configured)
+    aside(trainer.fit)
+
+
+def train_on_one_rank(config: dict[str, Any]) -> None:
+    """Run the training of one rank, in a Ray Train worker."""
+    with gc_paused():
+        from tasks.jobs.train import worker  # imports torch
+
+    worker.train(config)

@@ -1,0 +1,190 @@
+"""Loaders of one rank: rows resident in memory, streamed in every epoch, or served by torch's DataLoader."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from storage.manifest import Manifest
+from storage.uri import DatasetURI
+from tasks.jobs import dataset_parts
+from tasks.learning import images
+from tasks.learning.loaders import MapStyleLoader, ResidentLoader, num_used, rows_of, to_device
+from tasks.learning.loop import Batch, Loader, mixed_seed
+from tasks.learning.recipes import Recipe
+
+Block = tuple[np.ndarray, np.ndarray]
+"""Images (uint8, BHWC) and labels (int64, (B,)), both read-only."""
+_WINDOW_ROWS = 32_768
+"""Most rows among which the streaming loader shuffles; the prepared dataset is in a random order already."""
+_WINDOW_BYTES = 32 * 2**20
+"""Most bytes of pixels among which it shuffles."""
+
+
+class RowSource(Protocol):
+    """Source of one rank's rows."""
+
+    def windows(self, split: str, *, size: int) -> Iterator[Batch]:
+        """Yield all rows of `split` in order, `size` at a time, on the device; the last batch may be smaller."""
+
+
+def make_loader(
+    recipe: Recipe,
+    uri: DatasetURI,
+    prepared: Manifest,
+    *,
+    kind: str,
+    rank: int,
+    world_size: int,
+    device: torch.device,
+    prepare: Callable[[DataLoader[Batch]], Iterable[Batch]],
+    rows: RowSource | None = None,
+) -> Loader:
+    """Make the loader of one rank; `kind` must not be `auto`.
+
+    Args:
+        recipe: Recipe with the seed and the batch size.
+        uri: URI of the prepared dataset.
+        prepared: Manifest of that dataset, which lists the parts of each split.
+        kind: `resident`, `streaming`, `dataloader` or `ray-data`.
+        rank: Rank of this worker, from 0.
+        world_size: Number of workers.
+        device: Device for the batches.
+        prepare: Turns a DataLoader into one whose batches are on `device`.
+        rows: Source of the rows of `ray-data`; None: this process reads them, with the same batches.
+    """
+    shape = images.shape_of(prepared.columns["metadata"])
+
+    def slices(split: str) -> list[dataset_parts.Slice]:
+        batch_size = recipe.batch_size if split == "train" else None
+        return dataset_parts.shard(prepared.split(split), rank=rank, world_size=world_size, batch_size=batch_size)
+
+    def held(some: Sequence[dataset_parts.Slice]) -> Batch:
+        return tensors(_blocks(uri, some, shape), num_rows=_num_rows(some), shape=shape)
+
+    if kind == "resident":
+        train, validation = (held(slices(split)) for split in ("train", "validation"))
+        return ResidentLoader(train, validation, seed=recipe.seed, rank=rank, device=device)
+    if kind == "dataloader":
+        train, validation = (held(dataset_parts.whole(prepared.split(split))) for split in ("train", "validation"))
+        return MapStyleLoader(train, validation, seed=recipe.seed, rank=rank, world_size=world_size, prepare=prepare)
+    found = rows or PartsReader(uri, slices, shape=shape, device=device)
+    window_rows = min(_WINDOW_ROWS, _WINDOW_BYTES // math.prod(shape))
+    num_rows = _num_rows(slices("train"))
+    return StreamingLoader(found, num_rows=num_rows, window_rows=window_rows, seed=recipe.seed, rank=rank)
+
+
+class StreamingLoader:
+    """Loader that reads its rows again in every epoch; holds a few windows, each shuffled by (seed, epoch, rank).
+
+    Rows that fill no batch are skipped: evenly from all windows, and different ones in every epoch.
+    """
+
+    def __init__(self, rows: RowSource, *, num_rows: int, window_rows: int, seed: int, rank: int) -> None:
+        self.rows, self.num_rows, self.window_rows = rows, num_rows, window_rows
+        self.seed, self.rank = seed, rank
+
+    def num_train_rows(self) -> int:
+        return self.num_rows
+
+    def train_batches(self, *, epoch: int, batch_size: int, steps: int | None = None) -> Iterator[Batch]:
+        left_out = self.num_rows - num_used(self.num_rows, batch_size, steps)
+        yield from _batches(self._chosen(epoch, batch_size, left_out), batch_size)
+
+    def validation_batches(self, *, batch_size: int) -> Iterator[Batch]:
+        for pixels, labels in self._windows("validation", batch_size):
+            yield from zip(pixels.split(batch_size), labels.split(batch_size), strict=True)
+
+    def _chosen(self, epoch: int, batch_size: int, left_out: int) -> Iterator[tuple[Batch, Tensor]]:
+        """Yield each window with the shuffled order of its rows, without `left_out` rows in total.
+
+        Each window skips its share of these. Shares may be fractions of a row, so a random offset decides which windows
+        round up: no row is skipped more often than others.
+        """
+        generator, other = (
+            torch.Generator().manual_seed(mixed_seed(self.seed, epoch, self.rank, number)) for number in (1, 3)
+        )
+        given = int(torch.randint(self.num_rows, (), generator=other))
+        for window in self._windows("train", batch_size):
+            order = torch.randperm(len(window[1]), generator=generator)
+            skipped, given = divmod(given + left_out * len(order), self.num_rows)
+            yield window, order[: len(order) - skipped].to(window[1].device)
+
+    def _windows(self, split: str, batch_size: int) -> Iterator[Batch]:
+        """Yield windows of whole batches: one copy to the device for each, and batches are gathered there."""
+        yield from self.rows.windows(split, size=max(1, self.window_rows // batch_size) * batch_size)
+
+
+def _batches(chosen: Iterable[tuple[Batch, Tensor]], size: int) -> Iterator[Batch]:
+    """Yield full batches of the windows' rows; a batch may continue in the next window."""
+    held: Batch | None = None
+    for window, order in chosen:
+        if held is not None:
+            more = rows_of(window, order[: size - len(held[1])])
+            order = order[len(more[1]) :]
+            held = torch.cat([held[0], more[0]]), torch.cat([held[1], more[1]])
+            if len(held[1]) < size:
+                continue
+            yield held
+            held = None
+        for some in order.split(size):
+            if len(some) == size:
+                yield rows_of(window, some)
+            elif len(some):
+                held = rows_of(window, some)
+
+
+class PartsReader:
+    """Reader of a rank's rows in this process; reads the next parts while earlier ones are in use."""
+
+    def __init__(
+        self,
+        uri: DatasetURI,
+        slices: Callable[[str], Sequence[dataset_parts.Slice]],
+        *,
+        shape: tuple[int, int, int],
+        device: torch.device,
+    ) -> None:
+        self.uri, self.slices, self.shape, self.device = uri, slices, shape, device
+
+    def windows(self, split: str, *, size: int) -> Iterator[Batch]:
+        held: list[Block] = []
+        missing = size
+        for pixels, labels in _blocks(self.uri, self.slices(split), self.shape):
+            while len(labels):
+                held.append((pixels[:missing], labels[:missing]))
+                pixels, labels = pixels[missing:], labels[missing:]
+                missing -= len(held[-1][1])
+                if missing == 0:
+                    yield to_device(self.device, tensors(held, num_rows=size, shape=self.shape))
+                    held, missing = [], size
+        if held:
+            yield to_device(self.device, tensors(held, num_rows=size - missing, shape=self.shape))
+
+
+def _num_rows(slices: Iterable[dataset_parts.Slice]) -> int:
+    return sum(part.stop - part.start for part in slices)
+
+
+def _blocks(uri: DatasetURI, slices: Sequence[dataset_parts.Slice], shape: tuple[int, int, int]) -> Iterator[Block]:
+    """Yield the rows of `slices` in order."""
+    for table in dataset_parts.read_ahead(uri, slices):
+        pixels, labels = images.to_arrays(table, shape)
+        assert labels is not None
+        yield pixels, labels
+
+
+def tensors(blocks: Iterable[Block], *, num_rows: int, shape: tuple[int, int, int]) -> Batch:
+    """Copy the `num_rows` rows of all `blocks`, in order, into tensors (uint8 BHWC, int64)."""
+    pixels, labels = np.empty((num_rows, *shape), np.uint8), np.empty(num_rows, np.int64)
+    start = 0
+    for some, their in blocks:
+        here = slice(start, start + len(their))
+        pixels[here], labels[here] = some, their
+        start = here.stop
+    assert start == num_rows, "a row was lost on the way"
+    return torch.from_numpy(pixels), torch.from_numpy(labels)

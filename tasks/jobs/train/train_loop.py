@@ -1,0 +1,274 @@
+"""The training loop of one rank, with or without Ray: all epochs that are not done yet, and a checkpoint after each."""
+
+import contextvars
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+from storage import files, manifest
+from storage.failpoints import failpoint
+from storage.manifest import File, Manifest
+from storage.uri import URI, redact
+from tasks.jobs import events, scaling
+from tasks.jobs.spec import EPOCHS, IMAGES, TrainSpec
+from tasks.jobs.train import attempts
+from tasks.jobs.train.loaders import RowSource, make_loader
+from tasks.learning import checkpoint, images, memory, resume, training_state
+from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, wait_hints
+from tasks.learning.imports import gc_paused
+from tasks.learning.loop import Batch, Trainer, seed_everything
+from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
+from tasks.learning.numerics import Numerics
+from tasks.learning.recipes import Recipe
+
+_CHECKPOINTS = 4
+"""Most checkpoints that exist at once: two that are kept, one being written, and the committed one."""
+_NUM_IMAGES = 32
+"""Number of the first training images to save."""
+Report = Callable[[URI, list[EpochMetrics]], None]
+"""Function that is called with the folder of a new checkpoint and the history so far."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankContext:
+    """Environment of one rank: its place among the ranks, its device, its loader, and functions to report to."""
+
+    rank: int
+    """Rank, from 0."""
+    world_size: int
+    """Number of all ranks."""
+    device: torch.device
+    """Device to compute on."""
+    threads: int
+    """Most threads to compute with; all ranks use the smallest value of any rank."""
+    prepare: Callable[[DataLoader[Batch]], Iterable[Batch]]
+    """Turns a DataLoader into one whose batches are on `device`."""
+    report: Report
+    """Called on every rank once for each epoch, in order, after its checkpoint is complete."""
+    loader: str
+    """Kind of loader: `resident`, `streaming`, `dataloader` or `ray-data`."""
+    rows: RowSource | None = None
+    """Source of the rows of `ray-data`; None: this process reads them."""
+    beat: Callable[[], None] = lambda: None
+    """Called at every sign of progress."""
+
+
+def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) -> None:
+    """Train `spec.recipe` on `prepared` to its last epoch, starting from the newest complete checkpoint, if any."""
+    recipe, rank = Recipe(**spec.recipe), here.rank
+    if here.device.type == "cuda":
+        torch.cuda.set_device(here.device)  # NCCL sends objects through the current device, by default the first
+    threads = _least(here.threads, here.world_size)
+    torch.set_num_threads(threads)
+    if here.device.type == "cpu":
+        memory.keep()
+    seed_everything(recipe.seed)
+    precision = resolve_precision(recipe.precision, here.device)
+    kind = here.device.type
+    resolved = {"workers": here.world_size, "device": kind, "precision": precision, "threads": threads}
+    elastic, most_steps = scaling.limits(spec.workers), None
+    if elastic:  # neither value limits what may be resumed, but the schedule needs equally many steps in every epoch
+        resolved |= {"workers": str(spec.workers), "threads": 0}
+        numbers = range(elastic[0], elastic[1] + 1)
+        most_steps = attempts.fewest_steps(recipe.batch_size, prepared, workers=numbers, loader=here.loader)
+    about: dict[str, Any] = {"parameters": spec.parameters, "resolved": resolved}
+    loader = make_loader(
+        recipe,
+        spec.source,
+        prepared,
+        kind=here.loader,
+        rank=rank,
+        world_size=here.world_size,
+        device=here.device,
+        prepare=here.prepare,
+        rows=here.rows,
+    )
+    with gc_paused():  # most models import torchvision
+        model = Classifier(model_of(recipe, prepared))
+    if spec.beginning:
+        training_state.begin_with(model, spec.beginning)
+    trainer = Trainer(recipe, model, loader, precision=precision, device=here.device, most_steps=most_steps)
+    assert trainer.world_size == here.world_size, "the workers do not know of each other"
+    events.tell(f"{recipe.model} on {kind}, {precision}, {threads} threads, {_rows_told(trainer)}")
+    files.check_space(spec.scratch, needed=_CHECKPOINTS * training_state.size_of(trainer))
+    trained_on = attempts.trained_on(spec, prepared)
+    history = _resume(spec, attempt, trainer, about, trained_on=trained_on)
+    with ThreadPoolExecutor(1) as aside:
+        checkpoints = Checkpoints(attempt, here.report, aside)
+        while len(history) < recipe.epochs and not _committed(spec, trainer):
+            epoch = len(history) + 1
+
+            def on_batch(at: str = f"epoch {epoch}") -> None:
+                here.beat()
+                failpoint("step", at)
+
+            on_step, on_first_batch = reporter(epoch, recipe.epochs, rank), None
+            if epoch == 1 and rank == 0:
+                on_first_batch = partial(checkpoints.keep_images, classes=model.spec.classes)
+            metrics = trainer.run_epoch(epoch, on_step=on_step, on_batch=on_batch, on_first_batch=on_first_batch)
+            history.append(metrics)
+            failpoint("report", f"epoch {epoch}")
+            checkpoints.take(history, trainer, prepared=trained_on, about=about)
+            here.beat()
+        checkpoints.finish()
+
+
+def _rows_told(trainer: Trainer) -> str:
+    """Describe how many rows this rank has, and how many an epoch skips since they do not fill a batch."""
+    rows = trainer.loader.num_train_rows()
+    left_out = rows - trainer.steps_per_epoch * trainer.local_batch_size
+    told = f", of which each epoch skips {left_out:,}, different ones each time" if left_out else ""
+    return f"{rows:,} training rows{told}"
+
+
+def _least(threads: int, world_size: int) -> int:
+    """Return the smallest `threads` of all ranks: every rank must split its sums in the same way."""
+    every: list[int] = [threads] * world_size
+    if world_size > 1:
+        dist.all_gather_object(every, threads)
+    return min(every)
+
+
+def _committed(spec: TrainSpec, trainer: Trainer) -> bool:
+    """Return True if another run has committed the target, as rank 0 sees it."""
+    seen = [trainer.rank == 0 and files.exists(spec.target.child(manifest.NAME))]
+    if trainer.world_size > 1:
+        dist.broadcast_object_list(seen, src=0)
+    return seen[0]
+
+
+def _resume(
+    spec: TrainSpec, attempt: URI, trainer: Trainer, about: dict[str, Any], *, trained_on: str
+) -> list[EpochMetrics]:
+    """Restore the checkpoint that rank 0 chose for all ranks; return its history, empty if there is none.
+
+    Adds to `about` what checkpoints record about numerics. Raises `NumericsChanged`.
+    """
+    start = _start(spec, trainer)
+    about |= {"numerics": start.numerics, "set_aside": start.set_aside}
+    if any(uri.parent == attempt for uri in start.passed_over):  # Ray Train counts them among this attempt's own
+        raise resume.NumericsChanged(start.warning)
+    if start.warning and trainer.rank == 0:
+        events.tell(f"WARNING: {start.warning}")
+    if start.uri is None:
+        return []
+    # A sum over two threads differs from one over four: the rest of the run uses as many threads as its beginning.
+    about["resolved"]["threads"] = checkpoint.threads_of(start.uri)
+    if about["resolved"]["threads"]:
+        torch.set_num_threads(about["resolved"]["threads"])
+    history = training_state.restore(start.uri, trainer, prepared=trained_on, about=about)
+    if trainer.rank == 0:
+        note = f"done before, resuming from its checkpoint; best so far: epoch {best_epoch(history)}"
+        events.progress(EPOCHS, len(history), trainer.recipe.epochs, note)
+        if found := checkpoint.find_training_images(spec.scratch):
+            _tell_images(*found)
+    return history
+
+
+def _start(spec: TrainSpec, trainer: Trainer) -> resume.Start:
+    """Return the checkpoint to start from: chosen by rank 0, from the numerics of all ranks."""
+    here = Numerics.here(trainer.device, precision=trainer.precision)
+    every: list[Numerics] = [here] * trainer.world_size
+    chosen: list[resume.Start | None] = [None]
+    if trainer.world_size > 1:
+        dist.all_gather_object(every, here)
+    if trainer.rank == 0:
+        epochs, accepts = trainer.recipe.epochs, spec.accept_mixed_numerics
+        chosen[0] = resume.choose(spec.scratch, now=every, epochs=epochs, accept_mixed=accepts)
+    if trainer.world_size > 1:
+        dist.broadcast_object_list(chosen, src=0)
+    assert chosen[0] is not None
+    return chosen[0]
+
+
+class Checkpoints:
+    """Writer of the state after each epoch while the next one trains; reports it on every rank once it is complete."""
+
+    def __init__(self, attempt: URI, report: Report, aside: Executor) -> None:
+        self.attempt, self.report, self.aside = attempt, report, aside
+        self._history: list[EpochMetrics] = []
+        """History up to the epoch that is not reported yet; empty if there is none."""
+        self._written: Future[None] | None = None
+
+    def take(self, history: list[EpochMetrics], trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> None:
+        """Start to write the state after the latest epoch; first wait for the previous one, and raise its error."""
+        self.finish()
+        self._history, metrics = list(history), history[-1]
+        if trainer.rank == 0:
+            snapshot = training_state.take(trainer, history, prepared=prepared, about=about)
+            self._written = self.aside.submit(checkpoint.write, self._folder(metrics.epoch), snapshot)
+            _tell_epoch(history, trainer)
+
+    def keep_images(self, images_BHWC: torch.Tensor, labels: torch.Tensor, *, classes: Sequence[str]) -> None:
+        """Save the first rows of a batch in another thread and report where; a failure never fails the training."""
+        rows = images_BHWC[:_NUM_IMAGES].clone(), labels[:_NUM_IMAGES].clone()
+
+        def keep() -> None:
+            try:
+                pixels, numbers = (tensor.cpu().numpy() for tensor in rows)
+                table = images.to_table(np.arange(len(numbers)), pixels, numbers, classes=classes)
+                _tell_images(self.attempt, checkpoint.write_training_images(self.attempt, table))
+            except Exception as error:  # the images are for people to look at; no result depends on them
+                events.tell(f"WARNING: the first training images cannot be saved: {redact(str(error))}")
+
+        # Without Ray, the listener creates an artifact of the run that this context holds.
+        self.aside.submit(contextvars.copy_context().run, keep)
+
+    def finish(self) -> None:
+        """Wait until the latest state is complete, and report it."""
+        if self._written is not None:
+            self._written.result()
+        if self._history:
+            self.report(self._folder(self._history[-1].epoch), self._history)
+        self._history, self._written = [], None
+
+    def _folder(self, epoch: int) -> URI:
+        return self.attempt.child(f"epoch-{epoch:04d}")
+
+
+def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
+    """Report the latest epoch: its metrics, whether it is the best so far, and hints if it waited too long."""
+    metrics, best = history[-1], best_epoch(history)
+    num_images = trainer.steps_per_epoch * trainer.recipe.batch_size
+    speed = num_images / metrics.train_s if metrics.train_s else 0.0
+    figures = vars(metrics) | {"images_per_s": speed, "best_epoch": best}
+    note = metrics.told(images_per_s=speed, best=best)
+    events.progress(EPOCHS, metrics.epoch, trainer.recipe.epochs, note, epoch=metrics.epoch, figures=figures)
+    for epoch, hint in wait_hints([vars(each) for each in history]):
+        if epoch == metrics.epoch:
+            events.tell(f"WARNING: {hint}")
+
+
+def _tell_images(attempt: URI, file: File) -> None:
+    events.say(IMAGES, uri=attempt, file=file.model_dump())
+
+
+def reporter(epoch: int, epochs: int, rank: int) -> Callable[[int, int, float], None]:
+    """Return a function that reports a step's progress if this is rank 0."""
+
+    def on_step(step: int, steps: int, loss: float) -> None:
+        if rank == 0:
+            share = (epoch - 1 + step / steps) / epochs
+            what, note = f"epoch {epoch}/{epochs}, steps", f"loss {loss:.3f}"
+            events.progress(what, step, steps, note, fraction=share, epoch=epoch)
+
+    return on_step
+
+
+def model_of(recipe: Recipe, prepared: Manifest) -> ModelSpec:
+    """Return the spec of the recipe's model for images such as those in `prepared`."""
+    metadata = prepared.columns["metadata"]
+    return ModelSpec(
+        model=recipe.model,
+        image_shape=images.shape_of(metadata),
+        classes=images.classes_of(metadata),
+        mean=tuple(prepared.statistics["mean"]),
+        std=tuple(prepared.statistics["std"]),
+    )

@@ -1,0 +1,88 @@
+"""Training function of a Ray Train worker."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import ray.train
+import torch
+from ray.train import Checkpoint, CheckpointUploadMode
+from ray.train.torch import get_device, prepare_data_loader
+
+from storage import failpoints, manifest
+from storage.manifest import Manifest
+from storage.uri import URI
+from tasks.jobs import errors, events, scaling
+from tasks.jobs.spec import RANK, TrainSpec
+from tasks.jobs.train import attempts, train_loop, worker_errors
+from tasks.jobs.train.loaders import RowSource
+from tasks.jobs.train.watchdog import watched
+from tasks.learning import images, user_errors
+from tasks.learning.epoch_metrics import EpochMetrics
+
+prepare = functools.partial(prepare_data_loader, add_dist_sampler=False)
+"""Turns a DataLoader into one whose batches are on the worker's device; its rows stay as they are."""
+
+
+def train(config: dict[str, Any]) -> None:
+    """Train all epochs that are not done yet, with a checkpoint after each.
+
+    A permanent error is left in a file for the driver, since Ray Train would retry it.
+    """
+    spec = TrainSpec.model_validate_json(config["spec"])
+    attempt = spec.scratch.child(config["attempt"])
+    if worker_errors.is_left(attempt):
+        return  # this is the retry of a permanent error
+    try:
+        with watched(limit_s=spec.stall_s) as beat, user_errors.named(model=spec.recipe["model"]):
+            _train(spec, attempt, loader=config["loader"], threads=config["threads"], beat=beat)
+    except Exception as error:
+        cause = errors.root_cause(error)  # the message of Ray Data's own error is its whole traceback
+        worker_errors.leave(attempt, cause)
+        if not isinstance(cause, worker_errors.COMMON):
+            raise
+
+
+def _train(spec: TrainSpec, attempt: URI, *, loader: str, threads: int, beat: Callable[[], None]) -> None:
+    context = ray.train.get_context()
+    rank = failpoints.rank = context.get_world_rank()
+    events.say(RANK, rank=rank)
+    prepared = manifest.load(spec.source)
+    device, rows = get_device(), None
+    if loader == attempts.RAY_DATA:
+        rows = ray_data_rows(prepared, device, prefetch_batches=spec.recipe["prefetch_batches"])
+    here = train_loop.RankContext(
+        rank=rank,
+        world_size=context.get_world_size(),
+        device=device,
+        threads=scaling.threads_here(threads, sharing=context.get_local_world_size()),
+        prepare=prepare,
+        report=report,
+        loader=loader,
+        rows=rows,
+        beat=beat,
+    )
+    train_loop.train(spec, prepared, attempt, here)
+
+
+def ray_data_rows(prepared: Manifest, device: torch.device, *, prefetch_batches: int) -> RowSource:
+    """Return the source of the rows that Ray Data reads for this rank; every rank must call this."""
+    from tasks.jobs.train.ray_loader import RayDataRows
+
+    shards = {name: ray.train.get_dataset_shard(name) for name in attempts.SPLITS}
+    shape = images.shape_of(prepared.columns["metadata"])
+    return RayDataRows(shards, shape=shape, device=device, prefetch_batches=prefetch_batches)
+
+
+def report(folder: URI, history: list[EpochMetrics]) -> None:
+    """Report the last epoch of `history` to Ray Train, on every rank; rank 0 has written its checkpoint to `folder`.
+
+    The checkpoint stays there, written with the usual retries: an upload by Ray would give up after seconds.
+    """
+    metrics = history[-1]
+    ray.train.report(
+        {"epoch": metrics.epoch, "validation_loss": metrics.validation_loss},
+        checkpoint=Checkpoint(str(folder)) if ray.train.get_context().get_world_rank() == 0 else None,
+        checkpoint_dir_name=folder.name,
+        checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
+    )

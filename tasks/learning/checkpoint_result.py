@@ -1,0 +1,78 @@
+"""The result of a training: its best epoch, committed as a checkpoint."""
+
+import csv
+import io
+import json
+from typing import Any
+
+import pyarrow as pa
+
+from storage import commits, manifest, tables
+from storage.manifest import Parent
+from storage.uri import URI, CheckpointURI
+from tasks.learning import checkpoint, numerics
+
+
+def training_images(uri: CheckpointURI, committed: manifest.Manifest) -> pa.Table | None:
+    """Return the first training images of a committed checkpoint; none for checkpoints of earlier versions."""
+    file = next((file for file in committed.files if file.path.startswith(checkpoint.TRAINING_IMAGES)), None)
+    return tables.read_part(uri, file) if file else None
+
+
+def commit(
+    scratch: URI,
+    target: CheckpointURI,
+    *,
+    prepared: URI | Parent,
+    initial: URI | None = None,
+    statistics: dict[str, Any],
+) -> manifest.Manifest:
+    """Commit the best epoch at `target`, with the whole history; the last epoch must have a checkpoint in `scratch`.
+
+    Raises `RuntimeError` if that checkpoint is damaged; running the job again trains the missing epochs.
+    """
+    last = checkpoint.newest(scratch)
+    assert last is not None, "training ended without a checkpoint"
+    final, _ = checkpoint.checked(last)
+    if final.epoch != final.recipe["epochs"]:
+        raise RuntimeError(f"the checkpoints after epoch {final.epoch} are damaged; run again to resume from there")
+    best = checkpoint.of_epoch(scratch, final.best_epoch, before=final)
+    assert best is not None, "the best epoch was there a moment ago"
+    meta, content = checkpoint.checked(best)
+    told = {"history": final.history, "numerics": final.numerics, "set_aside": final.set_aside}
+    meta = meta.model_copy(update=told).signed()
+    listed = [commits.write_file(target, name, data) for name, data in content.items()]
+    listed.append(commits.write_file(target, checkpoint.META, meta.model_dump_json(indent=1).encode()))
+    history = json.dumps(final.history, indent=1).encode()
+    listed.append(commits.write_file(target, "history.json", history))
+    listed.append(commits.write_file(target, "history.csv", _csv(final.history)))
+    if found := checkpoint.find_training_images(scratch):
+        attempt, file = found
+        listed.append(
+            commits.write_file(target, f"{checkpoint.TRAINING_IMAGES}.parquet", manifest.read_file(attempt, file))
+        )
+    return commits.commit(
+        target,
+        kind="checkpoint",
+        parents={"prepared": prepared, **({"initial": initial} if initial else {})},
+        parameters=final.parameters,
+        listed=listed,
+        statistics={
+            "best_epoch": final.best_epoch,
+            "history": final.history,
+            "model": final.model,
+            "resolved": final.resolved,
+            "recipe": final.recipe,
+            **statistics,
+            **numerics.recorded(final.numerics, final.set_aside),
+        },
+    )
+
+
+def _csv(history: list[dict[str, float]]) -> bytes:
+    """Format `history` as CSV (RFC 4180): a header, then one line per epoch, each ended by CRLF."""
+    sink = io.StringIO(newline="")
+    writer = csv.DictWriter(sink, fieldnames=list(history[0]))
+    writer.writeheader()
+    writer.writerows(row | {name: int(row[name]) for name in ("epoch", "step")} for row in history)
+    return sink.getvalue().encode()

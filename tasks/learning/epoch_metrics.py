@@ -1,0 +1,104 @@
+"""Epochs without torch: batch sizes and checks before an epoch, metrics and hints after it, and its errors."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+MAX_WAIT_SHARE = 0.05
+"""Share of an epoch spent waiting for data, or for checkpoints, above which a hint suggests a remedy."""
+_MIN_WAIT_S = 1.0
+"""Shorter waits get no hint, however short the epoch."""
+_WAITS = (
+    (
+        "data_wait_s",
+        "data",
+        "try --set loader=resident if the rows fit in memory; see docs/workers.md",
+    ),
+    ("checkpoint_wait_s", "checkpoints", "use faster storage; see docs/workers.md"),
+)
+"""For each kind of wait: the field with its seconds, its name, and the remedy."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EpochMetrics:
+    """Metrics of one epoch over all ranks."""
+
+    epoch: int
+    """Number of the epoch, from 1."""
+    step: int
+    """Optimizer steps since the start."""
+    train_loss: float
+    """Mean over the epoch's rows, label smoothing included."""
+    train_accuracy: float
+    """Share of augmented training rows predicted correctly during training."""
+    validation_loss: float
+    """Mean cross-entropy over all validation rows."""
+    validation_accuracy: float
+    """Share of validation rows predicted correctly."""
+    learning_rate: float
+    """Learning rate at the end of the epoch."""
+
+    # Measured times, the largest over all ranks: they differ even between two bit-identical runs.
+    seconds: float = dataclasses.field(default=0.0, compare=False)
+    """Seconds from the end of the previous epoch (before its checkpoint) to the end of validation; 0: not measured."""
+    train_s: float = dataclasses.field(default=0.0, compare=False)
+    """Part of `seconds` spent in training steps."""
+    data_wait_s: float = dataclasses.field(default=0.0, compare=False)
+    """Part of `seconds` spent waiting for the next training or validation batch."""
+    checkpoint_wait_s: float = dataclasses.field(default=0.0, compare=False)
+    """Part of `seconds` spent waiting for the checkpoint of the previous epoch."""
+
+    def told(self, *, images_per_s: float, best: int) -> str:
+        """Format the metrics in one line; `best` is the epoch with the lowest validation loss so far."""
+        waits = f"waited {self.data_wait_s:.1f} s for data, {self.checkpoint_wait_s:.1f} s for checkpoints"
+        return (
+            f"train loss {self.train_loss:.4f}, accuracy {self.train_accuracy:.4f}; "
+            f"validation loss {self.validation_loss:.4f}, accuracy {self.validation_accuracy:.4f}; "
+            f"{images_per_s:,.0f} images/s, {self.seconds:.1f} s ({waits}); "
+            f"best so far{'' if best == self.epoch else f': epoch {best}'}"
+        )
+
+
+def best_epoch(history: Sequence[EpochMetrics]) -> int:
+    """Return the epoch with the lowest validation loss, the first of equals."""
+    return int(min(history, key=lambda metrics: (metrics.validation_loss, metrics.epoch)).epoch)  # a float once stored
+
+
+def wait_hints(history: Sequence[Mapping[str, float]]) -> Iterator[tuple[int, str]]:
+    """Yield the first epoch that waited too long for data, with a hint that names a remedy; then for checkpoints.
+
+    Args:
+        history: The fields of one `EpochMetrics` per epoch; those of earlier versions have no times.
+    """
+    for field, what, help_ in _WAITS:
+        for row in history:
+            waited_s, seconds, epoch = row.get(field, 0.0), row.get("seconds", 0.0), int(row["epoch"])
+            if waited_s >= _MIN_WAIT_S and waited_s > MAX_WAIT_SHARE * seconds:
+                yield epoch, f"waiting for {what} took {100 * waited_s / seconds:.0f} % of epoch {epoch}: {help_}"
+                break
+
+
+class WrongBatchSize(ValueError):
+    """The batch is larger than the rows or smaller than the workers."""
+
+
+def batch_start(batch_size: int, *, rank: int, world_size: int) -> int:
+    """Return the number of rows of a global batch that belong to the ranks before `rank`."""
+    return rank * (batch_size // world_size) + min(rank, batch_size % world_size)
+
+
+def local_batch_size(batch_size: int, *, rank: int, world_size: int) -> int:
+    """Return the number of rows of a global batch that belong to `rank`; ranks differ by at most one row."""
+    return batch_size // world_size + int(rank < batch_size % world_size)
+
+
+def check_steps(steps: int, *, batch_size: int, world_size: int, num_rows: int) -> None:
+    """Raise `WrongBatchSize` unless every rank has a step in each epoch; `num_rows` counts the rows of one rank."""
+    if steps == 0:
+        raise WrongBatchSize(
+            "batch_size must be at least the number of workers and at most the number of training rows: got "
+            f"{batch_size} with {world_size} workers and {num_rows} rows on one of them"
+        )
+
+
+class NonFiniteLoss(RuntimeError):
+    """The loss became NaN or infinite; a retry would give the same."""

@@ -1,0 +1,95 @@
+"""Conversion between a trainer and the tensors of a checkpoint."""
+
+import dataclasses
+import io
+from typing import Any
+
+import safetensors.torch
+import torch
+
+from storage import manifest
+from storage.uri import URI, CheckpointURI
+from tasks.learning.checkpoint import TRAINING, WEIGHTS, Meta, Snapshot, check_same, checked
+from tasks.learning.epoch_metrics import EpochMetrics
+from tasks.learning.loop import Trainer
+from tasks.learning.modeling import Classifier, ModelSpec
+
+_STATES = 3
+"""Tensors stored per parameter: the parameter and AdamW's two moments."""
+
+
+def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> Snapshot:
+    """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, numerics."""
+    meta = Meta(
+        model=dataclasses.asdict(trainer.model.spec),
+        recipe=trainer.recipe.to_dict(),
+        prepared=prepared,
+        epoch=history[-1].epoch,
+        step=history[-1].step,
+        history=[dataclasses.asdict(metrics) for metrics in history],
+        sha256={},
+        **about,
+    )
+    return Snapshot(meta=meta, weights=_weights(trainer), training=_training_state(trainer))
+
+
+def size_of(trainer: Trainer) -> int:
+    """Estimate the bytes of a checkpoint of `trainer`."""
+    return _STATES * sum(parameter.nbytes for parameter in trainer.model.parameters())
+
+
+def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:
+    """Restore `trainer` from the checkpoint at `uri`; return the history so far.
+
+    Every rank verifies the bytes that it loads. Raises `WrongResume` naming the first difference between the two runs,
+    and `RuntimeError` if the checkpoint changed after it was chosen.
+    """
+    meta, content = checked(uri)
+    check_same(meta, prepared=prepared, about=about)
+    trainer.model.load_state_dict(safetensors.torch.load(content[WEIGHTS]))
+    training = torch.load(io.BytesIO(content[TRAINING]), weights_only=True, map_location=trainer.device)
+    trainer.optimizer.load_state_dict(training["optimizer"])
+    trainer.scheduler.load_state_dict(training["scheduler"])
+    return [EpochMetrics(**metrics) for metrics in meta.history]  # type: ignore[arg-type]
+
+
+def begin_with(model: Classifier, uri: CheckpointURI) -> None:
+    """Load the weights of a committed checkpoint into `model`, which keeps the normalisation of its own rows.
+
+    Raises `ValueError` naming the first difference between the two models.
+    """
+    found, _ = load_model(uri)
+    for name in ("model", "image_shape", "classes"):
+        was, now = getattr(found.spec, name), getattr(model.spec, name)
+        if was != now:
+            raise ValueError(
+                f"initialize=champion: {name} of {uri} is {was!r}, but {now!r} here; use initialize=random"
+            )
+    model.backbone.load_state_dict(found.backbone.state_dict())
+
+
+def load_model(uri: CheckpointURI) -> tuple[Classifier, Meta]:
+    """Load the model of a committed checkpoint on the CPU, in evaluation mode, after verifying its bytes.
+
+    Raises `FileNotFoundError` if nothing is committed at `uri`, `manifest.Damaged` if its bytes changed.
+    """
+    committed = manifest.load(uri)
+    by_stem = {file.path.partition("-")[0]: file for file in committed.files}
+    if committed.kind != "checkpoint":
+        raise ValueError(f"{uri} is not a checkpoint: its kind is {committed.kind!r}")
+    meta = Meta.model_validate_json(manifest.read_file(uri, by_stem["checkpoint"]))
+    model = Classifier(ModelSpec.from_dict(meta.model))
+    model.load_state_dict(safetensors.torch.load(manifest.read_file(uri, by_stem["weights"])))
+    return model.eval(), meta
+
+
+def _training_state(trainer: Trainer) -> bytes:
+    buffer = io.BytesIO()
+    torch.save({"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}, buffer)
+    return buffer.getvalue()
+
+
+def _weights(trainer: Trainer) -> bytes:
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in trainer.model.state_dict().items()}
+    content: bytes = safetensors.torch.save(state)
+    return content

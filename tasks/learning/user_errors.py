@@ -1,0 +1,98 @@
+"""Errors of the user's own code: shown with the lines of their file, and permanent, since a retry fails again."""
+
+import contextlib
+import inspect
+import itertools
+import linecache
+import traceback
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from storage import files
+from storage.uri import redact
+from tasks.learning import user_code
+
+_FRAMES = 3
+"""Maximum number of frames of the user's file that are shown, the innermost ones."""
+_LONGEST = 1500
+"""Maximum characters of the error's own message that are shown."""
+_OURS = ("storage", "tasks")
+_WORLD = ("gloo", "NCCL", "can't allocate memory")
+"""Parts of messages that mark a torch `RuntimeError` as a fault of memory or network, not of the user's code."""
+
+
+class UserCodeError(RuntimeError):
+    """The user's code failed; the message ends with the last lines of it that ran."""
+
+    permanent = True
+
+    def __init__(self, message: str, trace: str = "") -> None:
+        super().__init__(message, trace)  # pickling needs both
+        self.trace = trace
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@contextlib.contextmanager
+def named(*, model: str = "") -> Iterator[None]:
+    """Turn errors of the user's own code inside the block into `UserCodeError`; let other errors pass.
+
+    Args:
+        model: The recipe's model. If it is the user's own, errors of its layers count too, although no line of the
+            user's file runs then.
+    """
+    try:
+        yield
+    except Exception as error:
+        lines = None if _is_told_already(error) else _lines(error, model)
+        if lines is None:
+            raise
+        message = redact(f"{type(error).__name__}: {str(error).strip()[:_LONGEST]}")
+        whole = redact("".join(traceback.format_exception(error)))
+        raise UserCodeError("\n".join([message, *lines]), whole) from error
+
+
+def _is_told_already(error: Exception) -> bool:
+    """Return whether `error` is one of this project's, or says that memory or another rank failed."""
+    package = type(error).__module__.partition(".")[0]
+    if package in _OURS or isinstance(error, MemoryError):
+        return True
+    if package == "torch" and type(error).__name__.startswith(("OutOfMemory", "Dist")):
+        return True
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in _WORLD)
+
+
+def _lines(error: Exception, model: str) -> list[str] | None:
+    """Return the lines of the user's file that led to `error`, innermost last; none if it came from elsewhere."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    theirs = [number for number, (frame, _) in enumerate(frames) if user_code.is_theirs(frame.f_globals)]
+    if theirs:
+        if files.is_trouble(error) and any(map(_is_storage, frames[theirs[-1] :])):
+            return None
+        shown = [frames[number] for number in theirs[-_FRAMES:]]
+        told = [_told(frame.f_globals, frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in shown]
+        return list(itertools.chain.from_iterable(told))
+    if user_code.is_reference(model) and any(map(_is_model_call, frames)) and not files.is_trouble(error):
+        factory = user_code.resolve(model)
+        made = inspect.unwrap(factory).__code__
+        return _told(
+            factory.__globals__, made.co_filename, made.co_firstlineno, f"{made.co_name}, which made the model"
+        )
+    return None
+
+
+def _is_storage(place: tuple[FrameType, int]) -> bool:
+    return str(place[0].f_globals.get("__name__")).startswith("storage.")
+
+
+def _is_model_call(place: tuple[FrameType, int]) -> bool:
+    """Return whether the frame is that of the classifier, which calls the model."""
+    frame, _ = place
+    return frame.f_globals.get("__name__") == "tasks.learning.modeling" and frame.f_code.co_name == "forward"
+
+
+def _told(names: dict[str, Any], file: str, line: int, what: str) -> list[str]:
+    source = linecache.getline(file, line).strip()
+    return [f"  {user_code.place_of(names)}, line {line}, in {what}", *([f"    {source}"] if source else [])]

@@ -1,0 +1,1 @@
+"""Shared Prefect code of the tasks: stages, options, progress, artifacts, events and the summary."""

@@ -1,0 +1,97 @@
+"""Prefect artifacts: the main results of a run, shown on its page in the UI."""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+
+from storage import manifest, tables
+from storage.manifest import File
+from storage.uri import URI, ReportURI
+from tasks.learning import images
+from tasks.planning.plan import Plan
+from tasks.report_page import ReportData, plots
+
+_METRICS = ("test_accuracy", "test_loss", "expected_calibration_error", "num_rows")
+_IMAGES_A_ROW = 8
+_MARKDOWN = re.compile(r"[!-/:-@\[-`{-~]")
+"""ASCII punctuation; a backslash before any of it makes Markdown show it literally."""
+
+
+def publish(data: ReportData, target: ReportURI, plan: Plan) -> None:
+    """Publish a summary, tables (history, per class, confusion) and a link to the report."""
+    verdict = "promoted" if data.promoted else "not promoted"
+    create_markdown_artifact(
+        key="summary", description=f"{data.recipe_name}: {verdict}", markdown="\n".join(_summary(data, target, plan))
+    )
+    create_table_artifact(key="history", table=data.history, description="Metrics of every epoch")
+    create_table_artifact(key="per-class", table=data.per_class, description="Metrics per class on the test rows")
+    confusion = confusion_table(data.classes, data.confusion)
+    create_table_artifact(key="confusion", table=confusion, description="Confusion matrix of the test rows")
+    page = target.child("index.html")
+    link = page if page.is_s3 else f"file://{page}"
+    create_link_artifact(key="report", link=link, link_text="Report page", description=f"Report: {page}")
+
+
+def confusion_table(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
+    """Return a row for each true class; the class itself is the first column.
+
+    Columns are named `predicted 7`, because a browser would move a column named `7` before all others.
+    """
+    return [
+        {"true class": name} | {f"predicted {other}": count for other, count in zip(classes, row, strict=True)}
+        for name, row in zip(classes, counts, strict=True)
+    ]
+
+
+def publish_training_images(uri: URI, file: File) -> None:
+    """Publish the first training images, stored by the training in `file` below `uri`, each above its class."""
+    cells = [
+        f"![{name}]({plots.png(image, enlarged=True)})<br>{name}"
+        for image, name in ((image, _plain(name)) for image, name in images.with_names(tables.read_part(uri, file)))
+    ]
+    rows = [cells[start : start + _IMAGES_A_ROW] for start in range(0, len(cells), _IMAGES_A_ROW)]
+    head = [[""] * len(rows[0]), ["---"] * len(rows[0])]
+    create_markdown_artifact(
+        key="training-images",
+        description=f"The first {len(cells)} training images as the model sees them, augmented, with their labels",
+        markdown="\n".join(f"| {' | '.join(row)} |" for row in [*head, *rows]),
+    )
+
+
+def _plain(text: str) -> str:
+    """Escape `text` so that Markdown shows it literally."""
+    return _MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
+
+
+def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
+    """Yield lines of Markdown: decision, metrics beside the champion's, data and result URIs."""
+    yield f"# {data.recipe_name}: {'promoted' if data.promoted else 'not promoted'}\n\n{data.reason}.\n"
+    if data.decided:
+        yield f"Decided on {data.decided} by {_plain(data.author or 'somebody')}.\n"
+    if data.sample_notice:
+        yield f"> **Note:** this is {data.sample_notice}.\n"
+    champion = data.champion_metrics or {}
+    yield "| on the test rows | this model | champion before this run |\n|---|---|---|"
+    for name in _METRICS:
+        yield f"| {name.replace('_', ' ')} | {_number(data.metrics[name])} | {_number(champion.get(name))} |"
+    for role, line in data.differences:
+        yield f"\nCompared with the {role}: {_plain(line)}.\n"
+    prepared = manifest.load(plan.prepared)
+    rows = {split: sum(file.rows or 0 for file in prepared.split(split)) for split in ("train", "validation", "test")}
+    counted = ", ".join(f"{number:,} {split}" for split, number in rows.items())
+    left_out = sum(prepared.statistics.get("quarantined", {}).values())
+    yield f"\nData set `{data.data_set}`: {counted} rows; {left_out:,} unusable rows excluded.\n"
+    yield "| | |\n|---|---|"
+    raw = manifest.load(plan.raw)
+    places: dict[str, URI] = {"files": raw.parent("files", of=plan.raw)} if "files" in raw.parents else {}
+    places |= {"raw": plan.raw, "prepared": plan.prepared, "checkpoint": plan.checkpoint}
+    for name, uri in (places | {"predictions": plan.predictions, "report": target}).items():
+        yield f"| {name} | `{uri}` |"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"

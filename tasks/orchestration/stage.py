@@ -1,0 +1,108 @@
+"""Frame of every stage: find a committed result, log start and end, measure the time, enforce the deadline."""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any
+
+from storage import files, in_use, manifest
+from storage.failpoints import failpoint
+from storage.in_use import Use
+from storage.uri import URI, Root, redact
+from tasks.jobs.deadline import deadline
+
+
+@dataclasses.dataclass
+class Stage:
+    """One stage of one run, as the summary shows it."""
+
+    name: str
+    """Name, such as `train`."""
+    uri: URI | None
+    """URI of its result; None if it has none."""
+    reused: bool = False
+    """Whether the result existed already."""
+    seconds: float = 0.0
+    """Duration in this run."""
+
+
+_stages: ContextVar[list[Stage] | None] = ContextVar("stages", default=None)
+_use: ContextVar[Use | None] = ContextVar("use", default=None)
+
+
+@contextlib.contextmanager
+def collected() -> Iterator[list[Stage]]:
+    """Collect the stages that succeed inside the block, in order."""
+    stages: list[Stage] = []
+    token = _stages.set(stages)
+    try:
+        yield stages
+    finally:
+        _stages.reset(token)
+
+
+@contextlib.contextmanager
+def using(root: Root, uris: Iterable[URI]) -> Iterator[None]:
+    """Protect `uris`, and the results of stages inside the block, from garbage collection."""
+    from prefect.runtime import flow_run
+
+    with in_use.using(root, uris, owner=f"flow run {flow_run.name or os.getpid()}") as use:
+        token = _use.set(use)
+        try:
+            yield
+        finally:
+            _use.reset(token)
+
+
+@contextlib.contextmanager
+def stage(
+    name: str, uri: URI | None = None, *, reused: bool = False, deadline_s: float | None = None
+) -> Iterator[Stage]:
+    """Run a stage and log its start, end and duration; `reused` is set if `uri` is committed with all its files.
+
+    Raises `manifest.Damaged` if a file of a committed `uri` is missing or has the wrong size, and `DeadlineExceeded`
+    after `deadline_s` seconds (a Ray job also enforces its own deadline).
+    """
+    log = logger()
+    started = time.monotonic()
+    current = Stage(name=name, uri=uri)
+    use = _use.get()
+    if use is not None and uri is not None:
+        use.add([uri])
+    current.reused = reused or (uri is not None and manifest.find(uri) is not None)
+    if not current.reused:
+        log.info("%s started", name, extra={"stage": name, "event": "start"})
+    with deadline(deadline_s):
+        failpoint(name, str(uri))
+        yield current
+    current.seconds = time.monotonic() - started
+    took = "reused" if current.reused else f"done in {current.seconds:.1f} s"
+    log.info("%s %s%s", name, took, f": {uri}" if uri else "", extra={"stage": name, "event": "end"})
+    stages = _stages.get()
+    if stages is not None:
+        stages.append(current)
+
+
+def tidy(scratch: URI) -> None:
+    """Delete the scratch files of a committed result; if that fails, `python -m storage gc` deletes them later."""
+    try:
+        files.remove(scratch)
+    except Exception as error:
+        if not files.is_trouble(error):
+            raise
+        logger().warning("%s is no longer needed but cannot be deleted: %s", scratch, redact(str(error)))
+
+
+def logger() -> Any:
+    """Return the logger of the running Prefect task or flow, or an ordinary logger outside of one."""
+    from prefect.exceptions import MissingContextError
+    from prefect.logging import get_run_logger
+
+    try:
+        return get_run_logger()
+    except MissingContextError:
+        return logging.getLogger("pipeline")

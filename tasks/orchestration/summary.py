@@ -1,0 +1,68 @@
+"""Summary of a run, which the flow returns and `--json` prints."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from prefect.runtime import deployment, flow_run
+from prefect.states import Completed
+
+from storage import manifest
+from storage.decision import Decision
+from storage.uri import FilesURI, PredictionsURI, ReportURI
+from tasks.orchestration.stage import Stage
+from tasks.planning.plan import Plan
+from tasks.planning.predict_request import BatchRequest
+
+NOTHING_NEW = "NothingNew"
+"""Final state of a deployment's run whose results all existed already."""
+
+
+def outcome(summary: dict[str, Any]) -> Any:
+    """Return the flow's result: `summary`, wrapped in state `NothingNew` if a deployment's run reused everything."""
+    if deployment.id and all(stage["reused"] for stage in summary["stages"]):
+        return Completed(name=NOTHING_NEW, message="all results of this run already exist", data=summary)
+    return summary
+
+
+def summarize(
+    plan: Plan, files: FilesURI | None, stages: Sequence[Stage], decision: Decision, page: ReportURI
+) -> dict[str, Any]:
+    """Build a JSON document with all URIs, the metrics, the decision and the stages with what they reused."""
+    raw = manifest.load(plan.raw)
+    return {
+        "run": str(flow_run.id) if flow_run.id else None,
+        "source": {"data": plan.data_name, "notice": raw.statistics["notice"], "files": raw.statistics["sources"]},
+        "uris": {
+            "files": files,
+            "raw": plan.raw,
+            "prepared": plan.prepared,
+            "checkpoint": plan.checkpoint,
+            "evaluation": plan.evaluation,
+            "predictions": plan.predictions,
+            "report": page,
+        },
+        "metrics": {
+            name: value for name, value in manifest.load(plan.evaluation).statistics.items() if name != "notice"
+        },
+        "promoted": decision.promoted,
+        "reason": decision.reason,
+        "differences": {role: found.model_dump() for role, found in decision.differences.items()},
+        "championship": plan.championship,
+        "champion": decision.champion,
+        "stages": [
+            {"name": stage.name, "seconds": round(stage.seconds, 3), "reused": stage.reused, "uri": stage.uri}
+            for stage in stages
+        ],
+    }
+
+
+def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, stages: Sequence[Stage]) -> dict[str, Any]:
+    """Build a JSON document with the URIs, the number of rows and the stages."""
+    return {
+        "uris": {"checkpoint": request.checkpoint, "dataset": request.dataset, "predictions": predictions},
+        "rows": manifest.load(predictions).rows,
+        "stages": [
+            {"name": stage.name, "seconds": round(stage.seconds, 3), "reused": stage.reused, "uri": stage.uri}
+            for stage in stages
+        ],
+    }

@@ -1,0 +1,82 @@
+"""Versions of a data set: its raw datasets in storage, oldest first."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from storage import access, files, manifest
+from storage.admin.catalog import check_links
+from storage.manifest import Manifest
+from storage.uri import DatasetURI, Root
+from tasks.learning import datasets
+
+
+def known(root: Root, data: str) -> list[DatasetURI]:
+    """List the committed raw datasets of data set `data` below `root`, by the time of their commit.
+
+    The time comes from the manifest, so that it survives a copy of the root; older manifests lack it, and their file's
+    time counts instead. `own` selects all datasets of users' own images, each of which is named after its folder.
+
+    Raises `ValueError` if there is none or the storage cannot be read.
+    """
+    folder = root.child("datasets/raw")
+    try:
+        access.check_readable(root)
+        check_links(root)
+        entries = files.walk(folder)
+    except FileNotFoundError:
+        entries = []
+    written = {
+        DatasetURI(folder.child(entry.path.partition("/")[0])): entry.modified
+        for entry in entries
+        if entry.path.count("/") == 1 and entry.path.endswith(f"/{manifest.NAME}")
+    }
+    made = {uri: manifest.load(uri) for uri in written}
+    created = {uri: made[uri].created or datetime.fromtimestamp(written[uri], UTC) for uri in written}
+    ordered = sorted(written, key=lambda uri: (created[uri], uri))
+    of = {uri: _data_set(made[uri], is_own=data == datasets.OWN) for uri in ordered}
+    if data not in of.values():
+        others = ", ".join(sorted({str(name) for name in of.values()}))
+        hint = f"there are datasets of {others}: choose a matching --recipe" if others else "run the pipeline first"
+        raise ValueError(f"--storage: {root} has no raw dataset of data set {data!r}; {hint}")
+    return [uri for uri in of if of[uri] == data]
+
+
+def _data_set(raw: Manifest, *, is_own: bool) -> str | None:
+    """Return the data set's name; with `is_own`, `own` for any dataset of a user's own images."""
+    return datasets.OWN if is_own and "image_size" in raw.parameters else raw.parameters.get("data")
+
+
+def check_one(versions: Sequence[DatasetURI]) -> None:
+    """Raise `ValueError` if `versions` are of several data sets, which users' own images may be."""
+    names = sorted({uri.name.rpartition("-")[0] for uri in versions})
+    if len(names) > 1:
+        raise ValueError(
+            f"version: the versions belong to several data sets, {', '.join(names)}; "
+            "name those of one (--list shows them)"
+        )
+
+
+def chosen(
+    versions: Sequence[DatasetURI], *, names: Sequence[str] = (), first: str | None = None, last: str | None = None
+) -> list[DatasetURI]:
+    """Select `versions` by `names`, or from `first` to `last` inclusive; all of them by default.
+
+    A name is the folder's name or the whole URI. Raises `ValueError` naming the first one that does not exist.
+    """
+    if names and (first or last):
+        raise ValueError("--from and --to cannot be combined with version names")
+    if names:
+        wanted = {_position(versions, name, option="version") for name in names}
+        return [versions[position] for position in sorted(wanted)]
+    start = _position(versions, first, option="--from") if first else 0
+    end = _position(versions, last, option="--to") if last else len(versions) - 1
+    if start > end:
+        raise ValueError(f"--from {first} is newer than --to {last}: swap them")
+    return list(versions[start : end + 1])
+
+
+def _position(versions: Sequence[DatasetURI], name: str, *, option: str) -> int:
+    for position, uri in enumerate(versions):
+        if name.rstrip("/") in (uri.name, str(uri)) or name.rstrip("/").endswith(f"/{uri.name}"):
+            return position
+    raise ValueError(f"{option} must be one of {', '.join(uri.name for uri in versions)}, got {name!r}")

@@ -1,0 +1,100 @@
+"""Share of the machine that a run without a cluster uses: its cores, its GPUs, and its turn on them."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from storage.process import Process
+from storage.uri import redact
+from tasks.jobs import machine_slots
+from tasks.jobs.scaling import Workers
+from tasks.jobs.slot_tickets import Claim
+from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
+
+CORES = "PIPELINE_CORES"
+"""Environment variable: number of cores that a run without a cluster uses; unset: all cores available to it."""
+SLOTS = "PIPELINE_SLOTS"
+"""Environment variable: folder through which runs of several users take turns; unset: a folder of this user."""
+_DOING = {TrainSpec: "training", PredictSpec: "predicting"}
+"""Jobs that use all threads, and so take turns: two of them at once on the same cores are very slow."""
+_GPUS = Path("/proc/driver/nvidia/gpus")
+_Spec = TypeVar("_Spec", bound=JobSpec)
+
+
+def choose(cores: int | None) -> None:
+    """Set the number of cores for this process and its children; None leaves the variable unchanged."""
+    if cores is not None:
+        os.environ[CORES] = str(cores)
+
+
+def cores_asked(workers: Workers, env: Mapping[str, str] = os.environ) -> int:
+    """Return the requested number of cores, 0 for all; it sets the number of threads, which affects the weights.
+
+    Raises:
+        ValueError: The value is not a number, exceeds the available cores, or is used with a cluster.
+    """
+    found = env.get(CORES, "")
+    if not found:
+        return 0
+    most = len(os.sched_getaffinity(0))
+    if not (found.isdecimal() and 1 <= int(found) <= most):
+        raise ValueError(f"--cores ({CORES}) must be 1 to {most} on this machine, got {found!r}")
+    if env.get("RAY_ADDRESS") and workers != 0:
+        raise ValueError(f"--cores ({CORES}) cannot be used with RAY_ADDRESS; on a cluster set cpus_per_worker")
+    return int(found)
+
+
+def cores(env: Mapping[str, str] = os.environ) -> int:
+    """Return the number of cores that a run without a cluster uses."""
+    return cores_asked(0, env) or len(os.sched_getaffinity(0))
+
+
+def gpus(env: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the available GPUs by number or as in CUDA_VISIBLE_DEVICES; loading CUDA to ask it would take seconds."""
+    told = env.get("CUDA_VISIBLE_DEVICES")
+    if told is None:
+        return [str(number) for number, _ in enumerate(_GPUS.glob("*"))]
+    names = [name.strip() for name in told.split(",")]
+    return [name for name in names if name and not name.startswith("-") and name != "NoDevFiles"]
+
+
+def shared(spec: _Spec) -> _Spec:
+    """Add to `spec` the number of threads per process and, for long jobs, the claim on cores and GPUs to wait for."""
+    doing = next((word for kind, word in _DOING.items() if isinstance(spec, kind)), None)
+    run, name = _run()
+    claim = doing and Claim(
+        folder=_folder(),
+        shared=bool(os.environ.get(SLOTS)),
+        run=run,
+        process=Process.current(),
+        who=f"{name} (pid {os.getpid()}, {spec.target.name} in {redact(spec.storage)})",
+        doing=doing,
+        cores=sorted(os.sched_getaffinity(0)),
+        num_cores=cores(),
+        gpus=gpus(),
+    )
+    return spec.model_copy(update={"threads": cores(), "claim": claim or None})
+
+
+@contextlib.contextmanager
+def given_back() -> Iterator[None]:
+    """Release the flow run's claim on the machine when the block ends, so that other runs stop waiting for it."""
+    try:
+        yield
+    finally:
+        run, _ = _run()
+        if run:
+            machine_slots.release(Path(_folder()), run)
+
+
+def _folder() -> str:
+    return os.environ.get(SLOTS) or f"/tmp/pipeline-slots-{os.geteuid()}"
+
+
+def _run() -> tuple[str, str]:
+    """Return the flow run's id, empty outside of one, and its name for messages."""
+    from prefect.runtime import flow_run
+
+    return (str(flow_run.id), f"run {flow_run.name}") if flow_run.id else ("", "a run")

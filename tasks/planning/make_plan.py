@@ -1,0 +1,124 @@
+"""Make the plan of a run from a request, and report every invalid value before any work starts."""
+
+import dataclasses
+import os
+
+from storage import access, files
+from storage.admin.catalog import check_links
+from storage.uri import DatasetURI, Root, check_name, parse_root
+from tasks.jobs.deadline import deadline
+from tasks.jobs.scaling import Workers, limits
+from tasks.learning import datasets
+from tasks.learning.recipes import Recipe
+from tasks.planning import machine, warm_start
+from tasks.planning.data_option import check_shift, given
+from tasks.planning.plan import Plan
+from tasks.planning.result_uris import is_committed
+from tasks.planning.user_images import Own
+
+_YEAR = 365 * 24 * 60
+"""In minutes; an upper limit, because the timers of Python, torch and Ray do not accept arbitrarily large values."""
+
+
+def make(
+    *,
+    storage: str,
+    recipe: Recipe,
+    workers: Workers = None,
+    data: str | None = None,
+    championship: str | None = None,
+    judge_only: bool = False,
+    refresh: bool = False,
+    deadline_minutes: float = 24 * 60,
+    stall_minutes: float = 10,
+    patience_minutes: float = 0,
+    accept_mixed_numerics: bool = False,
+) -> Plan:
+    """Check a request and make the plan of its run.
+
+    Raises `ValueError` naming the invalid value: a storage that is not writable, a number out of range, or a dataset
+    that does not exist, does not match the recipe, or cannot be compared with the champion. Raises `DeadlineExceeded`
+    if the checks take longer than the deadline of a stage.
+    """
+    check_numbers(
+        workers=workers,
+        deadline_minutes=deadline_minutes,
+        stall_minutes=stall_minutes,
+        patience_minutes=patience_minutes,
+    )
+    with deadline(deadline_minutes * 60):
+        root = check_root(storage)
+        found = _found(data, recipe, root)
+        plan = Plan(
+            root=root,
+            recipe=recipe,
+            workers=workers,
+            cores=machine.cores_asked(workers),
+            data=found if isinstance(found, DatasetURI) else None,
+            own=found if isinstance(found, Own) else None,
+            named_championship=check_name(championship, field="--championship") if championship else None,
+            judge_only=judge_only,
+            deadline_s=deadline_minutes * 60,
+            stall_s=stall_minutes * 60,
+            patience_s=patience_minutes * 60,
+            accept_mixed_numerics=accept_mixed_numerics,
+        )
+        if recipe.initialize == "champion":
+            plan = dataclasses.replace(plan, initial=warm_start.to_begin_with(plan))
+        warm_start.check_comparable(plan)
+        return refreshed(plan) if refresh else plan
+
+
+def _found(data: str | None, recipe: Recipe, root: Root) -> DatasetURI | Own | None:
+    """Check and return the data of `--data`; None if the recipe's data set is to be downloaded."""
+    if not data:
+        check_shift(recipe, side=min(datasets.load(recipe.data).image_shape[:2]))
+        return None
+    found = given(data, recipe)
+    if isinstance(found, Own) and root.lies_in(found.uri):
+        raise ValueError(
+            "--storage must not be below --data, because results would be mixed with its files: got "
+            f"{root} in {found.uri}"
+        )
+    return found
+
+
+def check_root(storage: str) -> Root:
+    """Return `storage` as a root; raise `ValueError` naming `--storage` if no files can be created there."""
+    root = parse_root(storage)
+    access.check_writable(root)
+    check_links(root)
+    return root
+
+
+def default_storage() -> str:
+    """Return the default storage root: $PIPELINE_STORAGE or ./data."""
+    return os.environ.get("PIPELINE_STORAGE") or "./data"
+
+
+def check_numbers(
+    *, workers: Workers, deadline_minutes: float, stall_minutes: float = 10, patience_minutes: float = 0
+) -> None:
+    """Raise `ValueError` naming the option and its value if a number is out of range."""
+    if isinstance(workers, str) and limits(workers) is None:
+        raise ValueError(f"--workers must be a whole number or MIN:MAX, got {workers!r}")
+    if isinstance(workers, int) and workers < 0:
+        raise ValueError(f"--workers must be >= 0 (0 runs without Ray), got {workers}")
+    for option, minutes in (("--deadline", deadline_minutes), ("--stall", stall_minutes)):
+        if not 0 < minutes <= _YEAR:
+            raise ValueError(f"{option} must be > 0 and at most {_YEAR} minutes (a year), got {minutes}")
+    if not 0 <= patience_minutes <= _YEAR:
+        raise ValueError(f"--patience must be >= 0 and at most {_YEAR} minutes (a year), got {patience_minutes}")
+
+
+def refreshed(plan: Plan) -> Plan:
+    """Return `plan` as the first repetition whose evaluation is not committed yet.
+
+    This resumes an interrupted repetition, and starts a new one after a finished one.
+    """
+    num_evaluations = len(files.children(plan.evaluation.parent))
+    for refresh in range(1, num_evaluations + 2):  # each has its own URI, so one of these is free
+        repeated = dataclasses.replace(plan, refresh=refresh)
+        if not is_committed(repeated.evaluation):
+            return repeated
+    raise AssertionError(f"--refresh did not change any URI: {plan.evaluation} is the same for every attempt")

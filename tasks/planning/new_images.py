@@ -1,0 +1,128 @@
+"""New pictures to predict: find them, and name the raw dataset of the model's image size that they become."""
+
+import os
+import re
+import unicodedata
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from typing import Any
+
+from storage import access, default_championship, files, manifest
+from storage.admin import champions
+from storage.fingerprint import fingerprint
+from storage.uri import URI, CheckpointURI, DatasetURI, Root
+from tasks.jobs.spec import NEW, SourceEntry
+from tasks.planning import user_images
+from tasks.planning.result_uris import VERSIONS
+from tasks.planning.user_images import Own
+
+_RESULT = re.compile(r"/datasets/(raw|prepared)/[^/]+-[0-9a-f]{12}$")
+"""End of a dataset's URI; an uncommitted folder there is an unfinished dataset, not a folder of pictures."""
+_LAYOUT = "expected images, Parquet, or folders with either"
+
+
+def are_at(uri: DatasetURI) -> bool:
+    """Return whether `uri` is a file or folder of pictures, not a committed or unfinished dataset.
+
+    Raises `ValueError` if nothing exists there.
+    """
+    if _RESULT.search(uri):
+        return False
+    if not uri.is_s3 and os.path.isfile(uri):
+        return True
+    try:
+        access.check_readable(uri, option="--dataset")
+    except FileNotFoundError:
+        if uri.is_s3 and files.exists(uri):
+            return True
+        is_empty = not uri.is_s3 and os.path.isdir(uri)
+        problem = "there are no images in it" if is_empty else "it does not exist"
+        raise ValueError(f"--dataset: {problem}: {uri}; {_LAYOUT}, or the URI of a dataset") from None
+    return not files.exists(uri.child(manifest.NAME))
+
+
+def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None) -> Own:
+    """List the new pictures at `uri` with their checksums.
+
+    Raises `ValueError` if there are none, if `split` is given, or if the model of `checkpoint` cannot use them.
+    """
+    if split is not None:
+        raise ValueError(
+            f"--split applies to datasets, got {split!r} for new pictures; use their folder instead: {uri}/{split}"
+        )
+    if root.lies_in(uri):
+        raise ValueError(
+            f"--storage must not be below --dataset, because results would be mixed with its files: got {root} in {uri}"
+        )
+    model = _model_of(checkpoint)
+    height, width, _ = model["image_shape"]
+    if height != width:
+        raise ValueError(
+            f"--model expects images of {height} x {width} pixels; new pictures can only be resized to squares"
+        )
+    return listed(URI(uri), classes=model["classes"])
+
+
+def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Own:
+    """List the images or Parquet at or below `uri`; an image in a folder named after a class has its label."""
+    left = user_images.Left()
+    single = [files.entry(uri)] if files.exists(uri) else None
+    folder = uri if single is None else uri.parent
+    parquet, images = user_images.candidates(folder, left, option=option, listed=single, layout=_LAYOUT)
+    found = [*parquet, *images]
+    number = {_normal(name): label for label, name in enumerate(classes)}
+    entries = [
+        SourceEntry(
+            split=NEW,
+            label=number.get(_normal(PurePosixPath(entry.path).parent.name)) if images else None,
+            path=user_images.checked_name(folder, entry.path, option=option),
+            size=entry.size,
+            digest=digest,
+        )
+        for entry, digest in zip(found, user_images.digests(folder, found, option=option), strict=True)
+    ]
+    return Own(
+        uri=folder,
+        kind="images" if images else "parquet",
+        classes=tuple(classes),
+        files=tuple(sorted(entries, key=lambda file: file.path)),
+        left_out=left.told(),
+    )
+
+
+def _normal(name: str) -> str:
+    return unicodedata.normalize("NFC", name)
+
+
+def parameters(found: Own, checkpoint: CheckpointURI) -> dict[str, Any]:
+    """Return what determines the raw dataset of new pictures besides their files."""
+    model = _model_of(checkpoint)
+    shape = {"image_size": model["image_shape"][0], "channels": model["image_shape"][2]}
+    return {"data": found.name, "ingest": user_images.VERSION, "classes": list(model["classes"])} | shape
+
+
+def raw_of(root: Root, found: Own, checkpoint: CheckpointURI) -> DatasetURI:
+    """Return the URI of the pictures' raw dataset, shared by all models with the same image shape and classes."""
+    made_from = parameters(found, checkpoint) | {"files": found.digest}
+    digest = fingerprint("download", version=VERSIONS["download"], parents=[], parameters=made_from)
+    return DatasetURI(root.child(f"datasets/raw/{found.name}-{digest}"))
+
+
+def championship_of(root: Root, uri: DatasetURI) -> str:
+    """Return the folder's own championship if it has a champion, else the only championship that has one.
+
+    Raises `ValueError` listing the championships if there are several.
+    """
+    named = champions.with_champion(root)
+    trained_on = default_championship.of_own(root, user_images.name_of(uri), uri)
+    if trained_on in named or not named:
+        return trained_on
+    if len(named) > 1:
+        raise ValueError(f"--model: there are several champions; choose one: champion:{', champion:'.join(named)}")
+    return named[0]
+
+
+def _model_of(checkpoint: CheckpointURI) -> dict[str, Any]:
+    """Return the model's image shape, classes and other properties from its manifest."""
+    found: dict[str, Any] = manifest.load(checkpoint).statistics["model"]
+    return found

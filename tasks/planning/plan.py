@@ -1,0 +1,300 @@
+"""Plan of a run: the URI of every result, computed from fingerprints before any work starts."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from storage import default_championship, manifest, registry
+from storage.fingerprint import fingerprint
+from storage.uri import (
+    URI,
+    CheckpointURI,
+    DatasetURI,
+    EvaluationURI,
+    FilesURI,
+    PredictionsURI,
+    Root,
+)
+from tasks.jobs.deadline import deadline
+from tasks.jobs.scaling import Needs, Workers, needs_of
+from tasks.learning import datasets, user_code
+from tasks.learning.recipes import Recipe
+from tasks.planning import user_images as own
+from tasks.planning.result_uris import VERSIONS, evaluation_of, is_committed, place, predictions_of, scratch_of
+from tasks.planning.user_images import Own
+from tasks.promotion import gate
+
+_CHAIN = ("preprocess", "train", "predict", "evaluate")
+"""Stages whose result URIs change with the bytes of their parents; each comes after those that it depends on."""
+
+_PREPROCESS_FIELDS = ("split_seed", "validation_fraction", "max_quarantined")
+_LATER_FIELDS = {"flip": "none", "initialize": "random", "accumulation": 1}
+"""Newer recipe fields and their neutral values, which leave fingerprints of earlier results unchanged."""
+_OWN_FIELDS = ("image_size", "channels")
+_SCALE_FIELDS = ("accelerator_type", "cpus_per_worker", "prefetch_batches")
+_NOT_TRAINING_FIELDS = {
+    *("name", "data", "fallback", "origin", "accuracy_floor", "margin", "significance", "test_fraction"),
+    *(*_OWN_FIELDS, *_SCALE_FIELDS, *_PREPROCESS_FIELDS),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The request of a run and the URIs of its results; the same request gives the same URIs."""
+
+    root: Root
+    """Storage root."""
+    recipe: Recipe
+    """Complete and validated recipe."""
+    workers: Workers = None
+    """Training workers as requested; None: one per GPU of the cluster, else one; 0: this process, without Ray."""
+    cores: int = 0
+    """Requested number of this machine's cores; 0: all."""
+    data: DatasetURI | None = None
+    """An existing raw dataset, instead of the recipe's download."""
+    own: Own | None = None
+    """The user's own images, instead of the recipe's download."""
+    named_championship: str | None = None
+    """The championship that the user named; None: the default one of the data."""
+    judge_only: bool = False
+    """Whether to record the decision but keep the champion."""
+    initial: CheckpointURI | None = None
+    """Warm start: the champion whose weights training begins with; None: random weights."""
+    refresh: int = 0
+    """Number of this repetition (`--refresh`); 0: the first run."""
+    deadline_s: float = 24 * 3600.0
+    """Seconds after which a stage is aborted."""
+    stall_s: float = 600.0
+    """Seconds without progress after which a training worker is restarted."""
+    patience_s: float = 0.0
+    """Seconds for which to retry if no mirror can be reached."""
+    accept_mixed_numerics: bool = False
+    """Whether to resume work begun with another torch, device or kind of processor; changes no URI."""
+
+    @functools.cached_property
+    def data_set(self) -> datasets.DataSet:
+        """The recipe's data set: its files, mirrors and image shape."""
+        return datasets.load(self.recipe.data)
+
+    @functools.cached_property
+    def data_name(self) -> str:
+        """Name of the data set, or of the folder with the user's own data."""
+        if self.own is not None:
+            return self.own.name
+        if self.data is not None and self.is_own:
+            return str(manifest.load(self.data).parameters["data"])
+        return datasets.name_of(self.recipe.data)
+
+    @functools.cached_property
+    def championship(self) -> str:
+        """The championship to compete in: the named one, else the default one of the data."""
+        if self.named_championship is not None:
+            return self.named_championship
+        if self.own is not None:
+            return default_championship.of_own(self.root, self.own.name, self.own.uri)
+        if self.data is not None and self.is_own:
+            return default_championship.of_raw(self.root, manifest.load(self.data))
+        return self.data_name
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the run trains on the user's own data."""
+        return self.own is not None or (self.data is not None and self.recipe.data == datasets.OWN)
+
+    @property
+    def model_name(self) -> str:
+        """Name, before the fingerprint, of the checkpoint and of the results made with it.
+
+        The recipe's name; for the user's own data with the championship, because all such data share a recipe.
+        """
+        return f"{self.championship}-{self.recipe.name}" if self.is_own else self.recipe.name
+
+    @property
+    def given(self) -> URI | None:
+        """URI from `--data`; None if the recipe's data set is downloaded."""
+        return self.own.uri if self.own else self.data
+
+    @functools.cached_property
+    def files(self) -> FilesURI | None:
+        """The data set's unchanged files; None with `--data`."""
+        if self.given is not None:
+            return None
+        sums = {file.name: file.sha256 for file in self.data_set.files}
+        digest = self._fingerprint("files", [], {"data": self.data_name, "sha256": sums, "refresh": self.refresh})
+        return FilesURI(self.root.child(f"downloads/{self.data_name}-{digest}"))
+
+    @functools.cached_property
+    def raw(self) -> DatasetURI:
+        """The raw dataset: the images in Parquet, not yet checked."""
+        if self.data is not None:
+            return self.data
+        if self.own is not None:
+            made_from = {**self.own_parameters, "files": self.own.digest}
+            digest = self._fingerprint("download", [], made_from | {"refresh": self.refresh})
+            return DatasetURI(self.root.child(f"datasets/raw/{self.own.name}-{digest}"))
+        sums = {file.name: file.sha256 for file in self.data_set.files}
+        made_from = {"data": self.data_name, "sha256": sums, "refresh": self.refresh}
+        if user_code.is_reference(self.recipe.data):  # the user's own code reads the files
+            made_from["code"] = self.recipe.data
+        digest = self._fingerprint("download", [], made_from)
+        return DatasetURI(self.root.child(f"datasets/raw/{self.data_name}-{digest}"))
+
+    @property
+    def prepared(self) -> DatasetURI:
+        """The prepared dataset: checked, split and shuffled; named after the raw one, so that recipes share it."""
+        # A dataset named by `--data` is not made again: its repetition starts with preprocessing.
+        repeated = {"refresh": self.refresh} if self.data is not None and self.refresh else {}
+        parameters, name = self.preprocess_parameters | repeated, self.raw.name.rpartition("-")[0]
+        return DatasetURI(self._place("preprocess", "datasets/prepared", [self.raw], parameters, name=name))
+
+    @property
+    def checkpoint(self) -> CheckpointURI:
+        """The model of the best epoch."""
+        beside, name = [self.initial] if self.initial else [], self.model_name
+        return CheckpointURI(
+            self._place("train", "checkpoints", [self.prepared], self.train_parameters, name=name, beside=beside)
+        )
+
+    @property
+    def predictions(self) -> PredictionsURI:
+        """The model's predictions on the test rows."""
+        parents = [self.checkpoint, self.prepared]
+        return PredictionsURI(self._once("predict", parents, lambda: self.predictions_of(self.checkpoint)))
+
+    @property
+    def evaluation(self) -> EvaluationURI:
+        """The model's metrics on the test rows."""
+        found = self._once("evaluate", [self.predictions], lambda: evaluation_of(self.root, self.predictions))
+        return EvaluationURI(found)
+
+    @property
+    def preprocess_parameters(self) -> dict[str, Any]:
+        """Parameters that determine the prepared dataset besides the raw one."""
+        return {name: getattr(self.recipe, name) for name in _PREPROCESS_FIELDS}
+
+    @property
+    def own_parameters(self) -> dict[str, Any]:
+        """Parameters that determine the raw dataset of the user's own images besides their files."""
+        found = {"data": self.data_name, "ingest": own.VERSION} | {
+            name: getattr(self.recipe, name) for name in _OWN_FIELDS
+        }
+        return found if self.test_fraction is None else found | {"test_fraction": self.test_fraction}
+
+    @property
+    def test_fraction(self) -> float | None:
+        """Share of rows that a hash of their content makes test rows; None if the source defines the test rows."""
+        if self.data is not None:
+            return manifest.load(self.data).parameters.get("test_fraction")
+        return self.own.test_fraction if self.own else None
+
+    @property
+    def train_parameters(self) -> dict[str, Any]:
+        """Parameters that determine the weights besides the prepared dataset."""
+        fields = {name: value for name, value in self.recipe.to_dict().items() if name not in _NOT_TRAINING_FIELDS}
+        fields = {name: value for name, value in fields.items() if _LATER_FIELDS.get(name) != value}
+        if self.initial is not None:
+            fields["initialize"] = self.initial.fingerprint
+        if self.cores:  # the number of threads changes the order of summation
+            fields["cores"] = self.cores
+        return fields | {"workers": "auto" if self.workers is None else self.workers}
+
+    @property
+    def needs(self) -> Needs:
+        """Resources that each worker requires."""
+        return needs_of(self.recipe)
+
+    @property
+    def gate(self) -> dict[str, Any]:
+        """Settings of the gate; optional ones are present only if requested."""
+        return gate.settings_of(self.recipe, judge_only=self.judge_only)
+
+    def scratch(self, target: URI) -> URI:
+        """Return the scratch folder of attempts at `target`; it is deleted once `target` is committed."""
+        return scratch_of(self.root, target)
+
+    def predictions_of(self, checkpoint: CheckpointURI) -> PredictionsURI:
+        """Return the URI of the predictions of any `checkpoint` on this plan's test rows."""
+        return predictions_of(self.root, checkpoint, self.prepared, split="test")
+
+    def rivals(self) -> list[CheckpointURI]:
+        """List the models that this run's model will be compared with on the same rows."""
+        decisions = registry.history(self.root, self.championship)
+        return list(gate.rivals_of(self.checkpoint, decisions, self.gate).values())
+
+    def uses(self) -> list[URI]:
+        """List all URIs that a run reads or writes, including rivals; not the report, whose URI needs the decision."""
+        with deadline(self.deadline_s):
+            rivals = self.rivals()
+        found = [self.files, self.raw, self.prepared, self.initial, self.checkpoint, self.predictions, self.evaluation]
+        for rival in rivals:
+            predictions = self.predictions_of(rival)
+            found += [rival, predictions, evaluation_of(self.root, predictions)]
+        return [uri for uri in found if uri is not None]
+
+    def needs_ray(self) -> bool:
+        """Return whether a stage that runs on Ray has no committed result yet, including predictions of rivals."""
+        with deadline(self.deadline_s):
+            uris: list[URI] = [self.prepared, self.checkpoint, self.predictions]
+            uris += [self.raw] if self.ingest_on_ray() else []
+            uris += map(self.predictions_of, self.rivals())
+            return not all(is_committed(uri) for uri in uris)
+
+    def ingest_on_ray(self) -> bool:
+        """Return whether ingest is worth a Ray job: the data is large, in pieces that can be spread over nodes."""
+        if self.own is not None:
+            return self.own.is_much
+        if self.files is None or len({file.shard for file in self.data_set.files}) <= 1 or is_committed(self.raw):
+            return False
+        try:
+            listed = manifest.load(self.files).files
+        except FileNotFoundError:  # not downloaded yet, so the size is unknown
+            return True
+        return sum(file.size for file in listed) > own.LITTLE_BYTES
+
+    @functools.cached_property
+    def _places(self) -> dict[str, URI]:
+        """Cache of result URIs by stage, filled once they are final."""
+        return {}
+
+    def _place(
+        self,
+        stage: str,
+        shelf: str,
+        parents: list[URI],
+        parameters: dict[str, Any],
+        *,
+        name: str,
+        beside: Sequence[URI] = (),
+    ) -> URI:
+        """Return the URI of the result of `stage`, which also depends on the bytes of committed parents.
+
+        The user's own data may be in several championships: a result that was made for another one is found too.
+        """
+        find = functools.partial(
+            place,
+            stage,
+            self.root.child(shelf),
+            name,
+            version=VERSIONS[stage],
+            parents=parents,
+            parameters=parameters,
+            beside=beside,
+            by_any_name=self.is_own,
+        )
+        return self._once(stage, [*parents, *beside], find)
+
+    def _once(self, stage: str, parents: list[URI], find: Callable[[], URI]) -> URI:
+        """Return `find()`; cache it once `parents`, whose bytes it depends on, are final and committed."""
+        if stage in self._places:
+            return self._places[stage]
+        found = find()
+        before = _CHAIN[: _CHAIN.index(stage)]
+        if self._places.keys() >= set(before) and all(map(is_committed, parents)):
+            self._places[stage] = found
+        return found
+
+    def _fingerprint(self, stage: str, parents: list[URI], parameters: dict[str, Any]) -> str:
+        return fingerprint(
+            stage, version=VERSIONS[stage], parents=[uri.fingerprint for uri in parents], parameters=parameters
+        )

@@ -1,0 +1,132 @@
+"""Request for batch prediction, resolved and checked before anything slow starts."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from storage import default_championship, manifest
+from storage.admin import champions
+from storage.uri import URI, CheckpointURI, DatasetURI, Root, check_name, parse_root
+from tasks.jobs.deadline import deadline
+from tasks.jobs.scaling import Workers, limits
+from tasks.learning import user_code
+from tasks.planning import new_images as pictures
+from tasks.planning.data_option import check_committed
+from tasks.planning.make_plan import check_numbers, check_root
+from tasks.planning.result_uris import is_committed, predictions_of
+from tasks.planning.user_images import Own
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchRequest:
+    """A checked request with one checkpoint and one dataset; the same request gives the same URI."""
+
+    root: Root
+    """Storage root of the results."""
+    checkpoint: CheckpointURI
+    """The model; `champion` is resolved."""
+    dataset: DatasetURI
+    """The dataset whose rows to predict."""
+    pictures: Own | None = None
+    """New pictures from which `dataset` is made; None if `dataset` exists."""
+    split: str | None
+    """The split to predict; None: all."""
+    workers: Workers
+    """Number of workers as requested; elastic workers are rejected."""
+    deadline_s: float
+    """Seconds after which the job is aborted."""
+    accept_mixed_numerics: bool = False
+    """Whether to reuse parts predicted with another torch, device or kind of processor."""
+
+    def picture_parameters(self) -> dict[str, Any]:
+        """Return what determines the raw dataset of new pictures besides their files."""
+        assert self.pictures is not None
+        return pictures.parameters(self.pictures, self.checkpoint)
+
+    def is_done(self) -> bool:
+        """Return whether the predictions are already committed."""
+        return is_committed(predictions_of(self.root, self.checkpoint, self.dataset, split=self.split))
+
+
+def resolve(
+    *,
+    storage: str,
+    model: str,
+    dataset: str,
+    split: str | None,
+    workers: Workers,
+    deadline_minutes: float,
+    accept_mixed_numerics: bool = False,
+) -> BatchRequest:
+    """Check and resolve a request.
+
+    Raises `ValueError` naming the option, the value and the next step, and `DeadlineExceeded` if the checks take longer
+    than the deadline.
+    """
+    check_numbers(workers=workers, deadline_minutes=deadline_minutes)
+    if limits(workers):
+        raise ValueError(f"--workers must be one number for prediction, got {workers!r}: only training is elastic")
+    with deadline(deadline_minutes * 60):
+        root = check_root(storage)
+        data = DatasetURI(parse_root(dataset, option="--dataset"))
+        found = None
+        if pictures.are_at(data):
+            checkpoint = _model(root, model, pictures.championship_of, data)
+            found = pictures.find(root, data, checkpoint, split=split)
+            data = pictures.raw_of(root, found, checkpoint)
+        else:
+            _check_dataset(data, split=split)
+            checkpoint = _model(root, model, _championship, data)
+        user_code.check_listed()  # the model's code may come from a user's file, which must be allowed
+    return BatchRequest(
+        root=root,
+        checkpoint=checkpoint,
+        dataset=data,
+        pictures=found,
+        split=split,
+        workers=workers,
+        deadline_s=deadline_minutes * 60,
+        accept_mixed_numerics=accept_mixed_numerics,
+    )
+
+
+def _check_dataset(data: DatasetURI, *, split: str | None) -> None:
+    """Raise `ValueError` if no dataset is committed there or it has no such split."""
+    made = check_committed("--dataset", data, kinds=("raw", "prepared"))
+    splits = sorted({file.split for file in made.files if file.split and file.split != "quarantine"})
+    if split is not None and split not in splits:
+        raise ValueError(f"--split must be one of {', '.join(splits)}, got {split!r}")
+
+
+def _model(
+    root: Root, model: str, championship_of: Callable[[Root, DatasetURI], str], data: DatasetURI
+) -> CheckpointURI:
+    """Return the committed checkpoint that `--model` names."""
+    kind, _, name = model.partition(":")
+    if kind == "champion":
+        checkpoint = _champion(root, check_name(name or championship_of(root, data), field="--model champion:NAME"))
+    else:
+        checkpoint = CheckpointURI(parse_root(model, option="--model"))
+    check_committed("--model", checkpoint, kinds=("checkpoint",))
+    return checkpoint
+
+
+def _champion(root: Root, name: str) -> CheckpointURI:
+    try:
+        return champions.in_charge(root, name)
+    except ValueError as error:
+        raise ValueError(f"--model: {error}") from None
+
+
+def _championship(root: Root, dataset: DatasetURI) -> str:
+    """Return the championship of `dataset`; raise `ValueError` if it is unknown."""
+    made = manifest.load(dataset)
+    if "raw" in made.parents:
+        raw = DatasetURI(made.parent("raw", of=dataset))
+        made = check_committed("--dataset: its source", raw, kinds=("raw",))
+    if "classes" in made.parameters:
+        return pictures.championship_of(root, DatasetURI(URI(made.statistics["sources"][0]["url"])))
+    try:
+        return default_championship.of_raw(root, made)
+    except ValueError as error:
+        raise ValueError(f"--dataset: {dataset} {error}; use --model champion:NAME") from None

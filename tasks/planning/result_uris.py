@@ -1,0 +1,112 @@
+"""URIs of the results of stages, such that a result always belongs to the bytes of its parents.
+
+A parent that was deleted and made again may have other bytes under the same URI. Results of its earlier bytes keep
+their URIs; results of its current bytes get other URIs.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from storage import files, manifest
+from storage.fingerprint import fingerprint
+from storage.manifest import Damaged
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, Root
+
+# "download" stands for the raw dataset, which that stage once wrote: the name is part of its fingerprints.
+VERSIONS = {"files": 1, "download": 1, "preprocess": 2, "train": 2, "predict": 2, "evaluate": 1, "report": 4}
+"""Version of each stage; add one when a change of the stage changes its bytes, so that new results get new URIs."""
+
+
+def place(
+    stage: str,
+    folder: URI,
+    name: str,
+    *,
+    version: int,
+    parents: Sequence[URI],
+    parameters: dict[str, Any],
+    beside: Sequence[URI] = (),
+    by_any_name: bool = False,
+) -> URI:
+    """Return the URI for the result of `stage`; a result that is committed there has the parents' current bytes.
+
+    Args:
+        stage: Name of the stage.
+        folder: Folder for results of this kind.
+        name: Name of the result, before its fingerprint.
+        version: Version of the stage.
+        parents: Results that this one is made from; those not committed yet may have any bytes.
+        parameters: Other values that determine the result.
+        beside: Parents that are already part of `parameters`.
+        by_any_name: Whether to also find a result with the same fingerprint under another name.
+    """
+
+    def called(**more: Any) -> URI:
+        prints = [uri.fingerprint for uri in parents]
+        digest = fingerprint(stage, version=version, parents=prints, parameters=parameters | more)
+        wanted = folder.child(f"{name}-{digest}")
+        return _there(wanted) if by_any_name else wanted
+
+    usual = called()
+    if not is_of_other_bytes(usual):
+        return usual
+    return called(parents=[_content(uri) for uri in (*parents, *beside)])
+
+
+def _there(wanted: URI) -> URI:
+    """Return the committed result with the fingerprint of `wanted`, under any name in its folder; else `wanted`."""
+    named = sorted(name for name in files.children(wanted.parent) if name.endswith(f"-{wanted.fingerprint}"))
+    found = [uri for uri in map(wanted.parent.child, named) if files.exists(uri.child(manifest.NAME))]
+    return found[0] if found and wanted not in found else wanted
+
+
+def is_of_other_bytes(uri: URI) -> bool:
+    """Return whether the result at `uri` was made from a parent whose bytes have changed since."""
+    try:
+        return manifest.changed_parent(uri, manifest.load(uri)) is not None
+    except (FileNotFoundError, Damaged):  # reported where the result is used
+        return False
+
+
+def _content(uri: URI) -> str | None:
+    try:
+        return manifest.load(uri).content
+    except FileNotFoundError:
+        return None
+
+
+def scratch_of(root: Root, target: URI) -> URI:
+    """Return the scratch folder of attempts at `target`."""
+    return root.child(f"runs/{target.name}")
+
+
+def predictions_of(root: Root, checkpoint: CheckpointURI, dataset: DatasetURI, *, split: str | None) -> PredictionsURI:
+    """Return the URI of the predictions of `checkpoint` on one split (None: all rows) of `dataset`."""
+    found = place(
+        "predict",
+        root.child("predictions"),
+        checkpoint.name.rpartition("-")[0],
+        version=VERSIONS["predict"],
+        parents=[checkpoint, dataset],
+        parameters={"split": split},
+    )
+    return PredictionsURI(found)
+
+
+def evaluation_of(root: Root, predictions: PredictionsURI, *, classes: Sequence[str] = ()) -> EvaluationURI:
+    """Return the URI of the evaluation of `predictions`; `classes`: the model's, if they differ from the rows'."""
+    parameters = {"classes": list(classes)} if classes else {}
+    found = place(
+        "evaluate",
+        root.child("evaluations"),
+        predictions.name.rpartition("-")[0],
+        version=VERSIONS["evaluate"],
+        parents=[predictions],
+        parameters=parameters,
+    )
+    return EvaluationURI(found)
+
+
+def is_committed(uri: URI) -> bool:
+    """Return whether `uri` has a manifest."""
+    return files.exists(uri.child(manifest.NAME))

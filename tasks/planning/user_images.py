@@ -1,0 +1,286 @@
+"""The user's own data: find images or Parquet files below a URI, with their splits and classes."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import PurePosixPath
+from typing import Literal
+
+from storage import files
+from storage.files import Entry
+from storage.uri import URI
+from tasks.jobs.ingest import content_split
+from tasks.jobs.spec import LeftOut, SourceEntry
+from tasks.learning import datasets
+
+VERSION = 4
+"""Version of this code; add one when a change makes other rows, or other results, from the same files."""
+LITTLE_BYTES = 2**28
+"""Total size in bytes up to which ingest in this process takes less time than the start of a Ray job."""
+IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+PARQUET = ".parquet"
+_SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
+_STANDS_IN = ("validation", "valid", "val", "dev")
+"""Substitutes for a missing split `test`; the first that exists is used."""
+_SHOWN = 5
+"""Maximum number of skipped files named per reason."""
+LAYOUT = (
+    "expected <class>/*.png (jpg, ...), or train/<class>/... and test/<class>/..., or train-*.parquet and "
+    "test-*.parquet"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Own:
+    """The user's data found below a URI; the same files give the same `digest`."""
+
+    uri: URI
+    """Folder or S3 prefix of the files."""
+    kind: Literal["images", "parquet"]
+    """One image per file, or Parquet files with many images each."""
+    classes: tuple[str, ...]
+    """Sorted names of the class folders; empty for Parquet, whose labels are read later."""
+    files: tuple[SourceEntry, ...]
+    """Sorted by split and path; the split is empty if the content decides it, `new` for files to predict."""
+    test_fraction: float | None = None
+    """Share of images that a hash of their content makes test rows; None if folders or names define the splits."""
+    left_out: tuple[LeftOut, ...] = ()
+    """Other files there, which are skipped, by reason."""
+    notes: tuple[str, ...] = ()
+    """Notes for the user, one line each."""
+
+    @property
+    def name(self) -> str:
+        """Name of the data in result URIs and of its championship."""
+        return name_of(self.uri)
+
+    @property
+    def is_much(self) -> bool:
+        """Whether ingest is worth a Ray job: the data is large, in several files that can be spread over nodes."""
+        return len(self.files) > 1 and sum(file.size for file in self.files) > LITTLE_BYTES
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 of the sorted list of path, size and checksum (or ETag) of every file."""
+        listed = sorted((file.path, file.size, file.digest) for file in self.files)
+        return hashlib.sha256(json.dumps(listed, separators=(",", ":")).encode()).hexdigest()
+
+
+def name_of(uri: URI) -> str:
+    """Return the folder's name in lower-case ASCII, with other characters replaced by `-`."""
+    plain = unicodedata.normalize("NFKD", uri.name).encode("ascii", "ignore").decode().lower()
+    name = re.sub("[^a-z0-9]+", "-", plain).strip("-")[:64].strip("-") or "images"
+    return f"own-{name}"[:64] if name in datasets.known() else name
+
+
+def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Own:
+    """List the images or Parquet files below `uri`, with splits, classes and checksums.
+
+    Args:
+        uri: A folder or an S3 prefix.
+        option: The option that errors name.
+        test_fraction: Share of images that become test rows if the class folders are not below split folders.
+
+    Raises:
+        ValueError: No files, Parquet without splits, or fewer than two classes; the message names `option`.
+    """
+    left = Left()
+    parquet, images = candidates(uri, left, option=option)
+    placed = {entry.path: _split_of(entry.path, is_parquet=bool(parquet)) for entry in [*parquet, *images]}
+    is_split = bool(parquet) or any(placed.values())
+    splits, notes = _splits(uri, set(placed.values()), option=option) if is_split else ({None: ""}, [])
+    kept = []
+    for entry in [*parquet, *images]:
+        if placed[entry.path] not in splits:
+            left.out(_why_not(placed[entry.path]), entry.path)
+        elif images and entry.path.count("/") < 1 + is_split:
+            left.out("in no class folder", entry.path)
+        else:
+            kept.append(entry)
+    if not is_split:
+        _check_flat(uri, images, option=option)
+    split_of = {entry.path: splits[placed[entry.path]] for entry in kept}
+    class_of = {entry.path: _class_of(entry.path, is_split=is_split) for entry in kept} if images else {}
+    classes = _classes(uri, class_of, split_of, is_split=is_split, option=option) if images else ()
+    number = {name: label for label, name in enumerate(classes)}
+    listed = [
+        SourceEntry(
+            split=split_of[entry.path],
+            label=number[class_of[entry.path]] if images else None,
+            path=checked_name(uri, entry.path, option=option),
+            size=entry.size,
+            digest=digest,
+        )
+        for entry, digest in zip(kept, digests(uri, kept, option=option), strict=True)
+    ]
+    return Own(
+        uri=uri,
+        kind="images" if images else "parquet",
+        classes=classes,
+        files=tuple(sorted(listed, key=lambda file: (file.split, file.path))),
+        test_fraction=None if is_split else test_fraction,
+        left_out=left.told(),
+        notes=(*notes, *(_missing(classes, listed) if is_split else _by_content(classes, listed, test_fraction))),
+    )
+
+
+class Left:
+    """Collects skipped files with the reasons."""
+
+    def __init__(self) -> None:
+        self._paths: dict[str, list[str]] = {}
+
+    def out(self, reason: str, path: str) -> None:
+        """Record that `path` is skipped for `reason`."""
+        self._paths.setdefault(reason, []).append(path)
+
+    def told(self) -> tuple[LeftOut, ...]:
+        """Return the skipped files by reason, in a fixed order."""
+        return tuple(
+            LeftOut(reason=reason, count=len(paths), first=sorted(paths)[:_SHOWN])
+            for reason, paths in sorted(self._paths.items())
+        )
+
+
+def candidates(
+    uri: URI, left: Left, *, option: str, listed: list[Entry] | None = None, layout: str = LAYOUT
+) -> tuple[list[Entry], list[Entry]]:
+    """Find Parquet files and images in `listed`, or below `uri`; raise `ValueError` unless there is just one kind."""
+    unnamed: list[str] = []
+    parquet, images = [], []
+    for entry in files.walk(uri, unnamed=unnamed) if listed is None else listed:
+        name = entry.path.lower()
+        if "/." in f"/{entry.path}":
+            left.out("hidden: the name begins with a dot", entry.path)
+        elif name.endswith(PARQUET):
+            parquet.append(entry)
+        elif name.endswith(IMAGES):
+            images.append(entry)
+        elif not uri.is_s3 and os.path.isdir(uri.child(entry.path)):
+            left.out("links to folders, which are not followed", entry.path)
+        else:
+            left.out("not images or Parquet, by their file names", entry.path)
+    for key in unnamed:
+        left.out("part of the key is empty, '.' or '..'; rename them", key)
+    if bool(parquet) == bool(images):
+        found = "both images and Parquet" if parquet else "neither images nor Parquet files"
+        others = "".join(f"; {one}" for one in left.told())
+        raise ValueError(f"{option}: there are {found} in {uri}; {layout}{others}")
+    return parquet, images
+
+
+def _why_not(split: str | None) -> str:
+    if split is None:
+        return "no folder or file name contains train or test"
+    return f"split {split}: validation rows are taken from train"
+
+
+def _split_of(path: str, *, is_parquet: bool) -> str | None:
+    """Read the split from `path`: from the first folder, or for Parquet from any folder or the file's prefix.
+
+    Returns None if there is none.
+    """
+    known = {*_SPLITS, *_STANDS_IN}
+    folders = PurePosixPath(path).parts[:-1]
+    names = [folders[0]] if folders and not is_parquet else list(folders)
+    if is_parquet:
+        names.append(re.split(r"[-_.]", PurePosixPath(path).name)[0])
+    return next((name.lower() for name in names if name.lower() in known), None)
+
+
+def _splits(uri: URI, found: set[str | None], *, option: str) -> tuple[dict[str | None, str], list[str]]:
+    """Map each found split to `train` or `test`, with notes for the user; raise `ValueError` if one is missing."""
+    splits: dict[str | None, str] = {name: _SPLITS[name] for name in found if name in _SPLITS}
+    spare = [name for name in _STANDS_IN if name in found]
+    notes = []
+    if spare and "test" not in splits.values():
+        splits[spare[0]] = "test"
+        notes.append(f"there is no split test; {spare[0]} is used instead")
+    if missing := sorted({"train", "test"} - set(splits.values())):
+        raise ValueError(f"{option}: there is no split {' and no split '.join(missing)} below {uri}; {LAYOUT}")
+    return splits, notes
+
+
+def _check_flat(uri: URI, images: Iterable[Entry], *, option: str) -> None:
+    """Raise `ValueError` for split folders below the first level, whose parents would count as classes."""
+    below = (entry.path for entry in images if entry.path.count("/") > 1)
+    if found := next((path for path in below if path.split("/")[1].lower() in _SPLITS), None):
+        raise ValueError(f"{option}: the first folder below {uri} must be train or test, not the second: {found}")
+
+
+def _class_of(path: str, *, is_split: bool) -> str:
+    # macOS decomposes accents in file names, other systems do not: equal names must give the same class.
+    return unicodedata.normalize("NFC", path.split("/")[1 if is_split else 0])
+
+
+def _classes(
+    uri: URI, class_of: Mapping[str, str], split_of: Mapping[str, str], *, is_split: bool, option: str
+) -> tuple[str, ...]:
+    splits = ("train", "test") if is_split else ("",)
+    of = {split: {name for path, name in class_of.items() if split_of[path] == split} for split in splits}
+    for split, names in of.items():
+        if not names:
+            where = f"in split {split} of" if split else "in"
+            raise ValueError(f"{option}: there are no class folders with images {where} {uri}; {LAYOUT}")
+    learned = of[splits[0]]
+    if unlearned := sorted(set().union(*of.values()) - learned):
+        raise ValueError(f"{option}: class {', '.join(unlearned)} has test images but no training images in {uri}")
+    if len(learned) < 2:
+        place = uri.child("train") if is_split else uri
+        raise ValueError(f"{option}: there must be at least two classes below {place}, got {', '.join(learned)}")
+    return tuple(sorted(learned))
+
+
+def _by_content(classes: tuple[str, ...], listed: list[SourceEntry], fraction: float) -> Iterator[str]:
+    """Describe the split as far as it is known before S3 files are read; raise `ValueError` if it must fail."""
+    chosen = f"about {fraction:g}"
+    if not content_split.undigested(listed):
+        listed = content_split.with_splits(listed, fraction=fraction, classes=classes, sha256={})
+        chosen = f"{sum(file.split == 'test' for file in listed):,}"
+        yield from _missing(classes, listed)
+    yield (
+        f"there are no folders train and test: {chosen} of {len(listed):,} images are test rows "
+        f"(test_fraction={fraction:g})"
+    )
+
+
+def _missing(classes: tuple[str, ...], listed: Sequence[SourceEntry]) -> Iterator[str]:
+    if not classes:  # Parquet: ingest reports missing classes later
+        return
+    there = {file.label for file in listed if file.split == "test"}
+    if lacking := [name for label, name in enumerate(classes) if label not in there]:
+        yield f"there are no test images of class {', '.join(lacking)}, so it cannot be evaluated"
+
+
+def checked_name(uri: URI, path: str, *, option: str) -> str:
+    """Return `path` if it is a valid name below `uri`; otherwise raise `ValueError` naming `option`."""
+    try:
+        uri.child(path).encode()
+    except ValueError as error:  # UnicodeEncodeError is one
+        raise ValueError(f"{option}: the file name {path!r} below {uri} is not allowed: {error}; rename it") from None
+    return path
+
+
+def digests(uri: URI, entries: list[Entry], *, option: str) -> Iterable[str]:
+    """Return each entry's ETag on S3, else its SHA-256, which reads the file once and is cached per process."""
+    if uri.is_s3:
+        return [f"etag:{entry.etag}" for entry in entries]
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda entry: _sha256(uri.child(entry.path), entry.size, entry.modified, option), entries))
+
+
+@functools.lru_cache(maxsize=2**20)
+def _sha256(path: str, size: int, modified: float, option: str) -> str:
+    if not os.path.isfile(path):  # a broken link, or a pipe, whose reading would block
+        raise ValueError(f"{option}: {path} is not a regular file; delete it")
+    try:
+        with open(path, "rb") as file:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    except OSError as error:
+        raise ValueError(f"{option}: {path} cannot be read: {error.strerror}; make it readable, or delete it") from None

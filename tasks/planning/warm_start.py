@@ -1,0 +1,143 @@
+"""Checks of the champion before a run: is it comparable on this data, and can training start from its weights?"""
+
+from typing import TYPE_CHECKING, Any
+
+from storage import files, manifest, registry
+from storage.manifest import Manifest
+from storage.uri import CheckpointURI
+from tasks.jobs.spec import SPLIT_BY
+from tasks.learning import datasets, images
+
+if TYPE_CHECKING:
+    from tasks.planning.plan import Plan
+
+_ASKED = "--set initialize=champion"
+_SHOWN = 10
+"""Maximum number of class names in an error."""
+
+
+def to_begin_with(plan: "Plan") -> CheckpointURI:
+    """Return the champion to start from, or that champion's own initial checkpoint if this request produced it.
+
+    So the same request keeps its URIs after its model became champion. Raises `ValueError` if there is no champion, if
+    its model, images or classes differ, or if rows that it was trained on would become validation rows.
+    """
+    champion = registry.champion(plan.root, plan.championship)
+    if champion is None:
+        raise ValueError(f"{_ASKED}: {plan.root} has no champion of {plan.championship!r} yet; omit it the first time")
+    try:
+        made = manifest.load(champion)
+    except FileNotFoundError:
+        raise ValueError(
+            f"{_ASKED}: the champion {champion} does not exist any more; omit it, or restore the champion"
+        ) from None
+    _check_fits(plan, champion, made.statistics["model"])
+    _check_split(plan, champion, made.statistics.get("split") or {})
+    return CheckpointURI(made.parent("initial", of=champion)) if _is_of_this_request(plan, champion, made) else champion
+
+
+def check_comparable(plan: "Plan") -> None:
+    """Raise `ValueError` if the champion cannot be evaluated on this data.
+
+    Reasons: another image shape, no class in common, or test rows that it was trained on. Skips what is only known
+    once the data is read, and a champion that does not exist.
+    """
+    champion = registry.champion(plan.root, plan.championship)
+    try:
+        about = manifest.load(champion).statistics if champion else {}
+    except (FileNotFoundError, ValueError, manifest.Damaged):  # the gate reports it
+        return
+    model = about.get("model")
+    if model is None:
+        return
+    _check_test_rows(plan, champion, about.get("split") or {})
+    now = _known(plan)
+    shape, classes = now["image_shape"], now["classes"]
+    if shape is not None and list(model["image_shape"]) != shape:
+        knows, has = (" x ".join(map(str, size)) for size in (model["image_shape"], shape))
+        _refuse(plan, champion, f"expects images of {knows}, but this data has {has}")
+    if classes is not None and not set(classes) & set(model["classes"]):
+        knows, has = (", ".join(list(names)[:_SHOWN]) for names in (model["classes"], classes))
+        _refuse(plan, champion, f"knows none of the classes of this data: it knows {knows}, the data has {has}")
+
+
+def _check_test_rows(plan: "Plan", champion: CheckpointURI | None, split: dict[str, Any]) -> None:
+    """Raise `ValueError` if a split by content makes test rows of rows that the champion was trained on.
+
+    Allows a champion with at least this `test_fraction`, or one with split folders in a named championship.
+    """
+    now = plan.test_fraction
+    before = split.get("test_fraction")
+    if now is None or (before is None and plan.named_championship is not None):
+        return
+    leak = "some of these test rows were its training rows"
+    if before is None:
+        _refuse(plan, champion, f"was trained on data with split folders: {leak}")
+    elif now > before:
+        raise ValueError(
+            f"--set: test_fraction of the champion of {plan.championship!r}, {champion}, is {before}, but {now} is "
+            f"requested: {leak}; use --set test_fraction={before}, or another championship with --championship NAME"
+        )
+
+
+def _refuse(plan: "Plan", champion: CheckpointURI | None, why: str) -> None:
+    raise ValueError(
+        f"--championship: the champion of {plan.championship!r}, {champion}, {why}; choose another championship for "
+        "this data with --championship NAME"
+    )
+
+
+def _is_of_this_request(plan: "Plan", champion: CheckpointURI, made: Manifest) -> bool:
+    if "initial" not in made.parents:
+        return False
+    if made.parent("prepared", of=champion).fingerprint != plan.prepared.fingerprint:
+        return False
+    same = {"initialize": made.parent("initial", of=champion).fingerprint}
+    return made.parameters == {**plan.train_parameters, **same}
+
+
+def _check_fits(plan: "Plan", champion: CheckpointURI, model: dict[str, Any]) -> None:
+    """Raise `ValueError` naming the first difference that is known before the data is read."""
+    now: dict[str, Any] = {"model": plan.recipe.model, **_known(plan)}
+    for name, value in now.items():
+        if value is not None and model[name] != value:
+            raise ValueError(
+                f"{_ASKED}: {name} of the champion {champion} is {model[name]!r}, but {value!r} is requested; omit "
+                "it to start from random weights"
+            )
+
+
+def _check_split(plan: "Plan", champion: CheckpointURI, split: dict[str, Any]) -> None:
+    """Raise `ValueError` if training rows of the champion, with its `split`, could become validation rows.
+
+    A smaller share of validation rows is harmless: some validation rows become training rows.
+    """
+    leak = "rows that it was trained on would become validation rows"
+    if split.get("by") != SPLIT_BY:
+        raise ValueError(
+            f"{_ASKED}: the champion {champion} was trained by a version that split rows differently: {leak}; omit "
+            "it once, and promote that model"
+        )
+    recipe = plan.recipe
+    leaks = {
+        "split_seed": recipe.split_seed != split["split_seed"],
+        "validation_fraction": recipe.validation_fraction > split["validation_fraction"],
+    }
+    for name, is_so in leaks.items():
+        if is_so:
+            raise ValueError(
+                f"{_ASKED}: {name} of the champion {champion} is {split[name]}, but {getattr(recipe, name)} is "
+                f"requested: {leak}; use --set {name}={split[name]}, or omit initialize=champion"
+            )
+
+
+def _known(plan: "Plan") -> dict[str, Any]:
+    """Return shape and classes of the images; None where they are unknown until the data is read."""
+    if plan.own is not None and (plan.own.classes or not files.exists(plan.raw.child(manifest.NAME))):
+        size = plan.recipe.image_size
+        return {"image_shape": [size, size, plan.recipe.channels], "classes": list(plan.own.classes) or None}
+    if plan.given is not None:
+        metadata = manifest.load(plan.raw).columns["metadata"]
+        return {"image_shape": list(images.shape_of(metadata)), "classes": list(images.classes_of(metadata))}
+    data_set = datasets.load(plan.recipe.data)
+    return {"image_shape": list(data_set.image_shape), "classes": list(data_set.classes)}

@@ -1,0 +1,69 @@
+"""A model's correct and wrong predictions, test row by test row, for comparing two models."""
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage import manifest, tables
+from storage.accuracy_difference import Difference
+from storage.manifest import Damaged, Manifest
+from storage.uri import EvaluationURI, PredictionsURI
+from tasks.learning import images
+
+COLUMN = "probability_"
+"""Prefix of the probability column of a class."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Answers:
+    """A model's predictions on the test rows, in the order of their ids."""
+
+    ids: np.ndarray
+    """Row ids; int64, (rows,)."""
+    labels: np.ndarray
+    """True labels as indices into `classes`; int64, (rows,)."""
+    is_right: np.ndarray
+    """Whether the name of the predicted class is that of the row's class; bool, (rows,)."""
+    classes: tuple[str, ...]
+    """Names of the classes of the test rows."""
+
+    def largest_class(self) -> tuple[str, float]:
+        """Return the name and share of the most frequent class: the accuracy of always predicting it."""
+        counts = np.bincount(self.labels, minlength=len(self.classes))
+        return self.classes[int(counts.argmax())], float(counts.max() / len(self.labels))
+
+    def beside(self, rival: "Answers") -> Difference:
+        """Compare this model's accuracy with that of `rival`; raise `ValueError` if their rows differ."""
+        if not np.array_equal(self.ids, rival.ids):
+            raise ValueError("the predictions are for different test rows and cannot be compared")
+        return Difference.of(
+            only_challenger=int((self.is_right & ~rival.is_right).sum()),
+            only_rival=int((rival.is_right & ~self.is_right).sum()),
+            num_rows=len(self.ids),
+        )
+
+
+def read(evaluation: EvaluationURI) -> Answers | None:
+    """Read the predictions behind `evaluation`; return None if they or their dataset no longer exist."""
+    try:
+        predictions = PredictionsURI(manifest.load(evaluation).parent("predictions", of=evaluation))
+        made = manifest.load(predictions)
+        dataset = manifest.load(made.parent("dataset", of=predictions))
+        rows = tables.read_split(predictions, "test", columns=["id", "label", "prediction"]).sort_by("id")
+    except (KeyError, FileNotFoundError, Damaged):
+        return None
+    classes = images.classes_of(dataset.columns["metadata"])
+    number = {name: label for label, name in enumerate(classes)}
+    answered = np.array([number.get(name, -1) for name in known_classes(predictions, made)])
+    labels = rows["label"].to_numpy()
+    is_right = answered[rows["prediction"].to_numpy()] == labels
+    return Answers(ids=rows["id"].to_numpy(), labels=labels, is_right=is_right, classes=classes)
+
+
+def known_classes(predictions: PredictionsURI, made: Manifest) -> tuple[str, ...]:
+    """Return the model's classes, in its order, from the columns of its predictions."""
+    part = manifest.read_file(predictions, made.split("test")[0])
+    names = pq.read_schema(pa.BufferReader(part)).names
+    return tuple(name.removeprefix(COLUMN) for name in names if name.startswith(COLUMN))

@@ -1,0 +1,206 @@
+"""The gate: decides whether a challenger becomes champion. Runs no model and writes nothing."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from storage import files, manifest, registry
+from storage.accuracy_difference import Difference
+from storage.decision import Decision
+from storage.uri import CheckpointURI, EvaluationURI
+from tasks.learning import datasets
+from tasks.learning.recipes import Recipe
+from tasks.promotion import correct_rows
+from tasks.promotion.correct_rows import Answers
+
+_UNSCORED = "cannot be scored on the same rows"
+_NAMES = {"champion": "the champion", "best": "the best champion so far"}
+JUDGE_ONLY = "judge_only"
+"""Gate setting: record the decision but keep the champion, as in a backfill."""
+SIGNIFICANCE = "significance"
+"""Gate setting: largest p-value at which a better challenger counts as significantly better than the champion."""
+ABOVE_LARGEST_CLASS = "above_largest_class"
+"""Gate setting: the challenger must beat always predicting the largest class of the test rows."""
+_SHOWN = 10
+"""Maximum number of class names in a reason."""
+
+
+def settings_of(recipe: Recipe, *, judge_only: bool) -> dict[str, Any]:
+    """Return the settings of the gate for `recipe`; optional ones are present only if requested."""
+    found: dict[str, Any] = {"accuracy_floor": recipe.accuracy_floor, "margin": recipe.margin}
+    if recipe.significance and not recipe.margin:
+        found[SIGNIFICANCE] = recipe.significance
+    if recipe.data == datasets.OWN:
+        found[ABOVE_LARGEST_CLASS] = True
+    return found | ({JUDGE_ONLY: True} if judge_only else {})
+
+
+def rivals_of(
+    checkpoint: CheckpointURI, decisions: Sequence[Decision], gate: dict[str, Any]
+) -> dict[str, CheckpointURI]:
+    """Return the rivals of `checkpoint` by role: the `champion`, and with a margin also the `best` champion so far.
+
+    Each promotion may lose up to the margin; the comparison with the best champion bounds the total loss.
+    """
+    champion = decisions[-1].champion if decisions else None
+    if champion in (None, checkpoint):
+        return {}
+    rivals = {"champion": CheckpointURI(str(champion))}
+    best = registry.best(decisions, _is_there) if gate["margin"] > 0 else None
+    return rivals if best in (None, champion, checkpoint) else rivals | {"best": CheckpointURI(str(best))}
+
+
+def standing(
+    checkpoint: CheckpointURI, evaluation: EvaluationURI, decisions: Sequence[Decision], gate: dict[str, Any]
+) -> Decision | None:
+    """Return the decision already made on `checkpoint` by the same gate, if it is still valid.
+
+    A decision of a promoting run is also valid for a `judge_only` run. It is invalid if the champion has changed since,
+    or if a rival could not be scored then.
+    """
+    for decision in reversed(decisions):
+        is_same = (decision.challenger, decision.evaluation) == (checkpoint, evaluation)
+        if is_same and decision.gate in (gate, _without(gate, JUDGE_ONLY)):
+            holds = decision.champion == decisions[-1].champion and _UNSCORED not in decision.reason
+            return decision if holds else None
+    return None
+
+
+def judge(
+    checkpoint: CheckpointURI,
+    evaluation: EvaluationURI,
+    decisions: Sequence[Decision],
+    rivals: Mapping[str, EvaluationURI | str],
+    gate: dict[str, Any],
+) -> Decision:
+    """Judge a challenger: it must reach a floor, and be at most the margin below its rivals on the same rows.
+
+    With `significance`, it must be better than its rivals, and a test on the single rows must show it. A model that was
+    rolled back can only be promoted by hand.
+
+    Args:
+        checkpoint: The challenger.
+        evaluation: Its evaluation.
+        decisions: All decisions of the championship, oldest first.
+        rivals: Evaluation of each rival on the challenger's test rows, or why there is none.
+        gate: `accuracy_floor`, `margin`, and optionally `significance`, `above_largest_class` and `judge_only`, which
+            keeps the champion.
+    """
+    champion = decisions[-1].champion if decisions else None
+    scores = {"challenger": _metrics(evaluation)}
+    scores |= {role: _metrics(rival) for role, rival in rivals.items() if isinstance(rival, EvaluationURI)}
+    accuracy, its = scores["challenger"]["test_accuracy"], correct_rows.read(evaluation)
+    differences = _differences(its, rivals)
+    new, gone = _other_classes(rivals.get("champion"))
+    is_above, floor = _floor(accuracy, its, gate)
+    if not is_above:
+        promoted, reason = False, floor
+    elif checkpoint in registry.withdrawn(decisions):
+        by_hand = f"promote it with: python -m storage promote {checkpoint}"
+        promoted, reason = False, f"this model was rolled back; {by_hand}"
+    elif champion is None:
+        promoted, reason = True, f"{floor}; there was no champion"
+    elif champion == checkpoint:
+        promoted, reason = True, f"it is already the champion, with test accuracy {accuracy:.4f}"
+    else:
+        promoted, reason = _compared(checkpoint, scores, rivals, differences, gate)
+        reason += _told("new", new) + _told("gone", gone)
+    if promoted and gate.get(JUDGE_ONLY) and champion != checkpoint:
+        promoted = False
+        reason += f"; a backfill does not promote: use --promote, or: python -m storage promote {checkpoint}"
+    return Decision(
+        number=decisions[-1].number + 1 if decisions else 1,
+        champion=checkpoint if promoted else champion,
+        challenger=checkpoint,
+        evaluation=evaluation,
+        promoted=promoted,
+        reason=reason,
+        gate=gate,
+        metrics=scores,
+        differences=differences,
+        new_classes=new,
+        gone_classes=gone,
+    )
+
+
+def _differences(challenger: Answers | None, rivals: Mapping[str, EvaluationURI | str]) -> dict[str, Difference]:
+    """Compare the challenger with each rival whose predictions still exist."""
+    read = {role: correct_rows.read(rival) for role, rival in rivals.items() if isinstance(rival, EvaluationURI)}
+    return {role: challenger.beside(rival) for role, rival in read.items() if challenger and rival}
+
+
+def _floor(accuracy: float, its: Answers | None, gate: dict[str, Any]) -> tuple[bool, str]:
+    """Return whether the challenger is good enough regardless of its rivals, and why."""
+    if accuracy < gate["accuracy_floor"]:
+        return False, f"test accuracy {accuracy:.4f} is below the floor {gate['accuracy_floor']:.4f}"
+    if not gate.get(ABOVE_LARGEST_CLASS):
+        return True, f"test accuracy {accuracy:.4f} reaches the floor {gate['accuracy_floor']:.4f}"
+    if its is None:
+        return False, f"its predictions {_UNSCORED}: they no longer exist; run again"
+    name, share = its.largest_class()
+    beaten = "is above" if accuracy > share else "is not above"
+    always = f"the accuracy of always predicting {name!r}, the largest class of the test rows"
+    return accuracy > share, f"test accuracy {accuracy:.4f} {beaten} {share:.4f}, {always}"
+
+
+def _compared(
+    checkpoint: CheckpointURI,
+    scores: dict[str, dict[str, float]],
+    rivals: Mapping[str, EvaluationURI | str],
+    differences: Mapping[str, Difference],
+    gate: dict[str, Any],
+) -> tuple[bool, str]:
+    """Return whether the challenger is good enough compared with every rival, and why."""
+    for role, rival in rivals.items():
+        known: Mapping[str, Any] = differences if SIGNIFICANCE in gate else scores
+        if role not in known:
+            why = rival if role not in scores else "its predictions no longer exist"
+            by_hand = f"run again, or promote it with: python -m storage promote {checkpoint}"
+            return False, f"{_NAMES[role]} {_UNSCORED}: {why}; {by_hand}"
+    verdicts = [_beside(role, scores, differences.get(role), gate) for role in rivals]
+    return next((verdict for verdict in verdicts if not verdict[0]), verdicts[0])
+
+
+def _beside(
+    role: str, scores: dict[str, dict[str, float]], difference: Difference | None, gate: dict[str, Any]
+) -> tuple[bool, str]:
+    """Return whether the challenger is good enough compared with one rival, and why."""
+    accuracy, other = scores["challenger"]["test_accuracy"], scores[role]["test_accuracy"]
+    against = f"{_NAMES[role]}'s {other:.4f} on the same rows"
+    if SIGNIFICANCE in gate and difference is not None:
+        if difference.difference <= 0:
+            return False, f"test accuracy {accuracy:.4f} is not above {against}"
+        promoted = difference.p_value <= gate[SIGNIFICANCE]
+        required = f"p = {difference.p_value:.2g}, required: at most {gate[SIGNIFICANCE]:g}"
+        but = "" if promoted else ", but not significantly"
+        return promoted, f"test accuracy {accuracy:.4f} is above {against}{but} ({required})"
+    if accuracy >= other:
+        return True, f"test accuracy {accuracy:.4f} is at least {against}"
+    promoted = accuracy >= other - gate["margin"]
+    allowed = f"{'within the' if promoted else 'allowed'} margin {gate['margin']:.4f}"
+    return promoted, f"test accuracy {accuracy:.4f} is below {against} ({allowed})"
+
+
+def _other_classes(champion: EvaluationURI | str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the test rows' classes that the champion does not know, and those that only the champion knows."""
+    if not isinstance(champion, EvaluationURI):
+        return (), ()
+    classes = manifest.load(champion).statistics.get("classes", {})
+    return tuple(classes.get("new", ())), tuple(classes.get("gone", ()))
+
+
+def _told(what: str, classes: Sequence[str]) -> str:
+    shown = [*classes[:_SHOWN], *(["..."] if len(classes) > _SHOWN else [])]
+    return f"; classes {what} since the champion: {', '.join(shown)}" if classes else ""
+
+
+def _metrics(evaluation: EvaluationURI) -> dict[str, float]:
+    statistics = manifest.load(evaluation).statistics
+    return {name: statistics[name] for name in ("test_accuracy", "test_loss", "expected_calibration_error", "num_rows")}
+
+
+def _is_there(checkpoint: str) -> bool:
+    return files.exists(CheckpointURI(checkpoint).child(manifest.NAME))
+
+
+def _without(gate: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in gate.items() if key != name}

@@ -1,0 +1,199 @@
+"""The report page: all results of one training run in a single self-contained HTML file."""
+
+import dataclasses
+import datetime
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import numpy as np
+from markupsafe import Markup
+
+from tasks.learning.epoch_metrics import wait_hints
+from tasks.report_page import lineage, plots
+from tasks.report_page.lineage import LineageStep
+
+_MAX_CELLS = 20
+"""Maximum number of classes of a confusion matrix shown as a table, which fits on paper; larger ones are images."""
+_NUM_PAIRS = 10
+"""Number of most frequent confusions listed."""
+_LEVELS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
+"""Shares of a row above which an off-diagonal cell of the confusion matrix gets the next stronger colour."""
+_DIAGONAL_LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)
+"""The same for diagonal cells: the share of a class that is predicted correctly."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Picture:
+    """One image of the test split and the model's prediction."""
+
+    image: np.ndarray
+    """uint8, (height, width, channels), with 1 or 3 channels."""
+    label: str
+    """Name of the true class."""
+    prediction: str
+    """Name of the predicted class."""
+    probability: float
+    """Probability of the predicted class, 0 to 1."""
+    id: int
+    """Id of its row: the position in the source split."""
+    file: str | None = None
+    """The user's file that contains it; None for a downloaded data set."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportData:
+    """Content of the page of one training run, as plain values; equal values give equal pages."""
+
+    recipe_name: str
+    """Name of the recipe."""
+    data_set: str
+    """Name of the data set."""
+    sample_notice: str | None
+    """Notice that the data set is only a bundled sample; None for the real data set."""
+    promoted: bool
+    """Whether the gate promoted this model."""
+    reason: str
+    """Reason for the decision, in one sentence."""
+    metrics: dict[str, float]
+    """Metrics on the test split: at least `test_accuracy`, `test_loss`, `expected_calibration_error` and `num_rows`."""
+    history: list[dict[str, float]]
+    """Per epoch: `epoch`, `step`, `train_` and `validation_` `loss` and `accuracy`, `learning_rate`; and if
+    measured `seconds`, `train_s`, `data_wait_s`, `checkpoint_wait_s`."""
+    best_epoch: int
+    """The epoch, from 1, whose weights were kept."""
+    training_seconds: float
+    """Duration of the attempt that finished the training."""
+    classes: tuple[str, ...]
+    """Names of the classes, in the order of `confusion`."""
+    per_class: list[dict[str, Any]]
+    """Per class: `class_name`, `precision`, `recall`, `f1`, `support` (test rows)."""
+    confusion: list[list[int]]
+    """Test rows by true class (rows) and predicted class (columns)."""
+    calibration: list[dict[str, Any]]
+    """Per bin of confidence: `lower`, `upper`, `count`, and mean `confidence` and `accuracy` (anything when empty)."""
+    samples: tuple[Picture, ...]
+    """Test images spread evenly over the split."""
+    mistakes: tuple[Picture, ...]
+    """Wrong predictions, the most confident first."""
+    gate: dict[str, Any]
+    """The gate's settings: `accuracy_floor`, `margin`, and others if there are any."""
+    champion_metrics: dict[str, float] | None
+    """Metrics of the previous champion, named as in `metrics`; None if there was no champion."""
+    lineage: tuple[LineageStep, ...]
+    """Steps from the raw files to the report, in order."""
+    timings: list[tuple[str, float]]
+    """Stages in order, with the seconds that each took."""
+    parameters: dict[str, Any]
+    """All fields of the recipe, the number of workers and the resolved values."""
+    command: str
+    """The command that reproduces this model."""
+    producer: dict[str, str | None]
+    """Versions of the package and its libraries, and the git commit, where known."""
+    differences: tuple[tuple[str, str], ...] = ()
+    """By rival (`champion`, `best`) the difference in accuracy, as text; empty: no rival, or unknown."""
+    training_images: tuple[tuple[np.ndarray, str], ...] = ()
+    """The first training images, augmented (uint8, HWC), with the names of their classes; empty if not kept."""
+    notes: tuple[str, ...] = ()
+    """Notes on training and prediction, one sentence each."""
+    decided: str = ""
+    """Time of the decision; empty if not recorded."""
+    author: str | None = None
+    """Author of the decision; None if not recorded."""
+
+
+def render(data: ReportData) -> str:
+    """Render the page as self-contained HTML; the same `data` gives the same bytes.
+
+    Everything in `data` is escaped. Images with a side above 64 pixels are scaled down.
+    """
+    as_table = len(data.classes) <= _MAX_CELLS
+    curves = [
+        (title, Markup(plots.learning_curve(data.history, quantity, best_epoch=data.best_epoch)))
+        for title, quantity in (("Loss", "loss"), ("Accuracy", "accuracy"))
+    ]
+    template = _environment().get_template("report.html.j2")
+    return template.render(
+        data=data,
+        curves=curves,
+        is_timed=any(row.get("seconds") for row in data.history),
+        hints=[*data.notes, *(hint for _, hint in wait_hints(data.history))],
+        reliability=Markup(plots.reliability(data.calibration, error=data.metrics["expected_calibration_error"])),
+        diagram=lineage.draw(data.lineage),
+        confusion=_confusion_rows(data) if as_table else None,
+        confusion_png=None if as_table else plots.heat_map(data.confusion),
+        pairs=_confused_pairs(data)[:_NUM_PAIRS],
+        comparison=list(_comparison(data)),
+    )
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"share": share, "number": number, "seconds": seconds, "png": plots.png}
+    return environment
+
+
+def number(value: float | None, digits: int = 4) -> str:
+    """Format a number as the terminal does: integers with commas between thousands, others with `digits` decimals."""
+    if value is None or not plots.is_finite(value):
+        return "–"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
+
+
+def moment(time: datetime.datetime | None) -> str:
+    """Format a time in UTC to the minute, for readers in any time zone: `2026-11-23 14:05 UTC`."""
+    return time.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC") if time else ""
+
+
+def share(value: float | None, whole: int = 1, digits: int = 4) -> str:
+    """Format a share of `whole`: 0.9931 of 1 as `0.9931`, of 100 as `99.31`; never round up to the whole."""
+    if value is not None and value < 1 and round(whole * value, digits) == whole:
+        return f">{whole - 10**-digits:.{digits}f}"
+    return number(whole * value if value is not None else None, digits)
+
+
+def seconds(value: float) -> str:
+    """Format seconds with one decimal."""
+    return f"{value:,.1f}\u00a0s"
+
+
+def _confusion_rows(data: ReportData) -> list[tuple[str, list[tuple[int, str]]]]:
+    """Return for each true class its name and, per predicted class, the count and the cell's CSS class."""
+    return [
+        (data.classes[row], [(count, _cell(count, sum(counts), row == column)) for column, count in enumerate(counts)])
+        for row, counts in enumerate(data.confusion)
+    ]
+
+
+def _cell(count: int, total: int, on_diagonal: bool) -> str:
+    levels = _DIAGONAL_LEVELS if on_diagonal else _LEVELS
+    level = sum(count / max(1, total) > bound for bound in levels)
+    return f"{'right' if on_diagonal else 'wrong'}-{level}" if level else ""
+
+
+def _confused_pairs(data: ReportData) -> list[tuple[int, float, str, str]]:
+    """List count, share of the true class, true and predicted class of all confusions, most frequent first."""
+    pairs = [
+        (count, count / sum(counts), data.classes[row], data.classes[column])
+        for row, counts in enumerate(data.confusion)
+        for column, count in enumerate(counts)
+        if count and row != column
+    ]
+    return sorted(pairs, key=lambda pair: -pair[0])
+
+
+def _comparison(data: ReportData) -> Iterator[tuple[str, str, str, str]]:
+    """Yield name, challenger's value, champion's value and difference of each metric."""
+    for name, value in data.metrics.items():
+        champion = (data.champion_metrics or {}).get(name)
+        show = share if name.endswith("accuracy") else number
+        if name != "num_rows":
+            difference = f"{value - champion:+.4f}".replace("-", "\u2212") if champion is not None else ""
+            yield name.replace("_", " "), show(value), show(champion), difference

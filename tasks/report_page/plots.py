@@ -1,0 +1,191 @@
+"""Plots as inline SVG in the page's colours and font, and images as PNG data URIs."""
+
+import base64
+import contextlib
+import io
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from markupsafe import escape
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_INK, _LINE, _MUTED, _ACCENT, _WARM = ("#010101", "#020202", "#030303", "#040404", "#050505")
+"""Placeholder colours, replaced by the page's CSS variables so that plots follow its light and dark schemes."""
+_VARIABLES = {_INK: "--ink", _LINE: "--line", _MUTED: "--muted", _ACCENT: "--accent", _WARM: "--warm"}
+_MAX_SIDE = 64
+"""Maximum side of an image in pixels; keeps seventy photographs below a megabyte."""
+
+
+def is_finite(value: float | None) -> bool:
+    """Return whether `value` is a finite number."""
+    return value is not None and math.isfinite(value)
+
+
+def learning_curve(history: Sequence[Mapping[str, float]], quantity: str, *, best_epoch: int) -> str:
+    """Plot `quantity` (loss or accuracy) per epoch for training and validation as SVG, with the best epoch marked."""
+    epochs = [row["epoch"] for row in history]
+    with _style():
+        figure = _figure(height=2.7)
+        axes = figure.subplots()
+        _frame(axes)
+        told = []
+        for split, colour, dashes in (("train", _WARM, "--"), ("validation", _ACCENT, "-")):
+            values = [row[f"{split}_{quantity}"] for row in history]
+            axes.plot(epochs, values, dashes, color=colour, label=split, **_markers(len(epochs)))
+            told += [f"{split} from {values[0]:.4f} to {values[-1]:.4f}"] if values else []
+        _mark(axes, history, quantity, best_epoch)
+        _label_epochs(axes, epochs, quantity)
+    label = f"{quantity.capitalize()} per epoch: {', '.join(told)}; best epoch {best_epoch}"
+    return _svg(figure, name=quantity, label=label)
+
+
+def reliability(calibration: Sequence[Mapping[str, Any]], *, error: float) -> str:
+    """Plot accuracy with its interval against mean confidence by bin, above the number of rows per bin, as SVG."""
+    bins = [entry for entry in calibration if entry["count"]]
+    accuracies = [entry["accuracy"] for entry in bins]
+    intervals = [wilson(entry["accuracy"], entry["count"]) for entry in bins]
+    reach = [[max(0, p - low), max(0, high - p)] for p, (low, high) in zip(accuracies, intervals, strict=True)]
+    with _style():
+        figure = _figure(height=4)
+        top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+        for axes in (top, bottom):
+            _frame(axes)
+        top.plot([0, 1], [0, 1], "--", color=_MUTED, linewidth=1, label="perfect")
+        top.errorbar(
+            [entry["confidence"] for entry in bins], accuracies, np.transpose(reach) if reach else None, fmt="o",
+            color=_ACCENT, markersize=4.5, elinewidth=1.2, label="accuracy",
+        )  # fmt: skip
+        top.text(0.98, 0.04, f"ECE {error:.4f}", ha="right", color=_INK)
+        top.set(xlim=(0, 1.02), ylim=(0, 1.04), ylabel="share of correct predictions")
+        _legend(top)
+        middles = [(entry["lower"] + entry["upper"]) / 2 for entry in bins]
+        widths = [0.92 * (entry["upper"] - entry["lower"]) for entry in bins]
+        bottom.bar(middles, [entry["count"] for entry in bins], widths, color=_MUTED, alpha=0.6)
+        bottom.set(yscale="log", xlabel="confidence", ylabel="rows")
+        bottom.set_ylim(bottom=0.5)
+        bottom.yaxis.set_major_formatter("{x:,.0f}")
+    told = f"in the {len(bins)} non-empty of {len(calibration)} bins; expected calibration error {error:.4f}"
+    return _svg(figure, name="reliability", label=f"Reliability: accuracy against confidence {told}")
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Return the 95 % Wilson interval (1927) of a share of `count` rows; also valid for few rows and near 0 and 1."""
+    z = 1.96
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    return middle - half, middle + half
+
+
+def heat_map(confusion: Sequence[Sequence[int]]) -> str:
+    """Draw a confusion matrix as a PNG data URI, one pixel per cell: correct blue, wrong orange, empty transparent."""
+    counts = np.array(confusion, dtype=np.float64)
+    shares = counts / np.maximum(1, counts.sum(1, keepdims=True))
+    pixels = np.empty((*shares.shape, 4), dtype=np.uint8)
+    pixels[..., :3] = (217, 108, 30)
+    pixels[np.eye(len(shares), dtype=bool), :3] = (70, 120, 220)
+    pixels[..., 3] = np.round(255 * shares**0.35)  # keeps a single mistake in a thousand visible
+    return _data_uri(pixels)
+
+
+def png(image: np.ndarray, *, enlarged: bool = False) -> str:
+    """Encode an image (uint8, HWC, 1 or 3 channels) as a PNG data URI, scaled down to at most 64 pixels a side.
+
+    `enlarged` repeats the pixels of a small image, for pages that cannot scale it.
+    """
+    if enlarged:
+        times = max(1, _MAX_SIDE // max(image.shape[:2]))
+        image = image.repeat(times, axis=0).repeat(times, axis=1)
+    return _data_uri(image[..., 0] if image.shape[2] == 1 else image)
+
+
+def _data_uri(pixels: np.ndarray) -> str:
+    from PIL import Image
+
+    picture = Image.fromarray(np.ascontiguousarray(pixels))
+    if pixels.shape[-1] != 4:
+        picture.thumbnail((_MAX_SIDE, _MAX_SIDE))
+    buffer = io.BytesIO()
+    picture.save(buffer, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+@contextlib.contextmanager
+def _style() -> Iterator[None]:
+    """Apply matplotlib's defaults and this module's style, independent of the user's settings."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rc("svg", fonttype="none")
+        matplotlib.rc("font", size=10)
+        matplotlib.rc("text", color=_MUTED)
+        matplotlib.rc("axes", edgecolor=_LINE, labelcolor=_MUTED)
+        matplotlib.rc("xtick", color=_LINE, labelcolor=_MUTED)
+        matplotlib.rc("ytick", color=_LINE, labelcolor=_MUTED)
+        matplotlib.rc("grid", color=_LINE)
+        yield
+
+
+def _figure(*, height: float) -> "Figure":
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(4.2, height), layout="constrained")
+
+
+def _frame(axes: "Axes") -> None:
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.grid(axis="y", linewidth=0.7)
+    axes.tick_params(length=0)
+    axes.set_axisbelow(True)
+
+
+def _markers(num_points: int) -> dict[str, Any]:
+    return {"linewidth": 1.8, "marker": "o" if num_points <= 20 else "", "markersize": 3.5}
+
+
+def _mark(axes: "Axes", history: Sequence[Mapping[str, float]], quantity: str, best_epoch: int) -> None:
+    for row in history:
+        if row["epoch"] == best_epoch:
+            axes.axvline(best_epoch, color=_INK, linewidth=0.8, linestyle=":")
+            axes.plot(
+                [best_epoch], [row[f"validation_{quantity}"]], "o", markersize=9, markerfacecolor="none",
+                markeredgecolor=_INK, markeredgewidth=1.3, label=f"best epoch ({best_epoch})",
+            )  # fmt: skip
+
+
+def _label_epochs(axes: "Axes", epochs: Sequence[float], quantity: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
+    axes.set(xlabel="epoch", ylabel=quantity, xlim=(min(epochs, default=1) - 0.3, max(epochs, default=1) + 0.3))
+    _legend(axes)
+
+
+def _legend(axes: "Axes") -> None:
+    axes.legend(
+        loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, frameon=False, borderaxespad=0.2, handlelength=1.6,
+        columnspacing=1.6, labelcolor=_INK,
+    )  # fmt: skip
+
+
+def _svg(figure: "Figure", *, name: str, label: str) -> str:
+    """Write `figure` as inline SVG for HTML, with deterministic bytes and ids that are unique to `name`."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    with _style(), matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
+    svg = buffer.getvalue()
+    svg = re.sub(
+        r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL
+    )
+    svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
+    for colour, variable in _VARIABLES.items():
+        svg = svg.replace(colour, f"var({variable})")
+    return svg.replace("<svg ", f'<svg class="plot" role="img" aria-label="{escape(label)}" ', 1)

@@ -1,0 +1,133 @@
+"""A job's log becomes log records: in order, with ranks and epochs, without chatter, and never a flood."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from tasks.cluster.job_log import Follower, JobFailed, JobRefused
+from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK, WAITING
+
+_WORKER = "(RayTrainWorker pid=4711)"
+_OTHER = "(RayTrainWorker pid=4711, ip=10.0.0.2)"
+
+
+def _progress(done: int, *, epoch: int) -> str:
+    content = {"what": "steps", "done": done, "total": 80, "note": "", "fraction": done / 80, "epoch": epoch}
+    return f"{_WORKER} {PROGRESS}{json.dumps(content)}\n"
+
+
+def _epoch(epoch: int, note: str) -> str:
+    content = {"what": EPOCHS, "done": epoch, "total": 80, "note": note, "fraction": epoch / 80, "epoch": epoch}
+    return f"{_WORKER} {PROGRESS}{json.dumps(content)}\n"
+
+
+def _followed(log: str, caplog: pytest.LogCaptureFixture, *, level: int = logging.INFO) -> list[str]:
+    with caplog.at_level(level, logger="pipeline"):
+        Follower("train").read(log, ended=True)
+    return [record.getMessage() for record in caplog.records if record.levelno >= level]
+
+
+def test_what_workers_print_is_told_with_rank_and_epoch_in_order(caplog: pytest.LogCaptureFixture) -> None:
+    log = f'{_WORKER} {RANK}{{"rank": 0}}\n{_OTHER} {RANK}{{"rank": 1}}\n{_WORKER} before\n'
+    log += _progress(8, epoch=2) + f"{_OTHER} hello\n{_WORKER} world\n"
+    told = _followed(log, caplog)
+    assert told == ["[rank 0] before", "steps 8/80", "[rank 1, epoch 2] hello", "[rank 0, epoch 2] world"]
+
+
+def test_a_line_is_told_once_and_only_when_it_is_whole(caplog: pytest.LogCaptureFixture) -> None:
+    follower, log = Follower("train"), "one\ntwo\nthree"
+    with caplog.at_level(logging.INFO, logger="pipeline"):
+        for end in range(len(log) + 1):
+            follower.read(log[:end], ended=False)
+        assert [record.getMessage() for record in caplog.records] == ["one", "two"]
+        follower.read(log, ended=True)
+    assert [record.getMessage() for record in caplog.records] == ["one", "two", "three"]
+
+
+def test_a_flood_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    told = _followed("".join(f"line {number}\n" for number in range(5000)), caplog)
+    passed = [line for line in told if line.startswith("line ")]
+    cut = [int(line.split()[0]) for line in told if "omitted" in line]
+    assert 200 <= len(passed) < 400
+    assert len(passed) + sum(cut) == 5000
+
+
+def test_progress_is_told_now_and_then_and_its_end_always(caplog: pytest.LogCaptureFixture) -> None:
+    told = _followed("".join(_progress(done, epoch=0) for done in range(1, 81)), caplog)
+    assert told == ["steps 1/80", "steps 80/80"]
+
+
+def test_a_limit_of_lines_drops_steps_and_what_is_printed_but_no_epoch(caplog: pytest.LogCaptureFixture) -> None:
+    flood = "".join(f"{_WORKER} line {number}\n" for number in range(50))
+    log = "".join(
+        flood + "".join(_progress(step, epoch=epoch) for step in range(1, 81)) + _epoch(epoch, "loss")
+        for epoch in range(1, 81)
+    )
+    told = _followed(log, caplog)
+    assert [line for line in told if line.startswith("epoch ")] == [f"epoch {epoch}/80: loss" for epoch in range(1, 81)]
+    assert len([line for line in told if line.startswith("steps ")]) == 1
+    assert any("log lines omitted" in line for line in told)
+
+
+def test_warnings_of_a_users_code_are_warnings_and_those_of_libraries_are_chatter(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = f"{_WORKER} /code/my_model.py:3: UserWarning: odd\n{_WORKER}   warnings.warn('odd')\n"
+    log += f"{_WORKER} /env/site-packages/torch/x.py:1: FutureWarning: soon\n"
+    assert _followed(log, caplog, level=logging.WARNING) == [f"{_WORKER} /code/my_model.py:3: UserWarning: odd"]
+
+
+def test_of_a_log_file_every_line_is_told_once_and_only_when_it_is_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    follower, file, log = Follower("train"), tmp_path / "log", "one\ntwö\nthree".encode()
+    with caplog.at_level(logging.INFO, logger="pipeline"):
+        follower.read_file(file, ended=False)
+        for end in range(len(log) + 1):
+            file.write_bytes(log[:end])
+            follower.read_file(file, ended=False)
+        assert [record.getMessage() for record in caplog.records] == ["one", "twö"]
+        follower.read_file(file, ended=True)
+    assert [record.getMessage() for record in caplog.records] == ["one", "twö", "three"]
+
+
+def test_a_job_is_over_once_it_says_so_which_nobody_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    follower = Follower("train")
+    with caplog.at_level(logging.INFO, logger="pipeline"):
+        follower.read("one\n", ended=False)
+        assert not follower.ended
+        follower.read(f"one\n{ENDED}\n", ended=False)
+    assert follower.ended
+    assert [record.getMessage() for record in caplog.records] == ["one"]
+
+
+def test_every_epoch_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    assert _followed(_epoch(1, "a") + _epoch(2, ""), caplog) == ["epoch 1/80: a", "epoch 2/80"]
+
+
+def test_a_line_that_says_where_training_images_lie_is_not_shown_itself(caplog: pytest.LogCaptureFixture) -> None:
+    assert _followed(f'{_WORKER} {IMAGES}{{"uri": "/nowhere", "file": {{}}}}\none\n', caplog) == ["one"]
+
+
+@pytest.mark.parametrize(("permanent", "kind"), [(True, JobRefused), (False, JobFailed)])
+def test_the_error_that_ended_the_job_is_kept(permanent: bool, kind: type[Exception]) -> None:
+    follower = Follower("train")
+    error = {"type": "ValueError", "message": "no rows", "permanent": permanent}
+    follower.read(f"{ERROR}{json.dumps(error)}\n", ended=True)
+    assert type(follower.error("it ended")) is kind
+    assert str(follower.error("it ended")) == "no rows"
+
+
+def test_a_job_that_waits_for_its_turn_says_for_whom_until_it_has_it(caplog: pytest.LogCaptureFixture) -> None:
+    follower = Follower("train")
+    with caplog.at_level("INFO"):
+        follower.line(f"{WAITING}{json.dumps({'who': 'run amber (pid 7) is training on this machine'})}")
+        assert follower.waits
+        follower.line(f"{WAITING}{json.dumps({'who': None})}")
+    assert not follower.waits
+    assert caplog.messages == [
+        "waiting: run amber (pid 7) is training on this machine",
+        "it is this run's turn on this machine",
+    ]

@@ -1,0 +1,144 @@
+"""Protections of storage that can be switched off in a copy of the code: the history must then be violated."""
+
+import dataclasses
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+from tests.runs import CHECKOUT
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mutation:
+    """One protection, and how to switch it off."""
+
+    protection: str
+    file: str
+    code: str
+    """Stands there exactly once."""
+    instead: str
+    notices: tuple[str, ...]
+    """Words of violations, one of which must be told, so that no other failure is taken for it."""
+    storage: Literal["disk", "s3"] = "disk"
+    """Where it is looked for."""
+
+
+_UNTIL_NOTICED = ("--operations=400", "--repeat=20")
+"""A history that is checked after a few seconds, and others until one is violated."""
+
+MUTATIONS = (
+    Mutation(
+        protection="a taker looks once more whether its number is the newest",
+        file="storage/lease_records.py",
+        code="    if any(number > record.generation for number in numbers):",
+        instead="    if False:",
+        notices=("two took generation", "a generation is lower"),
+    ),
+    Mutation(
+        protection="a taker whose number is there already knows its own file by its token",
+        file="storage/lease_records.py",
+        code="        if not _says(uri, content):\n",
+        instead="        if False:\n",
+        notices=("two took generation", "the lease was taken while"),
+    ),
+    Mutation(
+        protection="a live lease is not taken",
+        file="storage/lease.py",
+        code="        if newest and newest.is_live():\n",
+        instead="        if False:\n",
+        notices=("the lease was taken while", "the lease was not seen to be"),
+    ),
+    Mutation(
+        protection="a lease is renewed by its holder only",
+        file="storage/lease.py",
+        code="            if lease_records.newest_generation(self._folder) != self.generation:\n",
+        instead="            if False:\n",
+        notices=("a lease was renewed that another had taken",),
+    ),
+    Mutation(
+        protection="the lease of a process that has ended is free",
+        file="storage/lease_records.py",
+        code=" and not self.process.has_ended()\n",
+        instead="\n",
+        notices=("a holder was seen whose lease was over",),
+    ),
+    Mutation(
+        protection="the newest generation stays, so that numbers only grow",
+        file="storage/lease.py",
+        code="            self._record = record\n            return not released\n",
+        instead=(
+            "            self._record = record\n"
+            "            if released:\n"
+            "                files.remove(lease_records.place(self._folder, self.generation))\n"
+            "            return not released\n"
+        ),
+        notices=("two took generation", "a generation is lower"),
+    ),
+    Mutation(
+        protection="of several committers one wins",
+        file="storage/commits.py",
+        code="        files.create(uri.child(manifest.NAME), content)\n",
+        instead="        files.replace(uri.child(manifest.NAME), content)\n",
+        notices=("two manifests of one dataset",),
+    ),
+    Mutation(
+        protection="a committer that was not first gets the winner's manifest",
+        file="storage/commits.py",
+        code="        return manifest.load(uri)\n",
+        instead="        pass\n",
+        notices=("two manifests of one dataset",),
+    ),
+    Mutation(
+        protection="other bytes have another name",
+        file="storage/commits.py",
+        code='f"{place.stem}-{digest[: manifest.DIGEST_LENGTH]}{place.suffix}"',
+        instead='f"{place.stem}{place.suffix}"',
+        notices=("find must not raise Damaged", "read must not raise Damaged", "a listed file is not the committer's"),
+    ),
+    Mutation(
+        protection="a decision is never replaced",
+        file="storage/registry.py",
+        code="        files.create(uri, content)\n",
+        instead="        files.replace(uri, content)\n",
+        notices=("an appended decision is not in the registry", "must not raise Damaged"),  # what followed names it
+    ),
+    Mutation(
+        protection="who decided on an older state is told so",
+        file="storage/registry.py",
+        code="        if files.read(uri) != content:\n",
+        instead="        if False:\n",
+        notices=("an appended decision is not in the registry",),
+    ),
+    Mutation(
+        protection="S3 is asked to create a file only where none is",
+        file="storage/s3.py",
+        code=', mode="create"',
+        instead="",
+        notices=("two took generation", "two manifests of one dataset", "an appended decision is not in the registry"),
+        storage="s3",
+    ),
+    Mutation(
+        protection="passing faults of S3 are tried again",
+        file="storage/retry.py",
+        code="        return retrying(request)\n",
+        instead="        return request()\n",
+        notices=("must not raise",),
+        storage="s3",
+    ),
+)
+
+
+def outcome(mutation: Mutation, folder: Path, *, seed: int = 0) -> tuple[int, str]:
+    """Exit code and output of the command line on a copy of storage without the protection."""
+    shutil.copytree(CHECKOUT / "storage", folder / "storage", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "tests").symlink_to(CHECKOUT / "tests")
+    mutated = folder / mutation.file
+    content = mutated.read_text()
+    assert content.count(mutation.code) == 1, f"{mutation.file} has no such code once: {mutation.code!r}"
+    mutated.write_text(content.replace(mutation.code, mutation.instead))
+    options = [f"--seed={seed}", f"--storage={mutation.storage}", *_UNTIL_NOTICED]
+    command = [sys.executable, "-m", "tests.concurrency", *options]
+    answer = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return answer.returncode, answer.stdout

@@ -1,0 +1,5 @@
+"""Imported by Python itself as it starts, in processes whose PYTHONPATH names this folder."""
+
+from tests.faults import strikes
+
+strikes.install()

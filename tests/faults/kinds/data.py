@@ -1,0 +1,57 @@
+"""The data themselves change between two runs."""
+
+import numpy as np
+
+from storage import commits, manifest, tables
+from storage.uri import URI, DatasetURI
+from tasks.learning import images
+from tests.faults.case import Case, Failed
+from tests.faults.kinds.register import kind
+from tests.faults.lab import raw_name
+
+
+@kind("data grows before a warm start")
+def _data_grows_before_a_warm_start(case: Case) -> None:
+    case.begin(after="promotion")
+    before = DatasetURI(case.root.child(f"datasets/prepared/{case.paths('datasets/prepared/*')[0].name}"))
+    grown = DatasetURI(case.root.child("datasets/raw/mnist-sample-000000002004"))
+    case.damage(lambda: _grow(DatasetURI(case.root.child(f"datasets/raw/{raw_name()}")), grown), what="training rows")
+    case.settings, case.options = ("initialize=champion",), ("--data", grown)
+    result = case.settle(case.start())
+    after = URI(result["uris"]["prepared"])
+    if "initial" not in manifest.load(URI(result["uris"]["checkpoint"])).parents:
+        raise Failed("the training did not begin with the champion")
+    learned = set(tables.read_split(before, "train")["image"].to_pylist())
+    leaked = [image for image in tables.read_split(after, "validation")["image"].to_pylist() if image in learned]
+    if leaked:
+        raise Failed(f"{len(leaked)} validation rows had been training rows of the champion")
+
+
+def _grow(raw: DatasetURI, grown: DatasetURI) -> None:
+    """Commit the rows of `raw` and one more that comes first, so that every training row gets another number."""
+    made = manifest.load(raw)
+    metadata = made.columns["metadata"]
+    rows = tables.read_split(raw, "train")
+    pixels, labels = images.to_arrays(rows, images.shape_of(metadata))
+    assert labels is not None
+    train = images.to_table(
+        np.arange(len(rows) + 1),
+        np.concatenate([255 - pixels[:1], pixels]),
+        np.concatenate([labels[:1], labels]),
+        classes=images.classes_of(metadata),
+    )
+    test = tables.read_split(raw, "test").combine_chunks()
+    listed = [
+        tables.write_part(grown, table.slice(start, end - start), split=split, index=index)
+        for split, table in (("train", train), ("test", test))
+        for index, (start, end) in enumerate(images.part_bounds(len(table), 4))
+    ]
+    commits.commit(
+        grown,
+        kind="raw",
+        parents={},
+        parameters=made.parameters,
+        listed=listed,
+        schema=made.columns,
+        statistics=made.statistics,
+    )

@@ -1,0 +1,98 @@
+"""What the fault suite does inside the processes of a run: note each failpoint that they reach, and strike at one.
+
+`inside/sitecustomize.py` installs it in every Python process that inherits the variables of `environment`.
+"""
+
+import errno
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from storage import failpoints
+
+NAME = "PIPELINE_STRIKE"
+CHECKOUT = Path(__file__).resolve().parents[2]
+_STARTED = time.time()
+
+_passed = 0
+
+
+def install() -> None:
+    """Have this process strike and note as `PIPELINE_STRIKE` says, if it is set."""
+    if NAME in os.environ:
+        failpoints.handler = partial(_reached, json.loads(os.environ[NAME]))
+
+
+def environment(history: Path, strike: Mapping[str, Any] | None = None, *, checkout: Path = CHECKOUT) -> dict[str, str]:
+    """Variables with which every process of a run notes the points that it reaches, and strikes.
+
+    Args:
+        history: A file to which each process adds a line for each point.
+        strike: What to do: `point`, `at` (a part of the place), `rank`, `skip` (how many matches a process lets go by
+            first), `action` and `once` (a file: whoever creates it strikes, so that of all processes one does).
+        checkout: The code that runs.
+    """
+    inside = CHECKOUT / "tests" / "faults" / "inside"  # a mutated checkout has no tests
+    path = [str(inside), str(checkout), str(CHECKOUT), os.environ.get("PYTHONPATH", "")]
+    plan = {"history": str(history), "strike": strike}
+    return {NAME: json.dumps(plan), "PYTHONPATH": os.pathsep.join(filter(None, path))}
+
+
+def _reached(plan: dict[str, Any], point: str, at: str) -> None:
+    about = {"point": point, "at": at, "rank": failpoints.rank, "pid": os.getpid(), "started": _STARTED}
+    _note(plan, about)
+    strike = plan["strike"]
+    if strike is None or not _is_due(strike, point, at):
+        return
+    try:
+        open(strike["once"], "x").close()
+    except FileExistsError:
+        return
+    _note(plan, about | {"struck": strike["action"]})
+    _carry_out(strike["action"], at)
+
+
+def _is_due(strike: dict[str, Any], point: str, at: str) -> bool:
+    global _passed
+    if strike["point"] != point or strike["at"] not in at or strike["rank"] not in (None, failpoints.rank):
+        return False
+    _passed += 1
+    return _passed > int(strike["skip"])
+
+
+def _carry_out(action: str, at: str) -> None:
+    if action in ("kill", "freeze"):
+        os.kill(os.getpid(), signal.SIGKILL if action == "kill" else signal.SIGSTOP)
+    elif action == "exit":
+        os._exit(0)
+    elif action == "hang":
+        while True:
+            time.sleep(3600)
+    elif action == "raise":
+        raise RuntimeError(f"struck at {at}")
+    elif action == "full":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), at)
+    elif action == "leave":
+        _leave()
+    else:
+        raise AssertionError(action)
+
+
+def _leave() -> None:
+    """Have this process's training return as if it were over, without a report of its last epoch."""
+    from tasks.jobs.train import train_loop
+
+    train_loop._committed = lambda *_: True
+    train_loop.Checkpoints.take = lambda *_, **__: None  # type: ignore[method-assign]
+    train_loop.Checkpoints.finish = lambda *_: None  # type: ignore[method-assign]
+
+
+def _note(plan: dict[str, Any], event: dict[str, Any]) -> None:
+    """Add a line to the history; the kernel appends it as a whole."""
+    with open(plan["history"], "ab", buffering=0) as history:
+        history.write(json.dumps(event | {"s": time.time()}).encode() + b"\n")

@@ -1,0 +1,366 @@
+"""Whatever is wrong with a request is said in one line that names it, within seconds, before anything is done."""
+
+import dataclasses
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import storage.__main__
+from flows import backfill
+from flows.cli import main
+from flows.server import automations, deploy, up
+from storage import commits, manifest
+from storage.uri import URI, Root
+from tasks.learning import recipes
+from tasks.planning import make_plan, predict_request
+from tests import mirrors
+from tests.runs import no_flow
+
+FINGERPRINT = "0123456789ab"
+LIMIT_S = 5.0
+REFUSED_S = 10.0
+"""Where nobody answers: connecting is tried twice."""
+COMMANDS: dict[str, Callable[[], int]] = {
+    "pipeline": functools.partial(main.main, no_flow),
+    "predict": functools.partial(main.main_predict, no_flow),
+    "backfill": backfill.main,
+    "up": up.main,
+    "deployments": deploy.main,
+    "storage": storage.__main__.main,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Bad:
+    """A request that is wrong, and what must be said of it."""
+
+    command: str
+    """Its words with a space between two; `{name}` stands for one of the places of `places`, `""` for no letters."""
+    says: str
+    """Words that the line must hold, with ` ... ` between two."""
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return " ".join([*(f"{name}={value}" for name, value in self.env.items()), self.command])
+
+
+_NOBODY = {"AWS_ENDPOINT_URL": "{refusing}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+
+PIPELINE = [
+    Bad("pipeline --nosuch", "--nosuch"),
+    Bad("pipeline --work 1", "--work"),
+    Bad("pipeline extra", "extra"),
+    Bad("pipeline --storage", "--storage"),
+    Bad("pipeline --recipe nosuch", "recipe ... mnist-resnet18 ... 'nosuch'"),
+    Bad("pipeline --recipe ../mnist-resnet18", "recipe ... '../mnist-resnet18'"),
+    Bad('pipeline --recipe ""', "recipe ... ''"),
+    Bad("pipeline --set epochs", "--set ... field=value ... 'epochs'"),
+    Bad("pipeline --set =5", "--set ... field=value ... '=5'"),
+    Bad("pipeline --set nosuch=1", "--set ... 'nosuch' ... learning_rate"),
+    Bad("pipeline --set name=mine", "--set ... 'name'"),
+    Bad("pipeline --set epochs=2 --set epochs=3", "--set ... epochs ... twice ... '2' and '3'"),
+    Bad("pipeline --set data=nosuch", "data ... mnist-sample ... 'nosuch'"),
+    Bad("pipeline --set model=../resnet18", "model ... resnet18 ... '../resnet18'"),
+    Bad("pipeline --set epochs=0", "epochs ... >= 1 ... 0"),
+    Bad("pipeline --set epochs=1.5", "epochs ... whole number ... '1.5'"),
+    Bad("pipeline --set epochs=1000000000000", "epochs ... <= 100000 ... 1000000000000"),
+    Bad("pipeline --set batch_size=-64", "batch_size ... >= 1 ... -64"),
+    Bad("pipeline --set batch_size=1e3", "batch_size ... whole number ... '1e3'"),
+    Bad("pipeline --set batch_size=100000000", "batch_size ... <= ... 100000000"),
+    Bad("pipeline --set learning_rate=nan", "learning_rate ... finite ... nan"),
+    Bad("pipeline --set learning_rate=1e400", "learning_rate ... finite ... inf"),
+    Bad("pipeline --set learning_rate=0", "learning_rate ... > 0 ... 0.0"),
+    Bad("pipeline --set weight_decay=-0.1", "weight_decay ... >= 0 ... -0.1"),
+    Bad("pipeline --set warmup_fraction=1", "warmup_fraction ... < 1 ... 1.0"),
+    Bad("pipeline --set label_smoothing=1", "label_smoothing ... < 1 ... 1.0"),
+    Bad("pipeline --set max_shift=-1", "max_shift ... >= 0 ... -1"),
+    Bad("pipeline --set max_shift=28", "max_shift ... < 28 ... mnist ... 28"),
+    Bad("pipeline --set precision=fp64", "precision ... bf16 ... 'fp64'"),
+    Bad("pipeline --set loader=", "loader ... streaming ... ''"),
+    Bad("pipeline --set prefetch_batches=-1", "prefetch_batches ... >= 0 ... -1"),
+    Bad("pipeline --set flip=vertical", "flip ... none, horizontal ... 'vertical'"),
+    Bad("pipeline --set image_size=1", "image_size ... >= 4 ... 1"),
+    Bad("pipeline --set channels=2", "channels ... one of 1, 3 ... '2'"),
+    Bad("pipeline --set initialize=champion", "initialize=champion ... no champion of 'mnist'"),
+    Bad("pipeline --recipe images-resnet18", "--data is required"),
+    Bad("pipeline --recipe {nothing}.py:recipe", "--recipe ... {nothing}.py cannot be read"),
+    Bad("pipeline --data {root}", "--data ... neither images nor Parquet ... {root} ... train/<class>/"),
+    Bad("pipeline --set seed=9223372036854775808", "seed ... <= 9223372036854775807 ... 9223372036854775808"),
+    Bad("pipeline --set validation_fraction=1", "validation_fraction ... < 1 ... 1.0"),
+    Bad("pipeline --set test_fraction=0", "test_fraction ... > 0 ... 0.0"),
+    Bad("pipeline --set max_quarantined=2", "max_quarantined ... <= 1 ... 2.0"),
+    Bad("pipeline --set accuracy_floor=-inf", "accuracy_floor ... finite ... -inf"),
+    Bad("pipeline --set margin=-1", "margin ... >= 0 ... -1.0"),
+    Bad("pipeline --workers -1", "--workers ... >= 0 ... -1"),
+    Bad("pipeline --workers many", "--workers ... 'many'"),
+    Bad("pipeline --workers 0:2", "--workers ... 1 <= MIN < MAX ... '0:2'"),
+    Bad("pipeline --workers 2:1", "--workers ... 1 <= MIN < MAX ... '2:1'"),
+    Bad("pipeline --workers 1:500", "--workers ... at most ... 1:500"),
+    Bad("pipeline --set cpus_per_worker=500", "--workers ... 500 CPUs ... cpus_per_worker ... at most 0"),
+    Bad("pipeline --workers 500", "--workers ... at most ... 500"),
+    Bad("pipeline --deadline 0", "--deadline ... > 0 ... 0.0"),
+    Bad("pipeline --deadline 1e300", "--deadline ... 525600 ... 1e+300"),
+    Bad("pipeline --patience -1", "--patience ... >= 0 ... -1.0"),
+    Bad("pipeline --stall nan", "--stall ... > 0 ... nan"),
+    Bad("pipeline --source /no/such/folder", "--source ... '/no/such/folder'"),
+    Bad("pipeline --source ftp://user:secret@host/", "--source ... ftp://***@host/"),
+    Bad("pipeline --source https://host/?key=secret", "--source ... https://host/"),
+    Bad("pipeline --source sample --no-sample", "--source sample ... --no-sample"),
+    Bad("pipeline --source sample --source {root}", "--source sample ... another --source"),
+    Bad("pipeline --source {root} --data {raw}", "--data ... --source"),
+    Bad('pipeline --data ""', "--data ... got an empty value"),
+    Bad("pipeline --data {nothing}", "--data ... it does not exist: {nothing} ... train/<class>/"),
+    Bad("pipeline --data {empty}", "--data ... there are no images in it: {empty} ... train/<class>/"),
+    Bad("pipeline --data {file}", "--data ... {file}"),
+    Bad("pipeline --data {prepared}", "--data ... of kind raw ... {prepared} of kind prepared"),
+    Bad("pipeline --data {sample}", "--data ... 'mnist' ... {sample} of 'mnist-sample' ... --recipe"),
+    Bad("pipeline --data {unnamed}", "--data ... fingerprint ... {unnamed}"),
+    Bad("pipeline --data {garbage}", "--data ... {garbage}/_manifest.json cannot be read"),
+    Bad("pipeline --data {half}", "--data ... {half}/_manifest.json cannot be read"),
+    Bad("pipeline --data {list}", "--data ... {list}/_manifest.json cannot be read"),
+    Bad("pipeline --data s3://bucket/x-0123456789ab", "--data ... s3://bucket/x ... AWS_ENDPOINT_URL", _NOBODY),
+    Bad("pipeline --data {raw}", "RAY_ADDRESS ... http://head:8265 ... 'head:8265'", {"RAY_ADDRESS": "head:8265"}),
+    Bad("pipeline --data {raw}", "RAY_ADDRESS ... 'http://head:port'", {"RAY_ADDRESS": "http://head:port"}),
+    Bad("pipeline --dashboard whole", "--dashboard ... 'whole' ... 'trimmed', 'full'"),
+    Bad("pipeline", "PIPELINE_DASHBOARD ... trimmed or full ... 'whole' ... unset", {"PIPELINE_DASHBOARD": "whole"}),
+]
+STORAGES = [
+    Bad('pipeline --storage ""', "--storage ... got an empty value"),
+    Bad("pipeline --storage {file}", "--storage ... {file} ... another folder"),
+    Bad("pipeline --storage {file}/below", "--storage ... {file}/below ... another folder"),
+    Bad("pipeline --storage /sys/nosuch", "--storage ... /sys/nosuch ... another folder"),
+    Bad("pipeline --storage gopher://host/x", "--storage ... 'gopher://host/x'"),
+    Bad("pipeline --storage file:relative", "--storage ... 'file:relative'"),
+    Bad("pipeline --storage file://host/x", "--storage ... without a host ... 'file://host/x'"),
+    Bad("pipeline --storage file:///a/../b", "--storage ... '..' ... 'file:///a/../b'"),
+    Bad("pipeline --storage file:///a%00b", "--storage ... NUL ... 'file:///a%00b'"),
+    Bad("pipeline --storage file:///proc/a%0Ab", "--storage ... /proc/a b"),
+    Bad(f"pipeline --storage /tmp/{'x/' * 3000}", "--storage ... at most 1000 characters, got 6005"),
+    Bad("pipeline --storage s3://", "--storage ... bucket name"),
+    Bad("pipeline --storage s3://Bucket_1/x", "--storage ... bucket name ... 's3://Bucket_1/x'"),
+    Bad("pipeline --storage s3://bucket/../x", "--storage ... '..' ... 's3://bucket/../x'"),
+    Bad("pipeline --storage s3://bucket/x?versionId=1", "--storage ... query ... s3://bucket/x"),
+    Bad("pipeline --storage s3://user:secret@bucket/x", "--storage ... credentials ... AWS_*"),
+    Bad("pipeline --storage s3://bucket/x", "--storage ... s3://bucket/x ... AWS_ENDPOINT_URL", _NOBODY),
+    Bad("pipeline --storage s3://bucket/x", "--storage ... nonsense", _NOBODY | {"AWS_ENDPOINT_URL": "nonsense"}),
+]
+PREDICT = [
+    Bad("predict", "--dataset"),
+    Bad('predict --dataset ""', "--dataset ... got an empty value"),
+    Bad("predict --dataset {nothing}", "--dataset ... nothing is committed at {nothing}"),
+    Bad("predict --dataset {nothing}/photos", "--dataset ... it does not exist: {nothing}/photos ... images, Parquet"),
+    Bad("predict --dataset {empty}", "--dataset ... there are no images in it: {empty}"),
+    Bad("predict --dataset {checkpoint}", "--dataset ... raw or prepared ... {checkpoint} of kind checkpoint"),
+    Bad("predict --dataset {garbage}", "--dataset ... {garbage}/_manifest.json cannot be read"),
+    Bad("predict --dataset {raw} --split nosuch", "--split ... test ... 'nosuch'"),
+    Bad('predict --dataset {raw} --split ""', "--split ... test ... ''"),
+    Bad("predict --dataset {raw}", "--model ... no champion of 'mnist'"),
+    Bad("predict --dataset {raw} --model champion:nosuch", "--model ... no champion of 'nosuch'"),
+    Bad("predict --dataset {raw} --model champion:../x", "--model ... champion:NAME ... '../x'"),
+    Bad("predict --dataset {prepared}", "--dataset ... its source ... datasets/raw/gone-0123456789ab"),
+    Bad("predict --dataset {foreign}", "--dataset ... {foreign} ... champion:NAME"),
+    Bad("predict --dataset {raw} --model {raw}", "--model ... of kind checkpoint ... {raw} of kind raw"),
+    Bad("predict --dataset {raw} --model {nothing}", "--model ... {nothing}"),
+    Bad("predict --dataset {raw} --model s3://bucket/x-0123456789ab", "--model ... AWS_ENDPOINT_URL", _NOBODY),
+    Bad("predict --dataset {raw} --model {checkpoint} --workers 500", "--workers ... at most ... 500"),
+    Bad("predict --dataset {raw} --model {checkpoint} --deadline -1", "--deadline ... > 0 ... -1.0"),
+    Bad("predict --dataset {raw} --model {checkpoint}", "RAY_ADDRESS ... 'ray://head'", {"RAY_ADDRESS": "ray://head"}),
+]
+OTHERS = [
+    Bad("backfill", "--storage ... no raw dataset of data set 'mnist'"),
+    Bad("backfill nosuch --storage {root}", "version ... mnist-0123456789ac ... 'nosuch'"),
+    Bad("backfill --from nosuch --storage {root}", "--from ... mnist-0123456789ac ... 'nosuch'"),
+    Bad("backfill --from {younger} --to {raw} --storage {root}", "--from ... newer ... --to"),
+    Bad("backfill {raw} --to {raw} --storage {root}", "--to ... version names"),
+    Bad("backfill --workers -1 --storage {root}", "--workers ... >= 0 ... -1"),
+    Bad("backfill --set epochs=x --storage {root}", "epochs ... whole number ... 'x'"),
+    Bad("backfill --storage s3://bucket/x", "--storage ... s3://bucket/x ... AWS_ENDPOINT_URL", _NOBODY),
+    Bad("backfill --storage {root}", "RAY_ADDRESS ... 'http://'", {"RAY_ADDRESS": "http://"}),
+    Bad("up --port many", "--port ... 'many'"),
+    Bad("up --port 65536", "--port ... 65535 ... 65536"),
+    Bad("up --port {taken}", "--port ... {taken} is in use"),
+    Bad("up --po 4300", "--po"),
+    Bad("up --host 0.0.0.0", "--host ... '0.0.0.0' ... PREFECT_SERVER_API_AUTH_STRING"),
+    Bad("up --host 127.0.0.1.5", "--host ... '127.0.0.1.5'"),
+    Bad("up --port 0", "--port ... 1 to 65535 ... 0"),
+    Bad("deployments --nosuch", "--nosuch"),
+    Bad("deployments extra", "extra"),
+    Bad("deployments", "PREFECT_API_URL ... 'nonsense'", {"PREFECT_API_URL": "nonsense"}),
+    Bad("deployments", "PREFECT_API_URL ... http://***@[", {"PREFECT_API_URL": "http://user:secret@["}),
+    Bad("storage", "COMMAND"),
+    Bad("storage nosuch", "nosuch"),
+    Bad("storage ls checkpoints", "KIND ... 'checkpoints'"),
+    Bad("storage ls --storage {file}", "--storage ... {file}"),
+    Bad("storage ls --storage s3://bucket/x", "--storage ... s3://bucket/x ... AWS_ENDPOINT_URL", _NOBODY),
+    Bad("storage show {nothing}", "uri ... {nothing}"),
+    Bad("storage lineage s3://user:secret@bucket/x", "uri ... AWS_*"),
+    Bad("storage verify http://host/x", "uri ... 'http://host/x'"),
+    Bad("storage promote {raw} --storage {root}", "uri ... checkpoint ... {raw} of kind raw"),
+    Bad("storage promote {checkpoint} --storage {root}", "uri ... {checkpoint} ... data set"),
+    Bad("storage rollback ../x --storage {root}", "data set ... '../x'"),
+    Bad("storage champion nosuch --storage {root}", "data set ... 'nosuch'"),
+    Bad("storage gc --keep-days -1", "--keep-days"),
+    Bad("storage gc --keep-days=1.5", "--keep-days ... whole number ... '1.5'"),
+]
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Results that can be named, and places where there are none."""
+    folder = tmp_path_factory.mktemp("places")
+    root = Root(str(folder / "root"))
+
+    def commit(
+        kind: manifest.Kind, name: str, *, parameters: dict[str, Any] | None = None, **parents: manifest.Parent
+    ) -> URI:
+        uri = root.child(f"datasets/raw/{name}" if kind == "raw" else f"{kind}/{name}")
+        listed = [manifest.File(path="part", split="test", size=1, rows=1, sha256="")]
+        commits.commit(uri, kind=kind, parents=parents, parameters=parameters or {}, listed=listed)
+        return uri
+
+    gone = manifest.Parent(uri=root.child(f"datasets/raw/gone-{FINGERPRINT}"), digest=None, content="")
+    found = {
+        "raw": commit("raw", f"mnist-{FINGERPRINT}", parameters={"data": "mnist"}),
+        "younger": commit("raw", "mnist-0123456789ac", parameters={"data": "mnist"}),
+        "sample": commit("raw", f"mnist-sample-{FINGERPRINT}", parameters={"data": "mnist-sample"}),
+        "foreign": commit("raw", f"other-{FINGERPRINT}"),
+        "unnamed": commit("raw", "mnist", parameters={"data": "mnist"}),
+        "prepared": commit("prepared", f"lost-{FINGERPRINT}", raw=gone),
+        "checkpoint": commit("checkpoint", f"mnist-{FINGERPRINT}"),
+        "root": root,
+        "nothing": root.child(f"datasets/raw/none-{FINGERPRINT}"),
+    }
+    for name, content in (("garbage", b"garbage"), ("half", b'{"format": 1, "kind": "raw"'), ("list", b"[]")):
+        place = folder / f"{name}-{FINGERPRINT}"
+        place.mkdir()
+        (place / manifest.NAME).write_bytes(content)
+        found[name] = URI(str(place))
+    (folder / "file").write_text("a file")
+    (folder / "empty").mkdir()
+    with mirrors.refusing() as refusing:
+        more = {"file": str(folder / "file"), "empty": str(folder / "empty")}
+        more |= {"refusing": refusing, "taken": refusing.strip("/").rpartition(":")[2]}
+        yield {name: str(uri) for name, uri in found.items()} | more
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The storage of whoever names no other; nothing is to be begun, and nothing may end up there."""
+    for name in ("RAY_ADDRESS", "PREFECT_API_URL", "PREFECT_SERVER_API_AUTH_STRING"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIPELINE_STORAGE", str(tmp_path / "fresh"))
+
+    def begun(*_: Any, **__: Any) -> None:
+        raise AssertionError("it was begun")
+
+    for module, name in ((main, "run"), (up, "_running"), (deploy, "apply")):
+        monkeypatch.setattr(module, name, begun)
+    return tmp_path / "fresh"
+
+
+@pytest.mark.parametrize("bad", [*PIPELINE, *STORAGES, *PREDICT, *OTHERS], ids=lambda bad: str(bad)[:100])
+def test_a_wrong_request_is_refused_in_one_line_that_names_it_and_nothing_is_begun(
+    bad: Bad,
+    places: Mapping[str, str],
+    fresh: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in bad.env.items():
+        monkeypatch.setenv(name, value.format(**places))
+    command, *words = bad.command.split(" ")
+    monkeypatch.setattr("sys.argv", [command, *(word.format(**places).replace('""', "") for word in words)])
+    before, started = _listing(Path(places["root"])), time.monotonic()
+    try:
+        code: object = COMMANDS[command]()
+    except SystemExit as ended:
+        code = ended.code
+    took, said = time.monotonic() - started, capsys.readouterr()
+    assert (code, said.out, len(said.err.splitlines())) == (2, "", 1), said.err
+    assert said.err.startswith("error: ") and "secret" not in said.err and "Traceback" not in said.err
+    for part in bad.says.format(**places).split(" ... "):
+        assert part in said.err
+    assert took < (REFUSED_S if bad.env == _NOBODY else LIMIT_S)
+    assert _listing(fresh) == [] and _listing(Path(places["root"])) == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "message"),
+    [
+        ({"epochs": "many"}, {}, "epochs must be a whole number, got 'many'"),
+        ({"epochs": 1.5}, {}, "epochs must be a whole number, got 1.5"),
+        ({"epochs": True}, {}, "epochs must be a whole number, got True"),
+        ({"epochs": None}, {}, "epochs must be a whole number, got None"),
+        ({"learning_rate": [0.1]}, {}, "learning_rate must be a finite number, got [0.1]"),
+        ({"learning_rate": 10**400}, {}, "learning_rate must be a finite number, got 1000"),
+        ({"learning_rate": float("nan")}, {}, "learning_rate must be a finite number, got nan"),
+        ({"precision": 16}, {}, "precision must be one of auto, fp32, bf16, got 16"),
+        ({"loader": {}}, {}, "loader must be one of auto, resident, streaming, dataloader, ray-data, got {}"),
+        ({"data": 5}, {}, "data must be text, got 5"),
+        ({"max_shift": 40}, {}, "max_shift must be < 28, the side of the images of mnist, got 40"),
+        ({"fallback": None}, {}, "--set: there is no recipe field 'fallback'"),
+        ({}, {"workers": -1}, "--workers must be >= 0 (0 runs without Ray), got -1"),
+        ({}, {"workers": "2"}, "--workers must be a whole number or MIN:MAX, got '2'"),
+        ({}, {"workers": "2:1"}, "--workers must be MIN:MAX with 1 <= MIN < MAX, or one number, got '2:1'"),
+        ({"accumulation": 129}, {}, "accumulation must be <= 128, got 129"),
+        ({}, {"deadline_minutes": -1}, "--deadline must be > 0"),
+        ({}, {"stall_minutes": float("inf")}, "--stall must be > 0"),
+        ({}, {"storage": "/tmp/a\0b"}, "--storage: a URI must not contain a NUL character"),
+        ({}, {"storage": "s3://user:key@bucket/x"}, "--storage: a URI must not contain credentials"),
+        ({}, {"data": "{nothing}"}, "--data: it does not exist: "),
+        ({}, {"data": "{half}"}, "--data: "),
+    ],
+)
+def test_a_wrong_parameter_of_a_deployment_is_refused_by_name(
+    places: Mapping[str, str], fresh: Path, settings: dict[str, Any], changes: dict[str, Any], message: str
+) -> None:
+    given = {"storage": str(fresh)} | changes
+    if "data" in given:
+        given["data"] = given["data"].format(**places)
+    with pytest.raises(ValueError) as caught:
+        make_plan.make(recipe=recipes.override(recipes.load("mnist-resnet18"), settings), **given)
+    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
+    assert _listing(fresh) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dataset": ""}, "--dataset must be a folder or s3://bucket/prefix, got an empty value"),
+        ({"dataset": "{raw}\0"}, "--dataset: a URI must not contain a NUL character"),
+        ({"split": "train"}, "--split must be one of test, got 'train'"),
+        ({"workers": -1}, "--workers must be >= 0 (0 runs without Ray), got -1"),
+        ({"workers": "1:2"}, "--workers must be one number for prediction, got '1:2'"),
+        ({"model": "champion:A B"}, "--model champion:NAME must be 1 to 64 of a-z"),
+        ({"model": "{sample}"}, "--model must be of kind checkpoint"),
+    ],
+)
+def test_a_wrong_parameter_of_batch_prediction_is_refused_by_name(
+    places: Mapping[str, str], fresh: Path, changes: dict[str, Any], message: str
+) -> None:
+    usual = {"dataset": "{raw}", "model": "champion", "split": None, "workers": None, "deadline_minutes": 60.0}
+    given: dict[str, Any] = {
+        name: value.format(**places) if isinstance(value, str) else value for name, value in (usual | changes).items()
+    }
+    with pytest.raises(ValueError) as caught:
+        predict_request.resolve(storage=str(fresh), **given)
+    assert str(caught.value).startswith(message)
+    assert _listing(fresh) == []
+
+
+@pytest.mark.parametrize("url", ["ftp://host/", "http://", "http://[", "https://host:port/", "host/hook"])
+def test_an_address_that_cannot_be_called_is_refused_by_name(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(automations.WEBHOOK, url)
+    with pytest.raises(ValueError) as caught:
+        automations.webhook_url()
+    assert str(caught.value) == f"{automations.WEBHOOK} must be an http:// or https:// address, got {url!r}"
+
+
+def _listing(folder: Path) -> list[str]:
+    """Every file and folder below `folder`."""
+    return sorted(os.path.join(place, name) for place, folders, names in os.walk(folder) for name in [*folders, *names])

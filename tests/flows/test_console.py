@@ -1,0 +1,116 @@
+"""What a person sees of a run, and does not see."""
+
+import io
+import logging
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from flows.cli.console import Narrator, show
+from tasks.jobs.spec import EPOCHS
+from tests.runs import CHECKOUT
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("tasks/orchestration/stage.py", True),
+        ("flows/pipeline.py", True),
+        (".venv/lib/python3.11/site-packages/prefect/flow_engine.py", False),
+        ("../elsewhere/prefect/flow_engine.py", False),
+    ],
+)
+def test_only_our_own_lines_are_shown_wherever_prefect_is_installed(path: str, shown: bool) -> None:
+    console = Console(file=io.StringIO(), width=100)
+    record = logging.LogRecord("prefect.task_runs", logging.INFO, str(CHECKOUT / path), 1, "said", (), None)
+    Narrator(console).emit(record)
+    assert ("said" in _text(console)) is shown
+
+
+def test_a_path_that_looks_like_markup_is_shown_as_it_is() -> None:
+    uri = f"{os.sep}my [/data]{os.sep}[x]"
+    stages = [{"name": "predict", "seconds": 1.0, "reused": False, "uri": uri}]
+    console = Console(file=io.StringIO(), width=100)
+    show({"stages": stages, "rows": 3, "uris": {"checkpoint": uri}}, console)
+    assert _text(console).count(uri) == 2
+
+
+def test_every_epoch_is_a_row_above_the_bar_at_a_terminal_and_a_whole_line_in_a_file() -> None:
+    terminal = Console(file=io.StringIO(), width=80, force_terminal=True)
+    file = Console(file=io.StringIO(), width=80)
+    for console in (terminal, file):
+        narrator = Narrator(console)
+        _train(narrator)
+        narrator.stop()
+    rows = [line[10:] for line in _lines(terminal) if line.startswith("[")]
+    assert rows[0].split() == ["epoch", "train", "loss", "acc.", "val", "loss", "acc.", "images/s", "s"]
+    assert rows[1].split() == ["1/12", "0.5000", "0.8125", "0.4000", "0.8750", "1,141", "12.3", "best"]
+    assert rows[2].split() == ["2/12", "0.2500", "0.9062", "0.4100", "0.8750", "1,141", "12.3"]
+    assert len(rows) == 3 and all(len(row) + 10 <= 80 for row in rows)
+    assert [line[10:].strip() for line in _lines(file)] == [f"epoch {epoch}/12: in words" for epoch in (1, 2)]
+
+
+def test_the_bar_is_of_the_whole_stage_with_the_time_that_is_left() -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True)
+    narrator = Narrator(console)
+    _train(narrator)
+    shown = [line for line in _lines(console) if "elapsed" in line]
+    narrator.stop()
+    assert re.search(r"  epoch 1/12, steps 8/80 loss 0\.345 .*  4% +0:00:0\d elapsed, +\S+ left", shown[0]), shown
+    assert "17%" in shown[-1]
+    assert all(len(line) <= 80 for line in shown)
+
+
+def test_a_resumed_training_counts_what_was_done_before_as_done_but_not_as_fast() -> None:
+    narrator = Narrator(Console(file=io.StringIO(), width=80, force_terminal=True))
+    narrator.emit(_progress(EPOCHS, 6, "epoch 6/12: done before", fraction=0.5))
+    assert narrator._bar is not None
+    (task,) = narrator._bar.tasks
+    assert (task.percentage, task.speed) == (50, None)
+    narrator.stop()
+
+
+def test_no_uri_of_the_summary_is_broken_by_a_line_end(tmp_path: Path) -> None:
+    uris = [f"{tmp_path}/datasets/prepared/{'a-long-name-' * count}0123456789ab" for count in (1, 2, 4)]
+    stages = [{"name": "predict", "seconds": 1.0, "reused": True, "uri": uri} for uri in uris]
+    summary: dict[str, Any] = {"stages": stages, "rows": 3, "uris": {"checkpoint": uris[0]}}
+    for is_terminal in (True, False):
+        console = Console(file=io.StringIO(), width=80, force_terminal=is_terminal)
+        show(summary, console)
+        assert all(any(line.endswith(uri) for line in _lines(console)) for uri in uris)
+        assert not is_terminal or all(len(line) <= 80 or line.strip() in uris for line in _lines(console))
+
+
+def _train(narrator: Narrator) -> None:
+    """Tell of two epochs of twelve, as a training does."""
+    for epoch, loss, accuracy, validation_loss in ((1, 0.5, 0.8125, 0.4), (2, 0.25, 0.90625, 0.41)):
+        share = (epoch - 0.5) / 12
+        narrator.emit(_progress("steps", 8, f"epoch {epoch}/12, steps 8/80 loss 0.345", fraction=share))
+        figures = {"epoch": epoch, "train_loss": loss, "train_accuracy": accuracy, "validation_loss": validation_loss}
+        figures |= {"validation_accuracy": 0.875, "images_per_s": 1141.2, "seconds": 12.34, "best_epoch": 1}
+        words = f"epoch {epoch}/12: in words"
+        narrator.emit(_progress(EPOCHS, epoch, words, fraction=epoch / 12, figures=figures))
+
+
+def _progress(what: str, done: int, told: str, **content: Any) -> logging.LogRecord:
+    record = logging.LogRecord(
+        "prefect.task_runs", logging.INFO, str(CHECKOUT / "tasks/cluster/job_log.py"), 1, told, (), None
+    )
+    record.progress = {"what": what, "done": done, "total": 12, "note": "", "figures": None} | content
+    return record
+
+
+def _lines(console: Console) -> list[str]:
+    """What was written, without escape sequences; what was written over is a line too."""
+    return [
+        line for line in re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", _text(console))) if line.strip()
+    ]
+
+
+def _text(console: Console) -> str:
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()

@@ -1,0 +1,176 @@
+"""What a deployment's run says of wrong parameters, errors and cancellations, and what its parameters may be."""
+
+import logging
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow, task
+from prefect.client.orchestration import get_client
+from prefect.states import Crashed, Failed, Running
+from prefect.utilities.callables import parameter_schema
+from prefect.utilities.schema_tools.validation import ValidationError, validate
+
+from flows import PROJECT
+from flows.pipeline import mnist
+from flows.predict import predict
+from flows.server import flow_runs
+from flows.server.temporary_server import own_server
+from tasks.learning import recipes
+from tasks.orchestration import artifacts
+
+
+@pytest.mark.parametrize(
+    ("option", "parameter"),
+    [
+        ("--workers must be >= 0, got -1", "workers must be >= 0, got -1"),
+        ("--deadline must be > 0", "deadline_minutes must be > 0"),
+        ("--set: no recipe field is called 'x'", "settings: no recipe field is called 'x'"),
+        ("--storage must not lie below --data", "storage must not lie below data"),
+        ("give --model champion:NAME", "give model champion:NAME"),
+        ("go on with --accept-mixed-numerics", "go on with accept_mixed_numerics"),
+        ("s3://bucket/a--b is no folder", "s3://bucket/a--b is no folder"),
+    ],
+)
+def test_options_become_the_parameters_of_a_deployment(option: str, parameter: str) -> None:
+    assert flow_runs.in_parameters(option) == parameter
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"recipe": "nonsense"}, f"is not one of {recipes.known()}"),
+        ({"recipe": None}, "'recipe'"),
+        ({"settings": {"epochs": 0}}, "'settings.epochs'"),
+        ({"settings": {"epochs": "five"}}, "'settings.epochs'"),
+        ({"settings": {"epoch": 5}}, "'epoch' was unexpected"),
+        ({"settings": {"flip": "vertical"}}, "'vertical' is not one of ['none', 'horizontal']"),
+        ({"workers": -1}, "less than the minimum of 0"),
+        ({"workers": "many"}, "does not match"),
+        ({"deadline_minutes": 0}, "'deadline_minutes'"),
+        ({"patience_minutes": -1}, "'patience_minutes'"),
+        ({"championship": "My Own"}, "does not match"),
+    ],
+)
+def test_a_wrong_parameter_is_refused_by_its_schema(parameters: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        validate(parameters, _schema(mnist), raise_on_error=True)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {},
+        {"recipe": "/srv/my_recipe.py:recipe", "workers": "2:8", "championship": "mine", "data": "s3://bucket/photos"},
+        {"workers": 0, "settings": {"epochs": 5, "learning_rate": 1e-3, "precision": "bf16", "channels": 1}},
+        {"workers": None, "settings": None, "championship": None, "patience_minutes": 0},
+    ],
+)
+def test_what_a_deployment_may_be_asked_for_fits_its_schema(parameters: dict[str, Any]) -> None:
+    validate(parameters, _schema(mnist), raise_on_error=True)
+    validate({"dataset": "data/datasets/raw/x", "workers": 2}, _schema(predict), raise_on_error=True)
+
+
+@pytest.mark.parametrize("name", recipes.known())
+def test_every_recipe_fits_the_schema_of_its_settings(name: str) -> None:
+    fields = recipes.schema()["properties"]
+    settings = {field: value for field, value in recipes.load(name).to_dict().items() if field in fields}
+    validate({"settings": settings}, _schema(mnist), raise_on_error=True)
+
+
+def test_every_alternative_of_the_form_has_a_name_and_the_layout_of_a_folder_is_code() -> None:
+    for each in (mnist, predict):
+        for field in _schema(each)["properties"].values():
+            assert all(one.get("title") or one["type"] for one in field.get("anyOf", [])), field
+    data = _schema(mnist)["properties"]["data"]["description"]
+    assert "`train/<class>/*.png`" in data  # elsewhere in Markdown <class> is a tag, which is not shown
+
+
+def _schema(flow: Any) -> dict[str, Any]:
+    found: dict[str, Any] = parameter_schema(flow).model_dump()
+    return found
+
+
+def test_an_error_is_told_once_and_a_refusal_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    log, plain = logging.getLogger("tests.flow_runs"), flow_runs.Plain()
+    log.addFilter(plain)
+    try:
+        for error in (flow_runs.Refused("workers must be >= 0"), RuntimeError("broken")):
+            for text in ("Encountered exception during execution: %r", "Engine execution exited: %r"):
+                log.error(text, error, exc_info=error)
+    finally:
+        log.removeFilter(plain)
+    assert [record.getMessage() for record in caplog.records] == [
+        "workers must be >= 0",
+        "Encountered exception during execution: RuntimeError('broken')",
+    ]
+    assert [bool(record.exc_info) for record in caplog.records] == [False, True]
+
+
+def test_the_confusion_begins_with_the_true_class_even_where_classes_are_digits() -> None:
+    table = artifacts.confusion_table(("0", "1"), [[5, 1], [2, 7]])
+    assert table == [
+        {"true class": "0", "predicted 0": 5, "predicted 1": 1},
+        {"true class": "1", "predicted 0": 2, "predicted 1": 7},
+    ]
+    assert all(next(iter(row)) == "true class" and not any(map(str.isdigit, row)) for row in table)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A client of a real server."""
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    with own_server(), get_client(sync_client=True) as client:
+        yield client
+
+
+def test_task_runs_of_dead_processes_end_and_those_of_live_ones_do_not(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(state: Any) -> tuple[Any, Any]:
+        made = server.create_flow_run(_flow, tags=[PROJECT], state=state)
+        return made, server.create_task_run(_task, flow_run_id=made.id, dynamic_key="1", state=Running()).id
+
+    (crashed, of_crashed), (_, of_failed) = run(Crashed()), run(Failed())
+    (again, of_again), (_, of_another) = run(Running()), run(Running())
+    flow_runs.end_task_runs(_flow, crashed, crashed.state.model_copy(update={"timestamp": _EARLIER}))
+    assert server.read_task_run(of_crashed).state.is_running()  # of the next attempt: it began after the crash
+    flow_runs.end_task_runs(_flow, crashed, Crashed(message="killed"))
+    assert [server.read_task_run(of_crashed).state.name, server.read_task_run(of_crashed).state.message] == [
+        "Crashed",
+        "killed",
+    ]
+    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ID", str(again.id))
+    with flow_runs.begun():
+        states = [server.read_task_run(one).state.name for one in (of_failed, of_again, of_another)]
+    assert states == ["Crashed", "Crashed", "Running"]
+
+
+def test_a_deployments_run_refuses_in_one_line_without_a_traceback(
+    server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(uuid.uuid4()))
+    for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
+        monkeypatch.setattr(logging.getLogger(name), "propagate", True)
+        monkeypatch.setattr(logging.getLogger(name), "filters", [])
+    with pytest.raises(flow_runs.Refused):
+        mnist(workers=-1, storage=str(tmp_path))
+    told = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    assert len(told) == 1 and told[0].getMessage().startswith("workers must be >= 0 ")
+    assert not told[0].exc_info
+
+
+_EARLIER = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@flow
+def _flow() -> None: ...
+
+
+@task
+def _task() -> None: ...

@@ -1,0 +1,198 @@
+"""`--check` says of each thing that would refuse a run that it would, and the run refuses it with the same words."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.cli import main
+from flows.server.temporary_server import own_server
+from storage.uri import Root
+from tasks.cluster import capacity, node_checks
+from tasks.jobs.spec import Node
+from tests import mirrors
+from tests.pictures import write_folder
+from tests.runs import CHECKOUT, no_flow
+
+HERE = Node(name="here", probe="", python="3.11", ray="2.60.0", torch="2.14.1", free=10**10)
+ALL = ["request", "Ray", "storage", "data", "run", "disk", "nodes", "Prefect"]
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No cluster, no Prefect server, and the test's own storage."""
+    for name in ("RAY_ADDRESS", "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIPELINE_STORAGE", str(tmp_path / "root"))
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+
+
+Check = Callable[..., dict[str, tuple[str, str]]]
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str]) -> Check:
+    """Carries out `--check` and gives verdict and words for each thing; a run would say the first refusal."""
+
+    def check(*arguments: str, refused: tuple[str, ...] = ()) -> dict[str, tuple[str, str]]:
+        code = main.main(
+            no_flow, ["--check", "--source", "sample", *arguments] if not refused else ["--check", *arguments]
+        )
+        lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
+        assert [what for _, what, _ in lines] == ALL
+        found = {what: (verdict, about) for verdict, what, about in lines}
+        assert tuple(what for what, (verdict, _) in found.items() if verdict == "refused") == refused
+        assert code == (2 if refused else 0)
+        if refused:
+            with pytest.raises(SystemExit) as ended:
+                main.main(no_flow, list(arguments))
+            assert ended.value.code == 2
+            assert capsys.readouterr().err == f"error: {found[refused[0]][1]}\n"
+        return found
+
+    return check
+
+
+def test_where_all_is_well_each_line_says_so_and_nothing_stays(check: Check, tmp_path: Path) -> None:
+    found = check()
+    assert found["Prefect"] == ("ok", "a temporary server for this run")
+    assert found["data"] == ("ok", "the bundled sample")
+    assert "GB free in" in found["disk"][1]
+    assert not (tmp_path / "root").exists()
+
+
+def test_what_the_run_will_do_is_told_with_the_data_by_their_name(check: Check, tmp_path: Path) -> None:
+    sample = check("--set", "seed=3")
+    assert sample["request"][1] == "recipe mnist-resnet18 with seed=3"
+    stages = "to do: download, ingest, preprocess, train, predict, evaluate"
+    assert sample["run"][1] == f"mnist-sample-resnet18 on mnist-sample, 4 epochs; {stages}"
+    assert check("--set", "epochs=7")["run"][1].startswith("mnist-sample-resnet18 on mnist-sample, 7 epochs; ")
+
+
+def test_images_of_ones_own_are_called_by_their_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(tmp_path / "my-pets", train=3, test=2)
+    assert main.main(no_flow, ["--check", "--data", str(tmp_path / "my-pets")]) == 0
+    (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ok       run ")]
+    assert "images-resnet18 on my-pets, " in told
+    assert "to do: ingest, preprocess, train, predict, evaluate" in told
+
+
+def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
+    home = {name: str(tmp_path) for name in ("HOME", "TMPDIR")} | {"PYTHONDONTWRITEBYTECODE": "1"}
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PIPELINE_"))}
+    command = [sys.executable, str(CHECKOUT / "flows" / "pipeline.py"), "--check", "--source", "sample"]
+    answer = subprocess.run(command, cwd=tmp_path, env=env | home, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_a_document_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(no_flow, ["--check", "--json", "--source", "sample", "--workers", "500"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert [one["check"] for one in told] == ALL
+    assert [one["verdict"] for one in told] == ["ok", "refused", *["ok"] * 6]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refused", "says"),
+    [
+        (["--source", "sample", "--workers", "500"], "Ray", "--workers must be at most "),
+        (
+            ["--source", "sample", "--workers", "2", "--set", "cpus_per_worker=1000"],
+            "Ray",
+            "--workers with 1000 CPUs each (cpus_per_worker) must be at most 0 on this machine, got 2",
+        ),
+        (
+            ["--source", "sample", "--set", "accelerator_type=Z9"],
+            "Ray",
+            "accelerator_type is 'Z9', but this machine has no",
+        ),
+        (["--source", "sample", "--set", "initialize=champion"], "data", "--set initialize=champion: "),
+        (["--set", "epochs=0"], "request", "epochs must be >= 1, got 0"),
+        (["--recipe", "nosuch"], "request", "recipe must be one of "),
+        (["--source", "sample", "--no-sample"], "request", "--source sample cannot be combined"),
+        (["--source", "sample", "--storage", "/sys/nosuch"], "storage", "--storage: cannot write to /sys/nosuch: "),
+        (["--data", "/nothing-0123456789ab"], "data", "--data: it does not exist: /nothing-0123456789ab"),
+    ],
+)
+def test_a_request_that_would_be_refused_is_told(check: Check, arguments: list[str], refused: str, says: str) -> None:
+    found = check(*arguments, refused=(refused,))
+    assert found[refused][1].startswith(says)
+
+
+def test_what_rests_on_something_refused_is_not_looked_at(check: Check) -> None:
+    found = check("--storage", "/sys/nosuch", "--set", "epochs=0", refused=("request", "storage"))
+    assert {what for what, (verdict, _) in found.items() if verdict == "skipped"} == {
+        "Ray", "data", "run", "disk", "nodes"
+    }  # fmt: skip
+
+
+def test_a_source_that_nobody_answers_at_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    for scheme in ("http", "https"):
+        monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
+    monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
+    found = check("--no-sample", refused=("data",))
+    assert found["data"][1].startswith("no mirror of mnist can be reached (https://")
+
+
+def test_a_cluster_that_does_not_answer_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    with mirrors.refusing() as address:
+        monkeypatch.setenv("RAY_ADDRESS", address.rstrip("/"))
+        found = check("--source", "sample", refused=("Ray", "nodes"))
+    assert found["Ray"][1].startswith("RAY_ADDRESS must be the address of a Ray cluster's Jobs API")
+    assert "it did not accept a job" in found["nodes"][1]
+
+
+def test_a_full_disk_is_told(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "root").mkdir()
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path / "root"], check=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("a small disk needs the right to mount one")
+    try:
+        found = check("--source", "sample", refused=("disk",))
+        check("--source", "sample", "--workers", "0", refused=("disk",))
+    finally:
+        subprocess.run(["umount", tmp_path / "root"], check=True)
+    assert found["disk"][1].startswith(f"the disk of {tmp_path}/root is full: 256.0 MB are needed and 1.0 MB free")
+
+
+def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_told(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    with mirrors.refusing() as address, temporary_settings({PREFECT_API_URL: f"{address}api"}):
+        found = check("--source", "sample", refused=("Prefect",))
+        assert found["Prefect"][1].startswith(f"PREFECT_API_URL={address}api: no usable Prefect API (")
+    with own_server():
+        assert " responds, version " in check()["Prefect"][1]
+        with temporary_settings({PREFECT_API_AUTH_STRING: "run:another"}):
+            assert "401" in check("--source", "sample", refused=("Prefect",))["Prefect"][1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"ray": "2.59.0"}, "node b has Ray 2.59.0, this process has 2.60.0: install requirements.lock there"),
+        ({"python": "3.12"}, "node b has Python 3.12, this process has 3.11: install requirements.lock there"),
+        ({"torch": None}, "node b has torch None, this process has 2.14.1: install requirements.lock there"),
+        ({"free": 1000}, "the disk of node b has less than 256 MB free: free some space there"),
+        ({"sees_storage": False}, "--storage: /x is a different folder on node b: use s3://bucket/prefix or a shared "),
+        ({"trouble": "did not answer within 30 s"}, "node b did not answer within 30 s"),
+    ],
+)
+def test_a_node_that_cannot_do_the_work_is_told_by_name(changes: dict[str, object], says: str) -> None:
+    nodes = (HERE.model_copy(update={"name": "a"}), HERE.model_copy(update={"name": "b", **changes}))
+    (problem,) = node_checks.find_problems(nodes, Root("/x"), here=HERE)
+    assert problem.startswith(says)
+
+
+def test_a_run_without_ray_asks_no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:9")
+    assert node_checks.check_nodes(Root(str(tmp_path)), 0) == "only this machine"
+    assert capacity.check_workers(0) == "not used: the work runs in this process"

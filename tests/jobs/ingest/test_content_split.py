@@ -1,0 +1,137 @@
+"""Class folders that lie in no split: which images become test rows, and that they stay test rows."""
+
+from typing import Any
+
+import pytest
+from botocore.session import get_session
+
+from storage import files, manifest, tables
+from storage.uri import URI, DatasetURI, Root
+from tasks.jobs import main
+from tasks.jobs.ingest import content_split
+from tasks.jobs.spec import SOURCES, PreprocessSpec, SourceEntry
+from tasks.learning import recipes
+from tasks.planning import make_plan, user_images
+from tests.ingested import ingested
+from tests.pictures import encoded
+
+CLASSES = ("cat", "dog")
+
+
+@pytest.fixture
+def photos(root: Root) -> URI:
+    """Forty images of cats and as many of dogs, each with other bytes."""
+    place = root.child("photos")
+    for number in range(80):
+        files.replace(place.child(f"{CLASSES[number % 2]}/{number:03}.png"), encoded(number, number % 2))
+    return place
+
+
+def made(photos: URI, **settings: Any) -> DatasetURI:
+    """The raw dataset that a run makes of the photos."""
+    recipe = recipes.override(recipes.load("images-resnet18"), {"image_size": 8, "max_shift": 1} | settings)
+    return ingested(make_plan.make(storage=photos.parent.child("root"), recipe=recipe, data=photos, workers=0))
+
+
+def sides(raw: DatasetURI) -> dict[str, set[str]]:
+    """The paths of the files of each split."""
+    listed = next(file for file in manifest.load(raw).files if file.path.startswith(f"{SOURCES}-"))
+    rows = tables.read_part(raw, listed).to_pylist()
+    return {split: {row["path"] for row in rows if row["split"] == split} for split in ("train", "test")}
+
+
+def test_no_row_changes_sides_when_images_come_and_go_or_another_seed_or_size_is_asked_for(photos: URI) -> None:
+    before = sides(made(photos))
+    assert 8 <= len(before["test"]) <= 26 and len(before["train"]) + len(before["test"]) == 80
+    for settings in ({"seed": 7, "split_seed": 7}, {"image_size": 16}, {"channels": 1}):
+        assert sides(made(photos, **settings)) == before
+    for number in range(100, 140):  # sorted before, between and after those of before
+        files.replace(photos.child(f"{CLASSES[number % 2]}/{number * 7 % 100:03}-new.png"), encoded(number, number % 2))
+    more = sides(made(photos))
+    assert all(more[split] >= before[split] for split in before)
+    for path in sorted(before["train"])[:9]:
+        files.remove(photos.child(path))
+    less = sides(made(photos))
+    assert less["test"] == more["test"] and less["train"] < more["train"]
+
+
+def upload_in_parts(uri: URI, content: bytes) -> None:
+    """Put an object whose ETag is no digest of its content."""
+    client = get_session().create_client("s3")
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    place = {"Bucket": bucket, "Key": key}
+    upload = place | {"UploadId": client.create_multipart_upload(**place)["UploadId"]}
+    part = {"PartNumber": 1, "ETag": client.upload_part(**upload, PartNumber=1, Body=content)["ETag"]}
+    client.complete_multipart_upload(**upload, MultipartUpload={"Parts": [part]})
+
+
+def test_the_same_bytes_are_on_one_side_whatever_their_names_classes_and_etags(photos: URI, root: Root) -> None:
+    twice = {}
+    for number in range(80):
+        content = encoded(number, number % 2)
+        copy = f"{CLASSES[number // 2 % 2]}/again {number}.jpg"
+        twice[f"{CLASSES[number % 2]}/{number:03}.png"] = copy
+        upload_in_parts(photos.child(copy), content) if root.is_s3 else files.replace(photos.child(copy), content)
+    digests = {file.path: file.digest for file in user_images.find(photos).files}
+    assert all((digests[one] == digests[other]) is not root.is_s3 for one, other in twice.items())
+    found = sides(made(photos))
+    assert found["test"] and all((one in found["test"]) == (other in found["test"]) for one, other in twice.items())
+
+
+def test_the_larger_share_has_the_test_rows_of_the_smaller_and_another_name(photos: URI) -> None:
+    small, large = made(photos, test_fraction=0.1), made(photos, test_fraction=0.4)
+    assert small != large != made(photos)
+    assert sides(small)["test"] < sides(made(photos))["test"] < sides(large)["test"]
+    assert manifest.load(large).parameters["test_fraction"] == 0.4
+
+
+def test_the_prepared_dataset_has_these_test_rows_and_says_how_they_were_chosen(photos: URI) -> None:
+    recipe = recipes.override(recipes.load("images-resnet18"), {"image_size": 8, "max_shift": 1})
+    planned = make_plan.make(storage=photos.parent.child("root"), recipe=recipe, data=photos, workers=0)
+    spec = PreprocessSpec(
+        storage=planned.root,
+        deadline_s=600,
+        raw=ingested(planned),
+        prepared=planned.prepared,
+        parameters=planned.preprocess_parameters,
+    )
+    main.run_here(spec, tell=lambda line: None)
+    raw, prepared = (
+        tables.read_split(uri, "test", columns=["image", "label"]) for uri in (planned.raw, planned.prepared)
+    )
+    assert raw.num_rows and prepared.equals(raw)
+    assert manifest.load(planned.prepared).statistics["split"]["test_fraction"] == 0.2
+
+
+def entry(first_digits: str, label: int = 0) -> SourceEntry:
+    """A file whose digest begins so."""
+    return SourceEntry(split="", label=label, path=first_digits, size=1, digest=f"sha256:{first_digits.ljust(64, '0')}")
+
+
+def test_the_first_64_bits_as_a_share_of_all_decide_and_the_paths_the_order() -> None:
+    some = [entry(digits) for digits in ("ff", "4000000000000000", "3fffffffffffffff", "00")]
+    placed = content_split.with_splits(some, fraction=0.25, classes=["cat"], sha256={})
+    assert [(file.split, file.path) for file in placed] == [
+        ("test", "00"),
+        ("test", "3fffffffffffffff"),
+        ("train", "4000000000000000"),
+        ("train", "ff"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("some", "says"),
+    [
+        (
+            [entry("80"), entry("90", 1)],
+            "--data: test_fraction=0.2 selects no test rows from 2 images; add images, change",
+        ),
+        (
+            [entry("80"), entry("00", 1)],
+            "--data: test_fraction=0.2 selects all images of class dog as test rows, .* add images",
+        ),
+    ],
+)
+def test_what_cannot_be_learned_or_judged_is_refused_with_what_to_do(some: list[SourceEntry], says: str) -> None:
+    with pytest.raises(ValueError, match=f"^{says}.*train/<class> and test/<class>$"):
+        content_split.with_splits(some, fraction=0.2, classes=CLASSES, sha256={})

@@ -1,0 +1,112 @@
+"""Which rows an epoch trains: all but those that fill no batch of all ranks, and none is left out for ever."""
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from storage import commits, manifest, tables
+from storage.manifest import Manifest
+from storage.uri import DatasetURI
+from tasks.jobs.train import attempts, loaders
+from tasks.jobs.train.loaders import make_loader
+from tasks.learning import images
+from tasks.learning.epoch_metrics import local_batch_size
+from tasks.learning.loop import Loader
+from tasks.learning.recipes import Recipe
+
+_ROWS = {"train": 1009, "validation": 23}
+_WINDOW = 60
+"""Rows that the streaming loader holds at a time, at most."""
+_EPOCHS = 60
+_LOADERS = ("resident", "streaming", "dataloader")
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
+    """Rows whose labels are their numbers, in parts of several sizes."""
+    uri = DatasetURI(str(tmp_path_factory.mktemp("rows") / "datasets/prepared/rows-0123456789ab"))
+    listed = []
+    for split, rows in _ROWS.items():
+        edges = [0, rows // 3, rows // 2, rows]
+        for index, (start, stop) in enumerate(itertools.pairwise(edges)):
+            ids = np.arange(start, stop)
+            table = images.to_table(ids, np.zeros((len(ids), 1, 1, 1), np.uint8), ids, classes=("a", "b"))
+            listed.append(tables.write_part(uri, table, split=split, index=index))
+    columns = tables.describe(images.schema((1, 1, 1), ("a", "b")))
+    commits.commit(uri, kind="prepared", parents={}, parameters={}, listed=listed, schema=columns)
+    return uri
+
+
+def every_rank(uri: DatasetURI, kind: str, *, world_size: int, batch_size: int) -> list[Loader]:
+    """The loader of each rank, as its worker makes it."""
+    recipe = Recipe(name="rows", data="mnist", model="small-cnn", epochs=1, batch_size=batch_size)
+    place: Any = {"world_size": world_size, "device": torch.device("cpu"), "prepare": lambda batches: batches}
+    made = manifest.load(uri)
+    return [make_loader(recipe, uri, made, kind=kind, rank=rank, **place) for rank in range(world_size)]
+
+
+def trained(feeds: list[Loader], *, batch_size: int, epoch: int) -> list[int]:
+    """The rows that all ranks together train in one epoch, which has as many steps as the rank with the fewest."""
+    shares = [local_batch_size(batch_size, rank=rank, world_size=len(feeds)) for rank in range(len(feeds))]
+    steps = min(feed.num_train_rows() // share for feed, share in zip(feeds, shares, strict=True))
+    rows = []
+    for feed, share in zip(feeds, shares, strict=True):
+        batches = [labels for _, labels in feed.train_batches(epoch=epoch, batch_size=share, steps=steps)]
+        assert [len(labels) for labels in batches] == [share] * steps
+        rows += torch.cat(batches).tolist()
+    return rows
+
+
+@pytest.mark.parametrize("kind", _LOADERS)
+@pytest.mark.parametrize(("world_size", "batch_size"), [(1, 16), (2, 9), (2, 16), (3, 16), (3, 40), (3, 100), (7, 16)])
+def test_an_epoch_leaves_out_less_than_a_batch_of_rows_and_in_each_epoch_others(
+    prepared: DatasetURI, monkeypatch: pytest.MonkeyPatch, kind: str, world_size: int, batch_size: int
+) -> None:
+    monkeypatch.setattr(loaders, "_WINDOW_ROWS", _WINDOW)
+    feeds = every_rank(prepared, kind, world_size=world_size, batch_size=batch_size)
+    times: Counter[int] = Counter(range(_ROWS["train"]))
+    for epoch in range(1, _EPOCHS + 1):
+        rows = trained(feeds, batch_size=batch_size, epoch=epoch)
+        assert len(rows) == len(set(rows)), "no row comes twice"
+        left_out = _ROWS["train"] - len(rows)
+        if kind != "dataloader" or batch_size % world_size == 0:
+            assert left_out == _ROWS["train"] % batch_size
+        else:  # DistributedSampler gives all ranks as many rows
+            assert left_out == _ROWS["train"] - _steps(prepared, world_size, batch_size) * batch_size
+        times.update(rows)
+    expected = _EPOCHS * (1 - left_out / _ROWS["train"])
+    assert min(times.values()) - 1 > 0.7 * expected, "a row is left out again and again"
+    assert sum(times.values()) == _ROWS["train"] + _EPOCHS * (_ROWS["train"] - left_out)
+
+
+def _steps(uri: DatasetURI, world_size: int, batch_size: int) -> int:
+    made: Manifest = manifest.load(uri)
+    return attempts.fewest_steps(batch_size, made, workers=[world_size], loader="dataloader")
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
+def test_an_epoch_has_the_same_steps_with_any_number_of_workers(prepared: DatasetURI, world_size: int) -> None:
+    made = manifest.load(prepared)
+    for batch_size in (5, 16, 77, 128):
+        steps = attempts.fewest_steps(batch_size, made, workers=[world_size], loader="streaming")
+        assert steps == _ROWS["train"] // batch_size
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_what_fits_into_a_window_is_fed_as_the_resident_loader_does(prepared: DatasetURI, world_size: int) -> None:
+    """The batches of ordinary runs, which have one window, are those of every version before."""
+    pairs = zip(
+        *(every_rank(prepared, kind, world_size=world_size, batch_size=16) for kind in _LOADERS[:2]), strict=True
+    )
+    for rank, (resident, streaming) in enumerate(pairs):
+        share = local_batch_size(16, rank=rank, world_size=world_size)
+        for epoch in (1, 2):
+            some, others = (
+                [labels.tolist() for _, labels in feed.train_batches(epoch=epoch, batch_size=share)]
+                for feed in (resident, streaming)
+            )
+            assert some == others

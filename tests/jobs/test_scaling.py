@@ -1,0 +1,122 @@
+"""How many workers a job gets on clusters of several shapes."""
+
+import os
+
+import pytest
+
+from tasks.jobs.scaling import Needs, Resources, has_idle_nodes, limits, resolve, threads_here
+
+_LAPTOP: list[Resources] = [{"CPU": 5}]
+
+
+def test_a_local_run_is_one_worker_with_all_the_threads() -> None:
+    given = resolve(None, threads=2, nodes=_LAPTOP)
+    assert (given.workers, given.cpus, given.threads, given.use_gpu) == (1, 1, 2, False)
+
+
+def test_local_workers_share_the_threads() -> None:
+    assert [resolve(n, threads=4, nodes=_LAPTOP).threads for n in (1, 2, 3, 4)] == [4, 2, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "workers", "expected"),
+    [((2,), None, (1, 1)), ((8,), None, (1, 7)), ((8,), 3, (3, 2)), ((8, 8), None, (2, 7)), ((4, 8), 4, (4, 1))],
+)
+def test_on_a_cluster_there_is_a_worker_per_node_and_a_cpu_of_each_stays_free(
+    cpus: tuple[int, ...], workers: int | None, expected: tuple[int, int]
+) -> None:
+    given = resolve(workers, threads=None, nodes=[{"CPU": number} for number in cpus])
+    assert (given.workers, given.cpus) == expected
+
+
+def test_where_there_are_gpus_every_one_has_a_worker() -> None:
+    given = resolve(None, threads=None, nodes=[{"CPU": 16, "GPU": 4}, {"CPU": 16, "GPU": 4}])
+    assert (given.workers, given.use_gpu, given.cpus) == (8, True, 3)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [([{"CPU": 32, "GPU": 8}, {"CPU": 32}], (8, 3)), ([{"CPU": 8, "GPU": 4}, {"CPU": 16, "GPU": 2}], (6, 1))],
+)
+def test_workers_with_gpus_fit_on_the_nodes_that_have_them(nodes: list[Resources], expected: tuple[int, int]) -> None:
+    given = resolve(None, threads=None, nodes=nodes)
+    assert (given.workers, given.cpus) == expected
+
+
+@pytest.mark.parametrize(
+    ("workers", "nodes", "named"),
+    [
+        (None, [{"CPU": 1}], "a cluster with 1 CPUs, got 1"),
+        (5, _LAPTOP, "at most 4 on a cluster with 5 CPUs, got 5"),
+        (3, [{"CPU": 16, "GPU": 2}], "number of GPUs, 2, got 3"),
+        (None, [], "a cluster with 0 CPUs"),
+    ],
+)
+def test_what_the_cluster_can_never_give_is_refused_with_what_it_has(
+    workers: int | None, nodes: list[Resources], named: str
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        resolve(workers, threads=None, nodes=nodes)
+
+
+def test_threads_never_exceed_the_cores_even_where_a_node_counts_more_cpus_than_it_has() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert threads_here(4 * cores, sharing=1) == cores
+    assert threads_here(4 * cores, sharing=cores) == 1
+    assert threads_here(1, sharing=1) == 1
+
+
+def test_elastic_workers_are_as_many_as_fit() -> None:
+    assert limits("1:2") == (1, 2) and limits(2) is None and limits(None) is None
+    nodes: list[Resources] = [{"CPU": 4}, {"CPU": 4}]
+    assert [resolve(workers, threads=None, nodes=nodes).workers for workers in ("1:2", "2:64")] == [2, 7]
+    with pytest.raises(ValueError, match="--workers must be at most 7 on a cluster with 8 CPUs, got 8:9"):
+        resolve("8:9", threads=None, nodes=nodes)
+
+
+@pytest.mark.parametrize("workers", ["0:2", "2:1", "2:2", ":2", "1:", "1:2:3", "-1:2", "a:b"])
+def test_limits_that_are_none_are_refused(workers: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"--workers must be MIN:MAX with 1 <= MIN < MAX, or one number, got '{workers}'"
+    ):
+        limits(workers)
+
+
+def test_workers_take_as_many_cpus_as_they_are_told_to() -> None:
+    nodes: list[Resources] = [{"CPU": 8}]
+    half = resolve(12, threads=None, nodes=nodes, needs=Needs(cpus=0.5))
+    assert (half.workers, half.cpus, half.threads) == (12, 0.5, 1)
+    three = resolve(2, threads=None, nodes=nodes, needs=Needs(cpus=3))
+    assert (three.cpus, three.threads) == (3, 3)
+    with pytest.raises(ValueError, match=r"--workers with 3 CPUs each \(cpus_per_worker\) must be at most 2 .* got 3"):
+        resolve(3, threads=None, nodes=nodes, needs=Needs(cpus=3))
+    with pytest.raises(ValueError, match=r"--workers with 5 CPUs each \(cpus_per_worker\) must be at most 0 .* got 1"):
+        resolve(1, threads=None, nodes=[{"CPU": 4}, {"CPU": 4}], needs=Needs(cpus=5))
+
+
+def test_workers_with_a_kind_of_gpu_count_the_nodes_that_have_it() -> None:
+    nodes: list[Resources] = [
+        {"CPU": 16, "GPU": 4, "accelerator_type:T4": 1},
+        {"CPU": 16, "GPU": 2, "accelerator_type:A100": 1},
+    ]
+    assert resolve(None, threads=None, nodes=nodes, needs=Needs(accelerator_type="A100")).workers == 2
+    assert resolve(None, threads=None, nodes=nodes).workers == 6
+    with pytest.raises(ValueError, match="one that a node has, got 'H100'; this Ray has A100, T4"):
+        resolve(None, threads=None, nodes=nodes, needs=Needs(accelerator_type="H100"))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "is_idle"),
+    [
+        ([{"CPU": 16, "GPU": 4}], False),
+        ([{"CPU": 96, "GPU": 8}, {"CPU": 2}], False),
+        ([{"CPU": 96, "GPU": 8}, {"CPU": 32}], True),
+        ([{"CPU": 8}, {"CPU": 8}], False),
+    ],
+    ids=["only GPU nodes", "a small head", "a node that reads", "no GPUs"],
+)
+def test_other_nodes_read_where_gpus_train_and_they_have_more_cpus_than_the_workers_would_use(
+    nodes: list[Resources], is_idle: bool
+) -> None:
+    given = resolve(None, threads=None, nodes=nodes)
+    assert has_idle_nodes(given, nodes) is is_idle

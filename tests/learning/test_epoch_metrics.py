@@ -1,0 +1,65 @@
+"""What is said of an epoch: how long it waited, and when that was too long."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tasks.learning import loop
+from tasks.learning.datasets import Split
+from tasks.learning.epoch_metrics import wait_hints
+from tasks.learning.loop import Batch
+from tests.learning import training
+
+
+def row(epoch: int, seconds: float, *, data: float = 0.0, checkpoint: float = 0.0) -> dict[str, float]:
+    return {"epoch": float(epoch), "seconds": seconds, "data_wait_s": data, "checkpoint_wait_s": checkpoint}
+
+
+def test_first_epoch_that_waited_too_long_is_named_with_what_helps_once_for_each_kind() -> None:
+    history = [row(1, 100, data=4), row(2, 100, data=12, checkpoint=6), row(3, 100, data=90, checkpoint=90)]
+    data, checkpoints = wait_hints(history)
+    assert data[0] == 2 and data[1].startswith("waiting for data took 12 % of epoch 2: try --set loader=resident")
+    assert checkpoints[0] == 2 and checkpoints[1].startswith("waiting for checkpoints took 6 % of epoch 2: use faster")
+
+
+@pytest.mark.parametrize("history", [row(1, 100, data=5), row(1, 1.5, data=0.9), row(1, 0), {"epoch": 1.0}])
+def test_short_waits_and_histories_without_times_get_no_hint(history: dict[str, float]) -> None:
+    assert list(wait_hints([history])) == []
+
+
+class Clock:
+    """In place of the module `time`: it goes on when it is told to, and by a second for each batch of a loader."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        self.now += seconds
+
+    def slowed(self, batches: Callable[..., Iterator[Batch]], **how: Any) -> Iterator[Batch]:
+        for batch in batches(**how):
+            self.pass_by(1)
+            yield batch
+
+
+@pytest.mark.usefixtures("small_model")
+def test_time_spent_waiting_is_told_apart_from_time_spent_learning(
+    digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(loop, "time", clock)
+    recipe = training.recipe(model="small", batch_size=16)
+    rows = [training.rows(digits[split], 0, number) for split, number in (("train", 64), ("test", 32))]
+    trainer = training.trainer(recipe, *rows)  # four batches, and one of validation
+    for name in ("train_batches", "validation_batches"):
+        monkeypatch.setattr(trainer.loader, name, partial(clock.slowed, getattr(trainer.loader, name)))
+    first = trainer.run_epoch(1, on_batch=partial(clock.pass_by, 10))
+    clock.pass_by(3)
+    second = trainer.run_epoch(2, on_batch=partial(clock.pass_by, 10))
+    assert (first.seconds, first.train_s, first.data_wait_s, first.checkpoint_wait_s) == (55, 44, 5, 0)
+    assert (second.seconds, second.train_s, second.data_wait_s, second.checkpoint_wait_s) == (58, 44, 5, 3)

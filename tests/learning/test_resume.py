@@ -1,0 +1,48 @@
+"""Resumed trainings: whatever a model draws while it learns, its weights are those of a run that never stopped."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.multiprocessing.spawn import spawn
+
+from storage.uri import URI
+from tasks.learning import checkpoint, training_state
+from tasks.learning.datasets import Split
+from tests.learning import ranks, training
+from tests.learning.training import same, weights
+
+pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
+
+ABOUT: dict[str, Any] = {"parameters": {}, "resolved": {}}
+
+
+@pytest.mark.parametrize("model", ["drawing", "squeezenet1-1", "mobilenet-v3-small"])
+def test_resumed_run_of_a_model_that_draws_is_equal_bit_by_bit(
+    digits: dict[str, Split], tmp_path: Path, model: str
+) -> None:
+    recipe = training.recipe(model=model, batch_size=16, flip="horizontal", learning_rate=1e-3)
+    train, validation = training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32)
+    whole, resumed = (training.trainer(recipe, train, validation) for _ in range(2))
+    history, place = [whole.run_epoch(1)], URI(str(tmp_path))
+    checkpoint.write(place, training_state.take(whole, history, prepared="0123456789ab", about=ABOUT))
+    history.append(whole.run_epoch(2))
+    before = training_state.restore(place, resumed, prepared="0123456789ab", about=ABOUT)
+    assert [*before, resumed.run_epoch(2)] == history
+    assert same(weights(resumed), weights(whole))
+
+
+@pytest.mark.parametrize(("model", "world_size"), [("resnet18", 2), ("resnet18", 3), ("drawing", 2), ("drawing", 3)])
+def test_ranks_that_resume_end_with_the_weights_of_ranks_that_never_stopped(
+    digits: dict[str, Split], tmp_path: Path, model: str, world_size: int
+) -> None:
+    rows = {split: training.rows(digits[split], 0, 12 * world_size) for split in ("train", "test")}
+    torch.save(rows, tmp_path / "digits.pt")
+    spawn(ranks.resume, args=(str(tmp_path), world_size, model), nprocs=world_size)  # type: ignore[no-untyped-call]
+    every = [torch.load(tmp_path / f"rank-{rank}.pt", weights_only=True) for rank in range(world_size)]
+    for found in every:
+        differing = [name for name, weight in found["whole"].items() if not torch.equal(weight, found["resumed"][name])]
+        assert not differing, f"{len(differing)} of {len(found['whole'])} tensors differ"
+    dropped = {tuple(found["dropped"].flatten().tolist()) for found in every}
+    assert len(dropped) == (world_size if model == "drawing" else 1), "each rank drops pixels of its own"

@@ -1,0 +1,194 @@
+"""Code outside the project: found by file, name and digest, refused in one line, never taken from another version."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.uri import ALLOWED_ROOTS
+from tasks.learning import datasets, models, recipes, user_code
+from tests.runs import CHECKOUT
+
+RECIPE = """
+from torch import nn
+
+from tasks.learning.datasets import DataSet
+from tasks.learning.recipes import Recipe, own
+
+DIGITS = DataSet(
+    name="my-digits", files=(), mirrors=(), classes=("a", "b"), image_shape=(4, 4, 1), read=lambda folder: iter(())
+)
+
+
+def network(*, image_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, num_classes))
+
+
+def no_network(*, image_shape, num_classes):
+    return "a network"
+
+
+def recipe():
+    return Recipe(name="mine", data=own(DIGITS), model=own(network), epochs=3)
+
+
+def wrong():
+    return Recipe(name="mine", data="mnist", model=own(DIGITS), epochs=3)
+
+
+def failing():
+    raise KeyError("x")
+
+
+def other():
+    return own(print)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv(user_code.FILES, "")
+    path = tmp_path / "my_recipe.py"
+    path.write_text(RECIPE)
+    return path
+
+
+def test_a_recipe_of_ones_own_brings_its_model_and_its_data_set(file: Path) -> None:
+    recipe = recipes.load(f"{file}:recipe")
+    assert recipe.model.startswith("my_recipe.py:network@") and recipe.origin == f"{file}:recipe"
+    assert models.build(recipe.model, image_shape=(4, 4, 1), num_classes=2)[1].out_features == 2  # type: ignore[index]
+    assert datasets.load(recipe.data).name == datasets.name_of(recipe.data) == "my-digits"
+    assert recipes.changes(recipes.override(recipe, {"epochs": 5})) == {"epochs": 5}
+
+
+def test_another_version_of_the_file_is_another_model(file: Path) -> None:
+    before = recipes.load(f"{file}:recipe").model
+    file.write_text(RECIPE + "\n# changed\n")
+    assert recipes.load(f"{file}:recipe").model != before
+
+
+@pytest.mark.parametrize("shipped", [False, True])
+def test_another_process_finds_the_model_where_it_is_told_to_look_or_in_what_was_shipped(
+    file: Path, shipped: bool
+) -> None:
+    name = recipes.load(f"{file}:recipe").model
+    program = f"from tasks.learning import models; print(models.build({name!r}, image_shape=(4, 4, 1), num_classes=2))"
+    with user_code.packaged() as packages:
+        paths = [str(CHECKOUT), *({str(Path(package).parent) for package in packages} if shipped else ())]
+        env = {**os.environ, user_code.FILES: "" if shipped else str(file), "PYTHONPATH": os.pathsep.join(paths)}
+        ran = subprocess.run([sys.executable, "-c", program], env=env, cwd=file.parent.parent, capture_output=True)
+    assert b"Linear(in_features=16, out_features=2" in ran.stdout, ran.stderr
+
+
+def test_a_file_that_was_only_named_goes_to_a_cluster_too(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(f"{RECIPE}\nNAMED = True\n")
+    monkeypatch.setenv(user_code.FILES, str(file))
+    with user_code.packaged() as packages:
+        assert file.read_bytes() in [Path(package, "__init__.py").read_bytes() for package in packages]
+
+
+def test_what_shipped_code_lacks_is_told_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pipeline_code_0123456789ab").mkdir()
+    (tmp_path / "pipeline_code_0123456789ab" / "__init__.py").write_text("import no_such_package\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        user_code.resolve("mine.py:network@0123456789ab")
+
+
+def test_a_model_whose_file_is_not_here_is_refused_with_what_to_do(file: Path) -> None:
+    name = recipes.load(f"{file}:recipe").model[:-12] + "0" * 12
+    with pytest.raises(ValueError, match=f"{name} is code outside .* no file in PIPELINE_CODE matches it"):
+        models.check_known(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("{file}:nosuch", "--recipe: there is no function 'nosuch' in {file}"),
+        ("{folder}/none.py:recipe", "--recipe: {folder}/none.py cannot be read: No such file or directory"),
+        ("{folder}/broken.py:recipe", "--recipe: {folder}/broken.py cannot be imported: SyntaxError: "),
+        ("{folder}/a b.py:recipe", "--recipe: a code file's name must consist of letters"),
+        ("{file}:network", "--recipe: {file}:network() failed: TypeError: "),
+        ("{file}:failing", "--recipe: {file}:failing() failed: KeyError: 'x'"),
+        ("{file}:wrong", "--recipe: {file}:wrong() failed: ValueError: model must be a function that returns"),
+        ("{file}:other", "--recipe: {file}:other() failed: ValueError: own() takes a function, class or object"),
+        ("{file}:DIGITS", "--recipe: there is no function 'DIGITS' in {file}"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_in_one_line(file: Path, name: str, says: str) -> None:
+    (file.parent / "broken.py").write_text("def recipe(:\n")
+    places = {"file": file, "folder": file.parent}
+    with pytest.raises(ValueError) as caught:
+        recipes.load(name.format(**places))
+    assert str(caught.value).startswith(says.format(**places)) and "\n" not in str(caught.value)
+
+
+class TestAllowedRoots:
+    """Nothing outside them is executed."""
+
+    @pytest.fixture
+    def allowed(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        folder = tmp_path / "allowed"
+        folder.mkdir()
+        monkeypatch.setenv(ALLOWED_ROOTS, f"{folder},s3://bucket/prefix")
+        return folder
+
+    @pytest.fixture
+    def outside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A file that says so when it is executed."""
+        monkeypatch.setenv(user_code.FILES, "")
+        path = tmp_path / "outside.py"
+        path.write_text(f"{RECIPE}\nopen({str(tmp_path / 'executed')!r}, 'w').close()\n")
+        return path
+
+    def test_a_recipe_outside_is_refused_by_name_and_not_executed(self, allowed: Path, outside: Path) -> None:
+        with pytest.raises(ValueError, match=f"^--recipe: {outside} is outside {ALLOWED_ROOTS}: {allowed}, s3://"):
+            recipes.load(f"{outside}:recipe")
+        assert not (outside.parent / "executed").exists()
+
+    def test_a_link_to_one_outside_is_refused_by_both_names(self, allowed: Path, outside: Path) -> None:
+        link = allowed / "mine.py"
+        link.symlink_to(outside)
+        with pytest.raises(ValueError, match=f"^--recipe: {link} is a link: {outside} is outside"):
+            recipes.load(f"{link}:recipe")
+        assert not (outside.parent / "executed").exists()
+
+    def test_one_inside_is_taken_also_through_a_link(self, allowed: Path, outside: Path) -> None:
+        (allowed / "mine.py").write_text(RECIPE)
+        link = outside.parent / "link.py"
+        link.symlink_to(allowed / "mine.py")
+        assert recipes.load(f"{link}:recipe").name == recipes.load(f"{allowed}/mine.py:recipe").name == "mine"
+
+    @pytest.mark.parametrize("digest", [True, False], ids=["the one that is looked for", "another"])
+    def test_a_file_outside_that_the_variable_names_is_refused_and_not_executed(
+        self, allowed: Path, outside: Path, monkeypatch: pytest.MonkeyPatch, digest: bool
+    ) -> None:
+        monkeypatch.setenv(user_code.FILES, str(outside))
+        sha256 = hashlib.sha256(outside.read_bytes()).hexdigest() if digest else "0" * 64
+        refused = f"^{user_code.FILES}: {outside} is outside {ALLOWED_ROOTS}: {allowed}"
+        for use in (
+            lambda: user_code.resolve(f"outside.py:network@{sha256[:12]}"),
+            lambda: recipes.load("mnist-resnet18"),
+        ):
+            with pytest.raises(ValueError, match=refused):
+                use()
+        with pytest.raises(ValueError, match=user_code.FILES), user_code.packaged():
+            pytest.fail("it would go to a cluster")
+        assert not (outside.parent / "executed").exists()
+
+    def test_checking_a_request_executes_nothing_outside(self, allowed: Path, outside: Path) -> None:
+        words = ["--check", "--recipe", f"{outside}:recipe", "--storage", str(allowed / "root"), "--workers", "0"]
+        command = [sys.executable, str(CHECKOUT / "flows" / "pipeline.py"), *words]
+        told = subprocess.run(command, capture_output=True, text=True)
+        assert told.returncode == 2
+        assert f"refused  request  --recipe: {outside} is outside {ALLOWED_ROOTS}" in told.stdout
+        assert not (outside.parent / "executed").exists()
+
+
+def test_a_factory_that_returns_something_else_is_refused(file: Path) -> None:
+    name = recipes.load(f"{file}:recipe").model.replace("network", "no_network")
+    with pytest.raises(TypeError, match=r"no_network@.* must return a torch.nn.Module, got str"):
+        models.build(name, image_shape=(4, 4, 1), num_classes=2)

@@ -1,0 +1,147 @@
+"""Errors of a person's own code: told with the lines of their file, wherever it runs."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from storage import files
+from storage.uri import URI
+from tasks.learning import recipes, user_code, user_errors
+from tasks.learning.modeling import Classifier, ModelSpec
+from tasks.learning.user_errors import UserCodeError
+from tests.runs import CHECKOUT
+
+RECIPE = """
+from torch import nn
+
+from storage import files
+from storage.uri import URI
+from tasks.learning.recipes import Recipe, own
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(10, 2)
+
+    def forward(self, images):
+        return self.head(images.flatten(1))
+
+
+def network(*, image_shape, num_classes):
+    return Network()
+
+
+def layers(*, image_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(10, num_classes))
+
+
+def read(folder):
+    with open(folder / "missing") as file:
+        yield file.read()
+
+
+def asks_storage(folder):
+    return files.read(URI(str(folder)).child("missing"))
+
+
+def out_of_memory(folder):
+    raise MemoryError
+
+
+def recipe(model=network):
+    return Recipe(name="mine", data="mnist", model=own(model), epochs=3)
+
+
+def failing():
+    settings = {}
+    return recipe(settings["model"])
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Gives what the file of a person's own calls so."""
+    monkeypatch.setenv(user_code.FILES, "")
+    path = tmp_path / "my_recipe.py"
+    path.write_text(f"{RECIPE}\n# {tmp_path}\n")  # what was loaded already is the file that it was first
+    return lambda name: getattr(user_code.load(path), name)
+
+
+def _predict(reference: str) -> None:
+    spec = ModelSpec(model=reference, image_shape=(4, 4, 1), classes=("a", "b"), mean=(0.0,), std=(1.0,))
+    with user_errors.named(model=reference):
+        Classifier(spec)(torch.zeros(3, 4, 4, 1, dtype=torch.uint8))
+
+
+def test_a_bug_in_a_model_is_told_with_its_line(own: Callable[[str], Any], tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError) as caught:
+        _predict(user_code.reference(own("network")))
+    said, *where = str(caught.value).splitlines()
+    assert said.startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied (3x16 and 10x2)")
+    assert where == [f"  {tmp_path}/my_recipe.py, line 15, in forward", "    return self.head(images.flatten(1))"]
+    assert "torch/nn/modules/linear.py" in caught.value.trace
+    again = pickle.loads(pickle.dumps(caught.value))  # as Ray sends it
+    assert (str(again), again.trace) == (str(caught.value), caught.value.trace)
+
+
+def test_layers_that_do_not_fit_name_the_function_that_made_them(own: Callable[[str], Any], tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError) as caught:
+        _predict(user_code.reference(own("layers")))
+    assert str(caught.value).splitlines()[1:] == [
+        f"  {tmp_path}/my_recipe.py, line 22, in layers, which made the model",
+        "    def layers(*, image_shape, num_classes):",
+    ]
+
+
+def test_a_file_that_own_code_opens_and_does_not_find_is_a_bug(own: Callable[[str], Any], tmp_path: Path) -> None:
+    with (
+        pytest.raises(UserCodeError, match=r"(?s)^FileNotFoundError: .*line 27, in read\n    with open"),
+        user_errors.named(),
+    ):
+        list(own("read")(tmp_path))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("asks_storage", FileNotFoundError), ("out_of_memory", MemoryError)])
+def test_what_storage_and_memory_do_to_own_code_passes(
+    own: Callable[[str], Any], tmp_path: Path, name: str, kind: type[Exception]
+) -> None:
+    with pytest.raises(kind), user_errors.named():
+        own(name)(tmp_path)
+
+
+def test_errors_of_other_code_pass() -> None:
+    with pytest.raises(FileNotFoundError), user_errors.named(model="resnet18"):
+        files.read(URI("/nowhere/at/all"))
+
+
+def test_a_recipe_that_fails_is_told_with_its_line(own: Callable[[str], Any], tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"failed: KeyError: 'model' \(line 45: return recipe\(settings\[\"model\"\]\)\)$"
+    ):
+        recipes.load(f"{tmp_path}/my_recipe.py:failing")
+
+
+def test_on_a_cluster_the_lines_are_those_of_the_file_where_the_run_began(
+    own: Callable[[str], Any], tmp_path: Path
+) -> None:
+    reference = user_code.reference(own("network"))
+    program = (
+        "import sys; from tests.learning.test_user_errors import _predict\n"
+        "try: _predict(sys.argv[1])\nexcept Exception as error: print(error)"
+    )
+    with user_code.packaged() as packages:
+        env = os.environ | {
+            user_code.FILES: "",
+            "PYTHONPATH": os.pathsep.join(str(Path(one).parent) for one in packages),
+        }
+        command = [sys.executable, "-c", program, reference]
+        done = subprocess.run(command, env=env, cwd=CHECKOUT, capture_output=True, text=True)
+    assert f"{tmp_path}/my_recipe.py, line 15, in forward\n    return self.head" in done.stdout, done.stderr

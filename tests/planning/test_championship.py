@@ -1,0 +1,238 @@
+"""Whose championship it is: the data's own, or the one that a person named; never that of other data by accident."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import preflight
+from flows.cli.arguments import parser
+from storage import commits, files, registry
+from storage.admin import champions as championship
+from storage.decision import Decision
+from storage.uri import URI, CheckpointURI, DatasetURI, Root
+from tasks.learning import recipes
+from tasks.planning import make_plan, predict_request, warm_start
+from tasks.planning.plan import Plan
+from tasks.report import report_of
+from tests.pictures import CLASSES, encoded, write_folder
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root(str(tmp_path / "root"))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "photos" / "data", train=1, test=1)
+
+
+def make(root: Root, data: Path | str, *settings: str, **more: Any) -> Plan:
+    recipe = recipes.override(recipes.load("images-resnet18"), settings)
+    return make_plan.make(storage=root, recipe=recipe, data=str(data), **more)
+
+
+def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
+    """The raw dataset of a plan, without rows."""
+    assert made.own is not None
+    commits.commit(
+        made.raw,
+        kind="raw",
+        parents={},
+        parameters=made.own_parameters,
+        listed=[],
+        schema={"columns": {}, "metadata": {"shape": "[64, 64, 3]", "dtype": "uint8", "classes": json.dumps(classes)}},
+        statistics={"sources": [{"name": "3 files", "sha256": made.own.digest, "url": made.own.uri}]},
+    )
+    return made.raw
+
+
+def crown(made: Plan, name: str, *, split: dict[str, Any] | None = None, **model: object) -> CheckpointURI:
+    """A champion of `name`, made from the data of a plan."""
+    usual = {"model": "resnet18", "image_shape": [64, 64, 3], "classes": list(CLASSES)}
+    commit_raw(made)
+    commits.commit(made.prepared, kind="prepared", parents={"raw": made.raw}, parameters={}, listed=[])
+    parents: dict[str, URI] = {"prepared": made.prepared}
+    statistics = {"model": usual | model, "split": split}
+    commits.commit(made.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[], statistics=statistics)
+    decide(made, name, made.checkpoint)
+    return made.checkpoint
+
+
+def decide(made: Plan, name: str, checkpoint: CheckpointURI) -> None:
+    decision = Decision(
+        number=1,
+        champion=checkpoint,
+        challenger=checkpoint,
+        evaluation=made.evaluation,
+        promoted=True,
+        reason="the first",
+        gate={},
+        metrics={},
+    )
+    registry.append(made.root, name, decision)
+
+
+def test_two_folders_of_one_name_have_two_championships(root: Root, pictures: Path, tmp_path: Path) -> None:
+    other = write_folder(tmp_path / "other" / "data", train=1, test=1)
+    names = {make(root, folder).championship for folder in (pictures, other)}
+    assert len(names) == 2
+    assert all(name.startswith("data-") and len(name) == len("data-01234567") for name in names)
+
+
+def test_a_folder_reached_by_a_link_has_the_same_championship(root: Root, pictures: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(pictures.parent)
+    assert make(root, tmp_path / "link" / "data").championship == make(root, pictures).championship
+
+
+def test_a_downloaded_data_set_keeps_the_name_that_it_has(root: Root) -> None:
+    made = make_plan.make(storage=root, recipe=recipes.load("mnist-resnet18"))
+    assert made.championship == "mnist"
+
+
+def test_a_championship_of_an_earlier_version_goes_on_for_the_data_of_its_champion_only(
+    root: Root, pictures: Path, tmp_path: Path
+) -> None:
+    other = write_folder(tmp_path / "other" / "data", train=2, test=1)
+    crown(make(root, pictures), "data")
+    assert make(root, pictures).championship == "data"
+    assert make(root, other).championship.startswith("data-")
+
+
+def test_the_raw_dataset_of_a_folder_belongs_to_its_championship(root: Root, pictures: Path) -> None:
+    made = make(root, pictures)
+    champion = crown(made, made.championship)
+    assert make(root, made.raw).championship == made.championship
+    request = predict_request.resolve(
+        storage=root, model="champion", dataset=made.raw, split=None, workers=None, deadline_minutes=1
+    )
+    assert request.checkpoint == champion
+
+
+def test_a_person_may_name_a_championship(root: Root, pictures: Path) -> None:
+    made, named = make(root, pictures), make(root, pictures, championship="fruit")
+    assert (named.championship, named.evaluation.fingerprint) == ("fruit", made.evaluation.fingerprint)
+    with pytest.raises(ValueError, match="^--championship must be 1 to 64 of a-z, 0-9 and '-', got 'a/b'"):
+        make(root, pictures, championship="a/b")
+
+
+def test_models_of_a_persons_own_data_are_called_like_their_championship(
+    root: Root, pictures: Path, tmp_path: Path
+) -> None:
+    other = write_folder(tmp_path / "other" / "data", train=2, test=1)
+    for made in (make(root, pictures), make(root, other), make(root, pictures, championship="fruit")):
+        results = (made.checkpoint, made.predictions, made.evaluation)
+        assert {uri.name.rpartition("-")[0] for uri in results} == {f"{made.championship}-images-resnet18"}
+        assert made.raw.name.startswith("data-") and made.prepared.name.startswith("data-")
+    raw = make(root, commit_raw(make(root, pictures)))
+    assert raw.checkpoint == make(root, pictures).checkpoint
+
+
+def test_a_report_is_called_like_its_model(root: Root, pictures: Path) -> None:
+    made = make(root, pictures, championship="fruit")
+    decide(made, "fruit", crown(made, "tart"))
+    (decision,) = registry.history(root, "fruit")
+    assert report_of(made.evaluation, decision, made).name.startswith("fruit-images-resnet18-")
+
+
+@pytest.mark.parametrize(
+    "before", ["images-resnet18", "fruit-images-resnet18"], ids=["earlier version", "championship"]
+)
+def test_a_model_that_is_there_under_another_name_is_found(root: Root, pictures: Path, before: str) -> None:
+    made = make(root, pictures)
+    commit_raw(made)
+    commits.commit(made.prepared, kind="prepared", parents={"raw": made.raw}, parameters={}, listed=[])
+    trained = CheckpointURI(root.child(f"checkpoints/{before}-{made.checkpoint.fingerprint}"))
+    files.create(trained.child("half-done"), b"")
+    assert made.checkpoint != trained, "it is not committed"
+    commits.commit(trained, kind="checkpoint", parents={"prepared": made.prepared}, parameters={}, listed=[])
+    again = make(root, pictures)
+    assert again.checkpoint == trained
+    assert again.predictions.name.startswith(f"{before}-") and again.evaluation.name.startswith(f"{before}-")
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ({"classes": ["cat", "dog"]}, "knows none of the classes of this data: it knows cat, dog, the data has "),
+        ({"image_shape": [32, 32, 3]}, "expects images of 32 x 32 x 3, but this data has 64 x 64 x 3"),
+    ],
+)
+def test_data_with_nothing_in_common_is_refused_until_a_person_names_another_championship(
+    root: Root, pictures: Path, model: dict[str, Any], says: str
+) -> None:
+    crown(make(root, pictures), "fruit", **model)
+    with pytest.raises(ValueError, match=f"^--championship: the champion of 'fruit', .*, {says}.*") as refused:
+        make(root, pictures, championship="fruit")
+    assert "\n" not in str(refused.value)
+    assert make(root, pictures, championship="other-fruit").championship == "other-fruit"
+
+
+@pytest.fixture
+def flat(pictures: Path) -> Path:
+    """The pictures to train on, in class folders that lie in no split."""
+    return pictures / "train"
+
+
+def test_a_champion_that_was_trained_on_what_would_become_test_rows_is_refused(root: Root, flat: Path) -> None:
+    few = (*CLASSES[:2], "owl")
+    for number in range(30):
+        for name in few:
+            (flat / name).mkdir(exist_ok=True)
+            (flat / name / f"{number}.png").write_bytes(encoded(number, few.index(name)))
+    made = make(root, flat, "test_fraction=0.2")
+    crown(made, made.championship, split={"test_fraction": 0.2})
+    for fraction in (0.1, 0.2):
+        assert make(root, flat, f"test_fraction={fraction}").championship == made.championship
+    with pytest.raises(ValueError, match=r"^--set: test_fraction .* is 0.2, but 0.25 .*; use --set test_fraction=0.2,"):
+        make(root, flat, "test_fraction=0.25")
+    assert make(root, flat, "test_fraction=0.25", championship="other").championship == "other"
+    with pytest.raises(ValueError, match=r"test_fraction .* is 0.2, but 0.25"):  # as in a backfill
+        commit_raw(wide := make(root, flat, "test_fraction=0.25", championship="other"))
+        make(root, wide.raw, championship=made.championship)
+
+
+def test_a_champion_of_the_time_when_the_folder_said_train_and_test_is_refused(root: Root, flat: Path) -> None:
+    for number in range(30):
+        (flat / CLASSES[number % 2] / f"{number}.png").write_bytes(encoded(number, number % 2))
+    made = make(root, flat)
+    crown(made, made.championship, split={"by": "content"})
+    with pytest.raises(ValueError, match="was trained on data with split folders: some of these test rows"):
+        make(root, flat)
+    crown(make(root, flat.parent), "shared", split={"by": "content"})
+    assert make(root, flat, championship="shared").championship == "shared", "of another folder, as a person says"
+
+
+def test_one_class_in_common_is_enough(root: Root, pictures: Path) -> None:
+    crown(make(root, pictures), "fruit", classes=["cat", CLASSES[0]])
+    assert make(root, pictures, championship="fruit").championship == "fruit"
+
+
+def test_classes_of_parquet_are_compared_once_they_are_known(root: Root, tmp_path: Path) -> None:
+    folder = tmp_path / "table"
+    folder.mkdir()
+    for split in ("train", "test"):
+        (folder / f"{split}-0.parquet").write_bytes(b"1")
+    made = make(root, folder)
+    decide(made, made.championship, crown(make(root, write_folder(tmp_path / "data", train=1, test=1)), "fruit"))
+    warm_start.check_comparable(make(root, folder))
+    commit_raw(made, classes=("0", "1"))
+    with pytest.raises(ValueError, match="knows none of the classes of this data"):
+        warm_start.check_comparable(made)
+
+
+def test_a_promotion_by_hand_goes_where_the_checkpoint_was_judged(root: Root, pictures: Path) -> None:
+    made = make(root, pictures)
+    checkpoint = crown(made, "fruit")
+    assert championship.promote(root, checkpoint) == "fruit"
+    assert championship.promote(root, checkpoint, name="greens") == "greens"
+    with pytest.raises(ValueError, match=r"^uri: .* competed in fruit, greens; select one with --championship"):
+        championship.promote(root, checkpoint)
+
+
+def test_the_sample_never_stands_in_for_the_data_of_a_named_championship(root: Root) -> None:
+    words = ["--source", "sample", "--championship", "mine", "--workers", "0", "--storage", root]
+    planned = preflight.checked(parser().parse_args(words))
+    assert (planned.plan.championship, planned.request["championship"]) == ("mnist-sample", None)

@@ -1,0 +1,131 @@
+"""Which versions of a data set there are, and which of them a backfill does."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows import backfill
+from flows.cli import main
+from storage import commits, files, manifest
+from storage.uri import DatasetURI, Root
+from tasks.learning import recipes
+from tasks.planning import make_plan
+from tasks.planning.dataset_versions import chosen, known
+
+_NAMES = ["mnist-00000000000b", "mnist-00000000000c", "mnist-00000000000a"]
+"""Oldest first, which is not their order by name."""
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> list[DatasetURI]:
+    """Three committed versions of `mnist`, beside one of another data set and one that was never committed.
+
+    The first is of before dates, and its file is old; the other files were copied since, the younger one first.
+    """
+    root = Root(str(tmp_path / "root"))
+    for age, name in enumerate([*_NAMES, "fashion-mnist-00000000000d"]):
+        uri = DatasetURI(root.child(f"datasets/raw/{name}"))
+        data = name.rpartition("-")[0]
+        made = commits.commit(uri, kind="raw", parents={}, parameters={"data": data}, listed=[])
+        if age == 0:
+            files.replace(uri.child(manifest.NAME), made.model_copy(update={"created": None}).signed().to_json())
+        written = 1e9 if age == 0 else 2e9 - age
+        os.utime(uri.child(manifest.NAME), (written, written))
+    (tmp_path / "root/datasets/raw/mnist-00000000000e/train").mkdir(parents=True)
+    return known(root, "mnist")
+
+
+def test_versions_are_the_committed_raw_datasets_oldest_first(versions: list[DatasetURI]) -> None:
+    assert [uri.name for uri in versions] == _NAMES
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, [0, 1, 2]),
+        ({"names": [_NAMES[2], _NAMES[0], _NAMES[2]]}, [0, 2]),
+        ({"first": _NAMES[1]}, [1, 2]),
+        ({"last": _NAMES[1]}, [0, 1]),
+        ({"first": _NAMES[1], "last": _NAMES[1]}, [1]),
+    ],
+)
+def test_a_list_or_a_range_chooses_among_them(
+    versions: list[DatasetURI], asked: dict[str, object], expected: list[int]
+) -> None:
+    assert chosen(versions, **asked) == [versions[number] for number in expected]  # type: ignore[arg-type]
+
+
+def test_a_version_may_be_named_by_its_uri(versions: list[DatasetURI]) -> None:
+    assert chosen(versions, names=[f"{versions[1]}/"]) == [versions[1]]
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"names": ["mnist-1"]}, "version must be one of mnist-00000000000b, .* got 'mnist-1'"),
+        ({"first": "x"}, "--from must be one of"),
+        ({"first": _NAMES[2], "last": _NAMES[0]}, "is newer than --to"),
+        ({"names": [_NAMES[0]], "first": _NAMES[0]}, "cannot be combined"),
+    ],
+)
+def test_what_is_not_there_is_refused_by_name(versions: list[DatasetURI], asked: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        chosen(versions, **asked)  # type: ignore[arg-type]
+
+
+def test_a_storage_without_versions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no raw dataset of data set 'mnist'"):
+        known(Root(str(tmp_path / "nothing")), "mnist")
+
+
+@pytest.mark.parametrize(("words", "judge_only"), [([], True), (["--promote"], False)])
+def test_a_backfill_only_judges_unless_told_to_promote(
+    versions: list[DatasetURI], monkeypatch: pytest.MonkeyPatch, words: list[str], judge_only: bool
+) -> None:
+    requests: list[dict[str, Any]] = []
+
+    def note(name: str, request: dict[str, Any], **_: Any) -> int:
+        requests.append(request)
+        return 0
+
+    monkeypatch.setattr(main, "run", note)
+    root = str(versions[0]).partition("/datasets")[0]
+    arguments = backfill.parser().parse_args([*words, "--storage", root, "--workers", "0"])
+    assert backfill._main(arguments) == 0
+    assert [(request["data"], request["judge_only"]) for request in requests] == [(uri, judge_only) for uri in versions]
+
+
+def test_a_backfill_of_own_images_does_the_versions_of_one_folder_each_with_the_split_that_it_was_made_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = Root(str(tmp_path / "root"))
+    names = ["photos-00000000000a", "photos-00000000000b", "trees-00000000000c"]
+    for age, name in enumerate(names):
+        uri = DatasetURI(root.child(f"datasets/raw/{name}"))
+        parameters = {"data": name.rpartition("-")[0], "image_size": 64, "channels": 3, "test_fraction": 0.3}
+        sources = {"sources": [{"name": "files", "sha256": "", "url": f"/{name[:5]}"}]}
+        schema = {"columns": {}, "metadata": {"shape": "[64, 64, 3]", "dtype": "uint8", "classes": '["cat", "dog"]'}}
+        commits.commit(uri, kind="raw", parents={}, parameters=parameters, listed=[], schema=schema, statistics=sources)
+        os.utime(uri.child(manifest.NAME), (1e9 + age, 1e9 + age))
+    asked: list[dict[str, Any]] = []
+
+    def note(name: str, request: dict[str, Any], **_: Any) -> int:
+        asked.append(request)
+        return 0
+
+    monkeypatch.setattr(main, "run", note)
+    words = ["backfill", "--recipe", "images-resnet18", "--storage", root, "--workers", "0"]
+    monkeypatch.setattr("sys.argv", [*words, "--list"])
+    assert backfill.main() == 0
+    assert [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()] == names
+    monkeypatch.setattr("sys.argv", words)
+    with pytest.raises(SystemExit, match="2"):
+        backfill.main()
+    assert "the versions belong to several data sets, photos, trees; name those of one" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", [*words, *names[:2]])
+    assert backfill.main() == 0
+    assert [request["data"].rpartition("/")[2] for request in asked] == names[:2]
+    made = make_plan.make(storage=root, recipe=recipes.load("images-resnet18"), data=asked[0]["data"], workers=0)
+    assert (made.test_fraction, made.raw.name) == (0.3, names[0])

@@ -1,0 +1,218 @@
+"""New pictures: predicted from a folder or Parquet, each once, by name, and back to the checksum of its file."""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from storage import default_championship, files, manifest, registry, tables
+from storage.decision import Decision
+from storage.manifest import Parent
+from storage.uri import URI, CheckpointURI, DatasetURI, Root
+from tasks.cluster.in_process import InProcess
+from tasks.ingest import ingest_pictures
+from tasks.learning import checkpoint, checkpoint_result, decode, training_state
+from tasks.learning.datasets import Split
+from tasks.planning import new_images, predict_request
+from tasks.predict import predict_batch
+from tests.learning import training
+from tests.learning.conftest import digits
+from tests.pictures import encoded, picture
+
+__all__ = ["digits"]
+
+NAMES = ("zero", "one", "zwei", "3", "4", "5", "6", "7", "8", "Äpfel")
+
+
+@pytest.fixture(scope="module")
+def models(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A storage root with the champion of `letters`, which takes gray images of 28 x 28 pixels."""
+    root = Root(str(tmp_path_factory.mktemp("models") / "data"))
+    trainer = training.trainer(
+        training.recipe(epochs=1), training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32)
+    )
+    trainer.model.spec = dataclasses.replace(trainer.model.spec, classes=NAMES)
+    scratch, target = root.child("runs/x"), CheckpointURI(root.child("checkpoints/letters-0123456789ab"))
+    about: dict[str, Any] = {"parameters": {}, "resolved": {"precision": "fp32"}}
+    snapshot = training_state.take(trainer, [trainer.run_epoch(1)], prepared="0", about=about)
+    checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
+    prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest=None, content="")
+    model = {"image_shape": [28, 28, 1], "classes": list(NAMES)}
+    checkpoint_result.commit(scratch, target, prepared=prepared, statistics={"model": model})
+    promote(root, "letters", target)
+    return Path(root)
+
+
+def promote(root: Root, name: str, target: CheckpointURI) -> None:
+    decision = Decision(
+        number=1, champion=target, challenger=target, evaluation="", promoted=True, reason="", gate={}, metrics={}
+    )
+    registry.append(root, name, decision)
+
+
+def request(models: Path, dataset: str | Path, **more: Any) -> predict_request.BatchRequest:
+    asked: dict[str, Any] = {"storage": str(models), "model": "champion", "dataset": str(dataset), "split": None}
+    return predict_request.resolve(**asked | {"workers": 0, "deadline_minutes": 5} | more)
+
+
+def predicted(asked: predict_request.BatchRequest) -> URI:
+    """What the flow does, without Prefect."""
+    here = InProcess()
+    if asked.pictures:
+        ingest_pictures.fn(asked.pictures, asked, here)
+    return predict_batch.fn(asked, here)
+
+
+def rows_of(uri: URI) -> pd.DataFrame:
+    return pd.DataFrame(tables.read_split(uri, "new").to_pandas())
+
+
+CONTENTS = {
+    "zwei/b.png": encoded(1, 0),
+    "Äpfel/c.jpg": encoded(2, 1, "JPEG"),
+    "2026/May/d.webp": encoded(3, 2, "WEBP"),
+    "a.gif": encoded(4, 0, "GIF"),
+    "cut.jpg": encoded(5, 0, "JPEG")[:400],
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Pictures at any depth, two of them in folders that are called like classes, one cut off."""
+    for path, content in CONTENTS.items():
+        (tmp_path / "New photos" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "New photos" / path).write_bytes(content)
+    (tmp_path / "New photos" / "notes.txt").write_text("no image")
+    return tmp_path / "New photos"
+
+
+def test_each_picture_of_a_folder_is_predicted_once_by_name_and_leads_back_to_its_checksum(
+    models: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = request(models, folder)
+    found = predicted(asked)
+    rows = rows_of(found).set_index("file")
+    assert list(rows.index) == sorted(CONTENTS) and list(rows["id"]) == list(range(5)) and rows["row"].isna().all()
+    labels = rows["label"].dropna().to_dict()
+    assert labels == {"zwei/b.png": 2, "Äpfel/c.jpg": 9}
+    whole = rows.drop("cut.jpg")
+    assert list(whole["class_name"]) == [NAMES[int(answer)] for answer in whole["prediction"]]
+    assert rows.loc["cut.jpg", ["prediction", "class_name", "probability"]].isna().all()
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "--dataset: 1 of 5 images could not be read: cut.jpg (truncated)" in told
+    assert "--dataset: 1 files are left out (not images or Parquet, by their file names): notes.txt" in told
+    raw = URI(manifest.load(found).parent("dataset", of=found))
+    listed = next(file for file in manifest.load(raw).files if file.path.startswith("sources-"))
+    sources = tables.read_part(raw, listed).to_pandas().set_index("path")["sha256"].to_dict()
+    assert sources == {path: hashlib.sha256(content).hexdigest() for path, content in CONTENTS.items()}
+
+
+def test_pictures_are_resized_as_the_model_was_trained(models: Path, folder: Path) -> None:
+    asked = request(models, folder)
+    predicted(asked)
+    stored = tables.read_split(asked.dataset, "new").to_pandas()["image"]
+    expected = [
+        decode.decoded(content, 28, 1).pixels if path != "cut.jpg" else None for path, content in CONTENTS.items()
+    ]
+    order = np.argsort(list(CONTENTS))
+    assert list(stored) == [expected[place] for place in order]
+
+
+def test_the_same_request_is_found_and_what_was_cut_off_goes_on_by_part(models: Path, folder: Path) -> None:
+    found = predicted(request(models, folder))
+    assert request(models, folder).is_done()
+    before = manifest.load(found)
+    files.remove(found.child(manifest.NAME))
+    again = manifest.load(predicted(request(models, folder)))
+    assert (again.files, again.statistics["reused_parts"]) == (before.files, len(before.files))
+    (folder / "more.png").write_bytes(encoded(9, 1))
+    asked = request(models, folder)
+    assert not asked.is_done() and manifest.load(predicted(asked)).rows == 6
+
+
+@pytest.mark.parametrize(
+    ("columns", "labels"),
+    [
+        ({}, [None, None, None]),
+        ({"label": ["zwei", "unknown", None]}, [2, None, None]),
+        ({"label": [7, 3, -1]}, [7, 3, None]),
+        ({"caption": ["zwei", "a", "b"]}, [None, None, None]),
+    ],
+    ids=["no labels", "names", "numbers", "other text"],
+)
+@pytest.mark.parametrize("is_single", [True, False], ids=["file", "folder"])
+def test_parquet_is_predicted_with_labels_or_without(
+    models: Path, tmp_path: Path, columns: dict[str, list[Any]], labels: list[int | None], is_single: bool
+) -> None:
+    contents = [encoded(0, 0), b"broken", encoded(2, 2)]
+    path = tmp_path / "some of them" / "photos.parquet"
+    path.parent.mkdir()
+    pd.DataFrame({"image": contents} | columns).to_parquet(path)
+    rows = rows_of(predicted(request(models, path if is_single else path.parent)))
+    assert [None if np.isnan(label) else label for label in rows["label"].astype(float)] == labels
+    assert set(rows["file"]) == {"photos.parquet"} and list(rows["row"]) == [0, 1, 2]
+    assert list(rows["class_name"].isna()) == [False, True, False]
+
+
+def test_pictures_on_s3_and_single_ones_are_listed_with_their_checksums(root: Root) -> None:
+    photos = root.child("new photos")
+    for name in ("a.png", "deep/er/b.jpg"):
+        files.replace(photos.child(name), encoded(0, 0))
+    assert new_images.are_at(DatasetURI(photos))
+    listed = new_images.listed(photos, classes=["er", "x"])
+    assert [(file.path, file.label, file.split) for file in listed.files] == [
+        ("a.png", None, "new"),
+        ("deep/er/b.jpg", 0, "new"),
+    ]
+    single = new_images.listed(photos.child("a.png"), classes=[])
+    assert new_images.are_at(DatasetURI(photos.child("a.png")))
+    assert (single.uri, single.files) == (photos, listed.files[:1])
+
+
+def test_with_several_champions_the_folders_own_is_taken_or_one_has_to_be_named(models: Path, folder: Path) -> None:
+    root, own = Root(str(models)), "nobody"
+    target = CheckpointURI(str(models / "checkpoints" / "letters-0123456789ab"))
+    promote(root, "signs", target)
+    try:
+        with pytest.raises(ValueError, match="^--model: there are several .*: champion:letters, champion:signs$"):
+            request(models, folder)
+        assert request(models, folder, model="champion:signs").checkpoint == target
+        own = default_championship.of_own(root, "new-photos", URI(str(folder)))
+        other = CheckpointURI(str(models / "checkpoints" / "photos-0123456789ab"))
+        promote(root, own, other)
+        with pytest.raises(ValueError, match=f"^--model: nothing is committed at {other}"):
+            request(models, folder)
+    finally:
+        for name in ("signs", own):
+            files.remove(root.child(f"registry/{name}"))
+
+
+@pytest.mark.parametrize(
+    ("dataset", "more", "says"),
+    [
+        ("nothing", {}, "--dataset: it does not exist: .*nothing; expected images, Parquet"),
+        ("empty", {}, "--dataset: there are no images in it: .*empty; expected images"),
+        ("New photos", {"split": "test"}, "--split applies to datasets, got 'test' .*New photos/test"),
+        ("datasets/raw/x-0123456789ab", {}, "--dataset: nothing is committed at"),
+        ("texts", {}, r"--dataset: there are neither images .* in .*texts; expected images.*a\.txt"),
+        ("New photos", {"storage": "{folder}/data", "model": "{model}"}, "--storage must not be below --dataset"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused_in_one_line(
+    models: Path, folder: Path, dataset: str, more: dict[str, Any], says: str
+) -> None:
+    for name in ("empty", "texts", "datasets/raw/x-0123456789ab/train"):
+        (folder.parent / name).mkdir(parents=True)
+    (folder.parent / "texts" / "a.txt").touch()
+    (folder.parent / "datasets/raw/x-0123456789ab/train/part-00000-0.parquet").write_bytes(picture(0, 0).tobytes())
+    more = {
+        name: value.format(folder=folder, model=models / "checkpoints/letters-0123456789ab")
+        for name, value in more.items()
+    }
+    with pytest.raises(ValueError, match=f"^{says}") as caught:
+        request(models, folder.parent / dataset, **more)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,316 @@
+"""The plan: the same request gives the same URIs, and each URI depends on what decides its bytes and nothing else."""
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import access, commits, registry
+from storage.decision import Decision
+from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI
+from tasks.jobs.deadline import DeadlineExceeded
+from tasks.learning import recipes
+from tasks.planning import machine, make_plan, predict_request, result_uris
+from tasks.planning.plan import Plan
+from tests.runs import CHECKOUT
+
+STAGES = ["raw", "prepared", "checkpoint", "predictions", "evaluation"]
+
+# Literally what existing results are found by. A change here makes every user do everything once more: it must come
+# from a higher number in `tasks.planning.plan.VERSIONS`, or argue why what was made before is not to be found any more.
+GOLDEN = {
+    "raw": "datasets/raw/mnist-0164ad4b8b70",
+    "prepared": "datasets/prepared/mnist-d83159fd07cc",
+    "checkpoint": "checkpoints/mnist-resnet18-bed52f82e2dd",
+    "predictions": "predictions/mnist-resnet18-97e8ce102be4",
+    "evaluation": "evaluations/mnist-resnet18-8d73079902dc",
+}
+
+SETTINGS = {
+    "accuracy_floor=0.5": None,
+    "margin=0.5": None,
+    "significance=0.05": None,
+    "image_size=32": None,  # this and the next two are for images of one's own: tests/planning/test_user_images.py
+    "channels=1": None,
+    "test_fraction=0.3": None,
+    "data=mnist-sample": "raw",
+    "seed=1": "checkpoint",
+    "split_seed=1": "prepared",
+    "validation_fraction=0.2": "prepared",
+    "max_quarantined=0.2": "prepared",
+    "epochs=5": "checkpoint",
+    "batch_size=32": "checkpoint",
+    "learning_rate=0.5": "checkpoint",
+    "weight_decay=0.5": "checkpoint",
+    "warmup_fraction=0.5": "checkpoint",
+    "label_smoothing=0.5": "checkpoint",
+    "max_shift=1": "checkpoint",
+    "flip=horizontal": "checkpoint",
+    "model=resnet18-3x3": "checkpoint",
+    "precision=fp32": "checkpoint",
+    "loader=streaming": "checkpoint",
+    "loader=ray-data": "checkpoint",
+    "accumulation=2": "checkpoint",
+    "accelerator_type=A100": None,
+    "cpus_per_worker=0.5": None,
+    "prefetch_batches=4": None,
+}
+"""The first stage whose bytes each setting decides, none when it decides none."""
+
+
+def make(storage: Path, *settings: str, **changes: Any) -> Plan:
+    """The plan of a run of the default recipe with `settings`."""
+    recipe = recipes.override(recipes.load("mnist-resnet18"), settings)
+    return make_plan.make(storage=str(storage), recipe=recipe, **changes)
+
+
+def uris(made: Plan) -> dict[str, URI]:
+    """The URI of each stage."""
+    return {stage: getattr(made, stage) for stage in STAGES}
+
+
+def changed(made: Plan, other: Plan) -> list[str]:
+    """Stages whose URIs differ."""
+    return [stage for stage in STAGES if uris(made)[stage] != uris(other)[stage]]
+
+
+def commit(uri: URI) -> None:
+    """As if the work were done."""
+    commits.commit(uri, kind="raw", parents={}, parameters={}, listed=[])
+
+
+class TestURIs:
+    def test_uris_of_the_default_recipe_stay_what_they_are(self, tmp_path: Path) -> None:
+        assert {stage: uri.removeprefix(f"{tmp_path}/") for stage, uri in uris(make(tmp_path)).items()} == GOLDEN
+
+    def test_readme_and_help_show_these_uris(self) -> None:
+        shown = "|".join(uri.partition("/")[0] for uri in GOLDEN.values())
+        for file in ("README.md", "storage/admin/parser.py", "flows/cli/arguments.py"):
+            text = (CHECKOUT / file).read_text()
+            found = set(re.findall(rf"\b(?:{shown})/(?:[a-z]+/)?mnist(?:-resnet18)?-[0-9a-f]{{12}}\b", text))
+            assert found and found <= set(GOLDEN.values()), file
+
+    def test_same_request_gives_the_same_uris(self, tmp_path: Path) -> None:
+        assert uris(make(tmp_path, "epochs=5")) == uris(make(tmp_path, "epochs=5"))
+
+    @pytest.mark.parametrize(("setting", "first"), SETTINGS.items(), ids=SETTINGS)
+    def test_setting_changes_the_stages_from_the_first_that_it_decides(
+        self, tmp_path: Path, setting: str, first: str | None
+    ) -> None:
+        expected = STAGES[STAGES.index(first) :] if first else []
+        assert changed(make(tmp_path), make(tmp_path, setting)) == expected
+
+    def test_every_field_of_a_recipe_is_tried(self) -> None:
+        tried = {setting.partition("=")[0] for setting in SETTINGS}
+        fields = {field.name for field in dataclasses.fields(recipes.Recipe)}
+        assert fields - tried == {"name", "fallback", "origin", "initialize"}
+
+    def test_number_of_workers_changes_everything_from_the_checkpoint_on(self, tmp_path: Path) -> None:
+        assert changed(make(tmp_path), make(tmp_path, workers=2)) == STAGES[2:]
+        assert changed(make(tmp_path, workers=1), make(tmp_path, workers=2)) == STAGES[2:]
+        assert changed(make(tmp_path), make(tmp_path, workers=0)) == STAGES[2:]
+
+    def test_recipes_of_the_same_data_share_its_preparation_whatever_their_names(self, tmp_path: Path) -> None:
+        one, other = (
+            make_plan.make(storage=str(tmp_path), recipe=recipes.load(name))
+            for name in ("cifar10-resnet18", "cifar10-vit")
+        )
+        assert one.prepared == other.prepared and one.prepared.name.startswith("cifar10-")
+        assert one.checkpoint != other.checkpoint
+
+    def test_accepting_mixed_numerics_changes_nothing(self, tmp_path: Path) -> None:
+        assert changed(make(tmp_path), make(tmp_path, accept_mixed_numerics=True)) == []
+
+    def test_deadline_changes_nothing(self, tmp_path: Path) -> None:
+        assert changed(make(tmp_path), make(tmp_path, deadline_minutes=1)) == []
+
+    @pytest.mark.parametrize("stage", result_uris.VERSIONS)
+    def test_new_version_of_a_stage_changes_it_and_all_after_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+    ) -> None:
+        before = uris(make(tmp_path))
+        monkeypatch.setitem(result_uris.VERSIONS, stage, 99)
+        after = uris(make(tmp_path))
+        firsts = {"files": 5, "download": 0, "preprocess": 1, "train": 2, "predict": 3, "evaluate": 4, "report": 5}
+        assert [name for name in STAGES if before[name] != after[name]] == STAGES[firsts[stage] :]
+
+
+class TestFiles:
+    def test_files_have_their_name_from_the_data_set_and_its_checksums_alone(self, tmp_path: Path) -> None:
+        files = make(tmp_path).files
+        assert files == f"{tmp_path}/downloads/mnist-6fb6b7136004"
+        assert make(tmp_path, "epochs=5", "seed=1", "model=resnet18-3x3", workers=2).files == files
+        assert make(tmp_path, "data=mnist-sample").files != files
+        assert make(tmp_path, refresh=True).files != files
+
+
+class TestRefresh:
+    def test_refresh_changes_every_uri(self, tmp_path: Path) -> None:
+        assert changed(make(tmp_path), make(tmp_path, refresh=True)) == STAGES
+
+    def test_refresh_that_was_cut_off_is_gone_on_with(self, tmp_path: Path) -> None:
+        first = make(tmp_path, refresh=True)
+        commit(first.checkpoint)
+        assert changed(first, make(tmp_path, refresh=True)) == []
+
+    def test_refresh_after_a_finished_one_is_another(self, tmp_path: Path) -> None:
+        first = make(tmp_path, refresh=True)
+        commit(first.evaluation)
+        assert changed(first, make(tmp_path, refresh=True)) == STAGES
+
+    def test_refresh_of_a_dataset_that_is_there_does_all_that_is_made_from_it_again(self, tmp_path: Path) -> None:
+        first = make(tmp_path, refresh=True, data=raw_dataset(tmp_path))
+        assert changed(make(tmp_path, data=raw_dataset(tmp_path)), first) == STAGES[1:]
+        commit(first.evaluation)
+        assert changed(first, make(tmp_path, refresh=True, data=raw_dataset(tmp_path))) == STAGES[1:]
+
+    def test_refresh_that_changes_no_uri_ends(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = make(tmp_path)
+        commit(made.evaluation)
+        monkeypatch.setattr(Plan, "evaluation", made.evaluation)
+        with pytest.raises(AssertionError):
+            make(tmp_path, refresh=True)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("ask", ["train", "predict"])
+def test_planning_that_blocks_ends_at_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str) -> None:
+    monkeypatch.setattr(access, "check_writable", lambda root: time.sleep(600))
+    with pytest.raises(DeadlineExceeded, match="not done within 0 s; increase --deadline MINUTES"):
+        if ask == "train":
+            make(tmp_path, deadline_minutes=0.005)
+        else:
+            ask_to_predict(tmp_path, dataset=tmp_path, model="champion", deadline_minutes=0.005)
+
+
+def raw_dataset(root: Path) -> str:
+    """A committed raw dataset of the default recipe's data set, which lies there already."""
+    uri = URI(f"{root}/datasets/raw/mnist-0123456789ab")
+    if not result_uris.is_committed(uri):
+        commits.commit(uri, kind="raw", parents={}, parameters={"data": "mnist"}, listed=[])
+    return uri
+
+
+class TestNeedsRay:
+    RAY_STAGES = ["prepared", "checkpoint", "predictions"]
+
+    def test_ray_is_not_needed_when_all_its_stages_are_committed(self, tmp_path: Path) -> None:
+        made = make(tmp_path)
+        for stage in self.RAY_STAGES:
+            assert made.needs_ray()
+            commit(uris(made)[stage])
+        assert not made.needs_ray()
+
+    def test_ray_is_not_needed_to_ingest_files_of_one_shard(self, tmp_path: Path) -> None:
+        made = make(tmp_path)
+        for stage in self.RAY_STAGES:
+            commit(uris(made)[stage])
+        assert not result_uris.is_committed(made.raw) and not made.needs_ray()
+
+    def test_ray_is_needed_for_predictions_of_the_champion_that_are_missing(self, tmp_path: Path) -> None:
+        made, champion = make(tmp_path), make(tmp_path, "epochs=5").checkpoint
+        for stage in self.RAY_STAGES:
+            commit(uris(made)[stage])
+        promote(made, champion)
+        assert made.needs_ray()
+        commit(made.predictions_of(champion))
+        assert not made.needs_ray()
+
+
+def promote(made: Plan, champion: CheckpointURI) -> None:
+    decision = Decision(
+        number=1,
+        champion=champion,
+        challenger=champion,
+        evaluation=made.evaluation,
+        promoted=True,
+        reason="the first",
+        gate={},
+        metrics={},
+    )
+    registry.append(made.root, made.data_set.name, decision)
+
+
+class TestRequest:
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"workers": -1}, r"--workers must be >= 0 \(0 runs without Ray\), got -1"),
+            ({"deadline_minutes": 0}, r"--deadline must be > 0 and at most 525600 minutes \(a year\), got 0"),
+            ({"patience_minutes": -1}, r"--patience must be >= 0 and at most 525600 minutes \(a year\), got -1"),
+            ({"patience_minutes": float("nan")}, "--patience must be >= 0 .* got nan"),
+            ({"deadline_minutes": float("nan")}, "--deadline must be .* minutes .a year., got nan"),
+        ],
+    )
+    def test_bad_number_is_refused_by_name(self, tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            make(tmp_path, **changes)
+
+    @pytest.mark.parametrize("shelf", ["checkpoints", "datasets", "runs"])
+    def test_shelf_that_leads_out_of_the_root_is_refused_by_name(self, tmp_path: Path, shelf: str) -> None:
+        (tmp_path / "elsewhere").mkdir()
+        (tmp_path / "root").mkdir()
+        (tmp_path / "root" / shelf).symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(ValueError, match=f"^--storage: {tmp_path}/root/{shelf} is a link that leads out of"):
+            make(tmp_path / "root")
+        with pytest.raises(ValueError, match=f"^--storage: {tmp_path}/root/{shelf} is a link that leads out of"):
+            ask_to_predict(tmp_path / "root", dataset=tmp_path, model="champion")
+
+    def test_root_may_be_a_link(self, tmp_path: Path) -> None:
+        (tmp_path / "big-disk").mkdir()
+        (tmp_path / "root").symlink_to(tmp_path / "big-disk")
+        assert make(tmp_path / "root").root == str(tmp_path / "root")
+
+    def test_what_is_not_allowed_is_refused_with_its_option(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(ALLOWED_ROOTS, str(tmp_path / "root"))
+        root, outside = tmp_path / "root", tmp_path / "root2"
+        requests: dict[str, Callable[[], object]] = {
+            "--storage": lambda: make(outside),
+            "--data": lambda: make(root, data=str(outside / "x")),
+            "--dataset": lambda: ask_to_predict(root, dataset=outside / "x", model="champion"),
+        }
+        for option, request in requests.items():
+            with pytest.raises(ValueError, match=f"^{option}: {outside}.* is outside PIPELINE_ALLOWED_ROOTS"):
+                request()
+        assert not outside.exists()
+
+    def test_model_that_is_not_allowed_or_no_name_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(ALLOWED_ROOTS, str(tmp_path / "root"))
+        dataset = URI(f"{tmp_path}/root/datasets/raw/digits-0123456789ab")
+        commit(dataset)
+        with pytest.raises(ValueError, match=f"^--model: {tmp_path}/x is outside PIPELINE_ALLOWED_ROOTS"):
+            ask_to_predict(tmp_path / "root", dataset=Path(dataset), model=f"{tmp_path}/x")
+        for name in ("../../x", "A", "a.b"):
+            with pytest.raises(ValueError, match="^--model champion:NAME must be 1 to 64 of a-z, 0-9 and '-', got"):
+                ask_to_predict(tmp_path / "root", dataset=Path(dataset), model=f"champion:{name}")
+
+
+def ask_to_predict(root: Path, *, dataset: Path, model: str, deadline_minutes: float = 1) -> object:
+    """What batch prediction makes of a request."""
+    return predict_request.resolve(
+        storage=str(root),
+        model=model,
+        dataset=str(dataset),
+        split=None,
+        workers=None,
+        deadline_minutes=deadline_minutes,
+    )
+
+
+def test_a_part_of_the_cores_gives_another_checkpoint_of_the_same_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = make(tmp_path)
+    monkeypatch.setenv(machine.CORES, "1")
+    part = make(tmp_path)
+    assert part.prepared == whole.prepared
+    assert part.checkpoint != whole.checkpoint, "sums over one thread are not those over two"
+    assert part.train_parameters == whole.train_parameters | {"cores": 1}

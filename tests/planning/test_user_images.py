@@ -1,0 +1,358 @@
+"""A person's own images: found, named, refused early, and a fingerprint that only the files decide."""
+
+import itertools
+import os
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.cli import preflight
+from flows.cli.arguments import parser
+from storage import commits, default_championship, files, registry, s3
+from storage.decision import Decision
+from storage.uri import URI, CheckpointURI, Root
+from tasks.learning import recipes
+from tasks.planning import data_option, make_plan, plan, user_images
+from tests.ingested import ingested
+from tests.pictures import BROKEN, CLASSES, encoded, write_folder
+
+SPLIT: dict[str, Any] = {"by": "content", "split_seed": 0, "validation_fraction": 0.1}
+"""How the rows of the general recipe are split, as a checkpoint says it."""
+
+
+def found(folder: Path | URI) -> user_images.Own:
+    return user_images.find(URI(str(folder)))
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    return write_folder(tmp_path / "Meine Bilder (2026)", train=3, test=2)
+
+
+def test_every_image_has_its_split_its_class_and_its_checksum(pictures: Path) -> None:
+    listed = found(pictures)
+    assert (listed.kind, listed.classes, listed.name) == ("images", CLASSES, "meine-bilder-2026")
+    assert [sum(file.split == split for file in listed.files) for split in ("train", "test")] == [3 * 3 + 2, 2 * 2 + 1]
+    assert set(BROKEN) < {file.path for file in listed.files}
+    assert all(file.label is not None and file.path.split("/")[1] == CLASSES[file.label] for file in listed.files)
+    assert listed.files[0].digest.startswith("sha256:")
+
+
+def left_out(listed: user_images.Own) -> dict[str, tuple[int, list[str]]]:
+    return {one.reason: (one.count, one.first) for one in listed.left_out}
+
+
+def test_what_is_odd_is_said(pictures: Path) -> None:
+    assert found(pictures).notes == ("there are no test images of class 卵, so it cannot be evaluated",)
+
+
+def test_every_file_is_read_or_counted_with_the_reason_and_the_first_names(pictures: Path) -> None:
+    odd = {
+        "hidden: the name begins with a dot": [".git/a.png", "train/.b.png", "train/pears/._photo 1.png"],
+        "in no class folder": ["train/e.png"],
+        "no folder or file name contains train or test": ["extra/pears/d.png", "f.png"],
+        "not images or Parquet, by their file names": ["readme.txt", "train/pears/Thumbs.db", "train/pears/c.heic"],
+        "split val: validation rows are taken from train": ["val/pears/g.png"],
+    }
+    for path in itertools.chain(*odd.values()):
+        (pictures / path).parent.mkdir(parents=True, exist_ok=True)
+        (pictures / path).write_bytes(b"1")
+    (pictures / "train" / "plums").symlink_to(pictures / "train" / "pears")
+    odd["links to folders, which are not followed"] = ["train/plums"]
+    listed = found(pictures)
+    assert left_out(listed) == {reason: (len(paths), paths) for reason, paths in odd.items()}
+    entries = files.walk(URI(str(pictures)))
+    assert len(listed.files) + sum(one.count for one in listed.left_out) == len(entries)
+
+
+def test_of_many_the_first_are_named(pictures: Path) -> None:
+    for number in range(1234):
+        (pictures / "train" / f"{number:04}.txt").touch()
+    told = str(found(pictures).left_out[1])
+    assert told.startswith("1,235 files are left out (not images or Parquet, by their file names): train/0000.txt, ")
+    assert told.endswith("train/0004.txt, ...")
+
+
+def test_keys_that_no_uri_can_name_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a client in place of one of a server: ours folds such keys into those without the empty part."""
+
+    class Bucket:
+        def find(self, folder: str, detail: bool) -> dict[str, dict[str, object]]:
+            paths = ("train/cat/a.png", "train/dog/b.png", "test/cat/c.png", "train/cat//d.png", "train/../e.png")
+            about = {"size": 1, "LastModified": datetime.now(), "ETag": '"1"'}
+            return {f"photos/all/{path}": about for path in paths} | {"photos/all/train/owl/": about | {"size": 0}}
+
+    monkeypatch.setattr(s3, "_client", Bucket)
+    listed = found(URI("s3://photos/all"))
+    assert [file.path for file in listed.files] == ["test/cat/c.png", "train/cat/a.png", "train/dog/b.png"]
+    odd = {"part of the key is empty, '.' or '..'; rename them": (2, ["train/../e.png", "train/cat//d.png"])}
+    assert left_out(listed) == odd, "an empty key that ends in a slash stands for a folder"
+
+
+def test_what_is_left_out_is_told_by_the_check_and_on_the_terminal(pictures: Path, tmp_path: Path) -> None:
+    arguments = parser().parse_args(["--data", str(pictures), "--storage", str(tmp_path / "root"), "--workers=0"])
+    told = preflight.checked(arguments).about
+    assert "; 1 files are left out (hidden: the name begins with a dot): train/pears/._photo 1.png; " in told
+    assert told.endswith("; there are no test images of class 卵, so it cannot be evaluated")
+
+
+def test_images_that_cannot_be_read_are_told_by_name_and_reason_also_when_they_were_ingested_before(
+    pictures: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = make_plan.make(storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures))
+    for _ in range(2):
+        caplog.clear()
+        ingested(made)
+        told = [one.getMessage() for one in caplog.records if "could not be read" in one.getMessage()]
+        assert len(told) == 1 and told[0].startswith("--data: 3 of 16 images could not be read: ")
+        for path, why in zip(
+            BROKEN, ("empty file", "truncated", "not an image in a supported format (PNG, "), strict=True
+        ):
+            assert f"{path} ({why}" in told[0]
+
+
+def test_only_the_files_decide_the_fingerprint(pictures: Path, tmp_path: Path) -> None:
+    def raw() -> str:
+        made = make_plan.make(
+            storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures)
+        )
+        return made.raw
+
+    before = raw()
+    (pictures / "train" / "notes.txt").write_text("no image")
+    os.utime(pictures / BROKEN[0], (1, 1))
+    assert raw() == before
+    added = pictures / "train" / "pears" / "new.png"
+    added.write_bytes(encoded(7, 0))
+    after = raw()
+    assert after != before
+    added.write_bytes(encoded(8, 0))
+    assert raw() not in (before, after)
+    added.unlink()
+    assert raw() == before
+
+
+def test_what_is_no_file_is_named(pictures: Path) -> None:
+    (pictures / "train" / CLASSES[0] / "gone.png").symlink_to("nowhere.png")
+    with pytest.raises(ValueError, match=r"--data: .*gone\.png is not a regular file; delete it"):
+        make_plan.make(
+            storage=str(pictures.parent / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures)
+        )
+
+
+def test_results_are_not_put_among_the_images(pictures: Path) -> None:
+    with pytest.raises(ValueError, match="--storage must not be below --data"):
+        make_plan.make(storage=str(pictures / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures))
+
+
+@pytest.mark.parametrize("setting", ["image_size=32", "channels=1"])
+def test_the_recipes_size_and_channels_decide_the_raw_dataset(pictures: Path, tmp_path: Path, setting: str) -> None:
+    def raw(*settings: str) -> str:
+        recipe = recipes.override(recipes.load("images-resnet18"), settings)
+        return make_plan.make(storage=str(tmp_path / "root"), recipe=recipe, data=str(pictures)).raw
+
+    assert raw() == raw("epochs=2") != raw(setting)
+
+
+def test_files_on_s3_are_told_apart_by_their_etag(root: Root) -> None:
+    for split in ("train", "test"):
+        for name in ("cat", "große Hunde"):
+            files.replace(root.child(f"{split}/{name}/a b.png"), b"1")
+    before = user_images.find(root)
+    assert {file.digest.partition(":")[0] for file in before.files} == {"etag" if root.is_s3 else "sha256"}
+    files.replace(root.child("train/cat/a b.png"), b"2")
+    assert user_images.find(root).digest != before.digest
+
+
+@pytest.mark.parametrize(
+    ("paths", "says"),
+    [
+        (["readme.txt"], "neither images nor Parquet"),
+        (["a.png", "b.png"], "there are no class folders with images in /.* expected <class>/"),
+        (["cats/a.png", "c.png"], "at least two classes below /.*, got cats"),
+        (["cats/train/a.png", "dogs/train/b.png"], "must be train or test, not the second: cats/train/a.png"),
+        (["cats/a.png", "dogs/b.png"], "selects no test rows from 2 images|selects all images of class"),
+        (["val/cats/a.png", "val/dogs/b.png"], "no split train below"),
+        (["train/cat/a.png", "train/dog/b.png"], "no split test below"),
+        (["train/a.png", "test/b.png"], "no class folders with images in split train"),
+        (["train/cat/a.png", "test/cat/b.png"], "at least two classes .* got cat"),
+        (["train/cat/a.png", "train/dog/b.png", "test/owl/c.png"], "class owl has test images but no training images"),
+        (["train/cat/a.png", "train-00000-of-00001.parquet"], "both images and Parquet"),
+        (["data.parquet"], "no split test and no split train"),
+    ],
+)
+def test_a_folder_that_cannot_be_learned_from_is_refused_in_one_line(
+    tmp_path: Path, paths: list[str], says: str
+) -> None:
+    for path in paths:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(b"1")
+    with pytest.raises(ValueError, match=f"^--data: .*({says})") as caught:
+        found(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def write_flat(folder: Path) -> Path:
+    """Class folders that lie in no split, and an image in none of them."""
+    for number in range(60):
+        path = folder / ("cats", "dogs/old", "Ünö")[number % 3] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(number, number % 3))
+    (folder / "cover.png").write_bytes(encoded(99, 0))
+    return folder
+
+
+def test_class_folders_that_lie_in_no_split_are_found_and_the_check_says_how_they_are_split(tmp_path: Path) -> None:
+    listed = found(write_flat(tmp_path / "photos"))
+    assert (listed.classes, listed.test_fraction, len(listed.files)) == (("cats", "dogs", "Ünö"), 0.2, 60)
+    assert {file.split for file in listed.files} == {""}
+    assert left_out(listed) == {"in no class folder": (1, ["cover.png"])}
+    words = ["--data", str(tmp_path / "photos"), "--storage", str(tmp_path / "root"), "--workers=0"]
+    digests = [int(file.digest.removeprefix("sha256:")[:16], 16) for file in listed.files]
+    for fraction in (0.2, 0.5):
+        told = preflight.checked(parser().parse_args([*words, "--set", f"test_fraction={fraction}"])).about
+        chosen = sum(digest < fraction * 2**64 for digest in digests)
+        assert (
+            f"there are no folders train and test: {chosen} of 60 images are test rows (test_fraction={fraction})"
+            in told
+        )
+
+
+def test_the_share_of_test_rows_is_part_of_the_names_of_such_folders_only(pictures: Path, tmp_path: Path) -> None:
+    def uris(folder: Path, *settings: str) -> tuple[str, str, str]:
+        recipe = recipes.override(recipes.load("images-resnet18"), settings)
+        made = make_plan.make(storage=str(tmp_path / "root"), recipe=recipe, data=str(folder))
+        return made.raw, made.prepared, made.checkpoint
+
+    usual, flat = uris(pictures), write_flat(tmp_path / "flat")
+    assert uris(pictures, "test_fraction=0.3") == usual
+    assert not set(uris(flat)) & set(uris(flat, "test_fraction=0.3"))
+
+
+def test_a_validation_split_stands_in_for_test_and_is_left_out_beside_it(tmp_path: Path) -> None:
+    for path in ("train/cat/a.png", "train/dog/b.png", "val/cat/c.png"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_bytes(b"1")
+    listed = found(tmp_path)
+    assert [file.split for file in listed.files] == ["test", "train", "train"]
+    assert listed.notes[0] == "there is no split test; val is used instead"
+    (tmp_path / "test" / "dog").mkdir(parents=True)
+    (tmp_path / "test" / "dog" / "d.png").write_bytes(b"1")
+    listed = found(tmp_path)
+    assert [file.path for file in listed.files] == ["test/dog/d.png", "train/cat/a.png", "train/dog/b.png"]
+    assert left_out(listed) == {"split val: validation rows are taken from train": (1, ["val/cat/c.png"])}
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("Photos", "photos"), ("数据", "images"), ("mnist", "own-mnist"), ("-a__b.", "a-b")]
+)
+def test_the_data_set_is_called_after_the_folder(tmp_path: Path, name: str, expected: str) -> None:
+    assert found(write_folder(tmp_path / name, train=1, test=1)).name == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "split"),
+    [
+        ("data/train-00000-of-00001.parquet", "train"),
+        ("plain_text/test/0000.parquet", "test"),
+        ("validation-00000-of-00002.parquet", "validation"),
+        ("train.parquet", "train"),
+        ("trained.parquet", None),
+    ],
+)
+def test_parquet_says_its_split_by_folder_or_name(path: str, split: str | None) -> None:
+    assert user_images._split_of(path, is_parquet=True) == split
+
+
+class TestInitializeWithTheChampion:
+    def make(self, folder: Path, pictures: Path, *settings: str) -> plan.Plan:
+        recipe = recipes.override(recipes.load("images-resnet18"), ["initialize=champion", *settings])
+        return make_plan.make(storage=str(folder / "root"), recipe=recipe, data=str(pictures))
+
+    def crown(self, folder: Path, pictures: Path, *, split: Any = SPLIT, **model: object) -> CheckpointURI:
+        """A champion of the pictures, which differs in `model` from what the recipe makes of them."""
+        root = Root(str(folder / "root"))
+        usual = {"model": "resnet18", "image_shape": [64, 64, 3], "classes": list(CLASSES)}
+        champion = CheckpointURI(root.child("checkpoints/images-resnet18-0123456789ab"))
+        commits.commit(
+            champion,
+            kind="checkpoint",
+            parents={},
+            parameters={},
+            listed=[],
+            statistics={"model": usual | model, "split": split},
+        )
+        decision = Decision(
+            number=1,
+            champion=champion,
+            challenger=champion,
+            evaluation="",
+            promoted=True,
+            reason="",
+            gate={},
+            metrics={},
+        )
+        registry.append(root, default_championship.of_own(root, "meine-bilder-2026", URI(str(pictures))), decision)
+        return champion
+
+    def test_without_a_champion_is_refused(self, tmp_path: Path, pictures: Path) -> None:
+        with pytest.raises(
+            ValueError, match="initialize=champion: .*/root has no champion of 'meine-bilder-2026-.*' yet"
+        ):
+            self.make(tmp_path, pictures)
+
+    @pytest.mark.parametrize(
+        ("model", "says"),
+        [
+            ({"model": "resnet34"}, "model of the champion .* is 'resnet34', but 'resnet18' is requested"),
+            ({"image_shape": [32, 32, 3]}, r"image_shape .* is \[32, 32, 3\], but \[64, 64, 3\]"),
+            ({"classes": ["pears"]}, r"classes .* is \['pears'\], but "),
+        ],
+    )
+    def test_another_model_is_refused(
+        self, tmp_path: Path, pictures: Path, model: dict[str, object], says: str
+    ) -> None:
+        self.crown(tmp_path, pictures, **model)
+        with pytest.raises(ValueError, match=says):
+            self.make(tmp_path, pictures)
+
+    @pytest.mark.parametrize(
+        ("split", "says"),
+        [
+            (None, "was trained by a version that split rows differently: .*; omit it once"),
+            (SPLIT | {"by": "id"}, "was trained by a version that split rows differently"),
+            (SPLIT | {"split_seed": 7}, "split_seed of the champion .* is 7, but 0 .* use --set split_seed=7,"),
+            (
+                SPLIT | {"validation_fraction": 0.05},
+                "validation_fraction .* is 0.05, but 0.1 .* would become validation",
+            ),
+        ],
+    )
+    def test_a_champion_whose_training_rows_would_become_validation_rows_is_refused(
+        self, tmp_path: Path, pictures: Path, split: dict[str, Any] | None, says: str
+    ) -> None:
+        self.crown(tmp_path, pictures, split=split)
+        with pytest.raises(ValueError, match=f"^--set initialize=champion: .*{says}") as caught:
+            self.make(tmp_path, pictures)
+        assert "\n" not in str(caught.value)
+
+    def test_a_champion_that_had_more_validation_rows_is_taken(self, tmp_path: Path, pictures: Path) -> None:
+        champion = self.crown(tmp_path, pictures, split=SPLIT | {"validation_fraction": 0.2})
+        assert self.make(tmp_path, pictures).initial == champion
+
+    def test_which_champion_it_was_decides_the_checkpoint_alone(self, tmp_path: Path, pictures: Path) -> None:
+        champion = self.crown(tmp_path, pictures)
+        warm = self.make(tmp_path, pictures)
+        cold = make_plan.make(
+            storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures)
+        )
+        assert warm.train_parameters == cold.train_parameters | {"initialize": champion.fingerprint}
+        assert (warm.prepared, warm.initial) == (cold.prepared, champion)
+        assert warm.checkpoint != cold.checkpoint
+
+
+def test_the_general_recipe_is_taken_for_images_of_ones_own(pictures: Path) -> None:
+    assert data_option.default_recipe(str(pictures)) == "images-resnet18"
+    assert data_option.default_recipe(None) == data_option.default_recipe(str(pictures / "nosuch")) == "mnist-resnet18"

@@ -1,0 +1,144 @@
+"""The gate for few test rows: what single answers show, and what is better than the largest class."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import commits, files, manifest, registry
+from storage.__main__ import main
+from storage.decision import Decision
+from storage.uri import CheckpointURI, EvaluationURI, Root
+from tasks.learning import recipes
+from tasks.planning.plan import Plan
+from tasks.promotion.gate import judge, standing
+from tests.tasks.test_evaluate import Scene
+
+CLASSES = ("cat", "dog")
+LABELS = ("cat",) * 40 + ("dog",) * 20
+GATE: dict[str, Any] = {"accuracy_floor": 0.0, "margin": 0.0, "significance": 0.05, "above_largest_class": True}
+
+
+class Contest(Scene):
+    """Sixty test rows, and models that are wrong on the rows that the caller says."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, classes=CLASSES, labels=LABELS)
+        self.evaluations: dict[str, EvaluationURI] = {}
+
+    def model(self, name: str, *wrong: int, knows: tuple[str, ...] = CLASSES) -> CheckpointURI:
+        """A checkpoint whose answers are those of the labels but for `wrong`; its classes may come in another order."""
+        other = {"cat": "dog", "dog": "cat"}
+        given = [other[label] if row in wrong else label for row, label in enumerate(LABELS)]
+        checkpoint = CheckpointURI(self.plan.root.child(f"checkpoints/{name}-0123456789ab"))
+        commits.commit(checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[])
+        self.evaluations[checkpoint] = self.evaluation(knows, given, name=name)
+        return checkpoint
+
+    def decide(self, challenger: CheckpointURI, gate: dict[str, Any] = GATE) -> Decision:
+        """Judge against the champion and record."""
+        decisions = registry.history(self.plan.root, "photos")
+        champion = decisions[-1].champion if decisions else None
+        rivals: dict[str, EvaluationURI | str] = {"champion": self.evaluations[champion]} if champion else {}
+        decision = judge(challenger, self.evaluations[challenger], decisions, rivals, gate)
+        registry.append(self.plan.root, "photos", decision)
+        return decision
+
+
+@pytest.fixture
+def contest(tmp_path: Path) -> Contest:
+    return Contest(tmp_path)
+
+
+def test_of_sixty_rows_one_image_decides_nothing(contest: Contest, capsys: pytest.CaptureFixture[str]) -> None:
+    champion = contest.model("champion", 0, 1, 2)
+    assert contest.decide(champion).promoted
+    decision = contest.decide(contest.model("luckier", 3, 4))
+    assert (decision.promoted, decision.champion) == (False, champion)
+    assert decision.reason == (
+        "test accuracy 0.9667 is above the champion's 0.9500 on the same rows, but not significantly (p = 1, required: "
+        "at most 0.05)"
+    )
+    found = decision.differences["champion"]
+    assert (found.only_challenger, found.only_rival, found.num_rows) == (3, 2, 60)
+    assert found.lower < 0 < found.difference < found.upper
+    assert registry.history(contest.plan.root, "photos")[-1] == decision
+    main(["champion", "photos", "--storage", contest.plan.root])
+    assert f"        beside the champion: {found}\n" in capsys.readouterr().out
+
+
+def test_without_significance_the_same_image_decides_and_the_difference_is_shown_all_the_same(contest: Contest) -> None:
+    contest.decide(contest.model("champion", 0, 1, 2))
+    decision = contest.decide(contest.model("luckier", 3, 4), {"accuracy_floor": 0.0, "margin": 0.0})
+    assert decision.promoted and decision.reason.startswith("test accuracy 0.9667 is at least the champion's 0.9500")
+    assert decision.differences["champion"].p_value == 1.0
+
+
+@pytest.mark.parametrize(("wrong", "promoted"), [(range(1), True), (range(2), False), (range(6), False)])
+def test_a_challenger_takes_charge_once_chance_hardly_explains_what_it_is_better_by(
+    contest: Contest, wrong: range, promoted: bool
+) -> None:
+    contest.decide(contest.model("champion", *range(7)))
+    decision = contest.decide(contest.model("challenger", *wrong))
+    assert decision.promoted is promoted
+    assert decision.differences["champion"].only_rival == 0
+
+
+def test_rows_are_compared_by_the_names_of_their_classes(contest: Contest) -> None:
+    contest.decide(contest.model("champion", 0, 1, 59))
+    found = contest.decide(contest.model("challenger", 1, knows=("dog", "owl", "cat"))).differences["champion"]
+    assert (found.only_challenger, found.only_rival) == (2, 0)
+
+
+def test_what_is_not_better_than_the_largest_class_is_not_promoted_even_where_nobody_is_in_charge(
+    contest: Contest,
+) -> None:
+    dogs = range(40, 60)
+    decision = contest.decide(contest.model("always-cat", *dogs))
+    assert (decision.promoted, decision.champion) == (False, None)
+    assert decision.reason == (
+        "test accuracy 0.6667 is not above 0.6667, the accuracy of always predicting 'cat', the largest class of the "
+        "test rows"
+    )
+    decision = contest.decide(contest.model("one-dog", *dogs[1:]))
+    assert decision.promoted and decision.reason == (
+        "test accuracy 0.6833 is above 0.6667, the accuracy of always predicting 'cat', the largest class of the "
+        "test rows; there was no champion"
+    )
+
+
+def test_predictions_that_are_gone_promote_nobody_where_single_answers_are_asked_for(contest: Contest) -> None:
+    champion = contest.model("champion", *range(10))
+    contest.decide(champion)
+    made = manifest.load(contest.evaluations[champion])
+    files.remove(made.parent("predictions", of=contest.evaluations[champion]))
+    challenger = contest.model("challenger")
+    decision = contest.decide(challenger)
+    assert (decision.promoted, decision.differences) == (False, {})
+    assert "the champion cannot be scored on the same rows: its predictions no longer exist" in decision.reason
+    evaluation = contest.evaluations[challenger]
+    assert standing(challenger, evaluation, registry.history(contest.plan.root, "photos"), GATE) is None
+    assert contest.decide(challenger, {"accuracy_floor": 0.0, "margin": 0.0}).promoted
+
+
+def test_a_decision_of_an_earlier_version_is_read_without_differences(contest: Contest) -> None:
+    decision = contest.decide(contest.model("champion"))
+    document = decision.model_dump(mode="json")
+    del document["differences"]
+    assert Decision.model_validate(document) == decision
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "asked"),
+    [
+        ("mnist-resnet18", {}, {"accuracy_floor": 0.98, "margin": 0.0}),
+        ("mnist-resnet18", {"significance": 0.01}, {"accuracy_floor": 0.98, "margin": 0.0, "significance": 0.01}),
+        ("images-resnet18", {}, GATE),
+        ("images-resnet18", {"margin": 0.02}, {"accuracy_floor": 0.0, "margin": 0.02, "above_largest_class": True}),
+    ],
+)
+def test_own_images_must_beat_the_largest_class_and_chance_unless_a_margin_is_given(
+    tmp_path: Path, name: str, settings: dict[str, float], asked: dict[str, Any]
+) -> None:
+    recipe = recipes.override(recipes.load(name), settings)
+    assert Plan(root=Root(str(tmp_path)), recipe=recipe).gate == asked

@@ -1,0 +1,79 @@
+"""Committed results of a run that never ran: all that a report is made from, in a second and without Ray."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from storage import commits, tables
+from storage.decision import Decision
+from storage.manifest import File
+from storage.uri import URI, Root
+from tasks.evaluate import write_evaluation
+from tasks.learning import checkpoint, images, recipes
+from tasks.planning.plan import Plan
+from tasks.promotion.gate import judge
+from tests.report_page.test_report_page import fake_history
+
+_CLASSES = tuple("0123456789")
+_ROWS = {"train": 40, "validation": 20, "test": 400}
+
+
+def commit_results(folder: Path) -> tuple[Plan, Decision]:
+    """Commit a raw and a prepared dataset, a checkpoint, predictions and their evaluation below `folder`."""
+    plan = Plan(root=Root(str(folder)), recipe=recipes.load("mnist-sample-resnet18"))
+    generator = np.random.default_rng(0)
+    sources = [_source("images.gz", 8 * "0123abcd"), _source("labels.gz", 8 * "4567cdef")]
+    statistics = {"notice": "a sample", "sources": sources, "seconds": 3.4}
+    assert plan.files is not None
+    about = {"sources": sources, "seconds": 1.2}
+    commits.commit(plan.files, kind="files", parents={}, parameters={}, listed=[], statistics=about)
+    parents: dict[str, URI] = {"files": plan.files}
+    commits.commit(plan.raw, kind="raw", parents=parents, parameters={}, listed=[], statistics=statistics)
+    rows = {split: _images(count, generator) for split, count in _ROWS.items()}
+    commits.commit(
+        plan.prepared,
+        kind="prepared",
+        parents={"raw": plan.raw},
+        parameters={},
+        listed=[tables.write_part(plan.prepared, table, split=split, index=0) for split, table in rows.items()],
+        schema=tables.describe(rows["test"].schema),
+        statistics={"quarantined": {"label out of range": 2}, "seconds": 8.6},
+    )
+    statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "resolved": {"device": "cpu"}}
+    parents = {"prepared": plan.prepared}
+    first_seen = checkpoint.write_training_images(plan.checkpoint, rows["train"].slice(0, 32))
+    commits.commit(
+        plan.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[first_seen], statistics=statistics
+    )
+    commits.commit(
+        plan.predictions,
+        kind="predictions",
+        parents={"checkpoint": plan.checkpoint, "dataset": plan.prepared},
+        parameters={},
+        listed=[_predictions(plan.predictions, rows["test"]["label"].to_numpy(), generator)],
+        statistics={"seconds": 4.7},
+    )
+    write_evaluation(plan.predictions, plan.evaluation)
+    decision = judge(plan.checkpoint, plan.evaluation, [], {}, plan.gate)
+    return plan, decision.made_by("ada, run mnist-sample-resnet18 epochs=4 learning_rate=0.002")
+
+
+def _source(name: str, sha256: str) -> dict[str, str]:
+    return {"name": name, "sha256": sha256, "url": f"https://mirror.example/{name}"}
+
+
+def _images(count: int, generator: np.random.Generator) -> pa.Table:
+    pixels = generator.integers(0, 256, (count, 28, 28, 1), dtype=np.uint8)
+    ids = np.arange(count)
+    return images.to_table(ids, pixels, ids % len(_CLASSES), classes=_CLASSES)
+
+
+def _predictions(uri: URI, labels: np.ndarray, generator: np.random.Generator) -> File:
+    scores = generator.normal(0, 1.2, (len(labels), len(_CLASSES)))
+    scores[np.arange(len(labels)), labels] += 5
+    probabilities = (np.exp(scores) / np.exp(scores).sum(1, keepdims=True)).astype(np.float32)
+    columns = {"id": np.arange(len(labels)), "label": labels, "prediction": probabilities.argmax(1)}
+    columns |= {"probability": probabilities.max(1)}
+    columns |= {f"probability_{name}": probabilities[:, index] for index, name in enumerate(_CLASSES)}
+    return tables.write_part(uri, pa.table(columns), split="test", index=0)

@@ -1,0 +1,173 @@
+"""The report in a real browser: whole, legible in every view, and true to the evaluation it shows."""
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.decision import Decision
+from storage.uri import URI
+from tasks import report_page
+from tasks.planning.plan import Plan
+from tasks.report import gather, report_of
+from tests.report_page.browser import VIEWS, Browser, chromium
+from tests.report_page.results import commit_results
+from tests.report_page.test_report_page import fake_data
+
+_CHECKS = Path(__file__).with_name("page.js").read_text()
+_MIN_CONTRAST = 4.5  # WCAG 2, AA
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    if not shutil.which("chromium"):
+        reason = "chromium is not installed: apt-get install --no-install-recommends chromium"
+        if os.environ.get("REQUIRE_CHROMIUM"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    with chromium(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Report:
+    """A page made from committed results, and where they lie."""
+
+    page: Path
+    plan: Plan
+    decision: Decision
+
+    def evaluated(self, name: str) -> Any:
+        """One file of the evaluation as it lies in storage."""
+        return json.loads((Path(self.plan.evaluation) / f"{name}.json").read_bytes())
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    folder = tmp_path_factory.mktemp("results")
+    plan, decision = commit_results(folder)
+    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
+    return Report(page=_written(folder, data), plan=plan, decision=decision)
+
+
+@pytest.fixture(scope="module")
+def unwieldy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page full of long names: as many classes as the table of confusions takes, deep folders, many raw files."""
+    data = fake_data(tuple(f"long-tailed-duck-{index}" for index in range(20)))
+    deep = "s3://models/" + 12 * "a-rather-long-folder-name/"
+    files = tuple((f"{number:02}-{12 * 'part-'}.tar.gz", f"{64 * 'a'}\nfrom {deep}") for number in range(12))
+    lineage = [dataclasses.replace(step, uri=deep + step.uri) for step in data.lineage]
+    lineage[0] = dataclasses.replace(lineage[0], facts=files)
+    data = dataclasses.replace(
+        data, lineage=tuple(lineage), reason=f"{deep} cannot be scored", command=f"{data.command} --storage {deep}"
+    )
+    return _written(tmp_path_factory.mktemp("unwieldy"), data)
+
+
+def _written(folder: Path, data: report_page.ReportData) -> Path:
+    page = folder / "index.html"
+    page.write_text(report_page.render(data))
+    return page
+
+
+def ask(browser: Browser, question: str) -> Any:
+    """The answer of one function of `page.js`."""
+    return browser.evaluate(f"{_CHECKS}\n{question}")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_page_asks_for_nothing_and_no_error_is_logged(browser: Browser, report: Report, view: str) -> None:
+    browser.open(report.page, VIEWS[view])
+    requests = [event["request"]["url"] for event in browser.seen("Network.requestWillBeSent")]
+    assert [url for url in requests if not url.startswith("data:")] == [report.page.as_uri()]
+    for logged in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
+        assert browser.seen(logged) == []
+
+
+def test_every_image_decodes(browser: Browser, report: Report) -> None:
+    browser.open(report.page, VIEWS["light"])
+    shown = browser.evaluate("[...document.images].map((image) => image.naturalWidth)")
+    assert shown == [28] * (32 + 24 + min(16, len(report.evaluated("worst"))))
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_text_stands_out_from_what_is_behind_it(browser: Browser, report: Report, view: str) -> None:
+    browser.open(report.page, VIEWS[view])
+    assert ask(browser, f"faint({_MIN_CONTRAST})") == []
+
+
+@pytest.mark.parametrize("view", ["light", "phone", "print"])
+def test_nothing_sticks_out_or_overlaps(browser: Browser, report: Report, unwieldy: Path, view: str) -> None:
+    for page in (report.page, unwieldy):
+        browser.open(page, VIEWS[view])
+        assert ask(browser, "misplaced()") == []
+
+
+def test_page_can_be_told_to_somebody_who_does_not_see_it(browser: Browser, report: Report) -> None:
+    browser.open(report.page, VIEWS["light"])
+    assert ask(browser, "untold()") == []
+
+
+def test_printed_page_shows_what_the_screen_folds_away(browser: Browser, report: Report) -> None:
+    folded = "[...document.querySelectorAll('details table')].map((table) => table.checkVisibility())"
+    browser.open(report.page, VIEWS["light"])
+    assert browser.evaluate(folded) == [False, False, False]
+    browser.open(report.page, VIEWS["print"])
+    assert browser.evaluate(folded) == [True, True, True]
+    assert 4 <= len(re.findall(rb"/Type\s*/Page\b", browser.pdf())) <= 9
+
+
+def test_figures_on_the_page_are_those_of_the_evaluation(browser: Browser, report: Report) -> None:
+    browser.open(report.page, VIEWS["light"])
+    metrics, shown, tables = report.evaluated("metrics"), ask(browser, "figures()"), ask(browser, "tables()")
+    names = {
+        "Test accuracy": "test_accuracy",
+        "Test loss": "test_loss",
+        "Calibration error": "expected_calibration_error",
+    }
+    assert {name: shown[name] for name in names} == {name: f"{metrics[key]:.4f}" for name, key in names.items()}
+    assert shown["Test rows"] == str(metrics["num_rows"])
+    assert browser.evaluate("document.querySelector('.score').textContent") == f"{metrics['test_accuracy']:.4f}"
+    assert browser.evaluate("document.querySelector('.reason').textContent") == report.decision.reason
+    assert tables["On the test split; support is the number of rows of the class"][1:] == [
+        [row["class_name"], *(f"{row[name]:.4f}" for name in ("precision", "recall", "f1")), str(row["support"])]
+        for row in report.evaluated("per_class")
+    ]
+    assert [row[1:] for row in tables["True class ↓ \u2002 Predicted class →"][1:]] == [
+        [str(count) for count in row] for row in report.evaluated("confusion")
+    ]
+    assert [row[1:] for row in tables["Non-empty bins"][1:]] == [
+        [str(row["count"]), f"{row['confidence']:.4f}", f"{row['accuracy']:.4f}"]
+        for row in report.evaluated("calibration")
+        if row["count"]
+    ]
+
+
+def test_worst_mistakes_are_those_of_the_evaluation_in_their_order(browser: Browser, report: Report) -> None:
+    browser.open(report.page, VIEWS["light"])
+    captions = "[...document.querySelectorAll('[aria-labelledby=mistakes] figcaption')].map((one) => one.innerText)"
+    assert [caption.split() for caption in browser.evaluate(captions)] == [
+        ["✗", str(row["prediction"]), "true", str(row["label"]), f"{row['probability']:.4f}", "row", str(row["id"])]
+        for row in report.evaluated("worst")[:16]
+    ]
+
+
+def test_lineage_leads_from_the_checksums_of_the_raw_files_to_the_report(browser: Browser, report: Report) -> None:
+    browser.open(report.page, VIEWS["light"])
+    plan = report.plan
+    assert plan.files is not None
+    uris: list[URI] = [plan.files, plan.raw, plan.prepared, plan.checkpoint, plan.predictions, plan.evaluation]
+    uris += [report_of(plan.evaluation, report.decision, plan)]
+    drawn = browser.evaluate("[...document.querySelectorAll('.lineage svg text')].map((one) => one.textContent)")
+    wanted = ["images.gz", "0123abcd0123abc…", "download", uris[0].fingerprint, "ingest"]
+    wanted += [uri.fingerprint for uri in uris[1:]]
+    assert [text for text in drawn if text in wanted] == wanted
+    told = ask(browser, "tables()")["URI and details of each step"]
+    assert 8 * "0123abcd" in told[1][1] and 8 * "4567cdef" in told[1][1]
+    assert [str(uri) in row[1] for uri, row in zip(uris, told[2:], strict=True)] == [True] * 7

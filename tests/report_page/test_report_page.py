@@ -1,0 +1,333 @@
+"""The report page: complete in itself, true to its numbers, safe with any text."""
+
+import dataclasses
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from tasks.report_page import Picture, ReportData, number, render, share
+from tasks.report_page.lineage import LineageStep, draw
+from tasks.report_page.plots import wilson
+
+HOSTILE = '"><script>alert(1)</script><img src="https://evil.example/x.png"> & \'$x^2$'
+DIGITS = tuple("0123456789")
+
+
+class Page(HTMLParser):
+    """Every start tag of a page with its attributes, and all of its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.feed(html)
+        self.text = " ".join(" ".join(self.texts).split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+@pytest.fixture
+def data() -> ReportData:
+    return fake_data()
+
+
+def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epochs: int = 5) -> ReportData:
+    """What a run on 10 000 test rows might give, the same each time."""
+    generator = np.random.default_rng(0)
+    confusion = fake_confusion(generator, len(classes))
+    recalls, precisions = np.diag(confusion) / confusion.sum(1), np.diag(confusion) / confusion.sum(0)
+    accuracy = float(np.trace(confusion) / confusion.sum())
+    metrics = {"test_accuracy": accuracy, "test_loss": 0.0231, "expected_calibration_error": 0.0147, "num_rows": 10000}
+    return ReportData(
+        recipe_name="mnist-resnet18",
+        data_set="mnist",
+        sample_notice=None,
+        promoted=True,
+        reason="Test accuracy is at least the floor, and 0.0021 above the champion's.",
+        metrics=metrics,
+        history=fake_history(num_epochs),
+        best_epoch=max(1, num_epochs - 1),
+        training_seconds=83.4,
+        classes=classes,
+        per_class=[
+            {"class_name": name, "precision": precision, "recall": recall, "f1": recall, "support": int(support)}
+            for name, precision, recall, support in zip(classes, precisions, recalls, confusion.sum(1), strict=True)
+        ],
+        confusion=confusion.tolist(),
+        calibration=fake_calibration(),
+        samples=fake_pictures(generator, classes, channels=channels, num=24, wrong=False),
+        mistakes=fake_pictures(generator, classes, channels=channels, num=16, wrong=True),
+        gate={"accuracy_floor": 0.95, "margin": 0.001},
+        champion_metrics=metrics | {"test_accuracy": accuracy - 0.0021, "test_loss": 0.0312},
+        lineage=fake_lineage(),
+        timings=[("download", 4.2), ("preprocess", 6.9), ("train", 83.4), ("predict", 8.1), ("evaluate", 0.7)],
+        parameters={"name": "mnist-resnet18", "epochs": num_epochs, "learning_rate": 0.002, "precision": "auto"},
+        command="python flows/pipeline.py --storage s3://models/mnist --workers 2 --set epochs=5",
+        producer={"mnist-pipeline": "0.1.0", "ray": "2.50.0", "torch": "2.9.0", "git": None},
+        training_images=tuple(
+            (picture.image, picture.label)
+            for picture in fake_pictures(generator, classes, channels=channels, num=32, wrong=False)
+        ),
+    )
+
+
+def fake_confusion(generator: np.random.Generator, num_classes: int) -> np.ndarray:
+    confusion = generator.poisson(12 / num_classes, (num_classes, num_classes))
+    np.fill_diagonal(confusion, generator.integers(960, 1010, num_classes))
+    confusion[1, 0], confusion[0, 2] = 75, 33
+    return confusion
+
+
+def fake_history(num_epochs: int) -> list[dict[str, float]]:
+    """As the training records it: every number is a float."""
+    return [
+        {
+            "epoch": float(epoch),
+            "step": 422.0 * epoch,
+            "train_loss": 0.25 + 0.6 / epoch,
+            "train_accuracy": 0.985 - 0.08 / epoch,
+            "validation_loss": 0.02 + 0.1 / epoch + 0.002 * epoch,
+            "validation_accuracy": 0.994 - 0.02 / epoch,
+            "learning_rate": 0.002 / epoch,
+            "seconds": 30.0 + epoch,
+            "data_wait_s": 3.1 if epoch == 2 else 0.31,
+            "checkpoint_wait_s": 0.0 if epoch == 1 else 0.062,
+        }
+        for epoch in range(1, num_epochs + 1)
+    ]
+
+
+def fake_calibration() -> list[dict[str, float | None]]:
+    bins: list[dict[str, float | None]] = []
+    for index, count in enumerate((0, 0, 1, 4, 11, 25, 31, 48, 160, 9720)):
+        middle = (index + 0.5) / 10
+        lower, upper = index / 10, (index + 1) / 10
+        confidence, accuracy = (middle + 0.01, min(1, middle + 0.03)) if count else (None, None)
+        bins.append({"lower": lower, "upper": upper, "count": count, "confidence": confidence, "accuracy": accuracy})
+    return bins
+
+
+def fake_pictures(
+    generator: np.random.Generator, classes: tuple[str, ...], *, channels: int, num: int, wrong: bool
+) -> tuple[Picture, ...]:
+    side = 28 if channels == 1 else 32
+    return tuple(
+        Picture(
+            image=generator.integers(0, 256, (side, side, channels), dtype=np.uint8),
+            label=classes[index % len(classes)],
+            prediction=classes[(index + wrong) % len(classes)],
+            probability=float(1 - 0.6 * generator.random() ** 4),
+            id=37 * index,
+        )
+        for index in range(num)
+    )
+
+
+def fake_lineage() -> tuple[LineageStep, ...]:
+    files = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz")
+    raw = tuple((name, f"sha256 {64 * 'a'}\nfrom https://mirror.example/mnist/{name}") for name in files)
+    places = {
+        "Raw dataset": "datasets/raw/mnist",
+        "Prepared dataset": "datasets/prepared/mnist",
+        "Checkpoint": "checkpoints/mnist-resnet18",
+        "Predictions": "predictions/mnist-resnet18",
+        "Evaluation": "evaluations/mnist-resnet18",
+    }
+    facts = [("train rows", "54,000"), ("test rows", "10,000"), ("quarantined", "2: label out of range\n1: empty")]
+    steps = [
+        LineageStep(
+            title=title,
+            stage="made",
+            parents=(("Raw files", *places)[index],),
+            uri=f"s3://models/team/{place}-0123456789a{index}",
+            fingerprint=f"0123456789a{index}",
+            facts=tuple(facts) if index == 1 else (("test rows", "10,000"),),
+        )
+        for index, (title, place) in enumerate(places.items())
+    ]
+    return (LineageStep(title="Raw files", facts=raw), *steps)
+
+
+def test_same_data_gives_the_same_bytes(data: ReportData) -> None:
+    assert render(data).encode() == render(fake_data()).encode()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_page_asks_nobody_for_anything(channels: int) -> None:
+    html = render(fake_data(channels=channels))
+    page = Page(html)
+    addresses = [
+        value
+        for _, attributes in page.tags
+        for name, value in attributes.items()
+        if name in ("src", "href", "xlink:href", "srcset", "data", "action")
+    ]
+    addresses += re.findall(r"url\(\s*[\"']?([^)\"']*)", html)
+    assert addresses
+    assert [address for address in addresses if not (address or "").startswith(("data:", "#"))] == []
+    assert "@import" not in html
+    assert not page.all("script")
+    assert len(html) < 1_000_000
+
+
+def test_figures_on_the_page_are_those_given(data: ReportData) -> None:
+    text = Page(render(data)).text
+    accuracy = data.metrics["test_accuracy"]
+    for shown in (f"Test accuracy {accuracy:.4f}", f"{100 * accuracy:.2f} % of 10,000 rows", "Test loss 0.0231"):
+        assert shown in text
+    for shown in ("Calibration error 0.0147", "Test rows 10,000", "Best epoch 4 of 5", "Training 83.4 s"):
+        assert shown in text
+    for row in data.per_class:
+        shares = " ".join(f"{row[name]:.4f}" for name in ("precision", "recall", "f1"))
+        assert f"{row['class_name']} {shares} {number(row['support'])}" in text
+    for name, counts in zip(data.classes, data.confusion, strict=True):
+        assert " ".join(map(str, [name, *counts])) in text
+    for row in data.history:
+        losses = row["train_loss"], row["train_accuracy"], row["validation_loss"], row["validation_accuracy"]
+        assert "{:.0f} {:,.0f} {:.4f} {:.4f} {:.4f} {:.4f}".format(row["epoch"], row["step"], *losses) in text.replace(
+            " ★", ""
+        )
+    assert "quarantined: 2: label out of range 1: empty" in text
+    for value in ("0.002", "--set epochs=5", "2.50.0", data.reason, *(step.uri for step in data.lineage)):
+        assert value in text
+
+
+@pytest.mark.parametrize(("git", "is_dirty"), [(40 * "a", False), (f"{40 * 'a'} dirty 0123456789ab", True)])
+def test_code_that_is_in_no_commit_is_not_checked_out_as_if_it_were(git: str, is_dirty: bool) -> None:
+    data = fake_data()
+    text = render(dataclasses.replace(data, producer={**data.producer, "git": git}))
+    assert f"git checkout {40 * 'a'}\n" in text
+    assert ("There were uncommitted changes (digest 0123456789ab)" in text) == is_dirty
+
+
+@pytest.mark.parametrize(("value", "shown"), [(1, "1.0000"), (0.999951, ">0.9999"), (0.99994, "0.9999"), (0, "0.0000")])
+def test_share_below_one_is_never_shown_as_all(value: float, shown: str) -> None:
+    assert share(float(value)) == shown
+
+
+def test_page_says_when_and_by_whom_was_decided_where_that_is_known(data: ReportData) -> None:
+    assert "Decided on" not in render(data)
+    text = Page(render(dataclasses.replace(data, decided="2026-11-23 12:50 UTC", author="ada, run 7"))).text
+    assert "Decided on 2026-11-23 12:50 UTC by ada, run 7." in text
+
+
+@pytest.mark.parametrize("num_classes", [10, 100])
+def test_hostile_names_are_escaped(num_classes: int) -> None:
+    classes = tuple(f"{HOSTILE}{index}" for index in range(num_classes))
+    data = fake_data(classes)
+    hostile_step = LineageStep(title=HOSTILE, uri=f"s3://b/{HOSTILE}", fingerprint=HOSTILE, facts=((HOSTILE, HOSTILE),))
+    html = render(
+        dataclasses.replace(
+            data, recipe_name=HOSTILE, data_set=HOSTILE, reason=HOSTILE, command=HOSTILE, sample_notice=HOSTILE,
+            lineage=(hostile_step,), timings=[(HOSTILE, 1.0)], parameters={HOSTILE: HOSTILE},
+            producer={HOSTILE: HOSTILE}, decided=HOSTILE, author=HOSTILE, gate=data.gate | {HOSTILE: HOSTILE},
+            metrics=data.metrics | {HOSTILE: 1.0},
+        )
+    )  # fmt: skip
+    page = Page(html)
+    assert not page.all("script")
+    assert all((image["src"] or "").startswith("data:") for image in page.all("img"))
+    assert HOSTILE in page.text
+
+
+@pytest.mark.parametrize("num_classes", [10, 100])
+def test_every_picture_has_a_text_alternative(num_classes: int) -> None:
+    page = Page(render(fake_data(tuple(f"class {index}" for index in range(num_classes)))))
+    assert len(page.all("img")) >= 40
+    assert all(image["alt"] for image in page.all("img"))
+    plots = page.all("svg")
+    assert len(plots) == 4
+    assert all(plot["role"] == "img" and plot["aria-label"] for plot in plots)
+
+
+def test_page_has_one_title_a_language_and_no_id_twice(data: ReportData) -> None:
+    page = Page(render(data))
+    assert len(page.all("h1")) == 1
+    assert page.all("html")[0]["lang"] == "en"
+    assert all("scope" in header for header in page.all("th"))
+    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_champion_is_compared_with_the_challenger(data: ReportData) -> None:
+    text = Page(render(data)).text
+    assert "Challenger against champion" in render(data)
+    assert "+0.0021" in text
+    assert "\u22120.0081" in text
+
+
+def test_the_difference_and_what_is_asked_for_are_shown(data: ReportData) -> None:
+    usual = Page(render(data)).text
+    assert "at most 0.0010 (margin) below the champion" in usual and "Compared with" not in usual
+    gate = {"accuracy_floor": 0.0, "margin": 0.0, "significance": 0.05, "above_largest_class": True}
+    found = dataclasses.replace(data, gate=gate, differences=(("champion", "difference +0.0167 (p = 0.6)"),))
+    text = Page(render(found)).text
+    assert "Compared with the champion: difference +0.0167 (p = 0.6)." in text
+    assert "better than always predicting the largest class, and better than the champion on the same rows" in text
+    assert "with p ≤ 0.05" in text
+
+
+def test_page_without_a_champion_compares_nothing(data: ReportData) -> None:
+    html = render(dataclasses.replace(data, champion_metrics=None))
+    assert "Challenger against champion" not in html
+
+
+def test_verdict_follows_the_decision(data: ReportData) -> None:
+    refused = Page(render(dataclasses.replace(data, promoted=False))).text
+    assert "Not promoted" not in Page(render(data)).text
+    assert "Not promoted" in refused
+    assert "✓ Promoted" not in refused
+
+
+def test_sample_data_is_announced(data: ReportData) -> None:
+    notice = "a sample of 2,000 rows, not all of MNIST"
+    assert f"Sample data: trained on {notice}." in Page(render(dataclasses.replace(data, sample_notice=notice))).text
+    assert "Sample data" not in Page(render(data)).text
+
+
+def test_a_picture_of_a_persons_own_files_is_called_by_its_file_and_any_other_by_its_row(data: ReportData) -> None:
+    first, *others = data.mistakes
+    page = render(dataclasses.replace(data, mistakes=(dataclasses.replace(first, file="test/<b>/a b.png"), *others)))
+    assert '<p class="muted">test/&lt;b&gt;/a b.png</p>' in page
+    assert f'<p class="muted">row {others[0].id}</p>' in page
+
+
+def test_page_of_one_epoch_without_mistakes_is_whole(data: ReportData) -> None:
+    html = render(dataclasses.replace(fake_data(num_epochs=1), mistakes=(), samples=()))
+    assert "All test rows were predicted correctly." in Page(html).text
+
+
+def test_large_images_are_made_smaller(data: ReportData) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (512, 512, 3), dtype=np.uint8)
+    pictures = tuple(dataclasses.replace(picture, image=image) for picture in data.samples)
+    assert len(render(dataclasses.replace(data, samples=pictures))) < 1_000_000
+
+
+def test_lineage_draws_an_arrow_from_every_parent_and_past_the_boxes_between() -> None:
+    names = ("files", "raw", "prepared", "checkpoint", "predictions")
+    parents = ((), ("files",), ("raw",), ("prepared",), ("checkpoint", "prepared"))
+    steps = [LineageStep(title=name, parents=above) for name, above in zip(names, parents, strict=True)]
+    diagram = draw(steps)
+    assert len(diagram.arrows) == 5
+    assert ["H" in arrow for arrow in diagram.arrows].count(True) == 1
+    assert diagram.label.endswith("predictions from checkpoint and prepared")
+
+
+def test_lineage_of_many_files_says_how_many_more_there_are() -> None:
+    step = LineageStep(title="Raw files", facts=tuple((f"{number}.gz", 64 * "a") for number in range(20)))
+    (box,) = draw([step]).boxes
+    assert [name for _, name, _ in box.lines] == ["0.gz", "1.gz", "2.gz", "3.gz", "4.gz", "and 15 more"]
+
+
+@pytest.mark.parametrize(("share", "interval"), [(0.5, (0.2366, 0.7634)), (1.0, (0.7225, 1.0)), (0.0, (0.0, 0.2775))])
+def test_interval_of_ten_rows_is_wilsons(share: float, interval: tuple[float, float]) -> None:
+    assert wilson(share, 10) == pytest.approx(interval, abs=5e-5)

@@ -1,0 +1,40 @@
+"""What the report page says of the training: its first images, and for what each epoch waited."""
+
+import dataclasses
+
+import pytest
+
+from tasks.report_page import ReportData, render
+from tests.report_page.test_report_page import Page, fake_data
+
+
+@pytest.fixture
+def data() -> ReportData:
+    return fake_data()
+
+
+def test_every_epoch_shows_its_time_and_what_was_waited_for(data: ReportData) -> None:
+    text = Page(render(data)).text
+    assert "Epoch Time Waiting for data Waiting for checkpoints 1 31.0 s 0.010 0.000 2 32.0 s 0.097 0.002" in text
+    assert text.count("Waiting for data took 10 % of epoch 2: try --set loader=resident") == 1
+
+
+def test_history_of_an_earlier_version_shows_nothing_of_times(data: ReportData) -> None:
+    times = {"seconds", "data_wait_s", "checkpoint_wait_s"}
+    history = [{name: row[name] for name in row.keys() - times} for row in data.history]
+    untimed = Page(render(dataclasses.replace(data, history=history))).text
+    gone_on_with = Page(render(dataclasses.replace(data, history=[*history[:2], *data.history[2:]]))).text
+    assert "waiting" not in untimed.lower()
+    assert "33.0 s" in gone_on_with and "0.0 s" not in gone_on_with
+
+
+def test_training_images_are_shown_with_their_classes_and_may_be_missing(data: ReportData) -> None:
+    alternatives = [image["alt"] or "" for image in Page(render(data)).all("img")]
+    expected = [f"Training image {number}: class {name}" for number, (_, name) in enumerate(data.training_images, 1)]
+    assert [text for text in alternatives if text.startswith("Training")] == expected
+    assert "training images" not in Page(render(dataclasses.replace(data, training_images=()))).text
+
+
+def test_what_else_there_is_to_know_is_said_of_it(data: ReportData) -> None:
+    note = "the training used mixed numerics, so its last digits may not be reproducible: torch 1; torch 2"
+    assert "The training used mixed numerics" in Page(render(dataclasses.replace(data, notes=(note,)))).text

@@ -1,0 +1,209 @@
+"""Who was in charge when, and how a person puts somebody back."""
+
+import datetime
+import json
+
+import pytest
+
+from storage import files, manifest, registry
+from storage.admin import champions as championship
+from storage.decision import Decision
+from storage.manifest import Damaged
+from storage.registry import Superseded
+from storage.uri import URI, CheckpointURI, Root
+from tests.storage import results
+from tests.storage.results import DATA
+
+_LATER = ("withdraws", "previous", "digest")
+"""Fields that earlier versions did not write."""
+
+
+def history(story: str) -> list[Decision]:
+    """Decisions from words: `B` promotes B, `b` rejects it, `<B` rolls back to B."""
+    decisions: list[Decision] = []
+    champion: str | None = None
+    for number, word in enumerate(story.split(), start=1):
+        challenger = f"/checkpoints/{word[-1].upper()}-1"
+        before, champion = champion, champion if word.islower() else challenger
+        decisions.append(
+            Decision(
+                number=number,
+                champion=champion,
+                challenger=challenger,
+                evaluation=f"/evaluations/{number}",
+                promoted=not word.islower(),
+                withdraws=before if word[0] == "<" else None,
+                reason="it is better",
+                gate={},
+                metrics={},
+            )
+        )
+    return decisions
+
+
+@pytest.mark.parametrize(
+    ("story", "champions"),
+    [
+        ("", ""),
+        ("a", ""),
+        ("A", "A"),
+        ("A A", "A"),
+        ("A b", "A"),
+        ("a B", "B"),
+        ("A B C", "A B C"),
+        ("A B c C", "A B C"),
+        ("A B A", "A B A"),
+        ("A B C <B", "A B"),
+        ("A B C <B c", "A B"),
+        ("A B C <B <A", "A"),
+        ("A B C <B C", "A B C"),
+        ("A B C <B D", "A B D"),
+        ("A B C <B D <B", "A B"),
+        ("A B A <B", "A B"),
+        ("A B C A <C", "A B C"),
+    ],
+)
+def test_a_rollback_takes_the_last_champion_away_and_a_promotion_adds_one(story: str, champions: str) -> None:
+    reigns = championship.reigns(history(story))
+    assert [str(decision.champion)[-3] for decision in reigns] == champions.split()
+
+
+def test_rollback_goes_further_back_each_time_until_there_is_nobody_before(root: Root) -> None:
+    models = [results.run(root, name) for name in ("first", "second", "third")]
+    for model in models:
+        results.decide(root, model)
+    results.decide(root, models[2], challenger=models[0])
+    for model in (models[1], models[0]):
+        decision = championship.rollback(root, DATA)
+        assert registry.champion(root, DATA) == model.checkpoint
+        assert decision.evaluation == model.evaluation
+    with pytest.raises(ValueError, match=f"data set: {DATA} has no previous champion; .*promote URI"):
+        championship.rollback(root, DATA)
+    assert len(registry.history(root, DATA)) == 6
+
+
+@pytest.mark.parametrize(
+    ("story", "number"),
+    [("a", None), ("A b", 1), ("A A", 1), ("A B", 2), ("A B b A", 4), ("A B <A", 3), ("A B <A b", 3)],
+)
+def test_a_champion_is_in_charge_since_the_decision_that_changed_it(story: str, number: int | None) -> None:
+    decision = championship.took_charge(history(story))
+    assert (decision and decision.number) == number
+
+
+def test_decisions_by_hand_carry_the_user_and_the_time(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGNAME", "ada")
+    before = datetime.datetime.now(datetime.UTC)
+    for name in ("first", "second"):
+        championship.promote(root, results.run(root, name).checkpoint, name=DATA)
+    championship.rollback(root, DATA)
+    decisions = registry.history(root, DATA)
+    assert [decision.author for decision in decisions] == ["ada"] * 3
+    assert [decision.verdict for decision in decisions] == ["promoted", "promoted", "rollback"]
+    times = [decision.decided for decision in decisions if decision.decided]
+    assert [before, *times] == sorted([before, *times]) and len(times) == 3
+
+
+def test_a_championship_without_a_champion_is_refused_with_the_names_of_those_that_have_one(root: Root) -> None:
+    nobody = f"^{root} has no champion of 'mnist'"
+    with pytest.raises(ValueError, match=f"{nobody} or of any other championship; run the pipeline first$"):
+        championship.in_charge(root, "mnist")
+    one = history("A")[0]
+    for name in ("cifar10", "mnist-sample", "photos-0a1b2c3d"):
+        registry.append(root, name, one)
+    registry.append(root, "mnist", one.model_copy(update={"champion": None, "promoted": False}))
+    registry.append(root, "damaged", one)
+    files.replace(root.child("registry/damaged/000001.json"), b"{}")
+    assert championship.in_charge(root, "cifar10") == one.champion
+    names = "there are champions of cifar10, mnist-sample, photos-0a1b2c3d"
+    with pytest.raises(ValueError, match=rf"{nobody}; {names}; did you mean champion:mnist-sample\?$"):
+        championship.in_charge(root, "mnist")
+    with pytest.raises(ValueError, match=rf"{names}; did you mean champion:cifar10\?$"):
+        championship.in_charge(root, "cifar-10")
+    with pytest.raises(ValueError, match=f"{names}$"):
+        championship.in_charge(root, "owls")
+
+
+def test_rollback_says_from_whom(root: Root) -> None:
+    first, second = results.run(root, "first"), results.run(root, "second")
+    for model in (first, second):
+        results.decide(root, model)
+    decision = championship.rollback(root, DATA)
+    assert decision.reason == f"rolled back by hand from checkpoints/{second.checkpoint.name}"
+    assert registry.withdrawn(registry.history(root, DATA)) == {second.checkpoint}
+
+
+@pytest.mark.parametrize("how", ["a byte differs", "a file is missing", "it is not committed"])
+def test_rollback_to_a_damaged_checkpoint_is_refused(root: Root, how: str) -> None:
+    first, second = results.run(root, "first"), results.run(root, "second")
+    for model in (first, second):
+        results.decide(root, model)
+    place = first.checkpoint.child(manifest.load(first.checkpoint).files[0].path)
+    if how == "a byte differs":
+        files.replace(place, files.read(place)[:-1] + b"x")
+    else:
+        files.remove(first.checkpoint.child(manifest.NAME) if "committed" in how else place)
+    with pytest.raises((Damaged, ValueError), match="SHA-256|it is missing|does not exist any more"):
+        championship.rollback(root, DATA)
+    assert registry.champion(root, DATA) == second.checkpoint
+
+
+def test_rollback_is_refused_when_somebody_decides_meanwhile(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = (results.run(root, name) for name in ("first", "second", "third"))
+    for model in (first, second):
+        results.decide(root, model)
+    verify = manifest.verify
+
+    def verify_slowly(uri: URI) -> manifest.Manifest:
+        results.decide(root, third)
+        return verify(uri)
+
+    monkeypatch.setattr(manifest, "verify", verify_slowly)
+    with pytest.raises(Superseded):
+        championship.rollback(root, DATA)
+    assert registry.champion(root, DATA) == third.checkpoint
+
+
+def test_promotion_by_hand_can_be_rolled_back(root: Root) -> None:
+    first, second = results.run(root, "first"), results.run(root, "second")
+    for model in (first, second):
+        results.decide(root, model)
+    assert championship.promote(root, first.checkpoint) == DATA
+    championship.rollback(root, DATA)
+    assert registry.champion(root, DATA) == second.checkpoint
+
+
+def test_checkpoint_of_an_unknown_data_set_is_not_promoted(root: Root) -> None:
+    model = results.run(root, "model")
+    files.remove(model.raw)
+    with pytest.raises(ValueError, match=f"uri: .*{model.raw} is missing"):
+        championship.promote(root, model.checkpoint)
+    lonely = results.commit(root, "checkpoint", "lonely")
+    with pytest.raises(ValueError, match="uri: .*does not record its data set"):
+        championship.promote(root, CheckpointURI(lonely))
+
+
+@pytest.mark.parametrize("data", ["letters", "", "..", "digits/000001.json", "a/../b"])
+def test_unknown_data_set_is_refused_with_those_that_there_are(root: Root, data: str) -> None:
+    results.decide(root, results.run(root, "model"))
+    with pytest.raises(ValueError, match="data set: .*there are decisions on digits"):
+        championship.decisions(root, data)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"number": 7}, "000001.json contains another number"),
+        ({"champion": "no URI"}, r"000001.json cannot be read \(champion: "),
+        ({"champion": "registry/a"}, r"000001.json cannot be read \(champion: "),
+    ],
+)
+def test_decision_of_an_earlier_version_that_makes_no_sense_is_damage(
+    root: Root, change: dict[str, object], message: str
+) -> None:
+    results.decide(root, results.run(root, "model"))
+    place = root.child(f"registry/{DATA}/000001.json")
+    document = {name: value for name, value in json.loads(files.read(place)).items() if name not in _LATER}
+    files.replace(place, json.dumps(document | change).encode())
+    with pytest.raises(Damaged, match=message):
+        championship.decisions(root, DATA)

@@ -1,0 +1,517 @@
+"""What gc takes and, above all, what it leaves: everything that somebody may still need."""
+
+import contextlib
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+import pytest
+
+from storage import files, lease, manifest
+from storage.admin import champions
+from storage.admin.gc import Garbage
+from storage.manifest import Damaged
+from storage.uri import URI, Root
+from tests.s3 import Server
+from tests.storage import results
+from tests.storage.results import DATA
+
+DAY_S = 24 * 3600
+
+
+def look(root: Root, *, days_later: float = 40, leased: Collection[URI] = (), keep_days: int = 30) -> Garbage:
+    """The garbage as somebody sees it who comes `days_later`, while `leased` are worked on."""
+    return Garbage(root, keep_days=keep_days, is_leased=lambda uri: uri in leased, now=time.time() + days_later * DAY_S)
+
+
+def collect(found: Garbage) -> set[URI]:
+    """Remove all that may go, and return what went."""
+    return {removal.uri for batch in found.plan() for removal in found.remove(batch)}
+
+
+def planned(found: Garbage) -> set[URI]:
+    """What would go."""
+    return {removal.uri for batch in found.plan() for removal in batch.removals}
+
+
+def rest(root: Root, uris: Collection[URI]) -> set[URI]:
+    """Those of `uris` that are still whole."""
+    kept = {uri for uri in uris if manifest.find(uri)}
+    for uri in set(uris) - kept:
+        assert files.walk(uri) == []
+    return kept
+
+
+class TestCommittedResults:
+    def test_old_results_that_nobody_needs_go(self, root: Root) -> None:
+        model = results.run(root, "old")
+        assert collect(look(root)) == model.all()
+        assert files.walk(root) == []
+
+    def test_young_results_stay(self, root: Root) -> None:
+        model = results.run(root, "young")
+        assert collect(look(root, days_later=29)) == set()
+        assert rest(root, model.all()) == model.all()
+
+    def test_age_is_counted_in_the_days_asked_for(self, root: Root) -> None:
+        results.run(root, "young")
+        assert planned(look(root, days_later=89.9, keep_days=90)) == set()
+        assert planned(look(root, days_later=90.1, keep_days=90)) != set()
+
+    def test_champion_stays_with_all_that_was_made_with_it_and_all_that_it_was_made_from(self, root: Root) -> None:
+        champion, other = results.run(root, "champion"), results.run(root, "other")
+        results.decide(root, champion, challenger=other)
+        assert collect(look(root)) == other.all()
+        assert rest(root, champion.all()) == champion.all()
+
+    def test_champion_before_stays_with_what_it_was_made_from(self, root: Root) -> None:
+        first, second, third = (results.run(root, name) for name in ("first", "second", "third"))
+        for model in (first, second, third):
+            results.decide(root, model)
+        collect(look(root))
+        assert rest(root, first.all() | second.all() | third.all()) == second.lineage() | third.all()
+        champions.rollback(root, DATA)
+        assert collect(look(root)) >= third.all()
+        assert rest(root, second.lineage()) == second.lineage()
+
+    def test_best_champion_so_far_stays_with_what_it_was_made_from(self, root: Root) -> None:
+        models = [results.run(root, name) for name in ("first", "best", "third", "fourth")]
+        accuracies = (0.9, 0.95, 0.945, 0.94)
+        for number, (model, accuracy) in enumerate(zip(models, accuracies, strict=True), start=1):
+            scores = {"challenger": accuracy} | ({"champion": accuracies[number - 2]} if number > 1 else {})
+            results.decide(root, model, gate={"margin": 0.01}, scores=scores)
+        collect(look(root))
+        _, best, before, champion = models
+        everything = set().union(*(model.all() for model in models))
+        assert rest(root, everything) == best.lineage() | before.lineage() | champion.all()
+
+    def test_files_stay_as_long_as_what_was_made_from_them_is_needed(self, root: Root) -> None:
+        downloads = {name: results.commit(root, "files", name) for name in ("champion", "other")}
+        models = {
+            name: results.run(root, name, raw=results.commit(root, "raw", name, files=uri))
+            for name, uri in downloads.items()
+        }
+        results.decide(root, models["champion"])
+        found = look(root)
+        order = [removal.uri for batch in found.plan() for removal in batch.removals]
+        assert order[-1] == downloads["other"], "what was made from them goes first"
+        assert collect(found) == models["other"].all() | {downloads["other"]}
+        assert rest(root, [downloads["champion"]]) == {downloads["champion"]}
+
+    def test_every_data_set_keeps_its_champion(self, root: Root) -> None:
+        for data in ("digits", "letters"):
+            results.decide(root, results.run(root, data), data=data)
+        assert collect(look(root)) == set()
+
+    def test_raw_dataset_that_a_champion_shares_stays(self, root: Root) -> None:
+        champion = results.run(root, "champion")
+        other = results.run(root, "other", raw=champion.raw)
+        results.decide(root, champion)
+        assert collect(look(root)) == other.all() - {champion.raw}
+
+    def test_predictions_of_the_champion_keep_the_dataset_that_they_are_of(self, root: Root) -> None:
+        champion, other = results.run(root, "champion"), results.run(root, "other")
+        results.decide(root, champion)
+        batch = results.commit(root, "predictions", "b", checkpoint=champion.checkpoint, dataset=other.prepared)
+        collect(look(root))
+        assert rest(root, other.all() | {batch}) == {batch, other.prepared, other.raw}
+
+    def test_champion_that_was_promoted_through_another_path_to_the_same_root_stays(self, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "link").symlink_to(tmp_path / "real")
+        real, link = Root(f"{tmp_path}/real"), Root(f"{tmp_path}/link")
+        champion = results.run(link, "champion")
+        results.decide(link, champion)
+        assert collect(look(real)) == set()
+
+    @pytest.mark.parametrize("is_readable", [True, False])
+    def test_lineage_is_followed_out_of_the_root_and_back(self, root: Root, is_readable: bool) -> None:
+        inner, outer = Root(root.child("inner")), Root(root.child("outer"))
+        raw = results.commit(inner, "raw", "raw")
+        champion = results.run(inner, "champion", raw=results.commit(outer, "prepared", "between", raw=raw))
+        results.decide(inner, champion)
+        if is_readable:
+            assert collect(look(inner)) == set()
+        else:
+            files.replace(champion.raw.child(manifest.NAME), b"garbage")
+            with pytest.raises(Damaged):
+                collect(look(inner))
+        assert manifest.find(raw)
+
+    def test_what_stays_keeps_what_it_was_made_from(self, tmp_path: Path) -> None:
+        root = Root(str(tmp_path))
+        model = results.run(root, "model")
+        for uri in model.all() - {model.predictions}:
+            results.set_age(uri, days=40)
+        assert collect(look(root, days_later=0)) == {model.evaluation, model.report}
+        assert rest(root, model.all()) == model.lineage() | {model.predictions}
+
+    def test_leased_result_stays_with_its_strays_and_all_that_it_was_made_from(self, root: Root) -> None:
+        model = results.run(root, "model")
+        files.create(model.checkpoint.child("stray"), b"")
+        gone = collect(look(root, leased=[model.checkpoint]))
+        assert gone == model.all() - model.lineage()
+        assert files.exists(model.checkpoint.child("stray"))
+
+    def test_registry_and_what_is_not_ours_stay(self, root: Root) -> None:
+        results.decide(root, results.run(root, "champion"))
+        others = [
+            "notes.txt",
+            "registry/digits/.tmp-x",
+            "mine/file",
+            "checkpoints/mine/file",
+            "runs/mine/file",
+            ".tmp-x",
+        ]
+        for name in [*others, "datasets/file", "datasets/raw/file"]:
+            files.create(root.child(name), b"")
+        before = results.listing(root)
+        assert collect(look(root, days_later=400)) == set()
+        assert results.listing(root) == before
+
+
+class TestLeftovers:
+    """Here everything is committed today, and nothing committed goes."""
+
+    @pytest.mark.parametrize(("days", "goes"), [(0.9, False), (1.1, True)])
+    def test_folder_without_a_manifest_goes_when_nothing_changed_in_it_for_a_day(
+        self, root: Root, days: float, goes: bool
+    ) -> None:
+        uri = results.place(root, "predictions", "dead")
+        results.write_part(uri)
+        assert collect(look(root, days_later=days)) == ({uri} if goes else set())
+        assert (files.walk(uri) == []) is goes
+
+    def test_folder_without_a_manifest_stays_while_it_is_leased(self, root: Root) -> None:
+        uri = results.place(root, "predictions", "slow")
+        results.write_part(uri)
+        assert collect(look(root, leased=[uri])) == set()
+
+    def test_folder_that_lost_its_manifest_stays_while_something_was_made_from_it(self, root: Root) -> None:
+        model = results.run(root, "model")
+        results.decide(root, model)
+        files.remove(model.raw.child(manifest.NAME))
+        assert collect(look(root)) == set()
+
+    def test_file_that_the_manifest_does_not_list_goes(self, root: Root) -> None:
+        model = results.run(root, "model")
+        stray = results.write_part(model.raw, rows=5)
+        assert collect(look(root, days_later=0)) == {model.raw.child(stray.path)}
+        assert rest(root, model.all()) == model.all()
+
+    def test_file_that_is_called_like_a_folder_of_listed_ones_takes_nothing_along(self, s3: Server) -> None:
+        root = Root(f"s3://{s3.bucket}/called-like-a-folder")
+        model = results.run(root, "model")
+        s3.client().put_object(Bucket=s3.bucket, Key=model.raw.child("train").removeprefix(f"s3://{s3.bucket}/"))
+        collect(look(root, days_later=0))
+        assert rest(root, model.all()) == model.all()
+
+    @pytest.mark.parametrize(("days", "goes"), [(0.9, False), (1.1, True)])
+    def test_half_written_files_go_after_a_day(self, root: Root, days: float, goes: bool) -> None:
+        model = results.run(root, "model")
+        places = [model.raw, model.raw.child("train"), root.child("leases/x"), root.child("runs/mine-0123456789ab")]
+        for place in places:
+            files.create(place.child(".tmp-a1"), b"")
+        files.create(root.child("runs/mine-0123456789ab/train.json"), b"{}")
+        expected = {place.child(".tmp-a1") for place in places} if goes else set()
+        assert collect(look(root, days_later=days)) == expected
+
+    def test_half_written_folder_goes_as_a_whole_when_its_newest_file_is_old(self, tmp_path: Path) -> None:
+        folder = Root(str(tmp_path)).child("runs/mine-0123456789ab/.tmp-download-x")
+        files.create(folder.child("a/.tmp-b/c"), b"")
+        files.create(folder.child("d"), b"")
+        results.set_age(folder.child("a"), days=2)
+        assert collect(look(Root(str(tmp_path)), days_later=0)) == set()
+        results.set_age(folder, days=2)
+        assert collect(look(Root(str(tmp_path)), days_later=0)) == {folder}
+
+
+class TestScratch:
+    def test_scratch_of_what_is_committed_goes(self, root: Root) -> None:
+        model = results.run(root, "model")
+        scratch = results.write_scratch(root, model.checkpoint)
+        assert collect(look(root, days_later=0)) == {scratch}
+        assert rest(root, model.all()) == model.all()
+
+    @pytest.mark.parametrize(("days", "keep_days", "goes"), [(29, 30, False), (31, 30, True), (0.9, 0, False)])
+    def test_scratch_of_what_is_not_committed_goes_when_it_is_old(
+        self, root: Root, days: float, keep_days: int, goes: bool
+    ) -> None:
+        scratch = results.write_scratch(root, results.place(root, "checkpoint", "dead"))
+        assert collect(look(root, days_later=days, keep_days=keep_days)) == ({scratch} if goes else set())
+
+    def test_scratch_stays_while_a_run_uses_its_target(self, root: Root) -> None:
+        target = results.place(root, "checkpoint", "slow")
+        results.write_scratch(root, target)
+        later = time.time() + 40 * DAY_S
+        found = Garbage(root, keep_days=30, is_leased=lambda uri: False, used=lambda: [target], now=later)
+        assert collect(found) == set()
+
+    @pytest.mark.parametrize("is_committed", [False, True])
+    def test_scratch_stays_while_its_target_is_leased(self, root: Root, is_committed: bool) -> None:
+        target = results.place(root, "checkpoint", "model")
+        if is_committed:
+            results.run(root, "model")
+        scratch = results.write_scratch(root, target, prepared="")
+        assert scratch not in collect(look(root, leased=[target]))
+
+    @pytest.mark.parametrize("days", [40, 400])
+    def test_scratch_of_what_is_leased_keeps_what_its_attempts_read(self, root: Root, days: float) -> None:
+        read, other = results.run(root, "read"), results.run(root, "other")
+        target = results.place(root, "checkpoint", "slow")
+        results.write_scratch(root, target, prepared=read.prepared, recipe={"data": DATA})
+        collect(look(root, days_later=days, leased=[target]))
+        assert rest(root, read.all() | other.all()) == {read.prepared, read.raw}
+
+    def test_young_scratch_keeps_what_its_attempts_read(self, tmp_path: Path) -> None:
+        root = Root(str(tmp_path))
+        model = results.run(root, "model")
+        for uri in model.all():
+            results.set_age(uri, days=40)
+        results.write_scratch(root, results.place(root, "checkpoint", "slow"), prepared=model.prepared)
+        collect(look(root, days_later=0))
+        assert rest(root, model.all()) == {model.prepared, model.raw}
+
+    def test_places_that_a_spec_names_are_not_searched(self, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+        results.write_scratch(root, results.place(root, "checkpoint", "slow"), a="/", b="/etc", c="x")
+        walk = files.walk
+
+        def walk_below(uri: URI) -> list[files.Entry]:
+            assert uri.startswith(f"{root}/")
+            return walk(uri)
+
+        monkeypatch.setattr(files, "walk", walk_below)
+        assert collect(look(root, days_later=29)) == set()
+
+    @pytest.mark.parametrize("spec", [None, b"garbage", b"[" * 10**5, b'{"runs": '])
+    def test_nothing_committed_goes_while_somebody_works_on_who_knows_what(
+        self, root: Root, spec: bytes | None
+    ) -> None:
+        model, target = results.run(root, "model"), results.place(root, "checkpoint", "slow")
+        results.write_part(target)
+        if spec is not None:
+            files.create(root.child(f"runs/{target.name}/train.json"), spec)
+        found = look(root, leased=[target])
+        assert (collect(found), found.is_blocked) == (set(), True)
+        assert rest(root, model.all()) == model.all()
+
+
+class TestWhatCannotBeKnown:
+    @pytest.mark.parametrize(
+        ("place", "content"),
+        [
+            ("{prepared}/_manifest.json", b"garbage"),
+            ("{checkpoint}/_manifest.json", None),
+            ("{checkpoint}", None),
+            ("{root}/registry/digits/000002.json", b"garbage"),
+            ("{root}/registry/digits/000001.json", None),
+        ],
+        ids=["manifest garbled", "champion's manifest lost", "champion lost", "decision garbled", "decision lost"],
+    )
+    def test_nothing_goes_when_it_cannot_be_known_what_is_needed(
+        self, root: Root, place: str, content: bytes | None
+    ) -> None:
+        champion = results.run(root, "champion")
+        results.decide(root, champion)
+        results.decide(root, champion, challenger=results.run(root, "other"))
+        spoiled = URI(place.format(root=root, **vars(champion)))
+        files.remove(spoiled) if content is None else files.replace(spoiled, content)
+        before = results.listing(root)
+        with pytest.raises(Damaged):
+            collect(look(root))
+        assert results.listing(root) == before
+
+    @pytest.mark.parametrize("kind", ["raw", "scratch"])
+    def test_folder_that_cannot_be_looked_into_stops_all(
+        self, root: Root, kind: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model = results.run(root, "model")
+        closed = {"raw": model.raw, "scratch": results.write_scratch(root, model.raw)}[kind]
+        walk = files.walk
+
+        def refuse(uri: URI) -> list[files.Entry]:
+            if uri == closed:
+                raise PermissionError(13, "Permission denied", str(uri))
+            return walk(uri)
+
+        monkeypatch.setattr(files, "walk", refuse)
+        with pytest.raises(Damaged, match="cannot be read: Permission denied"):
+            collect(look(root))
+        monkeypatch.undo()
+        assert rest(root, model.all()) == model.all()
+
+
+class TestMeanwhile:
+    """Between the plan and a removal somebody comes to need what was to go."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Root:
+        return Root(str(tmp_path))
+
+    @pytest.fixture
+    def model(self, root: Root) -> results.Model:
+        """A run of long ago that nobody needs."""
+        model = results.run(root, "model")
+        for uri in model.all():
+            results.set_age(uri, days=40)
+        return model
+
+    @pytest.fixture
+    def leased(self) -> list[URI]:
+        """What is worked on."""
+        return []
+
+    @pytest.fixture
+    def found(self, root: Root, model: results.Model, leased: list[URI]) -> Garbage:
+        """What may go, as of before."""
+        return look(root, days_later=0, leased=leased)
+
+    def remove(self, found: Garbage, meanwhile: Callable[[], object]) -> None:
+        """Plan, let `meanwhile` happen, remove."""
+        batches = found.plan()
+        meanwhile()
+        for batch in batches:
+            found.remove(batch)
+
+    def test_it_is_promoted(self, root: Root, model: results.Model, found: Garbage) -> None:
+        results.decide(root, results.run(root, "champion"))
+        self.remove(found, lambda: champions.promote(root, model.checkpoint))
+        assert rest(root, model.all()) == model.all()
+
+    def test_it_becomes_the_champion_before(self, root: Root, model: results.Model, found: Garbage) -> None:
+        def promote_two() -> None:
+            results.decide(root, model)
+            results.decide(root, results.run(root, "new"))
+
+        self.remove(found, promote_two)
+        assert rest(root, model.all()) == model.lineage()
+
+    def test_it_is_leased(self, root: Root, model: results.Model, found: Garbage, leased: list[URI]) -> None:
+        self.remove(found, lambda: leased.append(model.checkpoint))
+        assert rest(root, model.all()) == model.lineage()
+
+    def test_a_run_begins_to_use_it(self, root: Root, model: results.Model) -> None:
+        used: list[URI] = []
+        found = Garbage(root, keep_days=30, is_leased=lambda uri: False, used=lambda: used)
+        self.remove(found, lambda: used.append(model.predictions))
+        assert rest(root, model.all()) == model.lineage() | {model.predictions}
+
+    def test_an_attempt_begins_to_read_it(self, root: Root, model: results.Model, found: Garbage) -> None:
+        target = results.place(root, "checkpoint", "new")
+        self.remove(found, lambda: results.write_scratch(root, target, prepared=model.prepared))
+        assert rest(root, model.all()) == {model.prepared, model.raw}
+
+    def test_something_new_was_made_from_it(self, root: Root, model: results.Model, found: Garbage) -> None:
+        new: list[URI] = []
+        self.remove(found, lambda: new.append(results.commit(root, "prepared", "new", raw=model.raw)))
+        assert rest(root, {*model.all(), *new}) == {model.raw, *new}
+
+    def test_it_is_leased_as_it_loses_its_manifest(
+        self, root: Root, model: results.Model, leased: list[URI], found: Garbage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        remove = files.remove
+
+        def remove_and_lease(uri: URI) -> None:
+            remove(uri)
+            leased.append(model.raw)
+
+        monkeypatch.setattr(files, "remove", remove_and_lease)
+        batch = next(batch for batch in found.plan() if batch.folder.uri == model.raw)
+        assert found.remove(batch) == []
+        assert len(files.walk(model.raw)) == 2
+
+    def test_an_attempt_writes_on_into_its_folder(self, root: Root, found: Garbage) -> None:
+        uri = results.place(root, "predictions", "dead")
+        results.write_part(uri)
+        results.set_age(uri, days=2)
+        self.remove(look(root, days_later=0), lambda: results.write_part(uri, index=1))
+        assert len(files.walk(uri)) == 2
+
+    def test_a_stray_that_was_not_planned_to_go_arrives(self, root: Root) -> None:
+        new = results.run(root, "new")
+        results.write_part(new.raw, index=1)
+        self.remove(look(root, days_later=0), lambda: results.write_part(new.raw, index=2))
+        assert len(files.walk(new.raw)) == 4
+
+    def test_a_new_attempt_begins_where_scratch_went(self, root: Root, model: results.Model) -> None:
+        target = results.place(root, "checkpoint", "dead")
+        scratch = results.write_scratch(root, target, prepared=model.raw)
+        results.set_age(scratch, days=40)
+        found = look(root, days_later=0)
+        for batch in found.plan():
+            found.remove(batch)
+            if batch.folder.uri == scratch:
+                results.write_scratch(root, target, prepared=model.prepared)
+        assert rest(root, model.all()) == {model.prepared, model.raw}
+
+    def test_its_attempt_commits_after_all(self, root: Root) -> None:
+        uri = results.place(root, "predictions", "dead")
+        results.write_part(uri)
+        results.set_age(uri, days=2)
+        self.remove(look(root, days_later=0), lambda: results.commit(root, "predictions", "dead"))
+        assert manifest.find(uri)
+
+    def test_an_attempt_goes_on_in_old_scratch(self, root: Root, model: results.Model, leased: list[URI]) -> None:
+        target = results.place(root, "checkpoint", "dead")
+        scratch = results.write_scratch(root, target, prepared=model.prepared)
+        results.set_age(scratch, days=40)
+        self.remove(look(root, days_later=0, leased=leased), lambda: leased.append(target))
+        assert len(files.walk(scratch)) == 2
+        assert rest(root, model.all()) == {model.prepared, model.raw}
+
+    def test_the_registry_is_garbled(self, root: Root, model: results.Model, found: Garbage) -> None:
+        with pytest.raises(Damaged):
+            self.remove(found, lambda: files.create(root.child("registry/digits/000001.json"), b"garbage"))
+        assert rest(root, model.all()) == model.all()
+
+    def test_somebody_else_removes_it(self, root: Root, model: results.Model, found: Garbage) -> None:
+        self.remove(found, lambda: files.remove(model.raw))
+        assert rest(root, model.all()) == set()
+
+
+def test_cut_off_at_any_moment_nothing_readable_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove, left = files.remove, 0
+
+    class Killed(Exception):
+        pass
+
+    def remove_some(uri: URI) -> None:
+        nonlocal left
+        for place in [uri.child(entry.path) for entry in files.walk(uri)] or [uri]:
+            if left == 0:
+                raise Killed
+            left -= 1
+            remove(place)
+
+    for moment in range(100):
+        root = Root(f"{tmp_path}/{moment}")
+        model, champion = results.run(root, "model"), results.run(root, "champion")
+        results.decide(root, champion)
+        left = moment
+        monkeypatch.setattr(files, "remove", remove_some)
+        with contextlib.suppress(Killed):
+            collect(look(root))
+        monkeypatch.undo()
+        readable = {uri for uri in model.all() | champion.all() if manifest.find(uri)}
+        assert readable >= champion.all()
+        for uri in readable:
+            made = manifest.load(uri)
+            assert {made.parent(role, of=uri) for role in made.parents} <= readable
+        if left:
+            break
+        collect(look(root))
+        assert rest(root, model.all() | champion.all()) == champion.all()
+    else:
+        pytest.fail("it never came to its end")
+
+
+def test_lease_that_somebody_takes_is_seen(root: Root) -> None:
+    model = results.run(root, "model")
+    lease.take(root, model.checkpoint, owner="train-0123456789ab-1")
+    found = Garbage(
+        root,
+        keep_days=30,
+        is_leased=lambda uri: lease.holder(root, uri) is not None,
+        now=time.time() + 40 * DAY_S,
+    )
+    assert collect(found) == model.all() - model.lineage()

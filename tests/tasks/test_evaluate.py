@@ -1,0 +1,85 @@
+"""Scoring goes by class name: whatever order a model holds its classes in, and whichever came or went since."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from storage import commits, manifest, tables
+from storage.uri import URI, EvaluationURI, PredictionsURI, Root
+from tasks.evaluate import evaluate, read_evaluation
+from tasks.learning import images, recipes
+from tasks.planning.plan import Plan
+from tasks.planning.result_uris import evaluation_of
+
+
+class Scene:
+    """A plan whose test rows have labels of the caller's, and predictions on them by models of any classes."""
+
+    def __init__(self, folder: Path, *, classes: Sequence[str], labels: Sequence[str]) -> None:
+        self.plan = Plan(root=Root(str(folder)), recipe=recipes.load("mnist-sample-resnet18"))
+        self.labels = np.array([list(classes).index(name) for name in labels])
+        pixels = np.zeros((len(labels), 2, 2, 1), np.uint8)
+        rows = images.to_table(np.arange(len(labels)), pixels, self.labels, classes=classes)
+        self._commit(self.plan.prepared, "prepared", rows, {})
+
+    def evaluation(self, classes: Sequence[str], answers: Sequence[str], *, name: str = "") -> EvaluationURI:
+        """Of a model, called `name`, that knows `classes` and gives each answer a probability of 0.9."""
+        name = name or "-".join(classes)
+        uri = PredictionsURI(self.plan.root.child(f"predictions/{name}-0123456789ab"))
+        predicted = np.array([list(classes).index(answer) for answer in answers])
+        others = 0.1 / (len(classes) - 1)
+        probabilities = np.full((len(answers), len(classes)), others, np.float32)
+        probabilities[np.arange(len(answers)), predicted] = 0.9
+        columns = {"id": np.arange(len(answers)), "label": self.labels, "prediction": predicted}
+        columns |= {"probability": probabilities.max(1)}
+        columns |= {f"probability_{name}": probabilities[:, index] for index, name in enumerate(classes)}
+        self._commit(uri, "predictions", pa.table(columns), {"dataset": self.plan.prepared})
+        return evaluate.fn(uri, self.plan)
+
+    def _commit(self, uri: URI, kind: Any, rows: pa.Table, parents: dict[str, URI]) -> None:
+        part = tables.write_part(uri, rows, split="test", index=0)
+        schema = tables.describe(rows.schema)
+        commits.commit(uri, kind=kind, parents=parents, parameters={}, listed=[part], schema=schema)
+
+
+def statistics(evaluation: EvaluationURI) -> dict[str, Any]:
+    return manifest.load(evaluation).statistics
+
+
+def test_the_same_classes_in_another_order_give_the_right_accuracy_and_confusion(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, classes=("cat", "dog"), labels=("cat", "cat", "dog"))
+    found = scene.evaluation(("dog", "cat"), ("cat", "dog", "dog"))
+    assert statistics(found)["test_accuracy"] == pytest.approx(2 / 3)
+    assert read_evaluation(found)["confusion"] == [[1, 1], [0, 1]]
+    assert read_evaluation(found)["per_class"][0]["recall"] == 1 / 2
+    assert "classes" not in statistics(found)
+
+
+def test_a_class_that_the_model_does_not_know_is_never_right_and_named(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, classes=("cat", "dog", "owl"), labels=("cat", "dog", "owl", "owl"))
+    found = scene.evaluation(("cat", "dog"), ("cat", "dog", "cat", "dog"))
+    assert statistics(found)["test_accuracy"] == 1 / 2
+    assert statistics(found)["classes"] == {"new": ["owl"], "gone": []}
+    assert read_evaluation(found)["confusion"] == [[1, 0, 0], [0, 1, 0], [1, 1, 0]]
+
+
+def test_an_answer_that_names_a_class_of_before_is_wrong_and_the_class_named(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, classes=("cat", "dog"), labels=("cat", "cat", "cat"))
+    found = scene.evaluation(("ape", "cat", "dog"), ("cat", "ape", "ape"))
+    assert statistics(found)["test_accuracy"] == pytest.approx(1 / 3)
+    assert statistics(found)["classes"] == {"new": [], "gone": ["ape"]}
+    assert read_evaluation(found)["confusion"] == [[1, 0, 2], [0, 0, 0], [0, 0, 0]]
+    assert [row["class_name"] for row in read_evaluation(found)["per_class"]] == ["cat", "dog", "ape"]
+    assert read_evaluation(found)["worst"][0]["prediction"] == 2
+
+
+def test_only_what_was_scored_by_number_before_has_another_uri(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, classes=("cat", "dog"), labels=("cat", "dog"))
+    same, other = (scene.evaluation(classes, ("cat", "dog")) for classes in (("cat", "dog"), ("dog", "cat")))
+    predictions = [PredictionsURI(manifest.load(uri).parent("predictions", of=uri)) for uri in (same, other)]
+    assert same == evaluation_of(scene.plan.root, predictions[0])
+    assert other != evaluation_of(scene.plan.root, predictions[1])

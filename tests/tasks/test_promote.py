@@ -1,0 +1,233 @@
+"""The gate: who takes charge, and which decisions still stand."""
+
+import dataclasses
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import commits, files, manifest, registry
+from storage.decision import Decision
+from storage.registry import ChampionRemoved
+from storage.uri import CheckpointURI, EvaluationURI, Root
+from tasks.cluster.ray_jobs import RayJobs
+from tasks.learning import recipes
+from tasks.planning.plan import Plan
+from tasks.promote import decide
+from tasks.promotion.gate import judge, rivals_of, standing
+
+_GATE = {"accuracy_floor": 0.9, "margin": 0.01}
+
+
+class Scene:
+    """A root with evaluations of any accuracy and a registry."""
+
+    def __init__(self, folder: Path) -> None:
+        recipe = recipes.override(recipes.load("mnist-sample-resnet18"), _GATE)
+        self.plan = Plan(root=Root(str(folder)), recipe=recipe)
+        self.evaluations: dict[str, EvaluationURI] = {}
+
+    def model(self, name: str, accuracy: float, **more: Any) -> tuple[CheckpointURI, EvaluationURI]:
+        """A checkpoint's URI and its committed evaluation."""
+        evaluation = EvaluationURI(self.plan.root.child(f"evaluations/{name}-0123456789ab"))
+        statistics = {"test_accuracy": accuracy, "test_loss": 1.0, "expected_calibration_error": 0.0, "num_rows": 100}
+        statistics |= more
+        commits.commit(evaluation, kind="evaluation", parents={}, parameters={}, listed=[], statistics=statistics)
+        checkpoint = CheckpointURI(self.plan.root.child(f"checkpoints/{name}-0123456789ab"))
+        commits.commit(checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[])
+        self.evaluations[checkpoint] = evaluation
+        return checkpoint, evaluation
+
+    def decisions(self) -> list[Decision]:
+        return registry.history(self.plan.root, "mnist-sample")
+
+    def standing(self, challenger: tuple[CheckpointURI, EvaluationURI]) -> Decision | None:
+        return standing(*challenger, self.decisions(), self.plan.gate)
+
+    def decide(self, challenger: tuple[CheckpointURI, EvaluationURI], rival: EvaluationURI | str | None) -> Decision:
+        """Judge and record."""
+        rivals = {} if rival is None else {"champion": rival}
+        decision = judge(*challenger, self.decisions(), rivals, self.plan.gate)
+        registry.append(self.plan.root, "mnist-sample", decision)
+        return decision
+
+    def night(self, name: str, accuracy: float) -> Decision:
+        """Judge a new model beside everybody it has to be compared with, and record."""
+        checkpoint, evaluation = self.model(name, accuracy)
+        rivals = rivals_of(checkpoint, self.decisions(), self.plan.gate)
+        scores = {role: self.evaluations[rival] for role, rival in rivals.items()}
+        decision = judge(checkpoint, evaluation, self.decisions(), scores, self.plan.gate)
+        registry.append(self.plan.root, "mnist-sample", decision)
+        return decision
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "author"),
+    [
+        ({}, "ada"),
+        ({"FLOW_RUN__ID": "1", "FLOW_RUN__NAME": "cifar10-vit epochs=3"}, "ada, run cifar10-vit epochs=3"),
+        (
+            {
+                "FLOW_RUN__ID": "1",
+                "FLOW_RUN__NAME": "cifar10-vit epochs=3",
+                "FLOW_RUN__FLOW_NAME": "cifar10",
+                "DEPLOYMENT__ID": "2",
+                "DEPLOYMENT__NAME": "train",
+            },
+            "deployment cifar10/train, run cifar10-vit epochs=3",
+        ),
+    ],
+    ids=["no run", "command line", "deployment"],
+)
+def test_a_decision_says_when_and_by_whom_it_was_made(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, runtime: dict[str, str], author: str
+) -> None:
+    monkeypatch.setenv("LOGNAME", "ada")
+    for name, value in runtime.items():
+        monkeypatch.setenv(f"PREFECT__RUNTIME__{name}", value)
+    before = datetime.datetime.now(datetime.UTC)
+    made = decide(*scene.model("first", 0.95), scene.plan, RayJobs(wanted=False))
+    assert made.decided and before <= made.decided <= datetime.datetime.now(datetime.UTC)
+    assert made.author == author
+    assert scene.decisions() == [made]
+
+
+@pytest.mark.parametrize(("accuracy", "promoted"), [(0.9, True), (0.8999, False)])
+def test_without_a_champion_the_floor_decides(scene: Scene, accuracy: float, promoted: bool) -> None:
+    decision = scene.decide(scene.model("first", accuracy), None)
+    assert decision.promoted is promoted
+    assert ("reaches" if promoted else "below") in decision.reason
+
+
+@pytest.mark.parametrize(("accuracy", "promoted"), [(0.96, True), (0.95, True), (0.9401, True), (0.93, False)])
+def test_a_challenger_may_lie_below_the_champion_by_no_more_than_the_margin(
+    scene: Scene, accuracy: float, promoted: bool
+) -> None:
+    champion = scene.model("champion", 0.95)
+    scene.decide(champion, None)
+    decision = scene.decide(scene.model("challenger", accuracy), champion[1])
+    assert decision.promoted is promoted
+    assert decision.champion == (decision.challenger if promoted else champion[0])
+
+
+def test_a_champion_without_a_score_keeps_its_place_and_the_decision_does_not_stand(scene: Scene) -> None:
+    champion, challenger = scene.model("champion", 0.95), scene.model("challenger", 0.99)
+    scene.decide(champion, None)
+    decision = scene.decide(challenger, "a worker was lost")
+    assert decision.champion == champion[0]
+    assert "a worker was lost" in decision.reason
+    assert scene.standing(challenger) is None
+
+
+def test_a_decision_stands_until_another_champion_takes_charge(scene: Scene) -> None:
+    first, second = scene.model("first", 0.95), scene.model("second", 0.99)
+    made = scene.decide(first, None)
+    assert scene.standing(first) == made
+    scene.decide(second, first[1])
+    assert scene.standing(first) is None
+
+
+def test_what_a_person_rolled_back_is_not_promoted_again_by_the_gate(scene: Scene) -> None:
+    first, second = scene.model("first", 0.95), scene.model("second", 0.99)
+    scene.decide(first, None)
+    made = scene.decide(second, first[1])
+    changes = {"number": made.number + 1, "champion": first[0], "challenger": first[0], "withdraws": second[0]}
+    registry.append(scene.plan.root, "mnist-sample", made.model_copy(update=changes))
+    decision = scene.decide(second, first[1])
+    assert (decision.promoted, decision.champion) == (False, first[0])
+    assert "this model was rolled back" in decision.reason
+    assert scene.standing(second) == decision
+
+
+def test_classes_that_came_or_went_are_named_in_the_decision(scene: Scene) -> None:
+    champion = scene.model("champion", 0.91, classes={"new": ["owl"], "gone": ["ape", "bat"]})
+    scene.decide(champion, None)
+    decision = scene.decide(scene.model("challenger", 0.95), champion[1])
+    assert (decision.new_classes, decision.gone_classes) == (("owl",), ("ape", "bat"))
+    assert decision.reason.endswith("; classes new since the champion: owl; classes gone since the champion: ape, bat")
+    assert scene.decisions()[-1] == decision
+
+
+def test_losing_a_little_each_night_ends_at_the_margin_below_the_best(scene: Scene) -> None:
+    accuracies = (0.945, 0.95, 0.945, 0.941, 0.936, 0.9399, 0.96)
+    decisions = [scene.night(f"night-{number}", accuracy) for number, accuracy in enumerate(accuracies)]
+    assert [decision.promoted for decision in decisions] == [True, True, True, True, False, False, True]
+    assert decisions[4].reason == (
+        "test accuracy 0.9360 is below the best champion so far's 0.9500 on the same rows (allowed margin 0.0100)"
+    )
+    assert decisions[4].metrics["best"]["test_accuracy"] == 0.95
+
+
+def test_the_best_is_known_by_what_it_won_over_others_on_the_same_rows(scene: Scene) -> None:
+    decisions = [scene.night("easy-rows", 0.99)]
+    for number, (before, accuracy) in enumerate([(0.92, 0.93), (0.91, 0.905), (0.95, 0.945)]):  # rows change each night
+        champion, _ = scene.model(f"again-{number}", before)
+        scene.evaluations[str(scene.decisions()[-1].champion)] = scene.evaluations[champion]
+        decisions.append(scene.night(f"night-{number}", accuracy))
+    assert registry.best(scene.decisions()) == decisions[1].champion
+
+
+def test_a_champion_that_was_gone_before_it_took_charge_counts_for_nothing(scene: Scene) -> None:
+    first, _ = (scene.night(f"night-{number}", accuracy) for number, accuracy in enumerate((0.95, 0.99)))
+    gone: dict[str, Any] = {
+        "number": 3,
+        "champion": first.champion,
+        "promoted": False,
+        "undoes": 2,
+        "gate": {},
+    }
+    registry.append(scene.plan.root, "mnist-sample", scene.decisions()[-1].model_copy(update=gone))
+    third = scene.night("third", 0.945)
+    assert third.promoted
+    assert registry.best(scene.decisions()) == first.champion
+
+
+def test_without_a_margin_or_after_a_decision_by_hand_the_champion_alone_counts(scene: Scene) -> None:
+    for number, accuracy in enumerate((0.95, 0.945)):
+        scene.night(f"night-{number}", accuracy)
+    challenger, _ = scene.model("challenger", 0.936)
+    assert set(rivals_of(challenger, scene.decisions(), _GATE)) == {"champion", "best"}
+    assert set(rivals_of(challenger, scene.decisions(), _GATE | {"margin": 0.0})) == {"champion"}
+    by_hand = {"number": 3, "gate": {}, "metrics": {}, "reason": "promoted by hand"}
+    registry.append(scene.plan.root, "mnist-sample", scene.decisions()[-1].model_copy(update=by_hand))
+    assert set(rivals_of(challenger, scene.decisions(), _GATE)) == {"champion"}
+
+
+def test_a_best_champion_that_is_not_there_any_more_is_passed_over(scene: Scene) -> None:
+    first, second, _ = (scene.night(f"night-{number}", 0.95 - 0.004 * number) for number in range(3))
+    files.remove(CheckpointURI(str(first.champion)).child(manifest.NAME))
+    challenger, _ = scene.model("challenger", 0.94)
+    assert rivals_of(challenger, scene.decisions(), _GATE)["best"] == second.champion
+
+
+def test_a_backfill_records_its_judgement_and_leaves_the_champion_until_told_to_promote(scene: Scene) -> None:
+    champion = scene.night("champion", 0.95)
+    scene.plan = dataclasses.replace(scene.plan, judge_only=True)
+    judged = scene.night("better", 0.96)
+    assert (judged.promoted, judged.champion) == (False, champion.champion)
+    assert "is at least the champion's 0.9500 on the same rows; a backfill does not promote" in judged.reason
+    better = scene.model("better", 0.96)
+    assert scene.standing(better) == judged
+    scene.plan = dataclasses.replace(scene.plan, judge_only=False)
+    assert scene.standing(better) is None
+    promoted = scene.night("better", 0.96)
+    assert promoted.promoted
+    scene.plan = dataclasses.replace(scene.plan, judge_only=True)
+    assert scene.standing(better) == promoted
+
+
+def test_a_checkpoint_that_was_removed_is_not_left_in_charge_and_is_judged_again_once_it_is_there(scene: Scene) -> None:
+    removed = scene.model("removed", 0.95)
+    files.remove(removed[0])
+    with pytest.raises(ChampionRemoved, match="the previous champion of 'mnist-sample' stays; run again"):
+        decide(*removed, scene.plan, RayJobs(wanted=False))
+    assert registry.champion(scene.plan.root, "mnist-sample") is None
+    assert scene.standing(removed) is None
+    commits.commit(removed[0], kind="checkpoint", parents={}, parameters={}, listed=[])
+    assert decide(*removed, scene.plan, RayJobs(wanted=False)).promoted

@@ -1,0 +1,64 @@
+"""What the report says of a result that it was made from."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import commits
+from storage.uri import DatasetURI
+from tasks.report import _facts, gather, report_of
+from tests.report_page.results import commit_results
+
+_TITLE = "test rows that are also in train"
+
+
+@pytest.mark.parametrize(
+    ("statistics", "expected"),
+    [
+        ({}, {}),
+        ({"test_rows_in_train": {"count": 0, "ids": []}}, {}),
+        ({"test_rows_in_train": {"count": 2, "ids": [3, 5]}}, {_TITLE: "2: ids 3, 5"}),
+        ({"test_rows_in_train": {"count": 1234, "ids": [3, 5]}}, {_TITLE: "1,234: ids 3, 5, ..."}),
+        ({"images_in_two_classes": {"count": 0, "rows": 0, "named": []}}, {}),
+        (
+            {"images_in_two_classes": {"count": 2, "rows": 5, "named": ["a.png (cat), b.png (dog)"]}},
+            {"images in two classes, on 5 rows": "2:\na.png (cat), b.png (dog)\n..."},
+        ),
+        (
+            {"quarantined": {"id is missing": 2, "id is negative": 1}},
+            {"quarantined": "2: id is missing\n1: id is negative"},
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_rows_is_among_the_facts(
+    tmp_path: Path, statistics: dict[str, Any], expected: dict[str, str]
+) -> None:
+    uri = DatasetURI(f"{tmp_path}/prepared-0123456789ab")
+    made = commits.commit(uri, kind="prepared", parents={}, parameters={}, listed=[], statistics=statistics)
+    assert made.created is not None
+    assert dict(_facts(uri, made)) == {"created (UTC)": made.created.strftime("%Y-%m-%d %H:%M")} | expected
+
+
+def test_result_of_before_dates_has_no_such_fact(tmp_path: Path) -> None:
+    uri = DatasetURI(f"{tmp_path}/prepared-0123456789ab")
+    made = commits.commit(uri, kind="prepared", parents={}, parameters={}, listed=[])
+    assert dict(_facts(uri, made.model_copy(update={"created": None}))) == {}
+
+
+def test_report_of_one_decision_is_one_whenever_and_by_whomever_it_was_made(tmp_path: Path) -> None:
+    plan, decision = commit_results(tmp_path)
+    targets = {report_of(plan.evaluation, one, plan) for one in (decision, decision.made_by("ada"))}
+    assert len(targets) == 1
+
+
+def test_every_step_of_the_lineage_has_its_date(tmp_path: Path) -> None:
+    plan, decision = commit_results(tmp_path)
+    decision = decision.made_by("ada, run 7")
+    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
+    _, *made, report = data.lineage
+    assert [next(iter(step.facts))[0] for step in made] == ["created (UTC)"] * len(made) != []
+    assert decision.decided is not None
+    told = decision.decided.strftime("%Y-%m-%d %H:%M")
+    assert report.facts[0] == ("decided (UTC)", told)
+    assert (data.decided, data.author) == (f"{told} UTC", "ada, run 7")

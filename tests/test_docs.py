@@ -1,0 +1,88 @@
+"""README and docs name what there is, link to what exists, and keep to their widths and sizes."""
+
+import dataclasses
+import importlib
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows.cli.arguments import parser
+from tasks.learning import recipes
+from tests.runs import CHECKOUT
+
+DOCS = CHECKOUT / "docs"
+CLI = (DOCS / "cli.md").read_text()
+OPERATING = (DOCS / "operating.md").read_text()
+PAGES = sorted([*CHECKOUT.glob("*.md"), *DOCS.rglob("*.md")])
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_CODE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(CHECKOUT))
+
+
+def _deployments() -> set[str]:
+    flows = {"mnist": "mnist", "fashion_mnist": "fashion-mnist", "cifar10": "cifar10"}
+    flows |= {"images": "images", "predict": "predict"}
+    declared = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())["deployments"]
+    return {f"{flows[one['entrypoint'].rpartition(':')[2]]}/{one['name']}" for one in declared}
+
+
+def test_the_table_of_deployments_is_that_of_prefect_yaml() -> None:
+    assert set(re.findall(r"^\| `([a-z0-9-]+/[a-z]+)` \|", OPERATING, re.MULTILINE)) == _deployments()
+
+
+def test_the_list_of_options_is_that_of_the_command_line() -> None:
+    options = set(re.findall(r"--[a-z-]+", parser().format_usage())) - {"--help"}
+    assert set(re.findall(r"^- `(--[a-z-]+)", CLI, re.MULTILINE)) == options
+
+
+def test_the_recipes_and_their_fields_are_those_of_the_code() -> None:
+    (listed,) = re.findall(r"^Recipe fields: (.*?)\. `model` is", CLI, re.MULTILINE | re.DOTALL)
+    named = {name for part in re.findall(r"`([^`]+)`", listed) for name in re.findall(r"[a-z0-9_-]+", part)}
+    fields = {field.name for field in dataclasses.fields(recipes.Recipe)} - {"name", "fallback", "origin"}
+    assert fields <= named, fields - named
+    (entry,) = re.findall(r"^- `--recipe NAME`.*?(?=^- )", CLI, re.MULTILINE | re.DOTALL)
+    assert all(f"`{name}`" in entry for name in recipes.known())
+
+
+def test_the_readme_stays_short() -> None:
+    assert len((CHECKOUT / "README.md").read_bytes()) <= 8 * 1024
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_no_line_is_longer_than_120_characters(page: Path) -> None:
+    assert [line for line in page.read_text().splitlines() if len(line) > 120] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_every_relative_link_resolves(page: Path) -> None:
+    links = [link for link in _LINK.findall(_CODE.sub("", page.read_text())) if "://" not in link]
+    assert [link for link in links if not _resolves(link, page)] == []
+
+
+def test_the_index_links_to_every_page() -> None:
+    linked = {link.partition("#")[0] for link in _LINK.findall((DOCS / "README.md").read_text())}
+    assert {page.name for page in DOCS.glob("*.md")} - linked == {"README.md"}
+
+
+def test_every_console_command_exists() -> None:
+    scripts = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["scripts"]
+    targets = [target.partition(":") for target in scripts.values()]
+    assert all(callable(getattr(importlib.import_module(module), function)) for module, _, function in targets)
+
+
+def _resolves(link: str, page: Path) -> bool:
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    return target.exists() and (not anchor or anchor in _anchors(target))
+
+
+def _anchors(page: Path) -> set[str]:
+    """The names that headings of `page` have in links."""
+    headings = re.findall(r"^#+ (.+)$", _CODE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

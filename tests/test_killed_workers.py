@@ -1,0 +1,32 @@
+"""A training worker is killed in the middle of an epoch: the training ends with the weights of an undisturbed one."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.trainings import Trainings, trainings, weights
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainings]:
+    """One Ray for all trainings."""
+    with trainings(tmp_path_factory.mktemp("trainings")) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("loader", "workers"), [("resident", 1), ("resident", 3), ("ray-data", 1), ("ray-data", 2), ("ray-data", 3)]
+)
+def test_a_training_whose_worker_is_killed_ends_with_the_weights_of_an_undisturbed_one(
+    made: Trainings, loader: str, workers: int
+) -> None:
+    name = f"{loader.replace('-', '')}{workers}"
+    whole, _ = made.run(f"whole-{name}-0123456789ab", loader=loader, workers=workers, strike=False)
+    struck, events = made.run(f"struck-{name}-0123456789ab", loader=loader, workers=workers, strike=True)
+    strikes = [number for number, event in enumerate(events) if "struck" in event]
+    assert strikes, "no worker was killed"
+    after = [event["at"] for event in events[strikes[0] :] if event["point"] == "step"]
+    assert "epoch 3" in after and "epoch 1" not in after, "it began again instead of going on"
+    assert weights(struck) == weights(whole)

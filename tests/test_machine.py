@@ -1,0 +1,136 @@
+"""What a run takes of its machine, and two of them at once."""
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.process import Process
+from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
+from tasks.cluster import capacity
+from tasks.jobs import machine_slots
+from tasks.jobs.slot_tickets import Claim
+from tasks.jobs.spec import PredictSpec, PreprocessSpec
+from tasks.planning import machine
+from tests.faults import strikes
+from tests.runs import Run, await_that
+
+
+def test_cores_that_there_are_not_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    most = len(os.sched_getaffinity(0))
+    for wrong in ("0", "-1", "many", str(most + 1)):
+        monkeypatch.setenv(machine.CORES, wrong)
+        with pytest.raises(ValueError, match=f"--cores .PIPELINE_CORES. must be 1 to {most} on this .* got '{wrong}'"):
+            capacity.check_workers(None)
+    monkeypatch.setenv(machine.CORES, "1")
+    assert capacity.check_workers(None).startswith("local, 1 cores")
+    monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
+    with pytest.raises(ValueError, match=r"cannot be used with RAY_ADDRESS; .* cpus_per_worker"):
+        capacity.check_workers(None)
+    assert capacity.check_workers(0), "that one does without the cluster"
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [("0,1", ["0", "1"]), ("GPU-4f2a, GPU-77", ["GPU-4f2a", "GPU-77"]), ("", []), ("-1", []), (None, ["0", "1"])],
+)
+def test_a_run_claims_the_gpus_that_it_can_use(
+    told: str | None, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bus in ("0000:04:00.0", "0000:05:00.0"):
+        (tmp_path / bus).mkdir()
+    monkeypatch.setattr(machine, "_GPUS", tmp_path)
+    assert machine.gpus({} if told is None else {"CUDA_VISIBLE_DEVICES": told}) == found
+
+
+def test_what_computes_on_all_cores_takes_its_turn_and_what_moves_rows_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(machine.CORES, "1")
+    root = Root(str(tmp_path))
+    raw, prepared = (DatasetURI(root.child(f"datasets/{kind}/small-0123456789ab")) for kind in ("raw", "prepared"))
+    moves = PreprocessSpec(storage=root, deadline_s=60, raw=raw, prepared=prepared, parameters={})
+    assert machine.shared(moves).claim is None
+    computes = PredictSpec(
+        storage=root,
+        deadline_s=60,
+        checkpoint=CheckpointURI(root.child("checkpoints/small-0123456789ab")),
+        dataset=prepared,
+        predictions=PredictionsURI(root.child("predictions/small-ba9876543210")),
+        split=None,
+        workers=1,
+    )
+    made = machine.shared(computes)
+    assert made.claim is not None and made.threads == made.claim.num_cores == 1
+    assert made.claim.who == f"a run (pid {os.getpid()}, small-ba9876543210 in {root})"
+
+
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """A machine with one core: a training is as long as it is wherever else there is work."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.usefixtures("one_core")
+def test_two_runs_at_once_train_one_after_the_other_to_the_bytes_of_one_alone(tmp_path: Path) -> None:
+    settings = ("model=small-cnn", "precision=fp32", "epochs=2", "accuracy_floor=0")
+    arguments = ["--source", "sample", "--json", *(word for setting in settings for word in ("--set", setting))]
+
+    def start(name: str, *more: str) -> Run:
+        storage = str(tmp_path / name / "root")
+        env = strikes.environment(tmp_path / name / "history.jsonl")
+        (tmp_path / name).mkdir()
+        return Run(*arguments, *more, "--storage", storage, folder=tmp_path / name, env=env)
+
+    with machine_slots.turn(Claim(**_everything(), who="the test", doing="looking on")):
+        runs = {"with-ray": start("with-ray"), "without-ray": start("without-ray", "--workers", "0")}
+        for run in runs.values():
+            await_that(partial(_waits_or_has_ended, run))
+    together = {name: run.result()["uris"]["checkpoint"] for name, run in runs.items()}
+    steps = {name: _steps(tmp_path / name / "history.jsonl") for name in runs}
+    first, second = sorted(steps, key=lambda name: steps[name][0])
+    assert steps[first][-1] < steps[second][0], "they trained at the same time"
+    waited = rf"waiting: run \S.* .pid {runs[first].process.pid}, .* is training on this machine"
+    assert re.search(waited, runs[second].log.read_text())
+    alone = start("alone", "--workers", "0").result()["uris"]["checkpoint"]
+    assert len({_weights(uri) for uri in (alone, *together.values())}) == 1
+
+
+def _everything() -> dict[str, Any]:
+    """What a run claims that is asked for nothing else."""
+    cores = sorted(os.sched_getaffinity(0))
+    return {
+        "folder": os.environ[machine.SLOTS],
+        "shared": True,
+        "run": "the test",
+        "process": Process.current().model_copy(update={"started": 1}),  # one that has ended: nothing is kept for it
+        "cores": cores,
+        "num_cores": len(cores),
+        "gpus": machine.gpus(),
+    }
+
+
+def _steps(history: Path) -> list[float]:
+    """When each step of a training was over."""
+    events: list[dict[str, Any]] = [json.loads(line) for line in history.read_text().splitlines()]
+    return [event["s"] for event in events if event["point"] == "step"]
+
+
+def _waits_or_has_ended(run: Run) -> bool:
+    return run.says("waiting: the test is looking on") or run.process.poll() is not None
+
+
+def _weights(uri: str) -> str:
+    listed = json.loads((Path(uri) / "_manifest.json").read_text())["files"]
+    return next(str(file["sha256"]) for file in listed if file["path"].startswith("weights"))

@@ -1,0 +1,79 @@
+"""A storage root that was moved, or is reached through a link, is the one that it was: all of it is found and used."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage import registry
+from storage.decision import Decision
+from storage.uri import URI, Root
+from tasks import report as report_task
+from tasks.cluster.in_process import InProcess
+from tasks.download import download
+from tasks.evaluate import evaluate
+from tasks.ingest import ingest
+from tasks.learning import inference, recipes
+from tasks.orchestration.stage import Stage, collected
+from tasks.planning import make_plan, predict_request
+from tasks.planning.plan import Plan
+from tasks.predict import predict
+from tasks.preprocess import preprocess
+from tasks.promote import promote
+from tasks.train import train
+
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is told to a Prefect server."""
+    monkeypatch.setattr("tasks.promote.announce", lambda *_: None)
+    monkeypatch.setattr(report_task, "publish", lambda *_: None)
+
+
+def request(root: Root, **changes: object) -> Plan:
+    """What every run here asks for."""
+    settings = {"model": "small-cnn", "epochs": 1, "accuracy_floor": 0.0, "precision": "fp32", **changes}
+    recipe = recipes.override(recipes.load("mnist-sample-resnet18"), settings)
+    return make_plan.make(storage=root, recipe=recipe, workers=0)
+
+
+def run(asked: Plan) -> tuple[list[Stage], Decision]:
+    """Every stage, in this process."""
+    here = InProcess()
+    with collected() as stages:
+        prepared = preprocess.fn(ingest.fn(download.fn(asked, []), asked, here), asked, here)
+        checkpoint = train.fn(prepared, asked, here)
+        predictions = predict.fn(checkpoint, prepared, asked, here)
+        evaluation = evaluate.fn(predictions, asked)
+        decision = promote.fn(checkpoint, evaluation, asked, here)
+        report_task.report.fn(checkpoint, predictions, evaluation, decision, asked)
+    return stages, decision
+
+
+def relative(uris: Iterator[URI | None], root: Root) -> list[str]:
+    return [str(uri).removeprefix(f"{root}/") for uri in uris]
+
+
+def test_a_run_finds_all_of_a_root_that_lies_elsewhere_now(tmp_path: Path) -> None:
+    first = Root(f"{tmp_path}/first")
+    stages, made = run(request(first))
+    assert made.promoted and not any(stage.reused for stage in stages)
+
+    (tmp_path / "first").rename(tmp_path / "moved")
+    (tmp_path / "link").symlink_to(tmp_path / "moved")
+    for root in (Root(f"{tmp_path}/moved"), Root(f"{tmp_path}/link")):
+        asked = request(root)
+        again, decision = run(asked)
+        assert [stage.name for stage in again if not stage.reused] == []
+        assert relative((stage.uri for stage in again), root) == relative((stage.uri for stage in stages), first)
+        assert decision.number == 1 and len(registry.history(root, "mnist-sample")) == 1
+        assert registry.champion(root, "mnist-sample") == asked.checkpoint
+
+        resolved = predict_request.resolve(
+            storage=root, model="champion", dataset=asked.prepared, split="test", workers=0, deadline_minutes=1
+        )
+        assert resolved.checkpoint == asked.checkpoint and resolved.is_done()
+        assert request(root, initialize="champion").initial == asked.checkpoint
+        assert inference.load("champion:mnist-sample", storage=root).classes == tuple("0123456789")

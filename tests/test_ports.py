@@ -1,0 +1,82 @@
+"""Who can reach a local Ray: nobody from another machine."""
+
+import contextlib
+import ipaddress
+import os
+import secrets
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.runs import await_that, processes_with
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+_LISTENING = "0A"
+_JOB = """
+import ray, sys, time
+ray.init()
+ray.get(ray.remote(lambda: None).remote())
+open(sys.argv[1], "w").close()
+time.sleep(600)
+"""
+_FLOW = """
+import sys
+from tasks.cluster.ray_jobs import RayJobs
+cluster = RayJobs(wanted=True)
+try:
+    cluster.connect().submit_job(entrypoint=sys.argv[1])
+    sys.stdin.read()
+finally:
+    cluster.end()
+"""
+
+
+@pytest.fixture(params=["trimmed", "full"])
+def processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[set[int]]:
+    """Those of a local Ray while a job of its is at work, by either dashboard.
+
+    A process of its own starts it: Ray reads its token once in a process, and other tests have had it read theirs.
+    """
+    token = secrets.token_hex(32)
+    env = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_MODE")}
+    env |= {"PIPELINE_DASHBOARD": request.param, "RAY_AUTH_TOKEN": token}
+    job = shlex.join([sys.executable, "-c", _JOB, str(tmp_path / "at-work")])
+    with subprocess.Popen([sys.executable, "-c", _FLOW, f"exec {job}"], env=env, stdin=subprocess.PIPE) as flow:
+        await_that(lambda: (tmp_path / "at-work").exists() or flow.poll() is not None, limit_s=120)
+        assert flow.poll() is None, "the local Ray did not start"
+        yield set(processes_with(f"RAY_AUTH_TOKEN={token}"))
+
+
+def test_a_local_ray_listens_on_loopback_alone(processes: set[int]) -> None:
+    found = [place for pid in processes for place in _listening(pid)]
+    assert len(found) > 5, "Ray's ports were not found"
+    assert [f"{address}:{port}" for address, port in found if not address.is_loopback] == []
+
+
+def _listening(pid: int) -> Iterator[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]]:
+    """Addresses and ports at which a process takes connections."""
+    inodes = set()
+    with contextlib.suppress(OSError):
+        for handle in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                inodes.add(os.readlink(handle).removeprefix("socket:[").rstrip("]"))
+    for table, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENING and fields[9] in inodes:
+                    address, port = fields[1].split(":")
+                    yield _address(address, family), int(port, 16)
+
+
+def _address(text: str, family: int) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address as /proc writes it: words of four bytes in the machine's order."""
+    words = [bytes.fromhex(text[start : start + 8])[::-1] for start in range(0, len(text), 8)]
+    found = ipaddress.ip_address(socket.inet_ntop(family, b"".join(words)))
+    return getattr(found, "ipv4_mapped", None) or found
