@@ -103,8 +103,9 @@ def take(root: Root, target: URI, *, owner: str, ttl_s: float = 60.0) -> Lease:
     assert ttl_s > 0, ttl_s
     folder = lease_records.folder_of(root, target)
     while True:
+        looked = lease_records.now()
         generation, newest = lease_records.newest(folder)
-        if newest and newest.is_live():
+        if newest and newest.is_live(at=looked):
             raise Held(target, newest.holder())
         record = Record(
             target=target,
@@ -158,8 +159,9 @@ def held(
 
 def holder(root: Root, target: URI) -> Holder | None:
     """Return the holder of a live lease on `target`, or none; never writes."""
+    looked = lease_records.now()
     _, newest = lease_records.newest(lease_records.folder_of(root, target))
-    return newest.holder() if newest and newest.is_live() else None
+    return newest.holder() if newest and newest.is_live(at=looked) else None
 
 
 def _taken_or_done(

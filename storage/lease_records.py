@@ -44,9 +44,12 @@ class Record(BaseModel):
     expires: AwareDatetime
     released: bool = False
 
-    def is_live(self) -> bool:
-        """Return whether others may not take the lease yet, by the clock of this process."""
-        return not self.released and now() < self.expires and not self.process.has_ended()
+    def is_live(self, *, at: datetime.datetime) -> bool:
+        """Return whether others may not take the lease yet; `at` is this process's time before it read the record.
+
+        A later time would be wrong: a renewal could have come in time, but after the record was read.
+        """
+        return not self.released and at < self.expires and not self.process.has_ended()
 
     def holder(self) -> Holder:
         """Return the fields that other processes may see."""

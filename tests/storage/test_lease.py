@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from storage import files, lease
+from storage import files, lease, lease_records
 from storage.lease import Held
 from storage.lease_records import Holder
 from storage.uri import URI, CheckpointURI, Root
@@ -164,6 +164,23 @@ class TestInterleavings:
 
         before_the_next(monkeypatch, "read", others)
         assert owner(root, target) == "job-2"
+
+    def test_taker_that_was_slow_after_it_read_does_not_take_a_lease_that_was_renewed_in_time(
+        self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
+        read, real_now = files.read, lease_records.now
+
+        def read_then_be_slow(uri: URI) -> bytes:
+            content = read(uri)
+            first.renew()
+            later = real_now() + datetime.timedelta(seconds=1.5 * LONG_S)
+            monkeypatch.setattr(lease_records, "now", lambda: later)
+            return content
+
+        monkeypatch.setattr(files, "read", read_then_be_slow)
+        with pytest.raises(Held, match="job-1"):
+            lease.take(root, target, owner="job-2")
 
     @pytest.mark.parametrize("write", ["renew", "release"])
     def test_write_that_comes_after_the_takeover_changes_nothing(
