@@ -124,7 +124,7 @@ MUTATIONS = (
     Mutation(
         protection="a lease keeps a second flow from doing the same work",
         file="storage/lease_records.py",
-        code="        return not self.released and now() < self.expires and not self.process.has_ended()\n",
+        code="        return not self.released and at < self.expires and not self.process.has_ended()\n",
         instead="        return False\n",
         kind="two flows at once",
         notices="work was done twice",
