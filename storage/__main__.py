@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from storage import files, terminal
+from storage import error_policy, terminal
 from storage.admin import parser
 from storage.manifest import Damaged
 from storage.registry import Superseded
@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (Damaged, OSError) as error:
         return _failed(str(error), code=1)
     except Exception as error:
-        if not files.is_trouble(error):
+        if not error_policy.is_storage_error(error):
             raise
         return _failed(f"{redact(str(error))}; check AWS_ENDPOINT_URL and the AWS_* variables", code=1)
 

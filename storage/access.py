@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator
 
-from storage import files, s3
+from storage import error_policy, files, s3
 from storage.uri import URI, Root, redact
 
 
@@ -53,7 +53,7 @@ def _told(uri: URI, *, option: str, verb: str) -> Iterator[None]:
         elif uri.is_s3 and isinstance(error, PermissionError):
             reason = "access denied"
     except Exception as error:
-        if not uri.is_s3 or not (isinstance(error, ValueError) or files.is_trouble(error)):
+        if not uri.is_s3 or not (isinstance(error, ValueError) or error_policy.is_storage_error(error)):
             raise
         reason = " ".join(str(error).split())
     raise ValueError(f"{option}: cannot {verb} {uri}: {redact(reason)}; {advice}")

@@ -16,17 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from storage import s3
+from storage.error_policy import DiskFull, is_disk_full
 from storage.failpoints import failpoint
 from storage.uri import URI
-
-_S3_CLIENTS = ("aiobotocore", "aiohttp", "botocore")
-"""Packages used by s3fs whose errors it may pass on."""
-
-
-class DiskFull(OSError):
-    """No space is left for a write; the existing files are unchanged."""
-
-    permanent = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,17 +147,6 @@ def free_bytes(folder: str) -> int:
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
     return shutil.disk_usage(folder).free
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Return whether `error` says that the disk is full or that the user's quota is used up."""
-    return isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT))
-
-
-def is_trouble(error: Exception) -> bool:
-    """Return whether `error` comes from the storage (unreachable, access refused) rather than from a bug."""
-    # Many botocore errors are not OSErrors: no credentials, no endpoint, no region.
-    return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _S3_CLIENTS
 
 
 def _disk_full(folder: str, *, needed: int) -> DiskFull:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
-from storage import files, lease, reference
+from storage import error_policy, files, lease, reference
 from storage.manifest import Damaged
 from storage.process import Process
 from storage.uri import URI, Root, redact
@@ -113,7 +113,7 @@ def using(root: Root, uris: Iterable[URI], *, owner: str) -> Iterator[Use]:
             try:
                 stack.enter_context(_on_record(other, uris, owner=owner))
             except Exception as error:
-                if not files.is_trouble(error):
+                if not error_policy.is_storage_error(error):
                     raise
                 text = "results used from %s are not protected from gc there, since no record can be written (%s)"
                 logging.getLogger(__name__).warning(text, other, redact(str(error)))

@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, Final, Literal
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from storage import files, reference, streams
+from storage.error_policy import Permanent
 from storage.uri import URI, Root, check_allowed, check_name
 
 FORMAT: Final = 2
@@ -21,10 +22,8 @@ DIGEST_LENGTH = 12
 Kind = Literal["files", "raw", "prepared", "checkpoint", "predictions", "evaluation", "report"]
 
 
-class Damaged(RuntimeError):
+class Damaged(Permanent, RuntimeError):
     """Committed files differ from what was committed, or are missing."""
-
-    permanent = True
 
 
 class File(BaseModel):

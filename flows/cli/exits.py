@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from storage import terminal
+from storage import error_policy, terminal
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
@@ -28,7 +28,7 @@ def guarded(work: Callable[[], int]) -> int:
         )
         for line in lines[1:]:
             note(line)
-        if not getattr(error, "permanent", False):
+        if not error_policy.is_permanent(error):
             note("Run the same command again to resume; PIPELINE_TRACEBACK=1 shows the traceback.")
         return 1
 

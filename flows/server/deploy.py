@@ -15,6 +15,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
 
 from flows import PROJECT
+from storage.error_policy import Permanent
 from storage.uri import is_web_address, redact
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -25,10 +26,8 @@ environment:
   PIPELINE_WEBHOOK_URL  URL notified of failed and crashed runs and of promotions (default: none)"""
 
 
-class DeployFailed(RuntimeError):
+class DeployFailed(Permanent):
     """The server could not be updated; earlier changes remain."""
-
-    permanent = True
 
 
 def main() -> int:

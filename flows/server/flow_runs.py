@@ -39,8 +39,6 @@ _CRASH = "Crash detected!"
 class Refused(ValueError):
     """Invalid parameters of a deployment's run; the message names the parameters."""
 
-    permanent = True
-
 
 @contextlib.contextmanager
 def begun() -> Iterator[None]:

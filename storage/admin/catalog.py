@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, get_args
 
-from storage import files, manifest, reference
+from storage import error_policy, files, manifest, reference
 from storage.files import Entry
 from storage.manifest import Damaged, Kind, Manifest
 from storage.uri import URI, Root, redact
@@ -135,7 +135,7 @@ def _with_manifest(folder: Folder) -> Folder:
 
 def _unreadable(uri: URI, error: Exception) -> str:
     """Return the damage of a folder that the storage cannot read; re-raises `error` if it is of another kind."""
-    if not files.is_trouble(error):
+    if not error_policy.is_storage_error(error):
         raise error
     reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
     return f"{uri} cannot be read: {redact(' '.join(reason.split()))}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from storage import files, manifest, streams
+from storage import error_policy, files, manifest, streams
 from storage.admin import champions
 from storage.admin.catalog import Folder
 from storage.manifest import Damaged, File
@@ -37,7 +37,7 @@ def of_parents(folder: Folder) -> Iterator[str]:
     try:
         changed = manifest.changed_parent(folder.uri, folder.manifest)
     except Exception as error:
-        if not files.is_trouble(error):
+        if not error_policy.is_storage_error(error):
             raise
         yield f"{folder.uri} cannot be compared with its parents: {redact(' '.join(str(error).split()))}"
         return

@@ -7,7 +7,7 @@ import time
 import urllib.request
 from http.client import HTTPException
 
-from storage import files
+from storage import error_policy, files
 from storage.uri import URI, Root, redact
 from tasks.jobs import dashboard, scaling
 from tasks.planning import machine
@@ -60,7 +60,7 @@ def check_disk(root: Root) -> str:
     for place in places:
         try:
             files.check_space(place, needed=LEAST_FREE_BYTES)
-        except files.DiskFull as error:
+        except error_policy.DiskFull as error:
             raise ValueError(str(error)) from None
     return ", ".join(f"{files.free_bytes(place) / 1e9:.1f} GB free in {place}" for place in places)
 

@@ -2,7 +2,7 @@
 
 from storage import files
 from storage.uri import URI
-from tasks.cluster.job_log import Follower, JobFailed, JobRefused, told
+from tasks.cluster.job_log import Follower, failure
 from tasks.jobs import errors, main
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JobSpec
@@ -26,7 +26,5 @@ class InProcess:
         except DeadlineExceeded:
             raise
         except Exception as error:
-            found = errors.described(error, folder=scratch)
-            kind = JobRefused if found["permanent"] else JobFailed
-            raise kind(told(found)) from error
+            raise failure(errors.described(error, folder=scratch)) from error
         tidy(scratch)

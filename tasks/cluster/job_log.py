@@ -8,10 +8,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from storage.error_policy import Permanent
 from storage.manifest import File
 from storage.uri import URI, redact
+from tasks.jobs import errors
 from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK, WAITING
-from tasks.learning.user_errors import UserCodeError
 from tasks.orchestration.progress import ProgressArtifact
 from tasks.orchestration.stage import logger
 
@@ -40,10 +41,14 @@ class JobFailed(RuntimeError):
     """A Ray job ended without its result; the message says why. A retry may help."""
 
 
-class JobRefused(JobFailed):
+class JobRefused(Permanent, JobFailed):
     """A Ray job ended with an error that a retry would meet again."""
 
-    permanent = True
+
+def failure(error: errors.Description) -> JobFailed:
+    """Return the error of a job that ended with `error`."""
+    kind = JobRefused if error["permanent"] else JobFailed
+    return kind(errors.told(error))
 
 
 class Follower:
@@ -57,7 +62,7 @@ class Follower:
     def __init__(self, stage: str) -> None:
         self._artifact = ProgressArtifact(stage)
         self._seen = 0  # characters of the log, or bytes if it is a file
-        self._error: dict[str, Any] | None = None
+        self._error: errors.Description | None = None
         self._last: list[str] = []
         self._ranks: dict[str, int] = {}
         self._epoch: int | None = None
@@ -85,8 +90,7 @@ class Follower:
             for line in self._last:
                 logger().error(line)
             return JobFailed(otherwise)
-        kind = JobRefused if self._error["permanent"] else JobFailed
-        return kind(told(self._error))
+        return failure(self._error)
 
     def _handle(self, new: str, *, ended: bool) -> None:
         for line in new.splitlines():
@@ -171,13 +175,6 @@ def told_progress(content: dict[str, Any]) -> str:
     return text.rstrip(": ")
 
 
-def told(error: dict[str, Any]) -> str:
-    """Return the text that the user sees of an error, given as `errors.described` returns it."""
-    # The message of UserCodeError names the original error; a user's mistake (ValueError) needs no type.
-    is_whole = error["type"] in (UserCodeError.__name__, ValueError.__name__)
-    return str(error["message"]) if is_whole else f"{error['type']}: {error['message']}"
-
-
 def _show_images(content: dict[str, Any]) -> None:
     """Show the first training images on the page of the running flow; a failure never fails the training."""
     from prefect.context import FlowRunContext
@@ -192,9 +189,8 @@ def _show_images(content: dict[str, Any]) -> None:
         logger().warning("the first training images cannot be shown: %s", redact(str(error)))
 
 
-def _json_after(marker: str, line: str) -> dict[str, Any] | None:
+def _json_after(marker: str, line: str) -> Any:
     try:
-        content: dict[str, Any] = json.loads(line.partition(marker)[2])
+        return json.loads(line.partition(marker)[2])
     except ValueError:
         return None
-    return content

@@ -2,8 +2,9 @@
 
 from typing import Any, Protocol
 
+from storage.error_policy import is_permanent
 from storage.uri import URI
-from tasks.cluster.job_log import JobFailed, JobRefused
+from tasks.cluster.job_log import JobFailed
 from tasks.jobs.spec import JobSpec
 
 GRACE_S = 60
@@ -30,15 +31,8 @@ class Runner(Protocol):
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:
     """Return True if a retry of the failed task may succeed."""
-    try:
-        state.result()
-    except JobRefused:
-        return False
-    except JobFailed:
-        return True
-    except BaseException:
-        return False
-    return False
+    error = state.result(raise_on_failure=False)
+    return isinstance(error, JobFailed) and not is_permanent(error)
 
 
 retry_on_fault: dict[str, Any] = {

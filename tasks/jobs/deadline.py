@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TypeVar
 
+from storage.error_policy import Permanent
+
 _AGAIN_S = 5.0
 """Seconds until the alarm repeats, in case some code has swallowed the exception."""
 _GIVE_UP_S = 1.5
@@ -19,10 +21,8 @@ _paused_s = 0.0
 """Total seconds that no deadline has counted."""
 
 
-class DeadlineExceeded(Exception):
+class DeadlineExceeded(Permanent):
     """An operation took longer than its deadline."""
-
-    permanent = True
 
 
 @contextlib.contextmanager

@@ -1,51 +1,70 @@
-"""Errors of a job: which are permanent, what caused them, and how they are described to the follower of its log."""
+"""Errors of a job on their way to the user: from a worker to the driver, and from there to the follower of its log.
 
+`storage.error_policy` says which of them are permanent.
+"""
+
+import contextlib
+import json
 import traceback
-from typing import Any
+from typing import TypedDict
 
-from storage import files
+from storage import error_policy, files
+from storage.error_policy import DiskFull
 from storage.uri import URI, redact
 from tasks.learning.user_errors import UserCodeError
-
-PERMANENT = (
-    *("ValueError", "TypeError", "FileNotFoundError", "PermissionError", "Damaged", "DiskFull", "WrongChecksum"),
-    *("NonFiniteLoss", "OutOfMemoryError", "DeadlineExceeded", "UserCodeError"),
-)
-"""Errors that a retry would meet again."""
 
 _LONGEST = 2000
 """Characters of an error's message that are kept."""
 _TRACE = "traceback.txt"
+_LEFT = "error.json"
 
 
-def described(error: BaseException, *, folder: URI) -> dict[str, Any]:
-    """Describe the error that ended a job: type, message, and whether it is permanent.
+class Description(TypedDict):
+    """What is passed on of an error."""
+
+    type: str
+    message: str
+    permanent: bool
+
+
+class WorkerError(Exception):
+    """An error that a training worker left for its driver."""
+
+    def __init__(self, description: Description) -> None:
+        super().__init__(description)
+        self.description = description
+
+    def __str__(self) -> str:
+        return self.description["message"]
+
+
+def described(error: BaseException, *, folder: URI) -> Description:
+    """Describe the error that ended a job.
 
     Args:
         error: Raised by the job.
         folder: Where to save the full traceback of an unexpected error; the message then names the file.
     """
     cause = root_cause(error)
-    if files.is_disk_full(cause) and not isinstance(cause, files.DiskFull):  # raised while Ray Train itself wrote
-        cause = files.DiskFull(f"the disk is full: {cause}; make room, then run the same command again")
-    kinds = {kind.__name__ for kind in type(cause).__mro__}
-    permanent = not kinds.isdisjoint(PERMANENT)
-    message = str(cause).strip()[:_LONGEST]
+    if isinstance(cause, WorkerError):
+        return cause.description
+    permanent = error_policy.is_permanent(cause)
+    kind, message = type(cause).__name__, str(cause).strip()[:_LONGEST]
+    if error_policy.is_out_of_memory(cause):
+        kind = "OutOfMemoryError"
+    elif error_policy.is_disk_full(cause) and not isinstance(cause, DiskFull):  # raised while Ray Train itself wrote
+        kind, message = DiskFull.__name__, f"the disk is full: {cause}; make room, then run the same command again"
     if isinstance(cause, UserCodeError) or not permanent:
         trace = getattr(cause, "trace", "") or redact("".join(traceback.format_exception(error)))
         message += _kept(trace, folder.child(_TRACE))
-    return {"type": type(cause).__name__, "message": message, "permanent": permanent}
+    return {"type": kind, "message": message, "permanent": permanent}
 
 
-def _kept(trace: str, uri: URI) -> str:
-    """Save `trace` at `uri` and return the line that names it; empty if it cannot be saved."""
-    try:
-        files.replace(uri, trace.encode())
-    except Exception as error:
-        if not files.is_trouble(error):
-            raise
-        return ""
-    return f"\n  full traceback: {uri}"
+def told(error: Description) -> str:
+    """Return the text that the user reads."""
+    # The message of UserCodeError names the original error; a user's mistake (ValueError) needs no type.
+    is_whole = error["type"] in (UserCodeError.__name__, ValueError.__name__)
+    return error["message"] if is_whole else f"{error['type']}: {error['message']}"
 
 
 def root_cause(error: BaseException) -> BaseException:
@@ -57,3 +76,32 @@ def root_cause(error: BaseException) -> BaseException:
         if inner is None or not type(error).__module__.startswith("ray"):
             return error
         error = inner
+
+
+def leave(attempt: URI, error: BaseException) -> None:
+    """Save `error` in the folder `attempt` for the driver, since Ray Train retries every error; the first one stays."""
+    content = json.dumps(described(error, folder=attempt.parent)).encode()
+    with contextlib.suppress(FileExistsError, DiskFull):
+        files.create(attempt.child(_LEFT), content)
+
+
+def is_left(attempt: URI) -> bool:
+    """Return True if an error was left in the folder `attempt`."""
+    return files.exists(attempt.child(_LEFT))
+
+
+def raise_left(attempt: URI) -> None:
+    """Raise `WorkerError` if an error was left in the folder `attempt`."""
+    if is_left(attempt):
+        raise WorkerError(json.loads(files.read(attempt.child(_LEFT))))
+
+
+def _kept(trace: str, uri: URI) -> str:
+    """Save `trace` at `uri` and return the line that names it; empty if it cannot be saved."""
+    try:
+        files.replace(uri, trace.encode())
+    except Exception as error:
+        if not error_policy.is_storage_error(error):
+            raise
+        return ""
+    return f"\n  full traceback: {uri}"

@@ -10,7 +10,7 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from storage import files
+from storage import error_policy, files
 from storage.uri import URI, redact
 from tasks.jobs import errors, events
 from tasks.jobs.spec import ASKED, NODES, Node
@@ -47,7 +47,7 @@ def look(folder: str, about: dict[str, Any]) -> str:
     except FileNotFoundError:
         sees = False
     except Exception as error:
-        if not files.is_trouble(error):
+        if not error_policy.is_storage_error(error):
             raise
         trouble = f"cannot use {uri.parent}: {redact(' '.join(str(error).split()))}"
     return Node.here(**about, sees_storage=sees, trouble=trouble).model_dump_json()

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from storage.error_policy import Permanent
+
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """The only formats that are tried: a file's content, not its name, decides which decoder runs on it."""
 _WITH_FRAMES = ("GIF", "PNG", "TIFF", "WEBP")
@@ -93,11 +95,9 @@ def _unreadable() -> Iterator[None]:
         yield
     except UnidentifiedImageError:
         raise Unreadable(f"not an image in a supported format ({', '.join(_FORMATS)})") from None
-    except MemoryError:
+    except (MemoryError, Permanent):  # of this process, such as the job's deadline
         raise
     except Exception as error:  # Pillow raises nearly any error for a broken file
-        if getattr(error, "permanent", False):  # the job's deadline passed
-            raise
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise Unreadable("truncated" if "truncated" in reason.lower() else reason) from None
 

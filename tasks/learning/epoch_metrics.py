@@ -3,6 +3,8 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
+from storage.error_policy import Permanent
+
 MAX_WAIT_SHARE = 0.05
 """Share of an epoch spent waiting for data, or for checkpoints, above which a hint suggests a remedy."""
 _MIN_WAIT_S = 1.0
@@ -100,5 +102,5 @@ def check_steps(steps: int, *, batch_size: int, world_size: int, num_rows: int) 
         )
 
 
-class NonFiniteLoss(RuntimeError):
+class NonFiniteLoss(Permanent):
     """The loss became NaN or infinite; a retry would give the same."""

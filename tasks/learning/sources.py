@@ -21,8 +21,9 @@ from urllib.parse import quote, urlsplit
 
 from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential, wait_random
 
-from storage import files
+from storage import error_policy
 from storage.admin.format import size as in_units
+from storage.error_policy import Permanent, is_transient_download
 from storage.uri import redact
 from tasks.learning.datasets import DataSet, SourceFile
 
@@ -47,7 +48,7 @@ class Unreachable(DownloadFailed):
     """No mirror could be reached: names do not resolve, connections are refused or time out."""
 
 
-class WrongChecksum(Exception):
+class WrongChecksum(Permanent):
     """A downloaded or unpacked file has a wrong checksum; it was deleted."""
 
 
@@ -95,8 +96,8 @@ def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log:
         try:
             _try_mirror(mirror + file.name, file, folder)
         except (WrongChecksum, OSError, HTTPException) as error:
-            if files.is_disk_full(error):
-                raise files.DiskFull(
+            if error_policy.is_disk_full(error):
+                raise error_policy.DiskFull(
                     f"the disk of {folder} is full: {error}; make room, then run the same command again"
                 ) from error
             problems.append(f"{mirror}: {_reason(error)}")
@@ -226,18 +227,7 @@ def _may_help(state: RetryCallState) -> bool:
     error = state.outcome.exception() if state.outcome else None
     if isinstance(getattr(error, "reason", error), WrongChecksum | TimeoutError):  # urllib wraps some
         return state.attempt_number == 1
-    return error is not None and _is_transient(error)
-
-
-def _is_transient(error: BaseException) -> bool:
-    """Return whether a retry may help: after an error of network or server, not a missing file or a wrong checksum."""
-    if isinstance(error, urllib.error.HTTPError):
-        return error.code in (408, 429) or error.code >= 500
-    reason = getattr(error, "reason", error)
-    permanent = (FileNotFoundError, PermissionError, IsADirectoryError)
-    if not isinstance(error, OSError | HTTPException) or files.is_disk_full(error):
-        return False
-    return not isinstance(reason, permanent)
+    return error is not None and is_transient_download(error)
 
 
 def _is_unreachable(error: BaseException) -> bool:
@@ -251,7 +241,7 @@ def _is_unreachable(error: BaseException) -> bool:
 def _may_pass(faults: Sequence[tuple[str, Exception]]) -> bool:
     """Return whether some mirror was unreachable and all others failed transiently or are folders without the file."""
     lacks_file = [mirror.startswith("file:") and isinstance(error, FileNotFoundError) for mirror, error in faults]
-    passing = [_is_unreachable(error) or _is_transient(error) for _, error in faults]
+    passing = [_is_unreachable(error) or is_transient_download(error) for _, error in faults]
     return any(_is_unreachable(error) for _, error in faults) and all(map(operator.or_, lacks_file, passing))
 
 

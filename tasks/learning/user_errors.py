@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from storage import files
+from storage import error_policy
+from storage.error_policy import Permanent
 from storage.uri import redact
 from tasks.learning import user_code
 
@@ -18,14 +19,12 @@ _FRAMES = 3
 _LONGEST = 1500
 """Maximum characters of the error's own message that are shown."""
 _OURS = ("storage", "tasks")
-_WORLD = ("gloo", "NCCL", "can't allocate memory")
-"""Parts of messages that mark a torch `RuntimeError` as a fault of memory or network, not of the user's code."""
+_COLLECTIVES = ("gloo", "NCCL")
+"""Parts of messages that mark a torch `RuntimeError` as a fault of the network, not of the user's code."""
 
 
-class UserCodeError(RuntimeError):
+class UserCodeError(Permanent):
     """The user's code failed; the message ends with the last lines of it that ran."""
-
-    permanent = True
 
     def __init__(self, message: str, trace: str = "") -> None:
         super().__init__(message, trace)  # pickling needs both
@@ -57,11 +56,11 @@ def named(*, model: str = "") -> Iterator[None]:
 def _is_told_already(error: Exception) -> bool:
     """Return whether `error` is one of this project's, or says that memory or another rank failed."""
     package = type(error).__module__.partition(".")[0]
-    if package in _OURS or isinstance(error, MemoryError):
+    if package in _OURS or error_policy.is_out_of_memory(error):
         return True
-    if package == "torch" and type(error).__name__.startswith(("OutOfMemory", "Dist")):
+    if package == "torch" and type(error).__name__.startswith("Dist"):
         return True
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in _WORLD)
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in _COLLECTIVES)
 
 
 def _lines(error: Exception, model: str) -> list[str] | None:
@@ -69,12 +68,12 @@ def _lines(error: Exception, model: str) -> list[str] | None:
     frames = list(traceback.walk_tb(error.__traceback__))
     theirs = [number for number, (frame, _) in enumerate(frames) if user_code.is_theirs(frame.f_globals)]
     if theirs:
-        if files.is_trouble(error) and any(map(_is_storage, frames[theirs[-1] :])):
+        if error_policy.is_storage_error(error) and any(map(_is_storage, frames[theirs[-1] :])):
             return None
         shown = [frames[number] for number in theirs[-_FRAMES:]]
         told = [_told(frame.f_globals, frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in shown]
         return list(itertools.chain.from_iterable(told))
-    if user_code.is_reference(model) and any(map(_is_model_call, frames)) and not files.is_trouble(error):
+    if user_code.is_reference(model) and any(map(_is_model_call, frames)) and not error_policy.is_storage_error(error):
         factory = user_code.resolve(model)
         made = inspect.unwrap(factory).__code__
         return _told(

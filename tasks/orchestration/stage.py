@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from storage import files, in_use, manifest
+from storage import error_policy, files, in_use, manifest
 from storage.failpoints import failpoint
 from storage.in_use import Use
 from storage.uri import URI, Root, redact
@@ -92,7 +92,7 @@ def tidy(scratch: URI) -> None:
     try:
         files.remove(scratch)
     except Exception as error:
-        if not files.is_trouble(error):
+        if not error_policy.is_storage_error(error):
             raise
         logger().warning("%s is no longer needed but cannot be deleted: %s", scratch, redact(str(error)))
 

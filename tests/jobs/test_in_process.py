@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from storage import files, lease, manifest
+from storage import error_policy, files, lease, manifest
 from storage.uri import URI, DatasetURI, Root
 from tasks.cluster.job_log import JobFailed, JobRefused
 from tasks.jobs import scaling
@@ -102,7 +102,7 @@ def test_nobody_is_told_of_a_checkpoint_that_could_not_be_written(
     told: list[str] = []
 
     def fails(folder: URI, snapshot: checkpoint.Snapshot) -> None:
-        raise files.DiskFull("the disk is full")
+        raise error_policy.DiskFull("the disk is full")
 
     monkeypatch.setattr(checkpoint, "write", fails)
     monkeypatch.setattr(in_process, "keep_newest_and_best", lambda folder, history: told.append(folder))

@@ -9,11 +9,10 @@ from ray.exceptions import RayTaskError
 
 from storage import commits, files, manifest, tables
 from storage.uri import URI, DatasetURI
-from tasks.jobs import datasource, scaling
+from tasks.jobs import datasource, errors, scaling
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import job as train
 from tasks.jobs.train import worker as rank
-from tasks.jobs.train import worker_errors
 from tasks.learning import images, recipes
 from tasks.learning.epoch_metrics import WrongBatchSize, local_batch_size
 
@@ -100,5 +99,5 @@ def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
     spec = training(tmp_path, rows=40, batch_size=8, workers=1)
     with pytest.raises(manifest.Damaged):
         rank.train({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1, "loader": "resident"})
-    with pytest.raises(manifest.Damaged, match="^train/part is damaged: restore it, then run again$"):
-        worker_errors.raise_left(spec.scratch.child("attempt-1"))
+    with pytest.raises(errors.WorkerError, match="^train/part is damaged: restore it, then run again$"):
+        errors.raise_left(spec.scratch.child("attempt-1"))

@@ -13,7 +13,7 @@ from prefect.artifacts import Artifact
 from prefect.testing.utilities import prefect_test_harness
 from torch.nn.functional import cross_entropy
 
-from storage import files, manifest
+from storage import error_policy, manifest
 from storage.uri import DatasetURI, Root
 from tasks.cluster.job_log import Follower
 from tasks.jobs.spec import IMAGES, TrainSpec
@@ -71,7 +71,7 @@ def test_images_that_cannot_be_kept_never_fail_the_training(
     prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_: Any) -> None:
-        raise files.DiskFull("the disk is full")
+        raise error_policy.DiskFull("the disk is full")
 
     monkeypatch.setattr(checkpoint, "write_training_images", fails)
     spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=1)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import files, retry
+from storage import error_policy, files, retry
 from storage import s3 as s3_verbs
 from storage.uri import URI
 from tests.faults import proxy
@@ -135,11 +135,11 @@ def test_full_disk_is_told_and_the_old_version_stays(tmp_path: Path) -> None:
     try:
         files.replace(URI(f"{tmp_path}/file"), b"old")
         for write in (files.replace, files.create):
-            with pytest.raises(files.DiskFull, match="is full: 2.0 MB are needed"):
+            with pytest.raises(error_policy.DiskFull, match="is full: 2.0 MB are needed"):
                 write(URI(f"{tmp_path}/{'file' if write is files.replace else 'new'}"), bytes(2_000_000))
         assert files.read(URI(f"{tmp_path}/file")) == b"old"
         assert [entry.path for entry in files.walk(URI(str(tmp_path)))] == ["file"]
-        with pytest.raises(files.DiskFull):
+        with pytest.raises(error_policy.DiskFull):
             files.check_space(URI(f"{tmp_path}/not/yet/there"), needed=2_000_000)
     finally:
         subprocess.run(["umount", tmp_path], check=True)

@@ -10,7 +10,7 @@ from storage import files, manifest
 from storage.uri import URI
 from tasks.jobs import scaling
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train import attempts, train_loop, worker_errors
+from tasks.jobs.train import attempts, train_loop
 from tasks.learning import user_errors
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch
 from tasks.learning.loop import Batch
@@ -37,14 +37,8 @@ def run(spec: TrainSpec) -> None:
         report=keep_newest_and_best,
         loader=loader,
     )
-    try:
-        with user_errors.named(model=spec.recipe["model"]):
-            train_loop.train(spec, prepared, attempt, here)
-    except Exception as error:
-        told = worker_errors.told(error)
-        if told is error:
-            raise
-        raise told from error
+    with user_errors.named(model=spec.recipe["model"]):
+        train_loop.train(spec, prepared, attempt, here)
     attempts.commit(spec, prepared, started=started, loader=loader)
 
 

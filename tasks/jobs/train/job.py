@@ -7,11 +7,11 @@ from typing import Any
 
 from storage import manifest
 from storage.uri import DatasetURI
-from tasks.jobs import dashboard, scaling
+from tasks.jobs import dashboard, errors, scaling
 from tasks.jobs.backends import tuned
 from tasks.jobs.deadline import aside
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train import attempts, worker_errors
+from tasks.jobs.train import attempts
 from tasks.learning.imports import gc_paused
 
 _MAX_FAILURES = 3
@@ -81,7 +81,7 @@ def run(spec: TrainSpec) -> None:
             ),
         )
     finally:
-        worker_errors.raise_left(spec.scratch.child(attempt))
+        errors.raise_left(spec.scratch.child(attempt))
     attempts.commit(spec, prepared, started=started, loader=loader)
 
 

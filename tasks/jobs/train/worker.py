@@ -9,16 +9,18 @@ import torch
 from ray.train import Checkpoint, CheckpointUploadMode
 from ray.train.torch import get_device, prepare_data_loader
 
-from storage import failpoints, manifest
+from storage import error_policy, failpoints, manifest
 from storage.manifest import Manifest
 from storage.uri import URI
 from tasks.jobs import errors, events, scaling
 from tasks.jobs.spec import RANK, TrainSpec
-from tasks.jobs.train import attempts, train_loop, worker_errors
+from tasks.jobs.train import attempts, train_loop
 from tasks.jobs.train.loaders import RowSource
 from tasks.jobs.train.watchdog import watched
 from tasks.learning import images, user_errors
-from tasks.learning.epoch_metrics import EpochMetrics
+from tasks.learning.checkpoint import WrongResume
+from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize
+from tasks.learning.resume import NumericsChanged
 
 prepare = functools.partial(prepare_data_loader, add_dist_sampler=False)
 """Turns a DataLoader into one whose batches are on the worker's device; its rows stay as they are."""
@@ -31,15 +33,19 @@ def train(config: dict[str, Any]) -> None:
     """
     spec = TrainSpec.model_validate_json(config["spec"])
     attempt = spec.scratch.child(config["attempt"])
-    if worker_errors.is_left(attempt):
+    if errors.is_left(attempt):
         return  # this is the retry of a permanent error
     try:
         with watched(limit_s=spec.stall_s) as beat, user_errors.named(model=spec.recipe["model"]):
             _train(spec, attempt, loader=config["loader"], threads=config["threads"], beat=beat)
     except Exception as error:
         cause = errors.root_cause(error)  # the message of Ray Data's own error is its whole traceback
-        worker_errors.leave(attempt, cause)
-        if not isinstance(cause, worker_errors.COMMON):
+        is_on_every_rank = isinstance(cause, NonFiniteLoss | WrongBatchSize | WrongResume | NumericsChanged)
+        # A missing checkpoint may be there for the next start: Ray Train deletes old ones while workers start.
+        is_missing = isinstance(cause, FileNotFoundError | PermissionError)
+        if is_on_every_rank or (error_policy.is_permanent(cause) and not is_missing):
+            errors.leave(attempt, cause)
+        if not is_on_every_rank:
             raise
 
 

@@ -1,0 +1,56 @@
+"""Which errors a retry would meet again."""
+
+import errno
+
+import pytest
+import torch
+
+from storage import error_policy
+from storage.manifest import Damaged
+from tasks.cluster.job_log import JobFailed, JobRefused
+from tasks.jobs.deadline import DeadlineExceeded
+from tasks.learning.checkpoint import WrongResume
+from tasks.learning.epoch_metrics import NonFiniteLoss
+from tasks.learning.resume import NumericsChanged
+from tasks.learning.sources import Unreachable, WrongChecksum
+from tasks.learning.user_errors import UserCodeError
+
+NCCL = "NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"
+CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(ValueError("epochs must be >= 1, got 0"), FileNotFoundError("a.parquet"), PermissionError("root")),
+        *(
+            Damaged("part"),
+            DeadlineExceeded("60 s"),
+            WrongChecksum("sha256"),
+            NonFiniteLoss("nan"),
+            WrongResume("seed"),
+        ),
+        *(UserCodeError("line 4"), JobRefused("no"), OSError(errno.ENOSPC, "full"), OSError(errno.EDQUOT, "quota")),
+        *(MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError(NCCL), RuntimeError(CUBLAS)),
+    ],
+    ids=repr,
+)
+def test_error_that_a_retry_would_meet_again_is_permanent(error: Exception) -> None:
+    assert error_policy.is_permanent(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        *(
+            ConnectionError("reset"),
+            TimeoutError(),
+            OSError(errno.EIO, "disk"),
+            RuntimeError("gloo: connection closed"),
+        ),
+        *(JobFailed("a worker was lost"), NumericsChanged("torch 2.99"), Unreachable("no mirror")),
+    ],
+    ids=repr,
+)
+def test_error_that_may_pass_is_not_permanent(error: Exception) -> None:
+    assert not error_policy.is_permanent(error)
