@@ -18,7 +18,6 @@ DOCUMENTED = {"os._exit", "client._call_s3"}
 """Names that begin with an underscore and are public: fsspec documents its coroutines under such names."""
 OVERRIDDEN = {
     "tasks/cluster/jobs_api.py": {"super()._do_request"},  # never called by a Ray that does not have it
-    "tasks/learning/optimizer.py": {"super()._init_group"},
 }
 """Private methods of other libraries that a class of ours overrides."""
 
