@@ -40,6 +40,6 @@ def with_retries(request: Callable[[], T]) -> T:
             raise
         said = redact(" ".join(str(error).split()))
         raise ConnectionError(
-            f"the storage kept failing for {PATIENCE_S:.0f} s, last with: {said}; check the server at "
+            f"the storage kept failing for {PATIENCE_S:.0f} s, last error: {said}; check the server at "
             "AWS_ENDPOINT_URL, then run the same command again"
         ) from error

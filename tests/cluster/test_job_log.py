@@ -129,5 +129,5 @@ def test_a_job_that_waits_for_its_turn_says_for_whom_until_it_has_it(caplog: pyt
     assert not follower.waits
     assert caplog.messages == [
         "waiting: run amber (pid 7) is training on this machine",
-        "it is this run's turn on this machine",
+        "waiting is over: the cores of this machine are free",
     ]

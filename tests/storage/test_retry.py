@@ -121,7 +121,7 @@ def test_what_does_not_pass_is_given_up_in_the_end(
     monkeypatch.setattr(retry, "PATIENCE_S", 0.0)
     spoiling.spoils = [Spoil(fault="503", method="GET", part="/file", times=1000)]
     with pytest.raises(
-        ConnectionError, match="failing for 0 s, last with: .*spoilt; check the server at AWS_ENDPOINT_URL"
+        ConnectionError, match="failing for 0 s, last error: .*spoilt; check the server at AWS_ENDPOINT_URL"
     ):
         files.read(folder.child("file"))
     assert len(spoiling.spoilt) == 2, "tried once again, however little time there is"
