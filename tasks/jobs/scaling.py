@@ -11,7 +11,6 @@ Resources = Mapping[str, float]
 Workers = int | str | None
 """Workers as asked for: a number (0: without Ray), `MIN:MAX` for elastic ones, None for auto."""
 
-
 READING_THREADS = 2
 """Threads with which a training worker reads ahead."""
 
@@ -27,7 +26,6 @@ class Needs:
 
 
 ANY = Needs()
-"""No requirements."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -32,16 +32,13 @@ def run(spec: TrainSpec) -> None:
 
     started = time.monotonic()
     nodes = scaling.nodes()
-    given = scaling.resolve(spec.workers, threads=spec.threads, nodes=nodes, needs=spec.needs)
+    needs = scaling.needs_of(spec.recipe)
+    given = scaling.resolve(spec.workers, threads=spec.threads, nodes=nodes, needs=needs)
     elastic = scaling.limits(spec.workers)
     prepared = manifest.load(spec.source)
     numbers = range(elastic[0], elastic[1] + 1) if elastic else [given.workers]
-    loader = attempts.choose_loader(
-        spec.recipe["loader"], prepared, has_idle_nodes=scaling.has_idle_nodes(given, nodes)
-    )
-    attempts.fewest_steps(spec.recipe["batch_size"], prepared, workers=numbers, loader=loader)
-    attempts.discard_others(spec, prepared)
-    attempt = attempts.new_attempt(spec.scratch)
+    idle = scaling.has_idle_nodes(given, nodes)
+    loader, attempt = attempts.begin(spec, prepared, workers=numbers, has_idle_nodes=idle)
     # A frozen worker answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
@@ -52,7 +49,7 @@ def run(spec: TrainSpec) -> None:
             train_on_one_rank,
             loader=loader,
             prepared=spec.source,
-            batch_size=spec.recipe["batch_size"],
+            batch_size=spec.recipe.batch_size,
             timeout_s=max(1, int(spec.stall_s)),
             cores=spec.threads,
             train_loop_config={
@@ -65,7 +62,7 @@ def run(spec: TrainSpec) -> None:
                 num_workers=elastic or given.workers,
                 use_gpu=given.use_gpu,
                 resources_per_worker={"CPU": given.cpus} | ({"GPU": 1} if given.use_gpu else {}),
-                accelerator_type=spec.needs.accelerator_type or None,
+                accelerator_type=needs.accelerator_type or None,
             ),
             run_config=RunConfig(
                 name=attempt,
@@ -99,8 +96,8 @@ def fit(
 
     Args:
         loop: Function that each worker runs.
-        loader: `ray-data` needs datasets.
-        prepared: URI of the dataset.
+        loader: Kind of loader; Ray Data itself feeds only `ray-data`.
+        prepared: Dataset to feed.
         batch_size: Rows of a global batch, over all workers.
         timeout_s: Seconds that workers wait for each other in a collective.
         cores: Cores of a local Ray; None on a cluster. A small machine has a trainer that starts faster, unless the
