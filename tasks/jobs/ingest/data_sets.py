@@ -12,7 +12,7 @@ import numpy as np
 
 from storage import files, manifest, streams, tables
 from storage.manifest import File
-from storage.uri import URI, DatasetURI
+from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, events
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece, Work
@@ -58,15 +58,13 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     with _brought(spec, shard) as folder:
         for split in data_set.read(folder):
             rows = len(split.labels)
-            unknown = {"first": 0, "part": 0, "rows": rows if piece["is_alone"] else 0}
-            begin = piece["begins"].get(split.name, unknown)
-            if begin["rows"] != rows:
+            begin = piece["begins"].get(split.name, {"first": 0, "part": 0, "rows": 0})
+            if begin["rows"] != rows and not piece["is_alone"]:
                 raise ValueError(
                     f"{data_set.name} {split.name}: shard {shard!r} had {begin['rows']} rows when counted, and "
                     f"{rows} now; `read` must return the same rows every time"
                 )
-            where = {"first": begin["first"], "part": begin["part"]}
-            listed += write_split(data_set, spec.target, split, **where, **how)
+            listed += write_split(data_set, spec.target, split, first=begin["first"], part=begin["part"], **how)
             labels[split.name] = _count(split.labels, len(classes))
     return pieces.written(listed, labels)
 
@@ -75,11 +73,6 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
     """Return the source and notice of the files from their manifest; write nothing more."""
     made = manifest.load(spec.source)
     return [], {"sources": made.statistics["sources"], "notice": _data_set(spec).notice}
-
-
-def parents(spec: IngestSpec) -> dict[str, URI]:
-    """Return the downloaded files, which are a committed result, as the only parent."""
-    return {"files": spec.source}
 
 
 def write_split(
@@ -94,7 +87,8 @@ def write_split(
 ) -> list[File]:
     """Write every row of `split` below `uri`, a part at a time.
 
-    Parts are compressed in parallel, but written one by one in this thread, which a deadline can interrupt.
+    Up to `threads` parts (None: one per core) are compressed in parallel, but written one by one in this thread, which
+    a deadline can interrupt. Raises `ValueError` if the rows do not fit `data_set`.
 
     Args:
         data_set: Gives the classes, and the shape that images must have.
@@ -102,14 +96,8 @@ def write_split(
         split: Rows to write.
         first: Id of the first row.
         part: Number of the first part.
-        threads: Number of parts to compress at a time; None: one per core.
+        threads: Number of parts to compress at a time.
         on_part: Called after each part with the number of written parts and of all parts.
-
-    Returns:
-        The entries of the parts for the manifest, in order.
-
-    Raises:
-        ValueError: The rows do not fit `data_set`; names what was expected and what was found.
     """
     _check(data_set, split)
     files.check_space(uri, needed=math.prod(split.images.shape))
@@ -146,7 +134,6 @@ def _data_set(spec: IngestSpec) -> DataSet:
 
 
 def _shards(data_set: DataSet) -> list[str]:
-    """List the shards in the order in which the data set names them."""
     return list(dict.fromkeys(file.shard for file in data_set.files)) or [""]
 
 
@@ -155,7 +142,6 @@ def _progress(done: int, total: int) -> None:
 
 
 def _count(labels: np.ndarray, num_classes: int) -> Counter[int]:
-    """Count the rows of each class."""
     known = labels[(labels >= 0) & (labels < num_classes)]
     return Counter(dict(enumerate(np.bincount(known.astype(np.int64), minlength=num_classes).tolist())))
 
