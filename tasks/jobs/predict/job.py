@@ -89,7 +89,6 @@ class _NumericsSeen:
         self.set_aside: tuple[Numerics, ...] = ()
 
     def add(self, row: dict[str, Any]) -> None:
-        """Record the numerics of one part, as `Predictor` returned it in `row`."""
         now = Numerics.read(row["numerics"])
         others = [Numerics.read(one) for one in json.loads(row["set_aside"])]
         if set(others) - set(self.set_aside):
@@ -99,15 +98,10 @@ class _NumericsSeen:
                 "--accept-mixed-numerics reuses them"
             )
         if self.took_part and now not in self.took_part:
-            asked = (
-                "as allowed by --accept-mixed-numerics"
-                if self.accept_mixed
-                else "because the workers run on different machines"
-            )
-            events.tell(
-                f"WARNING: parts of this result have different numerics, {asked}"
-                f" ({numerics.differences(self.took_part, [now])})"
-            )
+            elsewhere = "because the workers run on different machines"
+            why = "as allowed by --accept-mixed-numerics" if self.accept_mixed else elsewhere
+            differences = numerics.differences(self.took_part, [now])
+            events.tell(f"WARNING: parts of this result have different numerics, {why} ({differences})")
         self.took_part = numerics.together(self.took_part, [now])
         self.set_aside = numerics.together(self.set_aside, others)
 
@@ -137,9 +131,9 @@ class Predictor:
         split = source.split or "all"
         here = self.inference.numerics
         found = self._find(split, index, source)
-        usable = [(file, numbers) for file, numbers in found if numbers == here] or (
-            found if self.spec.accept_mixed_numerics else []
-        )
+        usable = [(file, numbers) for file, numbers in found if numbers == here]
+        if self.spec.accept_mixed_numerics:
+            usable = usable or found
         if usable:
             made, used = usable[0]
         else:
@@ -153,14 +147,11 @@ class Predictor:
 
         A part's name holds a digest of its content, which is verified; its metadata say what it was made from.
         """
-        found = []
-        target = self.spec.target
+        found, target = [], self.spec.target
         if split not in self._there:
             self._there[split] = files.children(target.child(split))
         origin = (source.sha256.encode(), self.inference.identity.encode())
-        for name in self._there[split]:
-            if not name.startswith(f"part-{index:05d}-"):
-                continue
+        for name in (name for name in self._there[split] if name.startswith(f"part-{index:05d}-")):
             file = tables.entry(target, f"{split}/{name}", split=split)
             if file is None or file.rows != source.rows:
                 continue
@@ -181,16 +172,15 @@ class Predictor:
         if table["image"].null_count:  # an image that could not be read has no prediction
             missing = table["image"].is_null().to_numpy()
             answers = {name: pa.array(values, mask=missing) for name, values in answers.items()}
-        columns |= answers
         if self.origins is not None:
-            found = row_origins.files_of(self.origins, str(source.split), columns["id"].tolist())
-            columns["file"], columns["row"] = found
+            paths, rows = row_origins.files_of(self.origins, str(source.split), columns["id"].tolist())
+            columns |= {"file": paths, "row": rows}
             numbers = pa.array(answers["prediction"]).to_pylist()
             columns["class_name"] = [None if number is None else model.classes[number] for number in numbers]
         schema = _schema(model.classes, labelled=labels is not None, named=self.origins is not None)
-        origin = {_INPUT_KEY: source.sha256.encode(), _MODEL_KEY: self.inference.identity.encode()}
-        origin |= {_NUMERICS_KEY: self.inference.numerics.to_json().encode()}
-        return pa.table(columns, schema=schema.with_metadata(origin))
+        origin = {_INPUT_KEY: source.sha256, _MODEL_KEY: self.inference.identity}
+        origin |= {_NUMERICS_KEY: self.inference.numerics.to_json()}
+        return pa.table(columns | answers, schema=schema.with_metadata(origin))
 
 
 def _schema(classes: Sequence[str], *, labelled: bool, named: bool) -> pa.Schema:
