@@ -98,7 +98,8 @@ def _work(spec: JobSpec, engine: "Engine") -> None:
         from tasks.jobs.ingest import job as ingest
 
         ingest.run(spec, engine)
-    elif isinstance(spec, PredictSpec):
+    else:
+        assert isinstance(spec, PredictSpec)
         from tasks.jobs.predict import job as predict
 
         predict.run(spec, engine)

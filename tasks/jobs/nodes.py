@@ -33,7 +33,8 @@ def main() -> None:
         asked[task.options(scheduling_strategy=there).remote(folder, about)] = about
     ready, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_LIMIT_S)
     answers = [_answer(one, asked[one]) for one in ready]
-    answers += [_troubled(asked[one], f"did not answer within {_LIMIT_S} s") for one in silent]
+    late = {"trouble": f"did not answer within {_LIMIT_S} s"}
+    answers += [Node.model_validate(asked[one] | late) for one in silent]
     gone = {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
     events.say(NODES, nodes=[answer.model_dump() for answer in answers if answer.probe not in gone])
 
@@ -59,11 +60,7 @@ def _answer(reference: ray.ObjectRef, about: dict[str, str]) -> Node:
         return Node.model_validate_json(ray.get(reference))
     except Exception as error:
         lines = str(errors.root_cause(error)).strip().splitlines() or [type(error).__name__]
-        return _troubled(about, f"could not run a task: {lines[-1]}")
-
-
-def _troubled(about: dict[str, str], trouble: str) -> Node:
-    return Node.model_validate({**about, "trouble": trouble})
+        return Node.model_validate(about | {"trouble": f"could not run a task: {lines[-1]}"})
 
 
 if __name__ == "__main__":

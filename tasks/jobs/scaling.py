@@ -66,13 +66,7 @@ def limits(workers: Workers) -> tuple[int, int] | None:
     return int(fewest), int(most)
 
 
-def resolve(
-    workers: Workers,
-    *,
-    threads: int | None,
-    nodes: Sequence[Resources],
-    needs: Needs = ANY,
-) -> Scale:
+def resolve(workers: Workers, *, threads: int | None, nodes: Sequence[Resources], needs: Needs = ANY) -> Scale:
     """Choose number and size of workers on `nodes`; if `workers` is None, one per GPU, else one per node.
 
     Of elastic workers, as many as fit. `threads` is the total of this machine, shared among the workers; None: as many

@@ -206,5 +206,5 @@ class Node(BaseModel, frozen=True, extra="forbid"):
         ray, torch = ((producer()[name] or "").partition("+")[0] or None for name in ("ray", "torch"))
         python = ".".join(platform.python_version_tuple()[:2])
         free = shutil.disk_usage(tempfile.gettempdir()).free
-        about = {"name": name, "probe": probe, "sees_storage": sees_storage, "trouble": trouble}
-        return cls.model_validate(about | {"python": python, "ray": ray, "torch": torch, "free": free})
+        found = {"python": python, "ray": ray, "torch": torch, "free": free, "trouble": trouble}
+        return cls.model_validate({"name": name, "probe": probe, "sees_storage": sees_storage, **found})

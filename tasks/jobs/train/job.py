@@ -92,17 +92,11 @@ def fit(
     cores: int | None,
     **configured: Any,
 ) -> None:
-    """Run `loop` on every rank to its end.
+    """Run `loop` on every rank to its end; with the loader `ray-data`, Ray Data feeds it the dataset `prepared`.
 
-    Args:
-        loop: Function that each worker runs.
-        loader: Kind of loader; Ray Data itself feeds only `ray-data`.
-        prepared: Dataset to feed.
-        batch_size: Rows of a global batch, over all workers.
-        timeout_s: Seconds that workers wait for each other in a collective.
-        cores: Cores of a local Ray; None on a cluster. A small machine has a trainer that starts faster, unless the
-            dashboard shows trainings: it finds them by an actor that the faster trainer does not have.
-        configured: Arguments of both trainers: `train_loop_config`, `scaling_config`, `run_config`.
+    Workers wait `timeout_s` seconds for each other in a collective. `cores` are those of a local Ray; None on a
+    cluster. A small machine has a trainer that starts faster, unless the dashboard shows trainings: it finds them by an
+    actor that the faster trainer does not have. `configured` are arguments of both trainers.
     """
     with gc_paused():
         if tuned.is_on(cores) and loader != attempts.RAY_DATA and not dashboard.shows_training():

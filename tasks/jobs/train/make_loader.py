@@ -46,18 +46,11 @@ def make_loader(
     prepare: Callable[[DataLoader[Batch]], Iterable[Batch]],
     rows: RowSource | None = None,
 ) -> Loader:
-    """Make the loader of one rank; `kind` must not be `auto`.
+    """Make the loader of one rank, with its batches on `device`, for the dataset at `uri` with the manifest `prepared`.
 
-    Args:
-        recipe: Recipe with the seed and the batch size.
-        uri: URI of the prepared dataset.
-        prepared: Manifest of that dataset, which lists the parts of each split.
-        kind: `resident`, `streaming`, `dataloader` or `ray-data`.
-        rank: Rank of this worker, from 0.
-        world_size: Number of workers.
-        device: Device for the batches.
-        prepare: Turns a DataLoader into one whose batches are on `device`.
-        rows: Source of the rows of `ray-data`; None: this process reads them, with the same batches.
+    `kind` is `resident`, `streaming`, `dataloader` or `ray-data`. `prepare` turns a DataLoader into one whose batches
+    are on `device`. `rows` is the source of the rows of `ray-data`; None: this process reads them, with the same
+    batches.
     """
     shape = images.shape_of(prepared.columns["metadata"])
 

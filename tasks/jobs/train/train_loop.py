@@ -119,7 +119,6 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) 
 
 
 def _rows_told(trainer: Trainer) -> str:
-    """Describe how many rows this rank has, and how many an epoch skips since they do not fill a batch."""
     rows = trainer.loader.num_train_rows()
     left_out = rows - trainer.steps_per_epoch * trainer.local_batch_size
     told = f", of which each epoch skips {left_out:,}, different ones each time" if left_out else ""
