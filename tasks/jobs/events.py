@@ -33,7 +33,7 @@ def progress(
     *,
     fraction: float | None = None,
     epoch: int | None = None,
-    figures: dict[str, Any] | None = None,
+    figures: dict[str, float] | None = None,
 ) -> None:
     """Report that `done` of `total` is done, at most twice a second; epochs and the last one are always reported.
 

@@ -53,8 +53,12 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     data_set, shard = _data_set(spec), piece["shard"]
     listed: list[File] = []
     labels: dict[str, Counter[int]] = {}
+
+    def on_part(done: int, total: int) -> None:
+        events.progress("parts of a split written", done, total, fraction=done / total / 2)
+
     # With several pieces, the cores are busy with the other pieces, and the job reports how many pieces are done.
-    how: dict[str, Any] = {"on_part": _progress} if piece["is_alone"] else {"threads": 1}
+    how: dict[str, Any] = {"on_part": on_part} if piece["is_alone"] else {"threads": 1}
     with _brought(spec, shard) as folder:
         for split in data_set.read(folder):
             rows = len(split.labels)
@@ -135,10 +139,6 @@ def _data_set(spec: IngestSpec) -> DataSet:
 
 def _shards(data_set: DataSet) -> list[str]:
     return list(dict.fromkeys(file.shard for file in data_set.files)) or [""]
-
-
-def _progress(done: int, total: int) -> None:
-    events.progress("parts of a split written", done, total, fraction=done / total / 2)
 
 
 def _count(labels: np.ndarray, num_classes: int) -> Counter[int]:

@@ -4,11 +4,11 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypedDict
 
 from storage import files, manifest
-from storage.manifest import File, Manifest
+from storage.manifest import Manifest
 from storage.uri import URI
 from tasks.jobs import dataset_parts, events
 from tasks.jobs.spec import TrainSpec
@@ -23,6 +23,16 @@ SPLITS: Final = ("train", "validation")
 """Splits that a training reads."""
 _RESIDENT_BYTES = 2 * 2**30
 """Largest dataset, in bytes of pixels over all ranks, that `auto` holds in memory."""
+
+
+class Assignment(TypedDict):
+    """What each Ray Train worker is told."""
+
+    spec: str
+    """The `TrainSpec` as JSON."""
+    attempt: str
+    loader: str
+    threads: int
 
 
 def begin(
@@ -55,20 +65,17 @@ def _chosen_loader(asked: str, prepared: Manifest, *, has_idle_nodes: bool) -> s
 
 def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int], loader: str) -> int:
     """Return the fewest steps of an epoch with any of these `workers`; raise `WrongBatchSize` if one has too few."""
-    found = []
+    found, listed = [], prepared.split("train")
     for world_size in workers:
         for rank in (0, world_size - 1):  # the first rank has the largest share of a batch, the last the smallest
-            rows = _num_rows(prepared.split("train"), batch_size, rank=rank, world_size=world_size, loader=loader)
+            rows = sum(file.rows or 0 for file in listed) // world_size
+            if loader != DATALOADER:  # its sampler gives every rank the same number of rows
+                shard = dataset_parts.shard(listed, rank=rank, world_size=world_size, batch_size=batch_size)
+                rows = sum(map(len, shard))
             share = local_batch_size(batch_size, rank=rank, world_size=world_size)
             found.append(rows // share if share else 0)
             check_steps(found[-1], batch_size=batch_size, world_size=world_size, num_rows=rows)
     return min(found)
-
-
-def _num_rows(listed: Sequence[File], batch_size: int, *, rank: int, world_size: int, loader: str) -> int:
-    if loader == DATALOADER:  # its sampler gives every rank the same number of rows
-        return sum(file.rows or 0 for file in listed) // world_size
-    return sum(map(len, dataset_parts.shard(listed, rank=rank, world_size=world_size, batch_size=batch_size)))
 
 
 def new_attempt(scratch: URI) -> str:

@@ -12,6 +12,7 @@ from tasks.jobs.backends import tuned
 from tasks.jobs.deadline import aside
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, worker_errors
+from tasks.jobs.train.attempts import Assignment
 from tasks.learning.imports import gc_paused
 
 _MAX_FAILURES = 3
@@ -44,6 +45,7 @@ def run(spec: TrainSpec) -> None:
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
     # On a busy cluster, workers wait until they can start: they are known to fit. Elastic ones are counted again.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
+    assignment = Assignment(spec=spec.model_dump_json(), attempt=attempt, loader=loader, threads=given.threads)
     try:
         fit(
             train_on_one_rank,
@@ -52,12 +54,7 @@ def run(spec: TrainSpec) -> None:
             batch_size=spec.recipe.batch_size,
             timeout_s=max(1, int(spec.stall_s)),
             cores=spec.threads,
-            train_loop_config={
-                "spec": spec.model_dump_json(),
-                "threads": given.threads,
-                "attempt": attempt,
-                "loader": loader,
-            },
+            train_loop_config=assignment,
             scaling_config=ScalingConfig(
                 num_workers=elastic or given.workers,
                 use_gpu=given.use_gpu,
@@ -83,7 +80,7 @@ def run(spec: TrainSpec) -> None:
 
 
 def fit(
-    loop: Callable[[dict[str, Any]], None],
+    loop: Callable[[Any], None],
     *,
     loader: str,
     prepared: DatasetURI,
@@ -116,7 +113,7 @@ def fit(
     aside(trainer.fit)
 
 
-def train_on_one_rank(config: dict[str, Any]) -> None:
+def train_on_one_rank(config: Assignment) -> None:
     """Run the training of one rank, in a Ray Train worker."""
     with gc_paused():
         from tasks.jobs.train import worker  # imports torch

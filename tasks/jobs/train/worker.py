@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import ray.train
 import torch
@@ -20,6 +19,7 @@ from storage.uri import URI
 from tasks.jobs import errors, events, scaling
 from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.train import attempts, train_loop, worker_errors
+from tasks.jobs.train.attempts import Assignment
 from tasks.jobs.train.make_loader import RowSource
 from tasks.learning import images, user_errors
 from tasks.learning.epoch_metrics import EpochMetrics
@@ -30,7 +30,7 @@ prepare = functools.partial(prepare_data_loader, add_dist_sampler=False)
 """Turns a DataLoader into one whose batches are on the worker's device; its rows stay as they are."""
 
 
-def train(config: dict[str, Any]) -> None:
+def train(config: Assignment) -> None:
     """Train all epochs that are not done yet, with a checkpoint after each.
 
     A permanent error is left in a file for the driver, since Ray Train would retry it.
