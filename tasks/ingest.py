@@ -47,16 +47,16 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
                 storage=plan.root,
                 deadline_s=plan.deadline_s,
                 scratch=plan.scratch(plan.raw),
-                raw=plan.raw,
+                target=plan.raw,
                 **(
                     _own(plan.own, plan.scratch(plan.raw))
                     if plan.own
-                    else {"kind": "files", "data": files, "data_set": plan.recipe.data}
+                    else {"kind": "files", "source": files, "data_set": plan.recipe.data}
                 ),
                 parameters=plan.own_parameters if plan.own else {"data": plan.data_name},
             )
             chosen = cluster if plan.ingest_on_ray() else InProcess()
-            chosen.run("ingest", spec, target=plan.raw, scratch=URI(spec.scratch))
+            chosen.run("ingest", spec, target=plan.raw, scratch=spec.scratch)
             warm_start.check_comparable(plan)  # the classes of Parquet data are only known now
         if plan.own is not None:
             _tell_unreadable("--data", plan.raw)
@@ -76,7 +76,7 @@ def ingest_pictures(pictures: Own, request: BatchRequest, cluster: Runner) -> Da
                 storage=request.root,
                 deadline_s=request.deadline_s,
                 scratch=scratch,
-                raw=raw,
+                target=raw,
                 **_own(pictures, scratch),
                 parameters=request.picture_parameters(),
             )
@@ -91,7 +91,7 @@ def _own(found: Own, scratch: URI) -> dict[str, Any]:
     listing = json.dumps([file.model_dump() for file in found.files]).encode()
     storage_files.replace(scratch.child("listing.json"), listing)
     told = {"digest": found.digest, "left_out": found.left_out}
-    return {"kind": found.kind, "data": found.uri, "classes": found.classes, **told}
+    return {"kind": found.kind, "source": found.uri, "classes": found.classes, **told}
 
 
 def _tell_unreadable(option: str, raw: DatasetURI) -> None:

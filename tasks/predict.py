@@ -65,9 +65,9 @@ def predict_split(
             spec = PredictSpec(
                 storage=root,
                 deadline_s=deadline_s,
-                checkpoint=checkpoint,
-                dataset=dataset,
-                predictions=target,
+                model=checkpoint,
+                source=dataset,
+                target=target,
                 split=split,
                 workers=workers,
                 needs=needs,

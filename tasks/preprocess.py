@@ -18,8 +18,8 @@ def preprocess(raw: DatasetURI, plan: Plan, cluster: Runner) -> DatasetURI:
             spec = PreprocessSpec(
                 storage=plan.root,
                 deadline_s=plan.deadline_s,
-                raw=raw,
-                prepared=plan.prepared,
+                source=raw,
+                target=plan.prepared,
                 parameters=plan.preprocess_parameters,
             )
             cluster.run("preprocess", spec, target=plan.prepared, scratch=plan.scratch(plan.prepared))

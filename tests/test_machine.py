@@ -55,14 +55,14 @@ def test_what_computes_on_all_cores_takes_its_turn_and_what_moves_rows_does_not(
     monkeypatch.setenv(machine.CORES, "1")
     root = Root(str(tmp_path))
     raw, prepared = (DatasetURI(root.child(f"datasets/{kind}/small-0123456789ab")) for kind in ("raw", "prepared"))
-    moves = PreprocessSpec(storage=root, deadline_s=60, raw=raw, prepared=prepared, parameters={})
+    moves = PreprocessSpec(storage=root, deadline_s=60, source=raw, target=prepared, parameters={})
     assert machine.shared(moves).claim is None
     computes = PredictSpec(
         storage=root,
         deadline_s=60,
-        checkpoint=CheckpointURI(root.child("checkpoints/small-0123456789ab")),
-        dataset=prepared,
-        predictions=PredictionsURI(root.child("predictions/small-ba9876543210")),
+        model=CheckpointURI(root.child("checkpoints/small-0123456789ab")),
+        source=prepared,
+        target=PredictionsURI(root.child("predictions/small-ba9876543210")),
         split=None,
         workers=1,
     )

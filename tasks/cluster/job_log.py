@@ -128,7 +128,9 @@ class Follower:
 
     def _wait(self, who: str | None) -> None:
         self.waits = who is not None
-        logger().info("waiting: %s", who) if who else logger().info("waiting is over: the cores of this machine are free")
+        logger().info("waiting: %s", who) if who else logger().info(
+            "waiting is over: the cores of this machine are free"
+        )
 
     def _progress(self, content: dict[str, Any]) -> None:
         self._epoch = content["epoch"] or self._epoch

@@ -12,11 +12,7 @@ TRAIN_STATE = {"RAY_TRAIN_ENABLE_STATE_TRACKING": "1"}
 
 
 def kind(env: Mapping[str, str] = os.environ) -> str:
-    """Return the kind of dashboard that `env` asks for.
-
-    Raises:
-        ValueError: The variable is neither `trimmed` nor `full`.
-    """
+    """Return the kind of dashboard that `env` asks for; raise `ValueError` for an unknown one."""
     found = env.get(NAME) or TRIMMED
     if found not in KINDS:
         raise ValueError(f"{NAME} must be trimmed or full, got {found!r}; unset it to use the trimmed dashboard")

@@ -30,6 +30,9 @@ class Slice:
     start: int
     stop: int
 
+    def __len__(self) -> int:
+        return self.stop - self.start
+
 
 def whole(listed: Sequence[File]) -> list[Slice]:
     """Return slices with every row of every file."""
@@ -57,8 +60,7 @@ def shard(listed: Sequence[File], *, rank: int, world_size: int, batch_size: int
 
 def starts(slices: Sequence[Slice]) -> list[int]:
     """Return for each of `slices` the number of rows before it."""
-    lengths = [part.stop - part.start for part in slices]
-    return list(itertools.accumulate(lengths, initial=0))[:-1]
+    return list(itertools.accumulate(map(len, slices), initial=0))[:-1]
 
 
 def read_here(uri: DatasetURI, slices: Sequence[Slice], *, numbered: bool = False) -> Iterator[pa.Table]:
@@ -90,7 +92,7 @@ def in_threads(function: Callable[[T], S], items: Iterable[T], *, threads: int) 
 def read_slice(uri: DatasetURI, part: Slice, *, first: int | None) -> pa.Table:
     """Return the rows of `part`; unless `first` is None, add a column `row` that counts from it."""
     failpoint("read", uri.child(part.file.path))
-    table = tables.read_part(uri, part.file).slice(part.start, part.stop - part.start)
+    table = tables.read_part(uri, part.file).slice(part.start, len(part))
     if first is None:
         return table
     return table.append_column("row", pa.array(range(first, first + len(table)), pa.int64()))

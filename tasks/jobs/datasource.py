@@ -36,7 +36,7 @@ class _Parts(Datasource):
 
 def _read_task(uri: DatasetURI, part: Slice, offset: int | None) -> ReadTask:
     metadata = BlockMetadata(
-        num_rows=part.stop - part.start,
+        num_rows=len(part),
         size_bytes=part.file.size,
         input_files=(part.file.path,),
         exec_stats=None,

@@ -33,7 +33,7 @@ def progress(
     *,
     fraction: float | None = None,
     epoch: int | None = None,
-    figures: dict[str, Any] | None = None,
+    figures: dict[str, float] | None = None,
 ) -> None:
     """Report that `done` of `total` is done, at most twice a second; epochs and the last one are always reported.
 
@@ -45,8 +45,8 @@ def progress(
         return
     _said_at = time.monotonic()
     fraction = done / max(total, 1) if fraction is None else fraction
-    content = {"what": what, "done": done, "total": total, "note": note, "fraction": fraction, "epoch": epoch}
-    say(PROGRESS, **content, **({"figures": figures} if figures else {}))
+    more = {"figures": figures} if figures else {}
+    say(PROGRESS, what=what, done=done, total=total, note=note, fraction=fraction, epoch=epoch, **more)
 
 
 def say(marker: str, **content: Any) -> None:

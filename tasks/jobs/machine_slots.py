@@ -26,13 +26,11 @@ from tasks.jobs.deadline import paused
 from tasks.jobs.slot_tickets import Claim, Ticket
 
 _POLL_S = 0.5
-"""Seconds between two attempts of a waiting run to take its turn."""
 _LOOK_S = 5.0
-"""Seconds between two checks of a waiting run whether its result exists by now."""
+"""Seconds between two attempts of a waiting run to take its turn, and between two checks whether its result exists."""
 _BEAT_S = 15.0
-"""Seconds between two touches of a ticket."""
 _FROZEN_S = 60.0
-"""Seconds without a touch after which a process counts as frozen."""
+"""Seconds between two touches of a ticket, and those without a touch after which its process counts as frozen."""
 _KEPT_S = 20.0
 """Seconds for which a finished stage's slot is kept for the next stage of its run: a prediction after its training."""
 _PATIENCE_S = 10.0
@@ -52,12 +50,8 @@ def turn(
 
     Yields a function that keeps the slot for the run's next stage; call it at the end of successful work.
 
-    Args:
-        claim: Resources to hold.
-        is_done: Returns True if nothing is left to do, which ends the wait.
-        on_wait: Called with whom this waits for, once, and again when that changes.
-        on_turn: Called at the end of a wait, if there was one.
-        on_trouble: Called with the reason if it does not wait although it should.
+    The wait also ends once `is_done`. `on_wait` is called with whom this waits for, once, and again when that changes;
+    `on_turn` at the end of a wait, if there was one; `on_trouble` with the reason why it does not wait.
     """
     with contextlib.ExitStack() as stack:
         held = None
@@ -83,18 +77,16 @@ class _Held:
     """A ticket of this process: the open file and its content."""
 
     def __init__(self, folder: Path, file: int, ticket: Ticket) -> None:
-        self.folder, self.file, self.ticket = folder, file, ticket
+        self.folder, self.file = folder, file
         self.write(ticket)
 
     def write(self, ticket: Ticket) -> None:
         self.ticket = ticket
-        content = ticket.model_dump_json().encode()
         os.ftruncate(self.file, 0)
-        os.pwrite(self.file, content, 0)
+        os.pwrite(self.file, ticket.model_dump_json().encode(), 0)
         self.touch()
 
     def keep(self) -> None:
-        """Keep the slot for the next stage of the run."""
         with contextlib.suppress(OSError), _locked(self.folder):
             if self.ticket.given is not None and self.ticket.claim.run:
                 self.write(self.ticket.model_copy(update={"kept_until": time.monotonic() + _KEPT_S}))
@@ -158,7 +150,7 @@ def _await_turn(held: _Held, is_done: Callable[[], bool], on_wait: Callable[[str
 
 
 def _try(held: _Held) -> str:
-    """Take what the ticket claims if it is free and return ""; else return whom it waits for."""
+    """Take what the ticket claims if it is free and return an empty string; else return whom it waits for."""
     mine, live = held.ticket, _live(held.folder)
     ours = [each for each in live if each.kept_until and each.claim.run == mine.claim.run]
     others = [each for each in live if each != mine and each not in ours and each.conflicts(mine)]
@@ -199,7 +191,6 @@ def _live(folder: Path) -> list[Ticket]:
 
 
 def _read(file: int) -> Ticket | None:
-    """Return a ticket's content, None if it cannot be parsed."""
     try:
         return Ticket.model_validate_json(os.read(file, os.fstat(file).st_size))
     except ValidationError:

@@ -12,7 +12,7 @@ from storage import files, lease, manifest
 from storage.failpoints import failpoint
 from storage.lease import Lease
 from storage.lease_records import Holder
-from storage.uri import URI, Root
+from storage.uri import URI
 from tasks.jobs import errors, events, machine_slots
 from tasks.jobs.deadline import deadline
 from tasks.jobs.slot_tickets import Claim
@@ -22,13 +22,19 @@ from tasks.learning.imports import gc_paused
 if TYPE_CHECKING:
     from tasks.jobs.backends.base import Engine
 
+_SPECS: dict[str, type[JobSpec]] = {
+    "ingest": IngestSpec,
+    "preprocess": PreprocessSpec,
+    "train": TrainSpec,
+    "predict": PredictSpec,
+}
 _LAST_LINES_S = 0.2
 """Seconds to wait for the last lines that workers print: Ray collects them ten times a second."""
 _LOOK_S = 2.0
 """Seconds between two checks whether another job's lease on the target is over."""
 
 
-def main(stage: str, spec_type: type[JobSpec]) -> None:
+def main(stage: str) -> None:
     """Run a stage on the Ray that RAY_ADDRESS names; the command line gives the spec's path or URI.
 
     The process ends with exit code 0, with 1 after a line that describes the error, or with 2 for wrong usage.
@@ -44,7 +50,7 @@ def main(stage: str, spec_type: type[JobSpec]) -> None:
     place = sys.argv[1]
     uri = URI(place if "://" in place else os.path.abspath(place))
     try:
-        spec = spec_type.model_validate_json(files.read(uri))
+        spec = _SPECS[stage].model_validate_json(files.read(uri))
         with held(spec) as is_ours:
             if is_ours:
                 _work_on_ray(spec)
@@ -89,15 +95,14 @@ def _work(spec: JobSpec, engine: "Engine") -> None:
 
         preprocess.run(spec, engine)
     elif isinstance(spec, IngestSpec):
-        from tasks.jobs.ingest import job
+        from tasks.jobs.ingest import job as ingest
 
-        job.run(spec, engine)
-    elif isinstance(spec, PredictSpec):
+        ingest.run(spec, engine)
+    else:
+        assert isinstance(spec, PredictSpec)
         from tasks.jobs.predict import job as predict
 
         predict.run(spec, engine)
-    else:
-        raise AssertionError(spec)
 
 
 @contextlib.contextmanager
@@ -131,7 +136,6 @@ def _turn_and_lease(spec: JobSpec) -> Iterator[Lease | None]:
 
 
 def _turn(spec: JobSpec, claim: Claim) -> contextlib.AbstractContextManager[Callable[[], None]]:
-    """Wait for the cores and GPUs of this machine that the job computes on."""
     return machine_slots.turn(
         claim,
         is_done=lambda: _is_done(spec),
@@ -144,7 +148,7 @@ def _turn(spec: JobSpec, claim: Claim) -> contextlib.AbstractContextManager[Call
 def _lease(spec: JobSpec, *, wait_s: float | None) -> contextlib.AbstractContextManager[Lease | None]:
     """Wait for the exclusive right to produce the target; None if another job has committed it meanwhile."""
     return lease.held(
-        Root(spec.storage),
+        spec.storage,
         spec.target,
         owner=os.environ.get(JOB_NAME, f"process {os.getpid()}"),
         wait_s=wait_s,
@@ -154,9 +158,8 @@ def _lease(spec: JobSpec, *, wait_s: float | None) -> contextlib.AbstractContext
 
 
 def _await_release(spec: JobSpec, other: Holder) -> None:
-    """Return once nobody holds the lease, or the result exists."""
     _tell_of(spec, other)
-    while not _is_done(spec) and lease.holder(Root(spec.storage), spec.target):
+    while not _is_done(spec) and lease.holder(spec.storage, spec.target):
         time.sleep(_LOOK_S)
 
 

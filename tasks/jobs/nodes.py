@@ -5,7 +5,6 @@
 
 import importlib
 import sys
-from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -25,19 +24,22 @@ def main() -> None:
     folder = URI(sys.argv[1])
     ray.init(logging_level="WARNING")
     task = ray.remote(num_cpus=0, max_retries=0)(here.look)
-    asked: dict[Any, dict[str, Any]] = {}
-    for node in (node for node in ray.nodes() if node["Alive"]):
+    asked: dict[ray.ObjectRef, dict[str, str]] = {}
+    for node in ray.nodes():
+        if not node["Alive"]:
+            continue
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         about = {"name": f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})", "probe": node["NodeID"]}
         asked[task.options(scheduling_strategy=there).remote(folder, about)] = about
     ready, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_LIMIT_S)
     answers = [_answer(one, asked[one]) for one in ready]
-    answers += [Node(**asked[one], trouble=f"did not answer within {_LIMIT_S} s") for one in silent]
+    late = {"trouble": f"did not answer within {_LIMIT_S} s"}
+    answers += [Node.model_validate(asked[one] | late) for one in silent]
     gone = {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
     events.say(NODES, nodes=[answer.model_dump() for answer in answers if answer.probe not in gone])
 
 
-def look(folder: str, about: dict[str, Any]) -> str:
+def look(folder: str, about: dict[str, str]) -> str:
     """Return this node's state as JSON; write its probe to `folder` only if it finds the caller's file there."""
     uri = URI(folder)
     sees, trouble = True, None
@@ -53,12 +55,12 @@ def look(folder: str, about: dict[str, Any]) -> str:
     return Node.here(**about, sees_storage=sees, trouble=trouble).model_dump_json()
 
 
-def _answer(reference: Any, about: dict[str, Any]) -> Node:
+def _answer(reference: ray.ObjectRef, about: dict[str, str]) -> Node:
     try:
         return Node.model_validate_json(ray.get(reference))
     except Exception as error:
         lines = str(errors.root_cause(error)).strip().splitlines() or [type(error).__name__]
-        return Node(**about, trouble=f"could not run a task: {lines[-1]}")
+        return Node.model_validate(about | {"trouble": f"could not run a task: {lines[-1]}"})
 
 
 if __name__ == "__main__":

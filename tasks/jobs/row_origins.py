@@ -1,9 +1,7 @@
 """Source file of each row of a dataset that was made of the user's own files, from the raw dataset's source table."""
 
 import contextlib
-import dataclasses
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -12,8 +10,6 @@ from storage import manifest, tables
 from storage.manifest import Damaged, Manifest
 from storage.uri import DatasetURI
 from tasks.jobs.spec import SOURCES
-
-_PARQUET = ".parquet"
 
 
 def table(uri: DatasetURI, raw: Manifest) -> pd.DataFrame | None:
@@ -28,36 +24,26 @@ def find(sources: pd.DataFrame, split: str, rows: Sequence[int] | np.ndarray | p
     return pd.DataFrame(here.iloc[np.searchsorted(here["first_id"], rows, side="right") - 1])
 
 
-@dataclasses.dataclass(frozen=True)
-class Origins:
-    """Source files of a dataset's rows."""
+def table_of(uri: DatasetURI) -> pd.DataFrame | None:
+    """Load the table of source files for a dataset, raw or prepared, whose predictions name files.
 
-    sources: pd.DataFrame
+    None if it was made of a download, by an earlier version, or of a raw dataset that no longer exists.
+    """
+    made = manifest.load(uri)
+    if "raw" in made.parents:
+        uri = DatasetURI(made.parent("raw", of=uri))
+        with contextlib.suppress(FileNotFoundError, Damaged):
+            made = manifest.load(uri)
+    # An earlier version's dataset may have predictions at the same URI whose bytes have no file names.
+    return table(uri, made) if "ingest" in made.parameters else None
 
-    @classmethod
-    def of(cls, uri: DatasetURI) -> Self | None:
-        """Return the origins of a dataset, raw or prepared, whose predictions name files.
 
-        None if it was made of a download, by an earlier version, or of a raw dataset that no longer exists.
-        """
-        made = manifest.load(uri)
-        if "raw" in made.parents:
-            uri = DatasetURI(made.parent("raw", of=uri))
-            with contextlib.suppress(FileNotFoundError, Damaged):
-                made = manifest.load(uri)
-        # An earlier version's dataset may have predictions at the same URI whose bytes have no file names.
-        sources = table(uri, made) if "ingest" in made.parameters else None
-        return None if sources is None else cls(sources)
+def files_of(sources: pd.DataFrame, split: str, ids: Sequence[int]) -> tuple[list[str], list[int | None]]:
+    """Return the path of each id's file; for Parquet also the row in that file, from 0.
 
-    def __call__(self, split: str, ids: Sequence[int]) -> tuple[list[str], list[int | None]]:
-        """Return the path of each id's file; for Parquet also the row in that file, from 0.
-
-        Args:
-            split: Split of the dataset; train and validation both have ids of the raw dataset's train.
-            ids: Ids of the dataset's rows.
-        """
-        found = find(self.sources, "train" if split == "validation" else split, ids)
-        rows = (np.asarray(ids) - found["first_id"].to_numpy()).tolist()
-        paths = found["path"].tolist()
-        named = zip(paths, rows, strict=True)
-        return paths, [row if path.lower().endswith(_PARQUET) else None for path, row in named]
+    Train and validation both have ids of the raw dataset's train.
+    """
+    found = find(sources, "train" if split == "validation" else split, ids)
+    rows = (np.asarray(ids) - found["first_id"].to_numpy()).tolist()
+    paths = found["path"].tolist()
+    return paths, [row if path.lower().endswith(".parquet") else None for path, row in zip(paths, rows, strict=True)]

@@ -11,7 +11,6 @@ Resources = Mapping[str, float]
 Workers = int | str | None
 """Workers as asked for: a number (0: without Ray), `MIN:MAX` for elastic ones, None for auto."""
 
-
 READING_THREADS = 2
 """Threads with which a training worker reads ahead."""
 
@@ -27,7 +26,6 @@ class Needs:
 
 
 ANY = Needs()
-"""No requirements."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,13 +66,7 @@ def limits(workers: Workers) -> tuple[int, int] | None:
     return int(fewest), int(most)
 
 
-def resolve(
-    workers: Workers,
-    *,
-    threads: int | None,
-    nodes: Sequence[Resources],
-    needs: Needs = ANY,
-) -> Scale:
+def resolve(workers: Workers, *, threads: int | None, nodes: Sequence[Resources], needs: Needs = ANY) -> Scale:
     """Choose number and size of workers on `nodes`; if `workers` is None, one per GPU, else one per node.
 
     Of elastic workers, as many as fit. `threads` is the total of this machine, shared among the workers; None: as many

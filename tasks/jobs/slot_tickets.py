@@ -3,15 +3,13 @@
 import time
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from storage.process import Process
 
 
-class Claim(BaseModel):
+class Claim(BaseModel, frozen=True, extra="forbid"):
     """Resources of a machine that a run uses while it computes."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     folder: str
     """Folder of this machine's tickets."""
@@ -33,10 +31,8 @@ class Claim(BaseModel):
     """All GPUs that it computes on, by number or by name."""
 
 
-class Ticket(BaseModel):
+class Ticket(BaseModel, frozen=True, extra="forbid"):
     """Ticket of a run that waits or computes, readable for all others."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     number: int
     """Position in the queue: the lowest number came first."""

@@ -1,16 +1,15 @@
 """Interface between a job and whoever submits it: its spec, a JSON file in storage, and marked lines in its log."""
 
-import abc
-import dataclasses
 import platform
 import shutil
 import tempfile
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from storage.producer import producer
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.scaling import ANY, Needs, Workers
 from tasks.jobs.slot_tickets import Claim
 from tasks.learning.recipes import Recipe
@@ -46,13 +45,28 @@ ASKED = "asked"
 """File that the caller puts into the probe's folder, for the nodes to find."""
 
 
-class JobSpec(BaseModel, abc.ABC):
+_Uri = TypeVar("_Uri", bound=URI)
+
+
+class _Parse:
+    @staticmethod
+    def __get_pydantic_core_schema__(kind: type[URI], handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(kind)
+
+
+Parsed = Annotated[_Uri, _Parse]
+"""URI of this type; text, as in JSON, is converted and checked."""
+
+
+class JobSpec(BaseModel):
     """Base of every job's spec."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
-    storage: str
+    storage: Parsed[Root]
     """Storage root, which also holds the lease on the target."""
+    target: Parsed[URI]
+    """Result that the job commits."""
     deadline_s: float
     """Seconds after which the job ends itself with an error."""
     threads: int | None = None
@@ -60,16 +74,9 @@ class JobSpec(BaseModel, abc.ABC):
     claim: Claim | None = None
     """Resources of this machine to take turns for; None: the job needs no turn, or Ray schedules it on a cluster."""
 
-    @property
-    @abc.abstractmethod
-    def target(self) -> URI:
-        """Result that the job commits."""
 
-
-class SourceEntry(BaseModel):
+class SourceEntry(BaseModel, frozen=True, extra="forbid"):
     """One of the user's own files."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     split: str
     """`train` or `test`; empty if the job chooses by the file's content."""
@@ -83,10 +90,8 @@ class SourceEntry(BaseModel):
     """`sha256:` or `etag:` and the value at the time of listing."""
 
 
-class LeftOut(BaseModel):
+class LeftOut(BaseModel, frozen=True, extra="forbid"):
     """Files below the user's own data that are not read, for one reason."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     reason: str
     count: int
@@ -102,8 +107,9 @@ class LeftOut(BaseModel):
 class IngestSpec(JobSpec):
     """Make a raw dataset of downloaded files, or of the user's own images."""
 
-    data: str
-    """URI of the folder with the files."""
+    source: Parsed[URI]
+    """Folder with the files."""
+    target: Parsed[DatasetURI]
     kind: Literal["files", "images", "parquet"]
     """`files`: downloaded files of a data set; else the user's own, `images` (one file each) or `parquet`."""
     data_set: str | None = None
@@ -113,13 +119,11 @@ class IngestSpec(JobSpec):
     digest: str = ""
     """SHA-256 of the list of the user's own files."""
     left_out: list[LeftOut] = []
-    """Files below the user's own data that are not read."""
     parameters: dict[str, Any]
     """Name of the data set. For the user's own also image_size, channels and, if no folder is called train or test,
     test_fraction; for images that are only predicted also classes."""
-    scratch: str
-    """URI of the folder for temporary files of attempts."""
-    raw: str
+    scratch: Parsed[URI]
+    """Folder for temporary files of attempts."""
 
     @property
     def is_new(self) -> bool:
@@ -129,48 +133,28 @@ class IngestSpec(JobSpec):
     @property
     def listing(self) -> URI:
         """JSON list with a `SourceEntry` for each of the user's own files."""
-        return URI(self.scratch).child("listing.json")
-
-    @property
-    def source(self) -> URI:
-        """Folder with the files."""
-        return URI(self.data)
-
-    @property
-    def target(self) -> DatasetURI:
-        """Raw dataset to commit."""
-        return DatasetURI(self.raw)
+        return self.scratch.child("listing.json")
 
 
 class PreprocessSpec(JobSpec):
     """Check, split and shuffle a raw dataset."""
 
-    raw: str
-    prepared: str
+    source: Parsed[DatasetURI]
+    target: Parsed[DatasetURI]
     parameters: dict[str, Any]
     """Values of split_seed, validation_fraction and max_quarantined."""
-
-    @property
-    def source(self) -> DatasetURI:
-        """Raw dataset to read."""
-        return DatasetURI(self.raw)
-
-    @property
-    def target(self) -> DatasetURI:
-        """Prepared dataset to commit."""
-        return DatasetURI(self.prepared)
 
 
 class TrainSpec(JobSpec):
     """Train a recipe on a prepared dataset."""
 
-    prepared: str
-    checkpoint: str
-    runs: str
-    """Scratch folder of all attempts at this training."""
-    initial: str | None = None
+    source: Parsed[DatasetURI]
+    target: Parsed[CheckpointURI]
+    scratch: Parsed[URI]
+    """Folder of all attempts at this training."""
+    initial: Parsed[CheckpointURI] | None = None
     """Checkpoint with the initial weights (warm start); None: random weights."""
-    recipe: dict[str, Any]
+    recipe: Recipe
     parameters: dict[str, Any]
     """Parameters that determine the weights; the fingerprint is their hash."""
     workers: Workers
@@ -180,43 +164,13 @@ class TrainSpec(JobSpec):
     accept_mixed_numerics: bool = False
     """True allows it to resume from epochs that were computed with another torch, device or kind of processor."""
 
-    @field_validator("recipe")
-    @classmethod
-    def _complete(cls, value: dict[str, Any]) -> dict[str, Any]:
-        return dataclasses.asdict(Recipe(**value))
-
-    @property
-    def source(self) -> DatasetURI:
-        """Prepared dataset to train on."""
-        return DatasetURI(self.prepared)
-
-    @property
-    def target(self) -> CheckpointURI:
-        """Checkpoint to commit."""
-        return CheckpointURI(self.checkpoint)
-
-    @property
-    def beginning(self) -> CheckpointURI | None:
-        """Checkpoint with the initial weights, if any."""
-        return CheckpointURI(self.initial) if self.initial else None
-
-    @property
-    def needs(self) -> Needs:
-        """Resources that each worker requires."""
-        return Needs(accelerator_type=self.recipe["accelerator_type"], cpus=self.recipe["cpus_per_worker"])
-
-    @property
-    def scratch(self) -> URI:
-        """Folder of all attempts."""
-        return URI(self.runs)
-
 
 class PredictSpec(JobSpec):
     """Predict every row of a dataset, or of one of its splits."""
 
-    checkpoint: str
-    dataset: str
-    predictions: str
+    model: Parsed[CheckpointURI]
+    source: Parsed[DatasetURI]
+    target: Parsed[PredictionsURI]
     split: str | None
     """Split to predict; None: every split."""
     workers: Workers
@@ -226,26 +180,9 @@ class PredictSpec(JobSpec):
     accept_mixed_numerics: bool = False
     """True allows parts that were predicted with another torch, device or kind of processor."""
 
-    @property
-    def model(self) -> CheckpointURI:
-        """Checkpoint of the model to predict with."""
-        return CheckpointURI(self.checkpoint)
 
-    @property
-    def source(self) -> DatasetURI:
-        """Dataset to predict."""
-        return DatasetURI(self.dataset)
-
-    @property
-    def target(self) -> PredictionsURI:
-        """Predictions to commit."""
-        return PredictionsURI(self.predictions)
-
-
-class Node(BaseModel):
+class Node(BaseModel, frozen=True, extra="forbid"):
     """State of one node of a cluster."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     """Address and the first digits of Ray's id, since one machine may run several nodes."""
@@ -264,9 +201,10 @@ class Node(BaseModel):
     """Reason why the node cannot work, if known."""
 
     @classmethod
-    def here(cls, **about: Any) -> Self:
+    def here(cls, *, name: str, probe: str, sees_storage: bool = True, trouble: str | None = None) -> Self:
         """Describe the node of this process; CPU and GPU builds of a library count as the same version."""
         ray, torch = ((producer()[name] or "").partition("+")[0] or None for name in ("ray", "torch"))
         python = ".".join(platform.python_version_tuple()[:2])
         free = shutil.disk_usage(tempfile.gettempdir()).free
-        return cls(python=python, ray=ray, torch=torch, free=free, **about)
+        found = {"python": python, "ray": ray, "torch": torch, "free": free, "trouble": trouble}
+        return cls.model_validate({"name": name, "probe": probe, "sees_storage": sees_storage, **found})

@@ -96,10 +96,10 @@ class Bench:
         spec = TrainSpec(
             storage=self.root,
             deadline_s=_DAY_S,
-            prepared=prepared,
-            checkpoint=target,
-            runs=result_uris.scratch_of(self.root, target),
-            recipe=recipes.override(self.recipe, settings).to_dict(),
+            source=prepared,
+            target=target,
+            scratch=result_uris.scratch_of(self.root, target),
+            recipe=recipes.override(self.recipe, settings),
             parameters={},
             workers=None,
         )
@@ -156,7 +156,7 @@ def commit_untrained(root: Root, prepared: DatasetURI, target: CheckpointURI) ->
 def preprocess(cluster: Runner, root: Root, raw: DatasetURI, target: DatasetURI) -> None:
     """Our preprocessing as a job."""
     parameters = {"split_seed": 0, "validation_fraction": 0.1, "max_quarantined": 0.01}
-    spec = PreprocessSpec(storage=root, deadline_s=_DAY_S, raw=raw, prepared=target, parameters=parameters)
+    spec = PreprocessSpec(storage=root, deadline_s=_DAY_S, source=raw, target=target, parameters=parameters)
     run(cluster, "preprocess", root, spec)
 
 
@@ -165,9 +165,9 @@ def predict(cluster: Runner, root: Root, model: CheckpointURI, dataset: DatasetU
     spec = PredictSpec(
         storage=root,
         deadline_s=_DAY_S,
-        checkpoint=model,
-        dataset=dataset,
-        predictions=target,
+        model=model,
+        source=dataset,
+        target=target,
         split="test",
         workers=None,
     )

@@ -20,9 +20,8 @@ from storage.uri import URI, DatasetURI, Root
 from tasks.cluster.ray_jobs import RayJobs
 from tasks.cluster.session import session
 from tasks.jobs.train.attempts import RAY_DATA
-from tasks.jobs.train.loaders import make_loader
+from tasks.jobs.train.make_loader import make_loader
 from tasks.jobs.train.train_loop import Checkpoints, model_of, reporter
-from tasks.jobs.train.watchdog import watched
 from tasks.learning import memory, recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision
@@ -81,7 +80,7 @@ def work(config: dict[str, Any]) -> None:
     def epoch() -> dict[str, float]:
         started = time.perf_counter()
         number = len(history) + 1
-        with watched(limit_s=600) as beat:
+        with ray_train.watched(limit_s=600) as beat:
             history.append(trainer.run_epoch(number, on_step=reporter(number, _EPOCHS, rank), on_batch=beat))
         seconds = time.perf_counter() - started
         return {"seconds": seconds, "waited": history[-1].data_wait_s, "rows": float(epoch_rows)}

@@ -21,7 +21,7 @@ from ray.data.collate_fn import ArrowBatchCollateFn
 from storage import manifest
 from storage.uri import DatasetURI, Root
 from tasks.jobs import dataset_parts, datasource
-from tasks.jobs.train import loaders
+from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.jobs.train.ray_shards import RankShards
 from tasks.learning import images, recipes
@@ -39,7 +39,7 @@ class Uint8(ArrowBatchCollateFn):
     def __call__(self, batch: pa.Table) -> Any:
         pixels, labels = images.to_arrays(batch, _SHAPE)
         assert labels is not None
-        return loaders.tensors([(pixels, labels)], num_rows=len(labels), shape=_SHAPE)
+        return make_loader.tensors([(pixels, labels)], num_rows=len(labels), shape=_SHAPE)
 
 
 def in_batches(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -61,7 +61,7 @@ def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
 
     def loader(kind: str) -> Pass:
         place["rows"] = rows if kind == "ray-data" else None
-        made_loader = loaders.make_loader(recipe, uri, made, kind=kind, **place)
+        made_loader = make_loader.make_loader(recipe, uri, made, kind=kind, **place)
         return lambda: (labels for _, labels in made_loader.train_batches(epoch=1, batch_size=_BATCH))
 
     def torch_batches(dataset: Any, **how: Any) -> Pass:

@@ -75,14 +75,14 @@ MUTATIONS = (
     Mutation(
         protection="training goes on from the newest checkpoint of any attempt",
         file="tasks/jobs/train/train_loop.py",
-        code="        chosen[0] = resume.choose(spec.scratch, now=every, epochs=epochs, accept_mixed=accepts)\n",
-        instead="        chosen[0] = resume.Start(uri=None, numerics=(here,), set_aside=())\n",
+        code="        chosen = resume.choose(spec.scratch, now=every, epochs=epochs, accept_mixed=accepts)\n",
+        instead="        chosen = resume.Start(uri=None, numerics=(here,), set_aside=())\n",
         kind="controller killed",
         notices="training began again",
     ),
     Mutation(
         protection="the watchdog and the collectives' time-out end a worker that makes no progress",
-        file="tasks/jobs/train/watchdog.py",
+        file="tasks/jobs/train/worker.py",
         code="                os._exit(EXIT_CODE)\n",
         instead="                pass\n",
         also=(("tasks/jobs/train/job.py", "timeout_s=max(1, int(spec.stall_s)),", "timeout_s=1800,"),),

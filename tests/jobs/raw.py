@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from storage import commits, tables
-from storage.uri import DatasetURI, Root
+from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.cluster.in_process import InProcess
 from tasks.jobs.spec import JobSpec, PreprocessSpec, TrainSpec
 from tasks.learning import images
@@ -40,8 +40,8 @@ def write(root: Root, *, shape: tuple[int, int, int], train: int, test: int, par
 
 def to_prepare(root: Root, raw: DatasetURI, name: str = "prepared") -> PreprocessSpec:
     """The job that prepares `raw`."""
-    prepared = root.child(f"datasets/prepared/{name}-0123456789ab")
-    return PreprocessSpec(storage=root, deadline_s=600, raw=raw, prepared=prepared, parameters=PREPROCESS)
+    prepared = DatasetURI(root.child(f"datasets/prepared/{name}-0123456789ab"))
+    return PreprocessSpec(storage=root, deadline_s=600, source=raw, target=prepared, parameters=PREPROCESS)
 
 
 def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes: Any) -> TrainSpec:
@@ -51,10 +51,10 @@ def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes
     return TrainSpec(
         storage=root,
         deadline_s=600,
-        prepared=prepared,
-        checkpoint=root.child(f"checkpoints/{name}-0123456789ab"),
-        runs=root.child(f"runs/{name}-0123456789ab"),
-        recipe=recipe.to_dict(),
+        source=prepared,
+        target=CheckpointURI(root.child(f"checkpoints/{name}-0123456789ab")),
+        scratch=root.child(f"runs/{name}-0123456789ab"),
+        recipe=recipe,
         parameters={"workers": 0},
         workers=0,
     )
@@ -62,5 +62,5 @@ def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes
 
 def run(spec: JobSpec) -> None:
     """Do here what the job of `spec` would do."""
-    scratch = spec.scratch if isinstance(spec, TrainSpec) else Root(spec.storage).child("runs/none")
+    scratch = spec.scratch if isinstance(spec, TrainSpec) else spec.storage.child("runs/none")
     InProcess().run("stage", spec, target=spec.target, scratch=scratch)

@@ -11,8 +11,7 @@ import torch
 from storage import commits, manifest, tables
 from storage.manifest import Manifest
 from storage.uri import DatasetURI
-from tasks.jobs.train import attempts, loaders
-from tasks.jobs.train.loaders import make_loader
+from tasks.jobs.train import attempts, make_loader
 from tasks.learning import images
 from tasks.learning.epoch_metrics import local_batch_size
 from tasks.learning.loop import Loader
@@ -46,7 +45,7 @@ def every_rank(uri: DatasetURI, kind: str, *, world_size: int, batch_size: int) 
     recipe = Recipe(name="rows", data="mnist", model="small-cnn", epochs=1, batch_size=batch_size)
     place: Any = {"world_size": world_size, "device": torch.device("cpu"), "prepare": lambda batches: batches}
     made = manifest.load(uri)
-    return [make_loader(recipe, uri, made, kind=kind, rank=rank, **place) for rank in range(world_size)]
+    return [make_loader.make_loader(recipe, uri, made, kind=kind, rank=rank, **place) for rank in range(world_size)]
 
 
 def trained(feeds: list[Loader], *, batch_size: int, epoch: int) -> list[int]:
@@ -66,7 +65,7 @@ def trained(feeds: list[Loader], *, batch_size: int, epoch: int) -> list[int]:
 def test_an_epoch_leaves_out_less_than_a_batch_of_rows_and_in_each_epoch_others(
     prepared: DatasetURI, monkeypatch: pytest.MonkeyPatch, kind: str, world_size: int, batch_size: int
 ) -> None:
-    monkeypatch.setattr(loaders, "_WINDOW_ROWS", _WINDOW)
+    monkeypatch.setattr(make_loader, "_WINDOW_ROWS", _WINDOW)
     feeds = every_rank(prepared, kind, world_size=world_size, batch_size=batch_size)
     times: Counter[int] = Counter(range(_ROWS["train"]))
     for epoch in range(1, _EPOCHS + 1):

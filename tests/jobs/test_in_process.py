@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from storage import error_policy, files, lease, manifest
-from storage.uri import URI, DatasetURI, Root
+from storage.uri import URI, DatasetURI, PredictionsURI, Root
 from tasks.cluster.job_log import JobFailed, JobRefused
 from tasks.jobs import scaling
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import PredictSpec, TrainSpec
-from tasks.jobs.train import attempts, in_process, loaders, train_loop
+from tasks.jobs.train import attempts, make_loader, single_process, train_loop
 from tasks.learning import checkpoint, loop, models, training_state, user_code
 from tasks.learning import epoch_metrics as epoch
 from tasks.learning.epoch_metrics import EpochMetrics
@@ -60,7 +60,7 @@ def test_training_that_was_cut_off_goes_on_to_the_same_weights(
             run(cut)
     left = {name for name in files.children(cut.scratch.child("attempt-1")) if name.startswith("epoch-")}
     assert "epoch-0003" in left and len(left) <= 3, "the newest checkpoint, the one before and the best are kept"
-    assert lease.holder(Root(cut.storage), cut.target) is None
+    assert lease.holder(cut.storage, cut.target) is None
     with caplog.at_level("INFO"):
         run(cut)
     assert "epoch 3/4: done before, resuming from its checkpoint; best so far: epoch " in caplog.text
@@ -105,7 +105,7 @@ def test_nobody_is_told_of_a_checkpoint_that_could_not_be_written(
         raise error_policy.DiskFull("the disk is full")
 
     monkeypatch.setattr(checkpoint, "write", fails)
-    monkeypatch.setattr(in_process, "keep_newest_and_best", lambda folder, history: told.append(folder))
+    monkeypatch.setattr(single_process, "keep_newest_and_best", lambda folder, history: told.append(folder))
     spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=2)
     with pytest.raises(JobRefused, match="the disk is full"):
         run(spec)
@@ -164,7 +164,7 @@ def test_a_deadline_ends_training_where_it_is(
     monkeypatch.setattr(loop.Trainer, "run_epoch", lambda *_, **__: threading.Event().wait(60))
     with pytest.raises(DeadlineExceeded, match="not done within"):
         run(spec)
-    assert lease.holder(Root(spec.storage), spec.target) is None
+    assert lease.holder(spec.storage, spec.target) is None
 
 
 def test_a_breakpoint_in_the_model_is_reached_in_the_process_of_the_flow(
@@ -253,7 +253,7 @@ def curves(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     found = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
-        patch.setattr(loaders, "_WINDOW_ROWS", 160)  # else one window holds all rows
+        patch.setattr(make_loader, "_WINDOW_ROWS", 160)  # else one window holds all rows
         run(spec)
         for loader in LOADERS:
             training = raw.to_train(root, spec.target, name=loader, model="vit-tiny", epochs=6, loader=loader)
@@ -306,9 +306,9 @@ def test_parts_that_were_predicted_with_other_weights_are_predicted_again(prepar
     to_predict = PredictSpec(
         storage=root,
         deadline_s=600,
-        checkpoint=first.target,
-        dataset=prepared,
-        predictions=root.child("predictions/model-0123456789ab"),
+        model=first.target,
+        source=prepared,
+        target=PredictionsURI(root.child("predictions/model-0123456789ab")),
         split=None,
         workers=0,
     )

@@ -12,7 +12,7 @@ import torch
 
 from storage import commits, manifest, tables
 from storage.uri import DatasetURI
-from tasks.jobs.train.loaders import make_loader
+from tasks.jobs.train.make_loader import make_loader
 from tasks.learning import images
 from tasks.learning.recipes import Recipe
 from tests.runs import CHECKOUT
@@ -25,7 +25,7 @@ import sys
 import torch
 from storage import manifest
 from storage.uri import DatasetURI
-from tasks.jobs.train.loaders import make_loader
+from tasks.jobs.train.make_loader import make_loader
 from tasks.learning import memory
 from tasks.learning.recipes import Recipe
 

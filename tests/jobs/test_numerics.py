@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from storage import files, manifest
-from storage.uri import URI, DatasetURI, Root
+from storage.uri import URI, DatasetURI, PredictionsURI, Root
 from tasks.cluster.job_log import JobFailed
 from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
-from tasks.jobs.train import attempts, in_process
+from tasks.jobs.train import attempts, single_process
 from tasks.learning import checkpoint_result, loop, models, numerics, resume, training_state
 from tasks.learning.checkpoint import META, Meta
 from tasks.learning.numerics import Numerics
@@ -241,7 +241,7 @@ class TestChoice:
     def test_every_rank_counts(self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         spec = to_train(tmp_path, prepared)
         monkeypatch.setattr(attempts, "commit", lambda *_, **__: None)  # so that its epochs stay
-        in_process.run(spec)
+        single_process.run(spec)
         here = Numerics.here(torch.device("cpu"), precision="fp32")
         other = here.model_copy(update={"processor": "another"})
         choose = partial(resume.choose, spec.scratch, epochs=9)
@@ -264,9 +264,9 @@ class TestPrediction:
         return PredictSpec(
             storage=root,
             deadline_s=600,
-            checkpoint=trained.checkpoint,
-            dataset=rows,
-            predictions=root.child("predictions/small-0123456789ab"),
+            model=trained.target,
+            source=rows,
+            target=PredictionsURI(root.child("predictions/small-0123456789ab")),
             split=None,
             workers=0,
             accept_mixed_numerics=accept,

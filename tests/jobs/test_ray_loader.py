@@ -13,8 +13,7 @@ from ray.exceptions import RayTaskError
 from storage import commits, files, manifest, tables
 from storage.uri import DatasetURI, Root
 from tasks.jobs import errors
-from tasks.jobs.train import loaders
-from tasks.jobs.train.loaders import make_loader
+from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.jobs.train.ray_shards import RankShards
 from tasks.learning import images
@@ -42,7 +41,7 @@ def local_ray(s3: Server) -> Iterator[None]:
 @pytest.fixture
 def prepared(root: Root, local_ray: None, monkeypatch: pytest.MonkeyPatch) -> DatasetURI:
     """124 rows, each an image and a label of its own, in windows of at most 33 rows."""
-    monkeypatch.setattr(loaders, "_WINDOW_ROWS", 33)
+    monkeypatch.setattr(make_loader, "_WINDOW_ROWS", 33)
     uri, listed = DatasetURI(root.child("datasets/prepared/small-0123456789ab")), []
     for split, sizes in _PARTS.items():
         for index, (first, rows) in enumerate(zip(np.cumsum((0, *sizes)), sizes, strict=False)):
@@ -63,7 +62,7 @@ def loader(uri: DatasetURI, kind: str, *, rank: int, world_size: int, prefetch_b
         iterators = shards.configure(shards.datasets(), world_size)[rank]
         rows = RayDataRows(iterators, shape=_SHAPE, device=device, prefetch_batches=prefetch_batches)
     place: Any = {"rank": rank, "world_size": world_size, "device": device, "prepare": None, "rows": rows}
-    return make_loader(_RECIPE, uri, made, kind=kind, **place)
+    return make_loader.make_loader(_RECIPE, uri, made, kind=kind, **place)
 
 
 def epoch(feed: Loader, number: int) -> list[tuple[list[Any], list[Any]]]:

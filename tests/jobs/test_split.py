@@ -42,8 +42,8 @@ def sides(photos: Path, *settings: str) -> dict[str, list[bytes]]:
     spec = PreprocessSpec(
         storage=made.root,
         deadline_s=600,
-        raw=ingested(made),
-        prepared=made.prepared,
+        source=ingested(made),
+        target=made.prepared,
         parameters=made.preprocess_parameters,
     )
     main.run_here(spec, tell=lambda line: None)

@@ -62,7 +62,7 @@ def test_first_images_that_went_into_the_model_are_kept_with_their_labels(
     spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=1, **changes)
     run(spec)
     pixels, labels = images.to_arrays(training_images_of(spec), (12, 12, 1))
-    assert labels is not None and len(labels) == min(32, spec.recipe["batch_size"])
+    assert labels is not None and len(labels) == min(32, spec.recipe.batch_size)
     assert np.array_equal(pixels, torch.cat(seen)[: len(pixels)])
     assert np.array_equal(labels, torch.cat(asked)[: len(labels)])
 

@@ -5,12 +5,12 @@ import sys
 
 import pytest
 
-from tasks.jobs.train.watchdog import EXIT_CODE
+from tasks.jobs.train.worker import EXIT_CODE
 from tests.runs import CHECKOUT
 
 _WORKER = """
 import time
-from tasks.jobs.train.watchdog import watched
+from tasks.jobs.train.worker import watched
 
 def stuck():
     time.sleep(60)

@@ -52,6 +52,6 @@ class InProcess:
             yield only.part(**item)
 
     def train(self, spec: TrainSpec) -> None:
-        from tasks.jobs.train import in_process  # imports torch, which the other stages do not need
+        from tasks.jobs.train import single_process  # imports torch, which the other stages do not need
 
-        in_process.run(spec)
+        single_process.run(spec)

@@ -1,7 +1,5 @@
 """Entry point of the job: `python -m tasks.jobs.ingest SPEC`."""
 
-from tasks.jobs import main
-from tasks.jobs.spec import IngestSpec
+from tasks.jobs.main import main
 
-if __name__ == "__main__":
-    main.main("ingest", IngestSpec)
+main("ingest")

@@ -29,32 +29,31 @@ def name_of(label: int | str, declared: Sequence[str] | None) -> str | None:
     return declared[label] if 0 <= label < len(declared) else None
 
 
-def numbers(labels: Iterable[int | str | None], declared: Sequence[str] | None, classes: Sequence[str]) -> list[Any]:
+def numbers(
+    labels: Iterable[int | str | None], declared: Sequence[str] | None, classes: Sequence[str]
+) -> list[int | None]:
     """Return the number of each label of a file among `classes`, the complete list from `of_files`.
 
     None marks a row without a label, or of another class, which only images to predict may have. A number that its file
     has no name for stays, or becomes -1 if it is the number of one of `classes`.
     """
     number = {name: place for place, name in enumerate(classes)}
-    return [None if is_missing(label) else _number(label, declared, number) for label in labels]
+    return [None if label is None or is_missing(label) else _number(label, declared, number) for label in labels]
 
 
-def _number(label: Any, declared: Sequence[str] | None, number: Mapping[str, int]) -> int | None:
+def _number(label: int | str, declared: Sequence[str] | None, number: Mapping[str, int]) -> int | None:
     name = name_of(label, declared)
     if name is not None:
         return number.get(name)
-    return int(label) if not 0 <= label < len(number) else NO_LABEL  # its number would be that of an unrelated class
+    return int(label) if int(label) not in range(len(number)) else NO_LABEL  # else it would be of an unrelated class
 
 
 def of_files(surveyed: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return the name of each label, from 0: the names of `train`, in the order of its files.
 
-    Args:
-        surveyed: For each file path, split, rows, unlabelled (rows without a label), labels (distinct ones, sorted)
-            and names (those that it declares for its numbers, or None).
-
-    Raises:
-        ValueError: Names of different files contradict each other, or train has fewer than two classes.
+    `surveyed` has for each file path, split, rows, unlabelled (rows without a label), labels (distinct ones, sorted)
+    and names (those that it declares for its numbers, or None). Raises `ValueError` if names of different files
+    contradict each other, or train has fewer than two classes.
     """
     _check_labelled(surveyed)
     labelled = [found for found in surveyed if found["labels"]]

@@ -22,17 +22,8 @@ def with_splits(
     A file is a test row if the first 64 bits of its SHA-256, divided by 2**64, are below `fraction`. Its name, a seed
     or the size to which images are scaled have no influence. A larger fraction keeps all test rows of a smaller one.
 
-    Args:
-        listed: Files, none of which has a split.
-        fraction: Probability of each file to become a test row.
-        classes: Name of each label.
-        sha256: Hexadecimal SHA-256 by path, for the files whose list entry has none.
-
-    Returns:
-        The files sorted by split and path.
-
-    Raises:
-        ValueError: A class has no training file left, or no file became a test row.
+    `sha256` has the hexadecimal SHA-256 by path of the files whose entry in `listed` has none. The result is sorted by
+    split and path. Raises `ValueError` if a class has no training file left, or no file became a test row.
     """
     bound = int(fraction * 2**64)
     placed = []

@@ -12,7 +12,7 @@ import numpy as np
 
 from storage import files, manifest, streams, tables
 from storage.manifest import File
-from storage.uri import URI, DatasetURI
+from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, events
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece, Work
@@ -53,20 +53,22 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     data_set, shard = _data_set(spec), piece["shard"]
     listed: list[File] = []
     labels: dict[str, Counter[int]] = {}
+
+    def on_part(done: int, total: int) -> None:
+        events.progress("parts of a split written", done, total, fraction=done / total / 2)
+
     # With several pieces, the cores are busy with the other pieces, and the job reports how many pieces are done.
-    how: dict[str, Any] = {"on_part": _progress} if piece["is_alone"] else {"threads": 1}
+    how: dict[str, Any] = {"on_part": on_part} if piece["is_alone"] else {"threads": 1}
     with _brought(spec, shard) as folder:
         for split in data_set.read(folder):
             rows = len(split.labels)
-            unknown = {"first": 0, "part": 0, "rows": rows if piece["is_alone"] else 0}
-            begin = piece["begins"].get(split.name, unknown)
-            if begin["rows"] != rows:
+            begin = piece["begins"].get(split.name, {"first": 0, "part": 0, "rows": 0})
+            if begin["rows"] != rows and not piece["is_alone"]:
                 raise ValueError(
                     f"{data_set.name} {split.name}: shard {shard!r} had {begin['rows']} rows when counted, and "
                     f"{rows} now; `read` must return the same rows every time"
                 )
-            where = {"first": begin["first"], "part": begin["part"]}
-            listed += write_split(data_set, spec.target, split, **where, **how)
+            listed += write_split(data_set, spec.target, split, first=begin["first"], part=begin["part"], **how)
             labels[split.name] = _count(split.labels, len(classes))
     return pieces.written(listed, labels)
 
@@ -75,11 +77,6 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
     """Return the source and notice of the files from their manifest; write nothing more."""
     made = manifest.load(spec.source)
     return [], {"sources": made.statistics["sources"], "notice": _data_set(spec).notice}
-
-
-def parents(spec: IngestSpec) -> dict[str, URI]:
-    """Return the downloaded files, which are a committed result, as the only parent."""
-    return {"files": spec.source}
 
 
 def write_split(
@@ -94,7 +91,8 @@ def write_split(
 ) -> list[File]:
     """Write every row of `split` below `uri`, a part at a time.
 
-    Parts are compressed in parallel, but written one by one in this thread, which a deadline can interrupt.
+    Up to `threads` parts (None: one per core) are compressed in parallel, but written one by one in this thread, which
+    a deadline can interrupt. Raises `ValueError` if the rows do not fit `data_set`.
 
     Args:
         data_set: Gives the classes, and the shape that images must have.
@@ -102,14 +100,8 @@ def write_split(
         split: Rows to write.
         first: Id of the first row.
         part: Number of the first part.
-        threads: Number of parts to compress at a time; None: one per core.
+        threads: Number of parts to compress at a time.
         on_part: Called after each part with the number of written parts and of all parts.
-
-    Returns:
-        The entries of the parts for the manifest, in order.
-
-    Raises:
-        ValueError: The rows do not fit `data_set`; names what was expected and what was found.
     """
     _check(data_set, split)
     files.check_space(uri, needed=math.prod(split.images.shape))
@@ -146,16 +138,10 @@ def _data_set(spec: IngestSpec) -> DataSet:
 
 
 def _shards(data_set: DataSet) -> list[str]:
-    """List the shards in the order in which the data set names them."""
     return list(dict.fromkeys(file.shard for file in data_set.files)) or [""]
 
 
-def _progress(done: int, total: int) -> None:
-    events.progress("parts of a split written", done, total, fraction=done / total / 2)
-
-
 def _count(labels: np.ndarray, num_classes: int) -> Counter[int]:
-    """Count the rows of each class."""
     known = labels[(labels >= 0) & (labels < num_classes)]
     return Counter(dict(enumerate(np.bincount(known.astype(np.int64), minlength=num_classes).tolist())))
 
@@ -164,7 +150,7 @@ def _count(labels: np.ndarray, num_classes: int) -> Counter[int]:
 def _brought(spec: IngestSpec, shard: str) -> Iterator[Path]:
     """Yield a local folder with the files of one shard under their own names, each verified by its SHA-256."""
     listed = {file.path: file for file in manifest.load(spec.source).files}
-    with streams.workspace(URI(spec.scratch)) as folder:
+    with streams.workspace(spec.scratch) as folder:
         for file in _data_set(spec).files:
             if file.shard == shard:
                 manifest.fetch_file(spec.source, listed[file.stored], folder / file.name)

@@ -6,13 +6,13 @@ from typing import Any
 
 from storage import tables
 from tasks.jobs.ingest import content_split, own_files
-from tasks.jobs.ingest.own_files import finish, parents
+from tasks.jobs.ingest.own_files import finish
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.spec import NEW, IngestSpec, SourceEntry
 from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
 
-__all__ = ["finish", "make", "parents", "plan", "survey", "to_survey"]
+__all__ = ["finish", "make", "plan", "survey", "to_survey"]
 
 _READERS = 8
 """Files that one piece reads in parallel."""
@@ -48,8 +48,8 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
         here = [file.model_dump() for file in listed if file.split == split]
         bounds = images.part_bounds(len(here), images.num_parts(len(here), shape))
         for index, (start, stop) in enumerate(bounds):
-            piece = {"split": split, "part": index, "first": start, "rows": stop - start, "files": here[start:stop]}
-            pieces.append(piece)
+            about = {"split": split, "part": index, "first": start, "rows": stop - start}
+            pieces.append(about | {"files": here[start:stop]})
     return Work(shape=shape, classes=tuple(spec.classes), pieces=pieces)
 
 

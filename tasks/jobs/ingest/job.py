@@ -9,7 +9,7 @@ from typing import Any
 from storage import commits, files, tables
 from storage.manifest import File
 from tasks.jobs import events
-from tasks.jobs.backends.base import Engine
+from tasks.jobs.backends.base import Engine, Row
 from tasks.jobs.ingest import data_sets, image_files, parquet_files, pieces
 from tasks.jobs.ingest.pieces import Piece, Source
 from tasks.jobs.spec import IngestSpec
@@ -21,8 +21,7 @@ _SOURCES: dict[str, Source] = {"files": data_sets, "images": image_files, "parqu
 def run(spec: IngestSpec, engine: Engine) -> None:
     """Commit the raw dataset of `spec`: every image has its row, in the order of the source.
 
-    Raises:
-        ValueError: A file has the wrong content, or has changed since it was listed.
+    Raises `ValueError` for a file that has the wrong content, or has changed since it was listed.
     """
     started = time.monotonic()
     source = _SOURCES[spec.kind]
@@ -35,7 +34,7 @@ def run(spec: IngestSpec, engine: Engine) -> None:
     commits.commit(
         spec.target,
         kind="raw",
-        parents=source.parents(spec),
+        parents={"files": spec.source} if spec.kind == "files" else {},  # the user's own files are no committed result
         parameters=spec.parameters,
         listed=[*(File.model_validate(part) for one in done for part in one["parts"]), *beside],
         schema=tables.describe(images.schema(work.shape, work.classes)),
@@ -66,7 +65,7 @@ def _each(
     return done
 
 
-def _call(row: dict[str, Any], *, function: Any, spec: str, more: dict[str, Any]) -> dict[str, Any]:
+def _call(row: Row, *, function: Callable[..., Piece], spec: str, more: dict[str, Any]) -> Row:
     with user_errors.named():
         made = function(json.loads(row["piece"]), IngestSpec.model_validate_json(spec), **more)
     return {"made": json.dumps(made)}

@@ -60,18 +60,14 @@ def read(spec: IngestSpec, file: SourceEntry) -> tuple[bytes, str]:
     """Read a listed file; return content and SHA-256, or raise `ValueError` if it has changed since it was listed."""
     uri, etag = _place(spec, file)
     content = files.read_version(uri, etag) if etag else files.read(uri)
-    digest = hashlib.sha256(content or b"")
-    _check_listed(file, uri, size=-1 if content is None else len(content), sha256=digest.hexdigest())
+    digest = hashlib.sha256(content or b"").hexdigest()
+    _check_listed(file, uri, size=-1 if content is None else len(content), sha256=digest)
     assert content is not None
-    return content, digest.hexdigest()
+    return content, digest
 
 
 def bring(spec: IngestSpec, file: SourceEntry, path: Path) -> str:
-    """Copy a listed file of any size to the local `path`, and return its SHA-256.
-
-    Raises:
-        ValueError: The file has changed since it was listed.
-    """
+    """Copy a listed file of any size to the local `path`; return its SHA-256, or raise `ValueError` as `read` does."""
     uri, etag = _place(spec, file)
     digest, size = hashlib.sha256(), 0
     try:
@@ -147,8 +143,6 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
     found = _found(done)
     _tell_ranges(found["modes"])
     sources = [source for one in done for source in one["sources"]]
-    named = list(itertools.islice((name for one in done for name in one["unreadable"]), _SHOWN))
-    broken = [source["path"] for source in sources if source["unreadable"]]
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(sources, schema=_SOURCES), sink, compression="zstd")
     table = commits.write_file(spec.target, f"{SOURCES}.parquet", sink.getvalue())
@@ -160,8 +154,8 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
         "unreadable": {
             "count": sum(source["unreadable"] for source in sources),
             "missing": sum(one["missing"] for one in done),
-            "files": broken[:_SHOWN],
-            "named": named,
+            "files": [source["path"] for source in sources if source["unreadable"]][:_SHOWN],
+            "named": [name for one in done for name in one["unreadable"]][:_SHOWN],
         },
         "unlabelled": sum(one["unlabelled"] for one in done),
         "notice": None,
@@ -179,13 +173,7 @@ def told_unreadable(raw: Manifest) -> str | None:
     return f"{count:,} of {raw.rows:,} images could not be read: {', '.join(names)}{more}"
 
 
-def parents(spec: IngestSpec) -> dict[str, URI]:
-    """Return no parents: the user's own files are no committed result."""
-    return {}
-
-
 def _range(sides: list[int]) -> list[int]:
-    """Return the smallest and the largest side, or an empty list."""
     return [min(sides), max(sides)] if sides else []
 
 

@@ -7,17 +7,16 @@ from collections.abc import Iterator, Sequence
 
 from storage import streams, tables
 from storage.manifest import File
-from storage.uri import URI
 from tasks.jobs import events
 from tasks.jobs.ingest import class_names, own_files, parquet_images
-from tasks.jobs.ingest.own_files import finish, parents
+from tasks.jobs.ingest.own_files import finish
 from tasks.jobs.ingest.parquet_images import Opened
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.spec import IngestSpec, SourceEntry
 from tasks.learning import images
 from tasks.learning.decode import Decoded
 
-__all__ = ["finish", "make", "parents", "plan", "survey", "to_survey"]
+__all__ = ["finish", "make", "plan", "survey", "to_survey"]
 
 
 def to_survey(spec: IngestSpec) -> list[Piece]:
@@ -30,7 +29,7 @@ def survey(piece: Piece, spec: IngestSpec) -> Piece:
     file = SourceEntry(**piece["file"])
     with _opened(spec, file) as (source, _):
         if spec.is_new:  # the classes are the model's, so the file's labels are not needed
-            return {"rows": source.num_rows}
+            return {"rows": source.file.metadata.num_rows}
         return parquet_images.survey(source) | {"path": file.path, "split": file.split}
 
 
@@ -92,7 +91,7 @@ def _problem(problems: Sequence[str], labels: Sequence[int | None], *, are_expec
 @contextlib.contextmanager
 def _opened(spec: IngestSpec, file: SourceEntry) -> Iterator[tuple[Opened, str]]:
     """Yield a local copy of one file, opened, and its SHA-256; add the file's name to a `ValueError` inside."""
-    with streams.workspace(URI(spec.scratch)) as folder:
+    with streams.workspace(spec.scratch) as folder:
         path = folder / "copy.parquet"
         digest = own_files.bring(spec, file, path)
         try:

@@ -36,16 +36,6 @@ class Opened:
     """Name of the column of labels; None in a file without labels, if that is allowed."""
 
     @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return int(self.file.metadata.num_rows)
-
-    @property
-    def columns(self) -> list[str]:
-        """Names of the columns to read."""
-        return [self.image] if self.label is None else [self.image, self.label]
-
-    @property
     def metadata(self) -> dict[bytes, bytes]:
         """Metadata of the file, with the name of the column of labels."""
         return {**(self.file.schema_arrow.metadata or {}), _LABEL: (self.label or "").encode()}
@@ -69,11 +59,9 @@ def opened(source: Path | BinaryIO, *, must_be_labelled: bool = True) -> Opened:
 
 
 def tables(source: Opened, bounds: Iterable[tuple[int, int]]) -> Iterator[pa.Table]:
-    """Yield columns `image` and `label` of each range in `bounds`, which must be consecutive; holds one at a time.
-
-    Raises `ValueError` if the file is damaged.
-    """
-    batches = source.file.iter_batches(_BATCH_ROWS, columns=source.columns, use_pandas_metadata=False)
+    """Yield columns `image` and `label` of each range in `bounds`, which must be consecutive; holds one at a time."""
+    columns = [name for name in (source.image, source.label) if name is not None]
+    batches = source.file.iter_batches(_BATCH_ROWS, columns=columns, use_pandas_metadata=False)
     held: list[pa.RecordBatch] = []
     for start, stop in bounds:
         try:
@@ -160,8 +148,7 @@ def rows(
     Labels are numbers of `classes`, whatever numbers the file itself uses for them. The problem of a readable image is
     empty.
     """
-    raw = pa.types.is_fixed_size_binary(table["image"].type)
-    shape = _shape(table) if raw else None
+    shape = _shape(table) if pa.types.is_fixed_size_binary(table["image"].type) else None
     decoded: list[Decoded | None] = []
     problems: list[str] = []
     for content in table["image"].to_pylist():

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from storage.manifest import File
-from storage.uri import URI
 from tasks.jobs.spec import IngestSpec
 
 Piece = dict[str, Any]
@@ -45,9 +44,6 @@ class Source(Protocol):
 
     def finish(self, spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
         """Write the files beside the parts; return them, and the source's entries for the manifest's statistics."""
-
-    def parents(self, spec: IngestSpec) -> dict[str, URI]:
-        """Return the committed results that the rows come from, by name."""
 
 
 def written(parts: Sequence[File], labels: dict[str, Counter[int]], **more: Any) -> Piece:

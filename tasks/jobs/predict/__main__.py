@@ -1,7 +1,5 @@
 """Entry point of the job: `python -m tasks.jobs.predict SPEC`."""
 
-from tasks.jobs import main
-from tasks.jobs.spec import PredictSpec
+from tasks.jobs.main import main
 
-if __name__ == "__main__":
-    main.main("predict", PredictSpec)
+main("predict")

@@ -1,8 +1,10 @@
 """The predict job: a pool of workers takes the parts of a dataset; each input part gives one prediction part."""
 
+import collections
+import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +13,8 @@ import pyarrow.parquet as pq
 
 from storage import commits, files, manifest, tables
 from storage.manifest import File
-from storage.uri import DatasetURI
-from tasks.jobs import events, scaling
+from tasks.jobs import events, row_origins, scaling
 from tasks.jobs.backends.base import Engine
-from tasks.jobs.row_origins import Origins
 from tasks.jobs.spec import PredictSpec
 from tasks.learning import images, numerics, user_errors
 from tasks.learning.imports import gc_paused
@@ -44,12 +44,17 @@ def run(spec: PredictSpec, engine: Engine) -> None:
         raise ValueError(f"split must be one of {sorted({str(f.split) for f in source.files})}, got {spec.split!r}")
     trained = manifest.load(spec.model)
     model = trained.statistics["model"]
-    _check_fits(model["image_shape"], images.shape_of(source.columns["metadata"]))
-    named = Origins.of(spec.source) is not None
+    expected, found = model["image_shape"], images.shape_of(source.columns["metadata"])
+    if tuple(expected) != found:
+        raise ValueError(
+            f"the dataset's images have shape {found}, but the model expects {expected}; choose a matching model or "
+            "dataset"
+        )
+    named = row_origins.table_of(spec.source) is not None
     total = sum(file.rows or 0 for file in listed)
     files.check_space(spec.target, needed=total * (_BYTES_PER_ROW + 4 * len(model["classes"])))
-    indices = _indices(listed)
-    work = [{"index": index, "file": file.model_dump_json()} for index, file in zip(indices, listed, strict=True)]
+    number_in_split = collections.defaultdict[str | None, Iterator[int]](itertools.count)
+    work = [{"index": next(number_in_split[file.split]), "file": file.model_dump_json()} for file in listed]
     done: list[dict[str, Any]] = []
     seen = _NumericsSeen(spec)
     for row in engine.pool(Predictor, work, spec):
@@ -84,7 +89,6 @@ class _NumericsSeen:
         self.set_aside: tuple[Numerics, ...] = ()
 
     def add(self, row: dict[str, Any]) -> None:
-        """Record the numerics of one part, as `Predictor` returned it in `row`."""
         now = Numerics.read(row["numerics"])
         others = [Numerics.read(one) for one in json.loads(row["set_aside"])]
         if set(others) - set(self.set_aside):
@@ -94,15 +98,10 @@ class _NumericsSeen:
                 "--accept-mixed-numerics reuses them"
             )
         if self.took_part and now not in self.took_part:
-            asked = (
-                "as allowed by --accept-mixed-numerics"
-                if self.accept_mixed
-                else "because the workers run on different machines"
-            )
-            events.tell(
-                f"WARNING: parts of this result have different numerics, {asked}"
-                f" ({numerics.differences(self.took_part, [now])})"
-            )
+            elsewhere = "because the workers run on different machines"
+            why = "as allowed by --accept-mixed-numerics" if self.accept_mixed else elsewhere
+            differences = numerics.differences(self.took_part, [now])
+            events.tell(f"WARNING: parts of this result have different numerics, {why} ({differences})")
         self.took_part = numerics.together(self.took_part, [now])
         self.set_aside = numerics.together(self.set_aside, others)
 
@@ -117,7 +116,7 @@ class Predictor:
             self.spec = PredictSpec.model_validate_json(spec)
             with user_errors.named():
                 self.inference = Inference(self.spec.model, threads=scaling.threads_here(threads, sharing=sharing))
-        self.origins = Origins.of(self.spec.source)
+        self.origins = row_origins.table_of(self.spec.source)
         self._there: dict[str, list[str]] = {}
         """Names of the files in each split's folder when this worker first looked there."""
 
@@ -132,30 +131,27 @@ class Predictor:
         split = source.split or "all"
         here = self.inference.numerics
         found = self._find(split, index, source)
-        usable = [(file, numbers) for file, numbers in found if numbers == here] or (
-            found if self.spec.accept_mixed_numerics else []
-        )
-        made, used = usable[0] if usable else (self._write(source, split, index), here)
+        usable = [(file, numbers) for file, numbers in found if numbers == here]
+        if self.spec.accept_mixed_numerics:
+            usable = usable or found
+        if usable:
+            made, used = usable[0]
+        else:
+            made, used = tables.write_part(self.spec.target, self._predict(source), split=split, index=index), here
         set_aside = json.dumps([] if usable else [numbers.to_json() for _, numbers in found])
         entry = {"file": made.model_dump_json(), "split": split, "index": index, "rows": made.rows}
         return entry | {"reused": bool(usable), "numerics": used.to_json(), "set_aside": set_aside}
-
-    def _write(self, source: File, split: str, index: int) -> File:
-        return tables.write_part(self.spec.target, self._predict(source), split=split, index=index)
 
     def _find(self, split: str, index: int, source: File) -> list[tuple[File, Numerics]]:
         """Return the complete prediction parts that earlier attempts made of `source`, with the numerics of each.
 
         A part's name holds a digest of its content, which is verified; its metadata say what it was made from.
         """
-        found = []
-        target = self.spec.target
+        found, target = [], self.spec.target
         if split not in self._there:
             self._there[split] = files.children(target.child(split))
         origin = (source.sha256.encode(), self.inference.identity.encode())
-        for name in self._there[split]:
-            if not name.startswith(f"part-{index:05d}-"):
-                continue
+        for name in (name for name in self._there[split] if name.startswith(f"part-{index:05d}-")):
             file = tables.entry(target, f"{split}/{name}", split=split)
             if file is None or file.rows != source.rows:
                 continue
@@ -165,7 +161,7 @@ class Predictor:
         return found
 
     def _predict(self, source: File) -> pa.Table:
-        table = tables.read_part(DatasetURI(self.spec.dataset), source)
+        table = tables.read_part(self.spec.source, source)
         model = self.inference.model.spec
         pixels, labels = images.to_arrays(table, model.image_shape)
         with user_errors.named(model=model.model):
@@ -176,25 +172,15 @@ class Predictor:
         if table["image"].null_count:  # an image that could not be read has no prediction
             missing = table["image"].is_null().to_numpy()
             answers = {name: pa.array(values, mask=missing) for name, values in answers.items()}
-        columns |= answers
-        if self.origins:
-            columns["file"], columns["row"] = self.origins(str(source.split), columns["id"].tolist())
+        if self.origins is not None:
+            paths, rows = row_origins.files_of(self.origins, str(source.split), columns["id"].tolist())
+            columns |= {"file": paths, "row": rows}
             numbers = pa.array(answers["prediction"]).to_pylist()
             columns["class_name"] = [None if number is None else model.classes[number] for number in numbers]
         schema = _schema(model.classes, labelled=labels is not None, named=self.origins is not None)
-        origin = {_INPUT_KEY: source.sha256.encode(), _MODEL_KEY: self.inference.identity.encode()}
-        origin |= {_NUMERICS_KEY: self.inference.numerics.to_json().encode()}
-        return pa.table(columns, schema=schema.with_metadata(origin))
-
-
-def _indices(listed: list[File]) -> list[int]:
-    """Return the number of each file within its split."""
-    seen: dict[str | None, int] = {}
-    indices = []
-    for file in listed:
-        indices.append(seen.get(file.split, 0))
-        seen[file.split] = indices[-1] + 1
-    return indices
+        origin = {_INPUT_KEY: source.sha256, _MODEL_KEY: self.inference.identity}
+        origin |= {_NUMERICS_KEY: self.inference.numerics.to_json()}
+        return pa.table(columns | answers, schema=schema.with_metadata(origin))
 
 
 def _schema(classes: Sequence[str], *, labelled: bool, named: bool) -> pa.Schema:
@@ -202,10 +188,3 @@ def _schema(classes: Sequence[str], *, labelled: bool, named: bool) -> pa.Schema
     fields += [("label", pa.int64())] * labelled + [("prediction", pa.int64())]
     fields += [("class_name", pa.string())] * named + [("probability", pa.float32())]
     return pa.schema(fields + [(f"probability_{name}", pa.float32()) for name in classes])
-
-
-def _check_fits(model: Sequence[int], data: Sequence[int]) -> None:
-    if tuple(model) != tuple(data):
-        raise ValueError(
-            f"the dataset's images have shape {data}, but the model expects {model}; choose a matching model or dataset"
-        )

@@ -19,14 +19,10 @@ from tasks.learning import images
 
 SPLITS = ("train", "test")
 """Splits of a raw dataset."""
-_IDS_SHOWN = 20
-"""Most ids to list of test rows whose image is also in train; all are counted."""
-_IMAGES_SHOWN = 20
-"""Most images to list of those that are in several classes; all are counted."""
-_FILES_TOLD = 5
-"""Most files with unusable rows in an error message."""
-_IMAGES_TOLD = 3
-"""Most images of several classes in a line of the terminal."""
+_SHOWN = 20
+"""Most test rows that are also in train, and most images in several classes, to list; all are counted."""
+_FILES_TOLD, _IMAGES_TOLD = 5, 3
+"""Most files, and most images, in a message."""
 
 
 def check_schema(raw: Manifest) -> pa.Schema:
@@ -53,13 +49,10 @@ def check_rows(uri: DatasetURI, raw: Manifest, columns: pa.Schema, *, num_classe
         if not any(file.rows for file in raw.split(split)):
             raise ValueError(f"the raw dataset has no rows in split {split!r}")
     frames: dict[str, list[pd.DataFrame]] = {split: [] for split in SPLITS}
-    expected = tables.describe(columns)["columns"]
-    no_image = _why_no_image(raw)
+    how = {"expected": tables.describe(columns)["columns"], "num_classes": num_classes, "no_image": _no_image(raw)}
     done, total = 0, sum(file.rows or 0 for split in SPLITS for file in raw.split(split))
     for number, split in enumerate(SPLITS):
-        for table in engine.map(
-            uri, raw.split(split), _checked, expected=expected, num_classes=num_classes, no_image=no_image
-        ):
+        for table in engine.map(uri, raw.split(split), _checked, **how):
             source = pd.Categorical.from_codes(np.full(len(table), number), categories=pd.Index(SPLITS))
             frames[split].append(table.to_pandas(types_mapper=pd.ArrowDtype).assign(source=source))
             done += len(table)
@@ -71,7 +64,7 @@ def check_rows(uri: DatasetURI, raw: Manifest, columns: pa.Schema, *, num_classe
     return pd.DataFrame(checked)
 
 
-def _why_no_image(raw: Manifest) -> str:
+def _no_image(raw: Manifest) -> str:
     """Return the reason for a missing image; the user's own files may hold images that could not be read."""
     found = raw.statistics.get("unreadable") or {"count": 0}
     missing = found.get("missing", 0)
@@ -108,13 +101,11 @@ def _digest(image: bytes | None) -> int:
 
 
 def unusable(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest, *, limit: float) -> pd.DataFrame:
-    """Return the rows that cannot be used and why, with the columns of `_with_files`.
+    """Return the rows that cannot be used and why; raise `ValueError` if their share of all rows is above `limit`.
 
-    Raises:
-        ValueError: Their share of all rows is above `limit`; names the first files.
+    Columns `path` and `problem` describe the file that each row came from, if the raw dataset knows it.
     """
-    found: pd.DataFrame = checked[checked["reason"] != ""].drop(columns="digest").astype({"source": "str"})
-    found = _with_files(found, uri, raw)
+    found = _with_files(checked[checked["reason"] != ""].drop(columns="digest").astype({"source": "str"}), uri, raw)
     if len(found) > limit * len(checked):
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in Counter(found["reason"]).items())
         names = named(found)
@@ -137,7 +128,6 @@ def named(quarantined: pd.DataFrame) -> list[str]:
 
 
 def _with_files(quarantined: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> pd.DataFrame:
-    """Add columns `path` and `problem` of the file that each row came from, if the raw dataset knows it."""
     sources = row_origins.table(uri, raw)
     if sources is None or not len(quarantined):
         return quarantined
@@ -160,9 +150,8 @@ def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
     if missing["train"]:
         raise ValueError(f"no usable training rows of class {', '.join(missing['train'])}")
     if missing["validation"]:
-        events.tell(
-            f"WARNING: there are no validation rows of class {', '.join(missing['validation'])}: too few images"
-        )
+        named = ", ".join(missing["validation"])
+        events.tell(f"WARNING: there are no validation rows of class {named}: too few images")
     if missing["test"]:
         events.tell(f"WARNING: there are no test rows of class {', '.join(missing['test'])}, so it cannot be evaluated")
 
@@ -173,7 +162,7 @@ def test_rows_in_train(checked: pd.DataFrame) -> dict[str, Any]:
     test = checked.loc[usable & (checked["source"] == "test"), ["id", "digest"]]
     train = checked.loc[usable & (checked["source"] == "train"), "digest"]
     ids = sorted(test.loc[test["digest"].isin(train), "id"].tolist())
-    shown = ids[:_IDS_SHOWN]
+    shown = ids[:_SHOWN]
     if ids:
         events.tell(f"WARNING: {len(ids)} test rows are also in train, so the test metrics are too good: ids {shown}")
     return {"count": len(ids), "ids": shown}
@@ -189,7 +178,7 @@ def images_in_two_classes(
     """
     again = checked[checked.duplicated("digest", keep=False) & (checked["reason"] == "")]
     several = again[again.groupby("digest")["label"].transform("nunique") > 1]
-    shown = several[several["digest"].isin(several["digest"].drop_duplicates().head(_IMAGES_SHOWN))]
+    shown = several[several["digest"].isin(several["digest"].drop_duplicates().head(_SHOWN))]
     shown = shown.drop_duplicates(["digest", "label"])
     shown = shown.assign(place=_places(shown, row_origins.table(uri, raw) if len(shown) else None))
     named = [
@@ -206,7 +195,6 @@ def images_in_two_classes(
 
 
 def _places(rows: pd.DataFrame, sources: pd.DataFrame | None) -> list[str]:
-    """Describe the origin of each of `rows` in words."""
     places = []
     for split, row, id_ in zip(rows["source"], rows["row"], rows["id"], strict=True):
         if sources is None:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from storage import commits, files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import events
-from tasks.jobs.backends.base import Engine
+from tasks.jobs.backends.base import Engine, Row
 from tasks.jobs.preprocess import checks
 from tasks.jobs.spec import SPLIT_BY, PreprocessSpec
 from tasks.learning import images
@@ -51,7 +52,8 @@ def run(spec: PreprocessSpec, engine: Engine) -> None:
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
         listed.append(tables.write_part(spec.target, table, split="quarantine", index=0))
-    statistics = _statistics(written, placed, quarantined, classes, shape)
+    # The job that made the raw dataset has chosen the test rows by content, unless the source has a test split.
+    test_rows = {name: raw.parameters[name] for name in ("test_fraction",) if name in raw.parameters}
     commits.commit(
         spec.target,
         kind="prepared",
@@ -59,16 +61,15 @@ def run(spec: PreprocessSpec, engine: Engine) -> None:
         parameters=spec.parameters,
         listed=listed,
         schema=tables.describe(columns),
-        statistics=statistics
-        | {"split": {"by": SPLIT_BY, **split, **_test_rows_by(raw)}, "test_rows_in_train": in_train}
-        | {"images_in_two_classes": in_two_classes}
-        | {"notice": raw.statistics.get("notice"), "seconds": time.monotonic() - started},
+        statistics={
+            **_statistics(written, placed, quarantined, classes, shape),
+            "split": {"by": SPLIT_BY, **split, **test_rows},
+            "test_rows_in_train": in_train,
+            "images_in_two_classes": in_two_classes,
+            "notice": raw.statistics.get("notice"),
+            "seconds": time.monotonic() - started,
+        },
     )
-
-
-def _test_rows_by(raw: Manifest) -> dict[str, float]:
-    """Return the fraction of test rows if the job chose them by content; empty if the source has a test split."""
-    return {name: raw.parameters[name] for name in ("test_fraction",) if name in raw.parameters}
 
 
 def place(checked: pd.DataFrame, *, split_seed: int, validation_fraction: float) -> pd.DataFrame:
@@ -79,13 +80,7 @@ def place(checked: pd.DataFrame, *, split_seed: int, validation_fraction: float)
     treats classes that are too small for this rule. Training and validation rows are shuffled over the whole split;
     test rows are in the order of their ids.
 
-    Args:
-        checked: Result of `checks.check_rows`.
-        split_seed: Determines the split and the order.
-        validation_fraction: Probability of each training image to become validation.
-
-    Returns:
-        Table with columns source, row, id, label, split and position (in the split).
+    The result has the columns source, row, id, label, split and position (in the split).
     """
     good = checked.loc[checked["reason"] == "", ["source", "row", "id", "label", "digest"]]
     train = good[good["source"] == "train"].sort_values("id")
@@ -133,8 +128,9 @@ def _number_parts(placed: pd.DataFrame, image_shape: tuple[int, int, int]) -> pd
     first = 0
     for split in SPLITS:
         here = placed["split"] == split
-        count = images.num_parts(int(here.sum()), image_shape)
-        starts = [start for start, _ in images.part_bounds(int(here.sum()), count)]
+        num_rows = int(here.sum())
+        count = images.num_parts(num_rows, image_shape)
+        starts = [start for start, _ in images.part_bounds(num_rows, count)]
         placed.loc[here, "part"] = first + np.searchsorted(starts, placed.loc[here, "position"], side="right") - 1
         first += count
     return placed
@@ -147,30 +143,25 @@ def _write(
     columns: pa.Schema,
     image_shape: tuple[int, int, int],
     engine: Engine,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Send every row to its part and write the parts; return per part, in order, its file (JSON) and pixel sums."""
     firsts = placed.groupby("part")["split"].first()
     number_in_split = firsts.groupby(firsts).cumcount()
     targets = {int(part): (str(firsts[part]), int(number_in_split[part])) for part in firsts.index}
-    routes = [
-        (
-            listed,
-            _targets(
-                placed.loc[placed["source"] == split, ["row", "part", "position"]],
-                sum(file.rows or 0 for file in listed),
-            ),
-        )
-        for split in checks.SPLITS
-        if (listed := raw.split(split))
-    ]
-    rows: list[dict[str, Any]] = []
+    routes = []
+    for split in checks.SPLITS:
+        here, listed = placed.loc[placed["source"] == split, ["row", "part", "position"]], raw.split(split)
+        route = np.full((sum(file.rows or 0 for file in listed), 2), -1, dtype=np.int64)  # -1: the row is left out
+        route[here["row"].to_numpy()] = here[["part", "position"]].to_numpy()
+        routes.append((listed, route))
+    rows: list[Row] = []
     for row in engine.regroup(
         spec.source,
         routes,
         _write_part,
-        uri=str(spec.target),
+        uri=spec.target,
         targets=targets,
-        schema=columns.serialize().to_pybytes(),
+        columns=columns,
         image_shape=image_shape,
     ):
         rows.append(row)
@@ -180,36 +171,22 @@ def _write(
     return rows
 
 
-def _targets(placed: pd.DataFrame, num_rows: int) -> np.ndarray:
-    """Return part and position of each raw row: (num_rows, 2), int64; -1 for rows that are left out."""
-    targets = np.full((num_rows, 2), -1, dtype=np.int64)
-    targets[placed["row"].to_numpy()] = placed[["part", "position"]].to_numpy()
-    return targets
-
-
 def _write_part(
     group: pa.Table,
     *,
-    uri: str,
+    uri: DatasetURI,
     targets: dict[int, tuple[str, int]],
-    schema: bytes,
+    columns: pa.Schema,
     image_shape: tuple[int, int, int],
 ) -> pa.Table:
-    columns = pa.ipc.read_schema(pa.py_buffer(schema))
     part = int(group["part"][0].as_py())
     table = group.sort_by("position").select(columns.names).cast(columns).replace_schema_metadata(columns.metadata)
     split, index = targets[part]
-    file = tables.write_part(DatasetURI(uri), table.combine_chunks(), split=split, index=index)
+    file = tables.write_part(uri, table.combine_chunks(), split=split, index=index)
     pixels, _ = images.to_arrays(table, image_shape)
     sums, squares = exact_sums(pixels)
-    return pa.table(
-        {
-            "part": [part],
-            "file": [file.model_dump_json()],
-            "sum": [sums.tolist()],
-            "sum_of_squares": [squares.tolist()],
-        }
-    )
+    made = {"part": part, "file": file.model_dump_json(), "sum": sums.tolist(), "sum_of_squares": squares.tolist()}
+    return pa.Table.from_pylist([made])
 
 
 def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -225,13 +202,12 @@ def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _statistics(
-    written: list[dict[str, Any]],
+    written: Sequence[Row],
     placed: pd.DataFrame,
     quarantined: pd.DataFrame,
     classes: tuple[str, ...],
     image_shape: tuple[int, int, int],
 ) -> dict[str, Any]:
-    """Return class counts of every split, and mean and deviation per channel of the training rows, from exact sums."""
     train = [row for row in written if json.loads(row["file"])["split"] == "train"]
     pixels = int((placed["split"] == "train").sum()) * image_shape[0] * image_shape[1]
     sums = np.sum([row["sum"] for row in train], axis=0, dtype=np.uint64)

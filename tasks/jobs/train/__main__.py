@@ -1,7 +1,5 @@
 """Entry point of the job: `python -m tasks.jobs.train SPEC`."""
 
-from tasks.jobs import main
-from tasks.jobs.spec import TrainSpec
+from tasks.jobs.main import main
 
-if __name__ == "__main__":
-    main.main("train", TrainSpec)
+main("train")

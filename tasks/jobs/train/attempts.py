@@ -4,11 +4,11 @@ import json
 import math
 import time
 import uuid
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypedDict
 
 from storage import files, manifest
-from storage.manifest import File, Manifest
+from storage.manifest import Manifest
 from storage.uri import URI
 from tasks.jobs import dataset_parts, events
 from tasks.jobs.spec import TrainSpec
@@ -25,8 +25,32 @@ _RESIDENT_BYTES = 2 * 2**30
 """Largest dataset, in bytes of pixels over all ranks, that `auto` holds in memory."""
 
 
-def choose_loader(asked: str, prepared: Manifest, *, has_idle_nodes: bool) -> str:
-    """Return the loader for `asked`; `auto` chooses one by the dataset's size.
+class Assignment(TypedDict):
+    """What each Ray Train worker is told."""
+
+    spec: str
+    """The `TrainSpec` as JSON."""
+    attempt: str
+    loader: str
+    threads: int
+
+
+def begin(
+    spec: TrainSpec, prepared: Manifest, *, workers: Iterable[int], has_idle_nodes: bool = False
+) -> tuple[str, str]:
+    """Check that these `workers` can train, and create a new attempt; return the loader to use and its name."""
+    loader = _chosen_loader(spec.recipe.loader, prepared, has_idle_nodes=has_idle_nodes)
+    fewest_steps(spec.recipe.batch_size, prepared, workers=workers, loader=loader)
+    if gone := checkpoint.discard_others(spec.scratch, prepared=trained_on(spec, prepared)):
+        events.tell(
+            f"WARNING: earlier attempts that are not resumed: {gone}, because the bytes of {spec.source} or of the "
+            "initial weights have changed since"
+        )
+    return loader, new_attempt(spec.scratch)
+
+
+def _chosen_loader(asked: str, prepared: Manifest, *, has_idle_nodes: bool) -> str:
+    """Return the loader for `asked`.
 
     `auto` keeps up to 2 GiB of pixels, over all ranks, in memory. Larger datasets are streamed: by Ray Data if GPUs
     train and other nodes have CPUs to read for them (`has_idle_nodes`), else by the workers, with the same batches.
@@ -41,22 +65,17 @@ def choose_loader(asked: str, prepared: Manifest, *, has_idle_nodes: bool) -> st
 
 def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int], loader: str) -> int:
     """Return the fewest steps of an epoch with any of these `workers`; raise `WrongBatchSize` if one has too few."""
-    found = []
+    found, listed = [], prepared.split("train")
     for world_size in workers:
         for rank in (0, world_size - 1):  # the first rank has the largest share of a batch, the last the smallest
-            rows = _rows_of(prepared.split("train"), batch_size, rank=rank, world_size=world_size, loader=loader)
+            rows = sum(file.rows or 0 for file in listed) // world_size
+            if loader != DATALOADER:  # its sampler gives every rank the same number of rows
+                shard = dataset_parts.shard(listed, rank=rank, world_size=world_size, batch_size=batch_size)
+                rows = sum(map(len, shard))
             share = local_batch_size(batch_size, rank=rank, world_size=world_size)
             found.append(rows // share if share else 0)
             check_steps(found[-1], batch_size=batch_size, world_size=world_size, num_rows=rows)
     return min(found)
-
-
-def _rows_of(listed: Sequence[File], batch_size: int, *, rank: int, world_size: int, loader: str) -> int:
-    """Return the number of training rows of one rank."""
-    if loader == DATALOADER:  # its sampler gives every rank the same number of rows
-        return sum(file.rows or 0 for file in listed) // world_size
-    shard = dataset_parts.shard(listed, rank=rank, world_size=world_size, batch_size=batch_size)
-    return sum(part.stop - part.start for part in shard)
 
 
 def new_attempt(scratch: URI) -> str:
@@ -74,30 +93,14 @@ def new_attempt(scratch: URI) -> str:
 
 def trained_on(spec: TrainSpec, prepared: Manifest) -> str:
     """Return the identity of the bytes that `spec` trains on and starts from, as its checkpoints record it."""
-    beginning = [manifest.load(spec.beginning).content] if spec.beginning else []
-    return " ".join([spec.source.fingerprint, prepared.content, *beginning])
-
-
-def discard_others(spec: TrainSpec, prepared: Manifest) -> None:
-    """Remove attempts that used other bytes: their dataset or initial weights were made again since."""
-    if gone := checkpoint.discard_others(spec.scratch, prepared=trained_on(spec, prepared)):
-        events.tell(
-            f"WARNING: earlier attempts that are not resumed: {gone}, because the bytes of {spec.source} or of the "
-            "initial weights have changed since"
-        )
+    initial = [manifest.load(spec.initial).content] if spec.initial else []
+    return " ".join([spec.source.fingerprint, prepared.content, *initial])
 
 
 def commit(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) -> None:
-    """Commit the best epoch of all attempts, unless another run was first.
-
-    Args:
-        spec: Spec of the training.
-        prepared: Manifest of the dataset that it was trained on.
-        started: Start of the job on the monotonic clock.
-        loader: Name of the loader, with `auto` resolved.
-    """
+    """Commit the best epoch of all attempts, unless another run was first; the job `started` at this monotonic time."""
     if not files.exists(spec.target.child(manifest.NAME)):
         split = prepared.statistics.get("split")
         about = {"seconds": time.monotonic() - started, "loader": loader, "split": split}
         trained = prepared.as_parent(spec.source)
-        checkpoint_result.commit(spec.scratch, spec.target, prepared=trained, initial=spec.beginning, statistics=about)
+        checkpoint_result.commit(spec.scratch, spec.target, prepared=trained, initial=spec.initial, statistics=about)

@@ -12,6 +12,7 @@ from tasks.jobs.backends import tuned
 from tasks.jobs.deadline import aside
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts
+from tasks.jobs.train.attempts import Assignment
 from tasks.learning.imports import gc_paused
 
 _MAX_FAILURES = 3
@@ -32,40 +33,33 @@ def run(spec: TrainSpec) -> None:
 
     started = time.monotonic()
     nodes = scaling.nodes()
-    given = scaling.resolve(spec.workers, threads=spec.threads, nodes=nodes, needs=spec.needs)
+    needs = scaling.needs_of(spec.recipe)
+    given = scaling.resolve(spec.workers, threads=spec.threads, nodes=nodes, needs=needs)
     elastic = scaling.limits(spec.workers)
     prepared = manifest.load(spec.source)
     numbers = range(elastic[0], elastic[1] + 1) if elastic else [given.workers]
-    loader = attempts.choose_loader(
-        spec.recipe["loader"], prepared, has_idle_nodes=scaling.has_idle_nodes(given, nodes)
-    )
-    attempts.fewest_steps(spec.recipe["batch_size"], prepared, workers=numbers, loader=loader)
-    attempts.discard_others(spec, prepared)
-    attempt = attempts.new_attempt(spec.scratch)
+    idle = scaling.has_idle_nodes(given, nodes)
+    loader, attempt = attempts.begin(spec, prepared, workers=numbers, has_idle_nodes=idle)
     # A frozen worker answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
     # On a busy cluster, workers wait until they can start: they are known to fit. Elastic ones are counted again.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
+    assignment = Assignment(spec=spec.model_dump_json(), attempt=attempt, loader=loader, threads=given.threads)
     try:
         fit(
             train_on_one_rank,
             loader=loader,
             prepared=spec.source,
-            batch_size=spec.recipe["batch_size"],
+            batch_size=spec.recipe.batch_size,
             timeout_s=max(1, int(spec.stall_s)),
             cores=spec.threads,
-            train_loop_config={
-                "spec": spec.model_dump_json(),
-                "threads": given.threads,
-                "attempt": attempt,
-                "loader": loader,
-            },
+            train_loop_config=assignment,
             scaling_config=ScalingConfig(
                 num_workers=elastic or given.workers,
                 use_gpu=given.use_gpu,
                 resources_per_worker={"CPU": given.cpus} | ({"GPU": 1} if given.use_gpu else {}),
-                accelerator_type=spec.needs.accelerator_type or None,
+                accelerator_type=needs.accelerator_type or None,
             ),
             run_config=RunConfig(
                 name=attempt,
@@ -86,7 +80,7 @@ def run(spec: TrainSpec) -> None:
 
 
 def fit(
-    loop: Callable[[dict[str, Any]], None],
+    loop: Callable[[Any], None],
     *,
     loader: str,
     prepared: DatasetURI,
@@ -95,17 +89,11 @@ def fit(
     cores: int | None,
     **configured: Any,
 ) -> None:
-    """Run `loop` on every rank to its end.
+    """Run `loop` on every rank to its end; with the loader `ray-data`, Ray Data feeds it the dataset `prepared`.
 
-    Args:
-        loop: Function that each worker runs.
-        loader: `ray-data` needs datasets.
-        prepared: URI of the dataset.
-        batch_size: Rows of a global batch, over all workers.
-        timeout_s: Seconds that workers wait for each other in a collective.
-        cores: Cores of a local Ray; None on a cluster. A small machine has a trainer that starts faster, unless the
-            dashboard shows trainings: it finds them by an actor that the faster trainer does not have.
-        configured: Arguments of both trainers: `train_loop_config`, `scaling_config`, `run_config`.
+    Workers wait `timeout_s` seconds for each other in a collective. `cores` are those of a local Ray; None on a
+    cluster. A small machine has a trainer that starts faster, unless the dashboard shows trainings: it finds them by an
+    actor that the faster trainer does not have. `configured` are arguments of both trainers.
     """
     with gc_paused():
         if tuned.is_on(cores) and loader != attempts.RAY_DATA and not dashboard.shows_training():
@@ -125,7 +113,7 @@ def fit(
     aside(trainer.fit)
 
 
-def train_on_one_rank(config: dict[str, Any]) -> None:
+def train_on_one_rank(config: Assignment) -> None:
     """Run the training of one rank, in a Ray Train worker."""
     with gc_paused():
         from tasks.jobs.train import worker  # imports torch

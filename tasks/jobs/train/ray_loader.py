@@ -1,5 +1,6 @@
 """Source of rows that Ray Data reads for a training worker, a window at a time, with `iter_torch_batches`."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
@@ -7,11 +8,12 @@ import torch
 from ray.data import DataIterator
 from ray.data.collate_fn import ArrowBatchCollateFn
 
-from tasks.jobs.train.loaders import tensors
+from tasks.jobs.train.make_loader import tensors
 from tasks.learning import images
 from tasks.learning.loop import Batch
 
 
+@dataclasses.dataclass(frozen=True)
 class RayDataRows:
     """Rows of this rank's shards, read by Ray Data's tasks anywhere in the cluster.
 
@@ -20,25 +22,20 @@ class RayDataRows:
     depend on how blocks are cut.
     """
 
-    def __init__(
-        self,
-        shards: Mapping[str, DataIterator],
-        *,
-        shape: tuple[int, int, int],
-        device: torch.device,
-        prefetch_batches: int,
-    ) -> None:
-        self.shards, self.shape, self.device, self.prefetch_batches = shards, shape, device, prefetch_batches
+    shards: Mapping[str, DataIterator]
+    """Shard of each split."""
+    shape: tuple[int, int, int]
+    device: torch.device
+    prefetch_batches: int
 
     def windows(self, split: str, *, size: int) -> Iterator[Batch]:
-        batches = self.shards[split].iter_torch_batches(
+        yield from self.shards[split].iter_torch_batches(
             batch_size=size,
             prefetch_batches=self.prefetch_batches,
             device=str(self.device),
             collate_fn=_ToTensors(self.shape),
             pin_memory=self.device.type == "cuda",
         )
-        yield from batches
 
 
 class _ToTensors(ArrowBatchCollateFn):

@@ -1,7 +1,6 @@
 """Assignment of rows that Ray Data reads to training workers; no torch, which the assigning process does not need."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import ray
 import ray.train
@@ -36,7 +35,7 @@ class RankShards(ray.train.DataConfig):
         return {name: datasource.dataset(self.uri, dataset_parts.whole(listed)) for name, listed in self.splits.items()}
 
     def configure(
-        self, datasets: Mapping[str, Dataset], world_size: int, *_: Any, **__: Any
+        self, datasets: Mapping[str, Dataset], world_size: int, *_: object, **__: object
     ) -> list[dict[str, DataIterator]]:
         """Return for each rank an iterator over its rows of each of `datasets`; called by Ray Train."""
         return [{name: self._rows(name, rank, world_size) for name in datasets} for rank in range(world_size)]

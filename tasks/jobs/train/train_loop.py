@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from storage.uri import URI, redact
 from tasks.jobs import events, scaling
 from tasks.jobs.spec import EPOCHS, IMAGES, TrainSpec
 from tasks.jobs.train import attempts
-from tasks.jobs.train.loaders import RowSource, make_loader
+from tasks.jobs.train.make_loader import RowSource, make_loader
 from tasks.learning import checkpoint, images, memory, resume, training_state
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, wait_hints
 from tasks.learning.imports import gc_paused
@@ -32,6 +32,7 @@ _CHECKPOINTS = 4
 """Most checkpoints that exist at once: two that are kept, one being written, and the committed one."""
 _NUM_IMAGES = 32
 """Number of the first training images to save."""
+_T = TypeVar("_T")
 Report = Callable[[URI, list[EpochMetrics]], None]
 """Function that is called with the folder of a new checkpoint and the history so far."""
 
@@ -43,9 +44,7 @@ class RankContext:
     rank: int
     """Rank, from 0."""
     world_size: int
-    """Number of all ranks."""
     device: torch.device
-    """Device to compute on."""
     threads: int
     """Most threads to compute with; all ranks use the smallest value of any rank."""
     prepare: Callable[[DataLoader[Batch]], Iterable[Batch]]
@@ -62,16 +61,15 @@ class RankContext:
 
 def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) -> None:
     """Train `spec.recipe` on `prepared` to its last epoch, starting from the newest complete checkpoint, if any."""
-    recipe, rank = Recipe(**spec.recipe), here.rank
-    if here.device.type == "cuda":
+    recipe, rank, kind = spec.recipe, here.rank, here.device.type
+    if kind == "cuda":
         torch.cuda.set_device(here.device)  # NCCL sends objects through the current device, by default the first
-    threads = _least(here.threads, here.world_size)
+    threads = min(_gathered(here.threads, here.world_size))  # every rank must split its sums in the same way
     torch.set_num_threads(threads)
-    if here.device.type == "cpu":
+    if kind == "cpu":
         memory.keep()
     seed_everything(recipe.seed)
     precision = resolve_precision(recipe.precision, here.device)
-    kind = here.device.type
     resolved = {"workers": here.world_size, "device": kind, "precision": precision, "threads": threads}
     elastic, most_steps = scaling.limits(spec.workers), None
     if elastic:  # neither value limits what may be resumed, but the schedule needs equally many steps in every epoch
@@ -92,8 +90,8 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) 
     )
     with gc_paused():  # most models import torchvision
         model = Classifier(model_of(recipe, prepared))
-    if spec.beginning:
-        training_state.begin_with(model, spec.beginning)
+    if spec.initial:
+        training_state.begin_with(model, spec.initial)
     trainer = Trainer(recipe, model, loader, precision=precision, device=here.device, most_steps=most_steps)
     assert trainer.world_size == here.world_size, "the workers do not know of each other"
     events.tell(f"{recipe.model} on {kind}, {precision}, {threads} threads, {_rows_told(trainer)}")
@@ -121,27 +119,31 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) 
 
 
 def _rows_told(trainer: Trainer) -> str:
-    """Describe how many rows this rank has, and how many an epoch skips since they do not fill a batch."""
     rows = trainer.loader.num_train_rows()
     left_out = rows - trainer.steps_per_epoch * trainer.local_batch_size
     told = f", of which each epoch skips {left_out:,}, different ones each time" if left_out else ""
     return f"{rows:,} training rows{told}"
 
 
-def _least(threads: int, world_size: int) -> int:
-    """Return the smallest `threads` of all ranks: every rank must split its sums in the same way."""
-    every: list[int] = [threads] * world_size
+def _gathered(value: _T, world_size: int) -> list[_T]:
+    """Return the `value` of each rank; every rank must call this."""
+    values = [value] * world_size
     if world_size > 1:
-        dist.all_gather_object(every, threads)
-    return min(every)
+        dist.all_gather_object(values, value)
+    return values
+
+
+def _of_rank_0(value: _T, world_size: int) -> _T:
+    """Return the `value` of rank 0; every rank must call this."""
+    values = [value]
+    if world_size > 1:
+        dist.broadcast_object_list(values, src=0)
+    return values[0]
 
 
 def _committed(spec: TrainSpec, trainer: Trainer) -> bool:
     """Return True if another run has committed the target, as rank 0 sees it."""
-    seen = [trainer.rank == 0 and files.exists(spec.target.child(manifest.NAME))]
-    if trainer.world_size > 1:
-        dist.broadcast_object_list(seen, src=0)
-    return seen[0]
+    return _of_rank_0(trainer.rank == 0 and files.exists(spec.target.child(manifest.NAME)), trainer.world_size)
 
 
 def _resume(
@@ -160,9 +162,9 @@ def _resume(
     if start.uri is None:
         return []
     # A sum over two threads differs from one over four: the rest of the run uses as many threads as its beginning.
-    about["resolved"]["threads"] = checkpoint.threads_of(start.uri)
-    if about["resolved"]["threads"]:
-        torch.set_num_threads(about["resolved"]["threads"])
+    about["resolved"]["threads"] = threads = checkpoint.threads_of(start.uri)
+    if threads:
+        torch.set_num_threads(threads)
     history = training_state.restore(start.uri, trainer, prepared=trained_on, about=about)
     if trainer.rank == 0:
         note = f"done before, resuming from its checkpoint; best so far: epoch {best_epoch(history)}"
@@ -175,17 +177,13 @@ def _resume(
 def _start(spec: TrainSpec, trainer: Trainer) -> resume.Start:
     """Return the checkpoint to start from: chosen by rank 0, from the numerics of all ranks."""
     here = Numerics.here(trainer.device, precision=trainer.precision)
-    every: list[Numerics] = [here] * trainer.world_size
-    chosen: list[resume.Start | None] = [None]
-    if trainer.world_size > 1:
-        dist.all_gather_object(every, here)
+    every, chosen = _gathered(here, trainer.world_size), None
     if trainer.rank == 0:
         epochs, accepts = trainer.recipe.epochs, spec.accept_mixed_numerics
-        chosen[0] = resume.choose(spec.scratch, now=every, epochs=epochs, accept_mixed=accepts)
-    if trainer.world_size > 1:
-        dist.broadcast_object_list(chosen, src=0)
-    assert chosen[0] is not None
-    return chosen[0]
+        chosen = resume.choose(spec.scratch, now=every, epochs=epochs, accept_mixed=accepts)
+    chosen = _of_rank_0(chosen, trainer.world_size)
+    assert chosen is not None
+    return chosen
 
 
 class Checkpoints:
@@ -251,7 +249,7 @@ def _tell_images(attempt: URI, file: File) -> None:
 
 
 def reporter(epoch: int, epochs: int, rank: int) -> Callable[[int, int, float], None]:
-    """Return a function that reports a step's progress if this is rank 0."""
+    """Return a function that reports a step's progress, on rank 0."""
 
     def on_step(step: int, steps: int, loss: float) -> None:
         if rank == 0:

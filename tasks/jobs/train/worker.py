@@ -1,8 +1,12 @@
 """Training function of a Ray Train worker."""
 
+import contextlib
+import faulthandler
 import functools
-from collections.abc import Callable
-from typing import Any
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
 
 import ray.train
 import torch
@@ -15,18 +19,20 @@ from storage.uri import URI
 from tasks.jobs import errors, events, scaling
 from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.train import attempts, train_loop
-from tasks.jobs.train.loaders import RowSource
-from tasks.jobs.train.watchdog import watched
+from tasks.jobs.train.attempts import Assignment
+from tasks.jobs.train.make_loader import RowSource
 from tasks.learning import images, user_errors
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize
 from tasks.learning.resume import NumericsChanged
 
+EXIT_CODE = 86
+"""Exit code of a worker that made no progress."""
 prepare = functools.partial(prepare_data_loader, add_dist_sampler=False)
 """Turns a DataLoader into one whose batches are on the worker's device; its rows stay as they are."""
 
 
-def train(config: dict[str, Any]) -> None:
+def train(config: Assignment) -> None:
     """Train all epochs that are not done yet, with a checkpoint after each.
 
     A permanent error is left in a file for the driver, since Ray Train would retry it.
@@ -36,7 +42,7 @@ def train(config: dict[str, Any]) -> None:
     if errors.is_left(attempt):
         return  # this is the retry of a permanent error
     try:
-        with watched(limit_s=spec.stall_s) as beat, user_errors.named(model=spec.recipe["model"]):
+        with watched(limit_s=spec.stall_s) as beat, user_errors.named(model=spec.recipe.model):
             _train(spec, attempt, loader=config["loader"], threads=config["threads"], beat=beat)
     except Exception as error:
         cause = errors.root_cause(error)  # the message of Ray Data's own error is its whole traceback
@@ -56,7 +62,7 @@ def _train(spec: TrainSpec, attempt: URI, *, loader: str, threads: int, beat: Ca
     prepared = manifest.load(spec.source)
     device, rows = get_device(), None
     if loader == attempts.RAY_DATA:
-        rows = ray_data_rows(prepared, device, prefetch_batches=spec.recipe["prefetch_batches"])
+        rows = ray_data_rows(prepared, device, prefetch_batches=spec.recipe.prefetch_batches)
     here = train_loop.RankContext(
         rank=rank,
         world_size=context.get_world_size(),
@@ -92,3 +98,29 @@ def report(folder: URI, history: list[EpochMetrics]) -> None:
         checkpoint_dir_name=folder.name,
         checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
     )
+
+
+@contextlib.contextmanager
+def watched(*, limit_s: float) -> Iterator[Callable[[], None]]:
+    """Yield a function to call at every sign of progress; end the process if it is not called for `limit_s` seconds.
+
+    Ray Train restarts the worker then. Neither Ray's health check nor Prefect's timeouts notice a blocked training
+    thread, for example in a collective that another rank never enters. The stacks of all threads go to standard error.
+    """
+    seen, ended = [time.monotonic()], threading.Event()
+
+    def beat() -> None:
+        seen[0] = time.monotonic()
+
+    def watch() -> None:
+        while not ended.wait(min(1.0, limit_s / 4)):
+            if time.monotonic() - seen[0] > limit_s:
+                print(f"WARNING: no progress for {limit_s:.0f} s: this worker exits and will be restarted", flush=True)
+                faulthandler.dump_traceback(file=2)
+                os._exit(EXIT_CODE)
+
+    threading.Thread(target=watch, name="watchdog", daemon=True).start()
+    try:
+        yield beat
+    finally:
+        ended.set()

@@ -44,12 +44,12 @@ def ingested(root: Root, given: Mapping[str, tuple[Sequence[Any], dict[str, str]
     spec = IngestSpec(
         storage=root,
         deadline_s=60,
-        data=pets,
+        source=pets,
         scratch=root.child("runs/pets-0123456789ab"),
         kind="parquet",
         digest=listed.digest,
         parameters={"data": "pets", "image_size": 8, "channels": 3},
-        raw=raw,
+        target=raw,
     )
     files.replace(spec.listing, json.dumps([file.model_dump() for file in listed.files]).encode())
     job.run(spec, InProcess())
@@ -180,7 +180,7 @@ def test_rows_without_a_label_become_no_class_and_are_left_out_counted_and_named
     prepared = DatasetURI(here.child("datasets/prepared/pets-0123456789ab"))
     parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.2}
     preprocess.run(
-        PreprocessSpec(storage=here, deadline_s=60, raw=raw, prepared=prepared, parameters=parameters), InProcess()
+        PreprocessSpec(storage=here, deadline_s=60, source=raw, target=prepared, parameters=parameters), InProcess()
     )
     statistics = manifest.load(prepared).statistics
     assert statistics["quarantined"] == {"label is missing": 3}

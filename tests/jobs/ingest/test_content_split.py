@@ -91,8 +91,8 @@ def test_the_prepared_dataset_has_these_test_rows_and_says_how_they_were_chosen(
     spec = PreprocessSpec(
         storage=planned.root,
         deadline_s=600,
-        raw=ingested(planned),
-        prepared=planned.prepared,
+        source=ingested(planned),
+        target=planned.prepared,
         parameters=planned.preprocess_parameters,
     )
     main.run_here(spec, tell=lambda line: None)

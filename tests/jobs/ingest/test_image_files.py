@@ -37,14 +37,14 @@ def spec_of(root: Root, photos: URI) -> IngestSpec:
     made = IngestSpec(
         storage=root,
         deadline_s=60,
-        data=photos,
+        source=photos,
         scratch=root.child("runs/my-photos-0123456789ab"),
         kind="images",
         classes=list(found.classes),
         digest=found.digest,
         left_out=list(found.left_out),
         parameters={"data": found.name, "image_size": 8, "channels": 3},
-        raw=root.child("datasets/raw/my-photos-0123456789ab"),
+        target=DatasetURI(root.child("datasets/raw/my-photos-0123456789ab")),
     )
     files.replace(made.listing, json.dumps([file.model_dump() for file in found.files]).encode())
     return made
@@ -93,7 +93,7 @@ def test_more_unreadable_images_than_allowed_are_refused_by_name_and_reason(root
     assert told == "2 of 5 images could not be read: train/cat/a.jpg (truncated), train/cat/b.png (empty file)"
     prepared = DatasetURI(root.child("datasets/prepared/my-photos-0123456789ab"))
     parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.2}
-    asked = PreprocessSpec(storage=root, deadline_s=60, raw=made.raw, prepared=prepared, parameters=parameters)
+    asked = PreprocessSpec(storage=root, deadline_s=60, source=made.target, target=prepared, parameters=parameters)
     with pytest.raises(ValueError) as caught:
         preprocess.run(asked, InProcess())
     assert str(caught.value).startswith(
@@ -131,7 +131,7 @@ def test_an_image_that_lies_in_two_classes_is_named_by_its_files(spec: IngestSpe
     prepared = DatasetURI(spec.source.parent.child("datasets/prepared/photos-0123456789ab"))
     asked = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.2}
     preprocess.run(
-        PreprocessSpec(storage=spec.storage, deadline_s=60, raw=spec.raw, prepared=prepared, parameters=asked),
+        PreprocessSpec(storage=spec.storage, deadline_s=60, source=spec.target, target=prepared, parameters=asked),
         InProcess(),
     )
     assert manifest.load(prepared).statistics["images_in_two_classes"] == {

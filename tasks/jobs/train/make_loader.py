@@ -1,5 +1,6 @@
-"""Loaders of one rank: rows resident in memory, streamed in every epoch, or served by torch's DataLoader."""
+"""Choice of one rank's loader, and the loader that streams rows of any number from their parts or from Ray Data."""
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader
 from storage.manifest import Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts
+from tasks.jobs.dataset_parts import Slice
 from tasks.learning import images
 from tasks.learning.loaders import MapStyleLoader, ResidentLoader, num_used, rows_of, to_device
 from tasks.learning.loop import Batch, Loader, mixed_seed
@@ -44,27 +46,20 @@ def make_loader(
     prepare: Callable[[DataLoader[Batch]], Iterable[Batch]],
     rows: RowSource | None = None,
 ) -> Loader:
-    """Make the loader of one rank; `kind` must not be `auto`.
+    """Make the loader of one rank, with its batches on `device`, for the dataset at `uri` with the manifest `prepared`.
 
-    Args:
-        recipe: Recipe with the seed and the batch size.
-        uri: URI of the prepared dataset.
-        prepared: Manifest of that dataset, which lists the parts of each split.
-        kind: `resident`, `streaming`, `dataloader` or `ray-data`.
-        rank: Rank of this worker, from 0.
-        world_size: Number of workers.
-        device: Device for the batches.
-        prepare: Turns a DataLoader into one whose batches are on `device`.
-        rows: Source of the rows of `ray-data`; None: this process reads them, with the same batches.
+    `kind` is `resident`, `streaming`, `dataloader` or `ray-data`. `prepare` turns a DataLoader into one whose batches
+    are on `device`. `rows` is the source of the rows of `ray-data`; None: this process reads them, with the same
+    batches.
     """
     shape = images.shape_of(prepared.columns["metadata"])
 
-    def slices(split: str) -> list[dataset_parts.Slice]:
+    def slices(split: str) -> list[Slice]:
         batch_size = recipe.batch_size if split == "train" else None
         return dataset_parts.shard(prepared.split(split), rank=rank, world_size=world_size, batch_size=batch_size)
 
-    def held(some: Sequence[dataset_parts.Slice]) -> Batch:
-        return tensors(_blocks(uri, some, shape), num_rows=_num_rows(some), shape=shape)
+    def held(some: Sequence[Slice]) -> Batch:
+        return tensors(_blocks(uri, some, shape), num_rows=sum(map(len, some)), shape=shape)
 
     if kind == "resident":
         train, validation = (held(slices(split)) for split in ("train", "validation"))
@@ -72,9 +67,9 @@ def make_loader(
     if kind == "dataloader":
         train, validation = (held(dataset_parts.whole(prepared.split(split))) for split in ("train", "validation"))
         return MapStyleLoader(train, validation, seed=recipe.seed, rank=rank, world_size=world_size, prepare=prepare)
-    found = rows or PartsReader(uri, slices, shape=shape, device=device)
+    found = rows or PartsReader(uri, slices, shape, device)
     window_rows = min(_WINDOW_ROWS, _WINDOW_BYTES // math.prod(shape))
-    num_rows = _num_rows(slices("train"))
+    num_rows = sum(map(len, slices("train")))
     return StreamingLoader(found, num_rows=num_rows, window_rows=window_rows, seed=recipe.seed, rank=rank)
 
 
@@ -138,22 +133,17 @@ def _batches(chosen: Iterable[tuple[Batch, Tensor]], size: int) -> Iterator[Batc
                 held = rows_of(window, some)
 
 
+@dataclasses.dataclass(frozen=True)
 class PartsReader:
     """Reader of a rank's rows in this process; reads the next parts while earlier ones are in use."""
 
-    def __init__(
-        self,
-        uri: DatasetURI,
-        slices: Callable[[str], Sequence[dataset_parts.Slice]],
-        *,
-        shape: tuple[int, int, int],
-        device: torch.device,
-    ) -> None:
-        self.uri, self.slices, self.shape, self.device = uri, slices, shape, device
+    uri: DatasetURI
+    slices: Callable[[str], Sequence[Slice]]
+    shape: tuple[int, int, int]
+    device: torch.device
 
     def windows(self, split: str, *, size: int) -> Iterator[Batch]:
-        held: list[Block] = []
-        missing = size
+        held, missing = list[Block](), size
         for pixels, labels in _blocks(self.uri, self.slices(split), self.shape):
             while len(labels):
                 held.append((pixels[:missing], labels[:missing]))
@@ -166,12 +156,7 @@ class PartsReader:
             yield to_device(self.device, tensors(held, num_rows=size - missing, shape=self.shape))
 
 
-def _num_rows(slices: Iterable[dataset_parts.Slice]) -> int:
-    return sum(part.stop - part.start for part in slices)
-
-
-def _blocks(uri: DatasetURI, slices: Sequence[dataset_parts.Slice], shape: tuple[int, int, int]) -> Iterator[Block]:
-    """Yield the rows of `slices` in order."""
+def _blocks(uri: DatasetURI, slices: Sequence[Slice], shape: tuple[int, int, int]) -> Iterator[Block]:
     for table in dataset_parts.read_ahead(uri, slices):
         pixels, labels = images.to_arrays(table, shape)
         assert labels is not None

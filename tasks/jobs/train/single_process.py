@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -13,7 +12,7 @@ from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, train_loop
 from tasks.learning import user_errors
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch
-from tasks.learning.loop import Batch
+from tasks.learning.loaders import to_device
 
 
 def run(spec: TrainSpec) -> None:
@@ -23,22 +22,19 @@ def run(spec: TrainSpec) -> None:
     """
     started = time.monotonic()
     prepared = manifest.load(spec.source)
-    loader = attempts.choose_loader(spec.recipe["loader"], prepared, has_idle_nodes=False)
-    attempts.fewest_steps(spec.recipe["batch_size"], prepared, workers=[1], loader=loader)
-    attempts.discard_others(spec, prepared)
-    attempt = spec.scratch.child(attempts.new_attempt(spec.scratch))
+    loader, attempt = attempts.begin(spec, prepared, workers=[1])
     device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
     here = train_loop.RankContext(
         rank=0,
         world_size=1,
         device=device,
         threads=scaling.threads_here(spec.threads or os.cpu_count() or 1, sharing=1),
-        prepare=lambda loader: on_device(device, loader),
+        prepare=lambda batches: (to_device(device, batch) for batch in batches),
         report=keep_newest_and_best,
         loader=loader,
     )
-    with user_errors.named(model=spec.recipe["model"]):
-        train_loop.train(spec, prepared, attempt, here)
+    with user_errors.named(model=spec.recipe.model):
+        train_loop.train(spec, prepared, spec.scratch.child(attempt), here)
     attempts.commit(spec, prepared, started=started, loader=loader)
 
 
@@ -48,9 +44,3 @@ def keep_newest_and_best(folder: URI, history: list[EpochMetrics]) -> None:
     for name in files.children(folder.parent):
         if name.startswith("epoch-") and name not in kept:
             files.remove(folder.parent.child(name))
-
-
-def on_device(device: torch.device, batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Yield `batches` with their tensors on `device`."""
-    for images, labels in batches:
-        yield images.to(device), labels.to(device)
