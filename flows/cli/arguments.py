@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from flows.cli.exits import fail
 from tasks.jobs import dashboard
@@ -22,7 +22,12 @@ exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 130 inter
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that reports an invalid request in one line and exits with code 2."""
+    """Argument parser without abbreviations that reports an invalid request in one line and exits with code 2."""
+
+    def __init__(
+        self, *, formatter_class: type[argparse.HelpFormatter] = argparse.RawDescriptionHelpFormatter, **options: Any
+    ) -> None:
+        super().__init__(formatter_class=formatter_class, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         fail(message, code=2)
@@ -35,8 +40,6 @@ def parser() -> argparse.ArgumentParser:
         description="Build a trained, evaluated and promoted model from images: download, ingest,\n"
         "preprocess, train, predict, evaluate, promote, report. Existing results are\nverified and reused.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add_recipe(parser, default="mnist-resnet18, or images-resnet18 with your own images")
@@ -66,11 +69,7 @@ def parser() -> argparse.ArgumentParser:
         "data/datasets/raw/mnist-0164ad4b8b70 (default: download the recipe's data set)",
     )
     add("--refresh", action="store_true", help="recompute everything, even if results exist (default: reuse them)")
-    add(
-        "--check",
-        action="store_true",
-        help="check the setup without running; one line per check; exit code 0 or 2",
-    )
+    add("--check", action="store_true", help="check the setup without running; one line per check; exit code 0 or 2")
     add_shared(parser)
     return parser
 
@@ -166,7 +165,7 @@ def predict_parser() -> argparse.ArgumentParser:
         description="Predict every row of a dataset, or every picture of a folder, exactly once, with or without "
         "labels, and write Parquet. New pictures are resized as in training and stored as a raw dataset below "
         "--storage, named after their content, so that each prediction can be traced to the checksum of its file.",
-        allow_abbrev=False,
+        formatter_class=argparse.HelpFormatter,
     )
     add = parser.add_argument
     add(

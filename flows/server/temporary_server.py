@@ -14,8 +14,6 @@ from storage.uri import redact
 from tasks.cluster.child import Child
 
 _START_LIMIT_S = 120
-_ASK_S = 5
-"""Timeout of a request to the configured server, in seconds."""
 
 
 @contextlib.contextmanager
@@ -49,8 +47,7 @@ def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]
     try:
         meanwhile()
         await_server(child, f"http://127.0.0.1:{port}/api/health")
-        ours = {PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}
-        with temporary_settings(ours):
+        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}):
             try:
                 yield True
             finally:
@@ -71,7 +68,7 @@ def check_api() -> str:
     try:
         with (
             temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
-            get_client(httpx_settings={"timeout": _ASK_S}, sync_client=True) as client,
+            get_client(httpx_settings={"timeout": 5}, sync_client=True) as client,
         ):
             return f"{redact(url)} responds, version {client.api_version()}"
     except Exception as error:
