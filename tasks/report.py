@@ -35,11 +35,7 @@ _DOWNLOAD = "Downloaded files"
 
 @task(name="report", **task_options)
 def report(
-    checkpoint: CheckpointURI,
-    predictions: PredictionsURI,
-    evaluation: EvaluationURI,
-    decision: Decision,
-    plan: Plan,
+    checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI, decision: Decision, plan: Plan
 ) -> ReportURI:
     """Write an HTML page on the training, its data, metrics and decision, without external resources."""
     target = report_of(evaluation, decision, plan)
@@ -79,11 +75,7 @@ def _as_json(decision: Decision, plan: Plan) -> dict[str, Any]:
 
 
 def gather(
-    checkpoint: CheckpointURI,
-    predictions: PredictionsURI,
-    evaluation: EvaluationURI,
-    decision: Decision,
-    plan: Plan,
+    checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI, decision: Decision, plan: Plan
 ) -> report_page.ReportData:
     """Read the page's content from committed results only, so that the same results give the same page."""
     raw, prepared, trained, predicted = (
@@ -93,13 +85,8 @@ def gather(
     classes = images.classes_of(prepared.columns["metadata"])
     mistakes = evaluated["worst"][:_NUM_MISTAKES]
     first_seen = training_images(checkpoint, trained)
-    made = {
-        "download": _files(plan.raw, raw),
-        "ingest": raw,
-        "preprocess": prepared,
-        "train": trained,
-        "predict": predicted,
-    }
+    made = {"download": _files(plan.raw, raw), "ingest": raw, "preprocess": prepared}
+    made |= {"train": trained, "predict": predicted}
     return report_page.ReportData(
         recipe_name=plan.recipe.name,
         data_set=plan.data_name,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,13 +48,10 @@ class ReportData:
     """Content of the page of one training run, as plain values; equal values give equal pages."""
 
     recipe_name: str
-    """Name of the recipe."""
     data_set: str
-    """Name of the data set."""
     sample_notice: str | None
     """Notice that the data set is only a bundled sample; None for the real data set."""
     promoted: bool
-    """Whether the gate promoted this model."""
     reason: str
     """Reason for the decision, in one sentence."""
     metrics: dict[str, float]
@@ -100,7 +98,7 @@ class ReportData:
     decided: str = ""
     """Time of the decision; empty if not recorded."""
     author: str | None = None
-    """Author of the decision; None if not recorded."""
+    """Who decided; None if not recorded."""
 
 
 def render(data: ReportData) -> str:
@@ -142,7 +140,7 @@ def _environment() -> jinja2.Environment:
 
 def number(value: float | None, digits: int = 4) -> str:
     """Format a number as the terminal does: integers with commas between thousands, others with `digits` decimals."""
-    if value is None or not plots.is_finite(value):
+    if value is None or not math.isfinite(value):
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
 
