@@ -52,14 +52,8 @@ def parser() -> argparse.ArgumentParser:
         "(default: the data set's mirrors, or the sample if none can be reached)",
     )
     add("--no-sample", action="store_true", help="fail instead of using the sample if no mirror can be reached")
-    add(
-        "--patience",
-        metavar="MINUTES",
-        type=float,
-        default=0,
-        help="how long to retry if no mirror can be reached, before failing; 0: use the sample at once (default: "
-        "%(default)s)",
-    )
+    retry = "how long to retry if no mirror can be reached, before failing; 0: use the sample at once"
+    _add_minutes(parser, "--patience", 0, retry)
     add(
         "--data",
         metavar="URI",
@@ -97,13 +91,7 @@ def add_recipe(parser: argparse.ArgumentParser, *, default: str) -> None:
         help="name of the championship to compete in: a-z, 0-9 and '-' (default: named after the data set; for your "
         "own data, after its location)",
     )
-    add(
-        "--stall",
-        metavar="MINUTES",
-        type=float,
-        default=10,
-        help="restart a training worker that makes no progress for this long (default: %(default)s)",
-    )
+    _add_minutes(parser, "--stall", 10, "restart a training worker that makes no progress for this long")
 
 
 def add_shared(parser: argparse.ArgumentParser) -> None:
@@ -129,13 +117,7 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
         help="number of this machine's cores to use, leaving the rest to other runs; not with RAY_ADDRESS "
         "(default: $PIPELINE_CORES, or all cores, with runs taking turns)",
     )
-    add(
-        "--deadline",
-        metavar="MINUTES",
-        type=float,
-        default=24 * 60,
-        help="abort a stage that takes longer (default: %(default)s)",
-    )
+    _add_minutes(parser, "--deadline", 24 * 60, "abort a stage that takes longer")
     add(
         "--accept-mixed-numerics",
         action="store_true",
@@ -149,6 +131,11 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
         "resources (default: $PIPELINE_DASHBOARD or trimmed)",
     )
     add("--json", action="store_true", help="print one JSON document on stdout and logs on stderr (default: a table)")
+
+
+def _add_minutes(parser: argparse.ArgumentParser, option: str, default: float, what: str) -> None:
+    told = f"{what} (default: %(default)s)"
+    parser.add_argument(option, metavar="MINUTES", type=float, default=default, help=told)
 
 
 def _workers(text: str) -> int | str:

@@ -93,7 +93,7 @@ def checked(arguments: argparse.Namespace, look: Look = strictly) -> "Planned":
     from tasks.planning import make_plan
 
     asked = look("request", _asked, arguments)
-    look("Ray", _workers, arguments, asked)
+    look("Ray", lambda asked: capacity.check_workers(arguments.workers, scaling.needs_of(asked.recipe)), asked)
     root = look("storage", make_plan.check_root, arguments.storage)
     planned: Planned = look("data", _planned, arguments, asked, root)
     if arguments.check:
@@ -121,10 +121,6 @@ class Asked:
         return f"recipe {self.recipe.name}" + (f" with {', '.join(changed)}" if changed else "")
 
 
-def _workers(arguments: argparse.Namespace, asked: Asked) -> str:
-    return capacity.check_workers(arguments.workers, scaling.needs_of(asked.recipe))
-
-
 def _asked(arguments: argparse.Namespace) -> Asked:
     from tasks.learning import sources
     from tasks.planning import data_option, make_plan
@@ -138,9 +134,9 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         patience_minutes=arguments.patience,
     )
     mirrors = [source for source in arguments.source if source != "sample"]
-    addresses = tuple(sources.mirror_address(source) for source in mirrors)
-    asked_for_sample = len(mirrors) < len(arguments.source)
-    if asked_for_sample and (arguments.no_sample or mirrors):
+    addresses = tuple(map(sources.mirror_address, mirrors))
+    sample = len(mirrors) < len(arguments.source)
+    if sample and (arguments.no_sample or mirrors):
         raise ValueError("--source sample cannot be combined with another --source or with --no-sample")
     if arguments.data == "":
         raise ValueError(
@@ -149,7 +145,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         )
     if arguments.data and arguments.source:
         raise ValueError("--data cannot be combined with --source, because nothing is downloaded")
-    return Asked(base, recipe, addresses, asked_for_sample)
+    return Asked(base, recipe, addresses, sample)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,8 +228,8 @@ def _planned(arguments: argparse.Namespace, asked: Asked, root: Root) -> Planned
             terminal.show("no mirror of the data set can be reached; using the bundled sample instead", sys.stderr)
     parameters = request(arguments, recipe, storage=str(made.root), data=made.given)
     parameters |= {"source": list(asked.addresses), "refresh": arguments.refresh}
-    parameters |= {"championship": made.named_championship}
-    return Planned(made, parameters | {"patience_minutes": arguments.patience}, about)
+    parameters |= {"championship": made.named_championship, "patience_minutes": arguments.patience}
+    return Planned(made, parameters, about)
 
 
 def request(arguments: argparse.Namespace, recipe: Recipe, *, storage: str, data: str | None) -> dict[str, Any]:

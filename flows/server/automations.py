@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -85,40 +84,25 @@ def automations(webhook: UUID | None) -> dict[str, AutomationCore]:
     """Build the automations by name; those that notify `webhook` (the id of a block) only if it is given."""
     ours: restarts.Labels = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{PROJECT}"}
     runs: restarts.Labels = {"prefect.resource.id": "prefect.flow-run.*"}
-    crash = ChangeFlowRunState(
-        name=None, state=StateType.CRASHED, message=f"no heartbeat for {MISSED_S:.0f} s", force=False
-    )
+    message = f"no heartbeat for {MISSED_S:.0f} s"
+    crash = ChangeFlowRunState(name=None, state=StateType.CRASHED, message=message, force=False)
+    # A server on SQLite may lose the first heartbeat: it comes with all the events of a run's beginning.
+    died = restarts.when_silent({"heartbeat", "Running"}, MISSED_S, runs, ours, then=crash)
+    why = "Mark a run as crashed when its heartbeats stop, so that the next run can start."
     found = {
-        "end runs that died": AutomationCore(
-            name="",
-            description="Mark a run as crashed when its heartbeats stop, so that the next run can start.",
-            trigger=EventTrigger(
-                # A server on SQLite may lose the first heartbeat: it comes with all the events of a run's beginning.
-                after={"prefect.flow-run.heartbeat", "prefect.flow-run.Running"},
-                expect={"prefect.flow-run.*"},  # another heartbeat, or the end of the run in any state
-                match=runs,
-                match_related=ours,
-                for_each={"prefect.resource.id"},
-                posture=Posture.Proactive,
-                threshold=1,
-                within=timedelta(seconds=MISSED_S),
-            ),
-            actions=[crash],
-        ),
+        "end runs that died": died.model_copy(update={"description": why}),
         **restarts.automations(runs, ours),
     }
     if webhook is not None:
         ends = {f"prefect.flow-run.{state}" for state in ("Failed", "TimedOut", "Crashed", restarts.GIVEN_UP)}
-        found["notify about failed and crashed runs"] = AutomationCore(
-            name="",
-            trigger=EventTrigger(expect=ends, match=runs, match_related=ours, posture=Posture.Reactive, threshold=1),
-            actions=[CallWebhook(block_document_id=webhook, payload=_RUN)],
-        )
-        found["notify about promotions"] = AutomationCore(
-            name="",
-            trigger=EventTrigger(expect={PROMOTED}, posture=Posture.Reactive, threshold=1),
-            actions=[CallWebhook(block_document_id=webhook, payload=_PROMOTION)],
-        )
+        ended = EventTrigger(expect=ends, match=runs, match_related=ours, posture=Posture.Reactive, threshold=1)
+        promoted = EventTrigger(expect={PROMOTED}, posture=Posture.Reactive, threshold=1)
+        for name, trigger, payload in (
+            ("notify about failed and crashed runs", ended, _RUN),
+            ("notify about promotions", promoted, _PROMOTION),
+        ):
+            call = CallWebhook(block_document_id=webhook, payload=payload)
+            found[name] = AutomationCore(name="", trigger=trigger, actions=[call])
     return found
 
 

@@ -41,23 +41,23 @@ def automations(runs: Labels, ours: Labels) -> dict[str, AutomationCore]:
     begins = {"Pending", "Submitting", "InfrastructurePending", "pull-step.executed"}
     related: list[Labels] = [ours, {"prefect.resource.role": "deployment"}]
     return {
-        "restart crashed runs": _when({"Crashed"}, PAUSE_S, {**runs, _COUNT: first}, related, then=again),
-        "give up runs that keep crashing": _when({"Crashed"}, PAUSE_S, {**runs, _COUNT: last}, related, then=end),
+        "restart crashed runs": when_silent({"Crashed"}, PAUSE_S, {**runs, _COUNT: first}, related, then=again),
+        "give up runs that keep crashing": when_silent({"Crashed"}, PAUSE_S, {**runs, _COUNT: last}, related, then=end),
         # No run count here: a heartbeat has none, and must still show that the run began. A run that crashes before it
         # begins has no count either: if a live worker reports it as crashed, a restart could repeat without end.
-        "requeue runs that did not start": _when(begins, UNSTARTED_S, runs, related, then=again),
+        "requeue runs that did not start": when_silent(begins, UNSTARTED_S, runs, related, then=again),
     }
 
 
-def _when(
-    states: set[str], within_s: float, match: Labels, related: list[Labels], *, then: ChangeFlowRunState
+def when_silent(
+    after: set[str], within_s: float, match: Labels, related: Labels | list[Labels], *, then: ChangeFlowRunState
 ) -> AutomationCore:
-    """Act if a run has no event for `within_s` after entering one of `states`; each such event restarts the time."""
+    """Act if a run has no event in any state for `within_s` after one of `after`; each such event restarts the time."""
     trigger = EventTrigger(
-        after={f"prefect.flow-run.{state}" for state in states},
+        after={f"prefect.flow-run.{event}" for event in after},
         expect={"prefect.flow-run.*"},
         match=match,
-        match_related=[*related],
+        match_related=[*related] if isinstance(related, list) else related,
         for_each={"prefect.resource.id"},
         posture=Posture.Proactive,
         threshold=1,

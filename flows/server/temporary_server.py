@@ -50,8 +50,12 @@ def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]
         with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}):
             try:
                 yield True
-            finally:
-                _flush()
+            finally:  # else Prefect retries to send its queued logs and events for a minute at exit
+                from prefect.events.worker import EventsWorker
+                from prefect.logging.handlers import APILogWorker
+
+                APILogWorker.drain_all(timeout=10)
+                EventsWorker.drain_all(timeout=10)
     finally:
         child.end()
 
@@ -74,15 +78,6 @@ def check_api() -> str:
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"PREFECT_API_URL={redact(url)}: no usable Prefect API ({redact(reason)}); {advice}") from None
-
-
-def _flush() -> None:
-    """Send queued logs and events before the server ends; otherwise Prefect retries for a minute at exit."""
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogWorker
-
-    APILogWorker.drain_all(timeout=10)
-    EventsWorker.drain_all(timeout=10)
 
 
 def await_server(child: Child, url: str) -> None:

@@ -14,15 +14,21 @@ from tasks.promotion.correct_rows import Answers
 
 _UNSCORED = "cannot be scored on the same rows"
 _NAMES = {"champion": "the champion", "best": "the best champion so far"}
+Gate = dict[str, Any]
+"""Settings: `accuracy_floor` and `margin`, and optionally `significance` (largest p-value at which a better challenger
+is significantly better), `above_largest_class` (it must beat always predicting the largest class of the test rows) and
+`judge_only` (record the decision but keep the champion, as in a backfill)."""
+Scores = dict[str, dict[str, float]]
+"""Metrics of the challenger and of its rivals, by role."""
 Rivals = Mapping[str, EvaluationURI | str]
 """By role, such as `champion`, the rival's evaluation on the challenger's test rows, or why there is none."""
 _SHOWN = 10
 """Maximum number of class names in a reason."""
 
 
-def settings_of(recipe: Recipe, *, judge_only: bool) -> dict[str, Any]:
+def settings_of(recipe: Recipe, *, judge_only: bool) -> Gate:
     """Return the settings of the gate for `recipe`; optional ones are present only if requested."""
-    found: dict[str, Any] = {"accuracy_floor": recipe.accuracy_floor, "margin": recipe.margin}
+    found: Gate = {"accuracy_floor": recipe.accuracy_floor, "margin": recipe.margin}
     if recipe.significance and not recipe.margin:
         found["significance"] = recipe.significance
     if recipe.data == datasets.OWN:
@@ -30,9 +36,7 @@ def settings_of(recipe: Recipe, *, judge_only: bool) -> dict[str, Any]:
     return found | ({"judge_only": True} if judge_only else {})
 
 
-def rivals_of(
-    checkpoint: CheckpointURI, decisions: Sequence[Decision], gate: dict[str, Any]
-) -> dict[str, CheckpointURI]:
+def rivals_of(checkpoint: CheckpointURI, decisions: Sequence[Decision], gate: Gate) -> dict[str, CheckpointURI]:
     """Return the rivals of `checkpoint` by role: the `champion`, and with a margin also the `best` champion so far.
 
     Each promotion may lose up to the margin; the comparison with the best champion bounds the total loss.
@@ -46,7 +50,7 @@ def rivals_of(
 
 
 def standing(
-    checkpoint: CheckpointURI, evaluation: EvaluationURI, decisions: Sequence[Decision], gate: dict[str, Any]
+    checkpoint: CheckpointURI, evaluation: EvaluationURI, decisions: Sequence[Decision], gate: Gate
 ) -> Decision | None:
     """Return the decision already made on `checkpoint` by the same gate, if it is still valid.
 
@@ -63,25 +67,12 @@ def standing(
 
 
 def judge(
-    checkpoint: CheckpointURI,
-    evaluation: EvaluationURI,
-    decisions: Sequence[Decision],
-    rivals: Rivals,
-    gate: dict[str, Any],
+    checkpoint: CheckpointURI, evaluation: EvaluationURI, decisions: Sequence[Decision], rivals: Rivals, gate: Gate
 ) -> Decision:
     """Judge a challenger: it must reach a floor, and be at most the margin below its rivals on the same rows.
 
     With `significance`, it must be better than its rivals, and a test on the single rows must show it. A model that was
-    rolled back can only be promoted by hand.
-
-    Args:
-        checkpoint: The challenger.
-        evaluation: Its evaluation.
-        decisions: All decisions of the championship, oldest first.
-        rivals: The evaluations to compare with.
-        gate: `accuracy_floor` and `margin`, and optionally `significance` (largest p-value at which a better challenger
-            is significantly better), `above_largest_class` (it must beat always predicting the largest class of the
-            test rows) and `judge_only` (record the decision but keep the champion, as in a backfill).
+    rolled back can only be promoted by hand. `decisions` are all those of the championship, oldest first.
     """
     champion = decisions[-1].champion if decisions else None
     scores = {"challenger": _metrics(evaluation)}
@@ -126,7 +117,7 @@ def _differences(challenger: Answers | None, rivals: Rivals) -> dict[str, Differ
     return {role: challenger.beside(rival) for role, rival in read.items() if challenger and rival}
 
 
-def _floor(accuracy: float, its: Answers | None, gate: dict[str, Any]) -> tuple[bool, str]:
+def _floor(accuracy: float, its: Answers | None, gate: Gate) -> tuple[bool, str]:
     """Return whether the challenger is good enough regardless of its rivals, and why."""
     if accuracy < gate["accuracy_floor"]:
         return False, f"test accuracy {accuracy:.4f} is below the floor {gate['accuracy_floor']:.4f}"
@@ -141,11 +132,7 @@ def _floor(accuracy: float, its: Answers | None, gate: dict[str, Any]) -> tuple[
 
 
 def _compared(
-    checkpoint: CheckpointURI,
-    scores: dict[str, dict[str, float]],
-    rivals: Rivals,
-    differences: Mapping[str, Difference],
-    gate: dict[str, Any],
+    checkpoint: CheckpointURI, scores: Scores, rivals: Rivals, differences: Mapping[str, Difference], gate: Gate
 ) -> tuple[bool, str]:
     """Return whether the challenger is good enough compared with every rival, and why."""
     for role, rival in rivals.items():
@@ -158,9 +145,7 @@ def _compared(
     return next((verdict for verdict in verdicts if not verdict[0]), verdicts[0])
 
 
-def _beside(
-    role: str, scores: dict[str, dict[str, float]], difference: Difference | None, gate: dict[str, Any]
-) -> tuple[bool, str]:
+def _beside(role: str, scores: Scores, difference: Difference | None, gate: Gate) -> tuple[bool, str]:
     """Return whether the challenger is good enough compared with one rival, and why."""
     accuracy, other = scores["challenger"]["test_accuracy"], scores[role]["test_accuracy"]
     against = f"{_NAMES[role]}'s {other:.4f} on the same rows"
