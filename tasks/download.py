@@ -113,7 +113,6 @@ def _is_whole(place: URI, file: SourceFile) -> bool:
 def _origin(file: SourceFile, noted: URI) -> dict[str, Any]:
     """Read from which mirror an earlier attempt fetched `file`."""
     try:
-        origin: dict[str, Any] = json.loads(files.read(noted))
+        return dict(json.loads(files.read(noted)))
     except FileNotFoundError:
         return {"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": "an earlier attempt"}
-    return origin

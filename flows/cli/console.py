@@ -74,7 +74,6 @@ class Narrator(logging.Handler):
             self._move_bar(f"epoch {done}/{total} done" if is_epoch else told, progress["fraction"])
 
     def _epoch(self, progress: dict[str, Any], figures: dict[str, Any]) -> None:
-        """Show an epoch as a row of a table; the first row comes with the header."""
         if not self._has_header:
             self._line("  " + _EPOCH_HEADER)
             self._has_header = True

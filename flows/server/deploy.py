@@ -167,7 +167,6 @@ def _align(client: "SyncPrefectClient", wanted: Declared) -> None:
 
 
 def _deployments(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
-    """List the server's deployments that have the project's tag."""
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 
     ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[PROJECT]))

@@ -56,11 +56,7 @@ def begun() -> Iterator[None]:
 
 def in_parameters(text: str) -> str:
     """Replace the names of command-line options in `text` by those of the deployment's parameters."""
-
-    def parameter(found: re.Match[str]) -> str:
-        return _PARAMETERS.get(found[1], found[1].replace("-", "_"))
-
-    return _OPTION.sub(parameter, text)
+    return _OPTION.sub(lambda found: _PARAMETERS.get(found[1], found[1].replace("-", "_")), text)
 
 
 def end_task_runs(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:

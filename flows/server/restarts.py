@@ -89,10 +89,8 @@ def under_way(client: SyncPrefectClient, worker: str, *, since: datetime | None 
 def put_back(client: SyncPrefectClient, runs: Sequence[FlowRun], *, crashed: bool) -> Iterator[str]:
     """Return `runs`, whose processes are gone, to the queue for the next worker; yield a line for each.
 
-    Args:
-        client: A synchronous client of the server.
-        runs: The runs as last read; those that have since ended without a crash are left alone.
-        crashed: Whether they crashed, so that the limit of restarts applies, or the worker was stopped.
+    Runs that have since ended without a crash are left alone. The limit of restarts applies only if they `crashed`,
+    not if the worker was stopped.
     """
     for run in (client.read_flow_run(run.id) for run in runs):
         assert run.state is not None

@@ -13,14 +13,11 @@ from tasks.orchestration.stage import Stage
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
 
-NOTHING_NEW = "NothingNew"
-"""Final state of a deployment's run whose results all existed already."""
-
 
 def outcome(summary: dict[str, Any]) -> Any:
-    """Return the flow's result: `summary`, wrapped in state `NothingNew` if a deployment's run reused everything."""
+    """Return the flow's result: `summary`, in the final state `NothingNew` if a deployment's run reused everything."""
     if deployment.id and all(stage["reused"] for stage in summary["stages"]):
-        return Completed(name=NOTHING_NEW, message="all results of this run already exist", data=summary)
+        return Completed(name="NothingNew", message="all results of this run already exist", data=summary)
     return summary
 
 

@@ -112,7 +112,6 @@ def judge(
 
 
 def _differences(challenger: Answers | None, rivals: Rivals) -> dict[str, Difference]:
-    """Compare the challenger with each rival whose predictions still exist."""
     read = {role: correct_rows.read(rival) for role, rival in rivals.items() if isinstance(rival, EvaluationURI)}
     return {role: challenger.beside(rival) for role, rival in read.items() if challenger and rival}
 

@@ -17,8 +17,6 @@ from tasks.report_page.lineage import LineageStep
 
 _MAX_CELLS = 20
 """Maximum number of classes of a confusion matrix shown as a table, which fits on paper; larger ones are images."""
-_NUM_PAIRS = 10
-"""Number of most frequent confusions listed."""
 _LEVELS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
 """Shares of a row above which an off-diagonal cell of the confusion matrix gets the next stronger colour."""
 _DIAGONAL_LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)
@@ -27,14 +25,12 @@ _DIAGONAL_LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Picture:
-    """One image of the test split and the model's prediction."""
+    """One image of the test split, the name of its class, and the model's prediction."""
 
     image: np.ndarray
     """uint8, (height, width, channels), with 1 or 3 channels."""
     label: str
-    """Name of the true class."""
     prediction: str
-    """Name of the predicted class."""
     probability: float
     """Probability of the predicted class, 0 to 1."""
     id: int
@@ -80,13 +76,13 @@ class ReportData:
     champion_metrics: dict[str, float] | None
     """Metrics of the previous champion, named as in `metrics`; None if there was no champion."""
     lineage: tuple[LineageStep, ...]
-    """Steps from the raw files to the report, in order."""
+    """From the raw files to the report, in order."""
     timings: list[tuple[str, float]]
     """Stages in order, with the seconds that each took."""
     parameters: dict[str, Any]
     """All fields of the recipe, the number of workers and the resolved values."""
     command: str
-    """The command that reproduces this model."""
+    """Shell command that reproduces this model."""
     producer: dict[str, str | None]
     """Versions of the package and its libraries, and the git commit, where known."""
     differences: tuple[tuple[str, str], ...] = ()
@@ -121,7 +117,7 @@ def render(data: ReportData) -> str:
         diagram=lineage.draw(data.lineage),
         confusion=_confusion_rows(data) if as_table else None,
         confusion_png=None if as_table else plots.heat_map(data.confusion),
-        pairs=_confused_pairs(data)[:_NUM_PAIRS],
+        pairs=_confused_pairs(data)[:10],
         comparison=list(_comparison(data)),
     )
 
