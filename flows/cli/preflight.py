@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from storage import terminal
 from storage.admin.format import count
@@ -23,14 +23,19 @@ from tasks.planning import result_uris
 if TYPE_CHECKING:
     from tasks.planning.plan import Plan
 
-Look = Callable[..., Any]
-"""Runs one check: takes what it is about, the check and its inputs; returns the check's result."""
 UNKNOWN: Any = object()
 """Stands for the result of a check that failed or was skipped."""
+_T = TypeVar("_T")
 
 
-def strictly(what: str, check: Callable[..., Any], *inputs: Any) -> Any:
-    """Run one check and let its `ValueError` end the run; `what` names the check for `Told`."""
+class Look(Protocol):
+    """Runs `check` on `inputs` and returns its result; `what` names the check."""
+
+    def __call__(self, what: str, check: Callable[..., _T], *inputs: Any) -> _T: ...
+
+
+def strictly(what: str, check: Callable[..., _T], *inputs: Any) -> _T:
+    """Run one check and let its `ValueError` end the run."""
     return check(*inputs)
 
 
@@ -95,7 +100,7 @@ def checked(arguments: argparse.Namespace, look: Look = strictly) -> "Planned":
     asked = look("request", _asked, arguments)
     look("Ray", lambda asked: capacity.check_workers(arguments.workers, scaling.needs_of(asked.recipe)), asked)
     root = look("storage", make_plan.check_root, arguments.storage)
-    planned: Planned = look("data", _planned, arguments, asked, root)
+    planned = look("data", _planned, arguments, asked, root)
     if arguments.check:
         look("run", Planned.describe, planned)
     if arguments.check or planned.has_work:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from prefect import State
 from prefect.runtime import deployment, flow_run
 from prefect.states import Completed
 
@@ -14,7 +15,7 @@ from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
 
 
-def outcome(summary: dict[str, Any]) -> Any:
+def outcome(summary: dict[str, Any]) -> dict[str, Any] | State[dict[str, Any]]:
     """Return the flow's result: `summary`, in the final state `NothingNew` if a deployment's run reused everything."""
     if deployment.id and all(stage["reused"] for stage in summary["stages"]):
         return Completed(name="NothingNew", message="all results of this run already exist", data=summary)
