@@ -4,9 +4,19 @@ import argparse
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
+
+from flows.cli import main as command_line
+from flows.cli import preflight
+from flows.cli.arguments import Parser, add_recipe, add_shared
+from flows.cli.exits import INTERRUPTED, fail, guarded, note
+from storage import in_use, terminal
+from storage.uri import parse_root
+from tasks.cluster import capacity, node_checks
+from tasks.jobs import dashboard, scaling
+from tasks.learning import recipes
+from tasks.planning import machine
 
 _EPILOG = """\
 A version is a raw dataset below <storage>/datasets/raw, such as mnist-0164ad4b8b70; `python -m storage ls raw` lists
@@ -21,15 +31,11 @@ examples:
 
 def parser() -> argparse.ArgumentParser:
     """Define the command line's options."""
-    from flows.cli import arguments
-
-    parser = arguments.Parser(
+    parser = Parser(
         prog="python flows/backfill.py",
         description="Train and evaluate a model on several versions of a data set and compare each\n"
         "with the champion. The decisions are recorded; the champion changes only with\n--promote.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "version", nargs="*", help="name or URI of a raw dataset (default: all versions of the data set)"
@@ -44,18 +50,14 @@ def parser() -> argparse.ArgumentParser:
         help="promote a model that passes the gate on its version's rows (default: only record the decisions)",
     )
     parser.add_argument("--list", action="store_true", help="list the versions, oldest first, and exit")
-    arguments.add_recipe(parser, default="mnist-resnet18")
+    add_recipe(parser, default="mnist-resnet18")
     parser.set_defaults(recipe="mnist-resnet18")
-    arguments.add_shared(parser)
+    add_shared(parser)
     return parser
 
 
 def main() -> int:
     """Run the backfill; return 0, 1 (a version failed), 2 (invalid request) or 130 (interrupted)."""
-    from flows.cli.exits import guarded
-    from tasks.jobs import dashboard
-    from tasks.planning import machine
-
     arguments = parser().parse_args()
     dashboard.choose(arguments.dashboard)
     machine.choose(arguments.cores)
@@ -63,14 +65,6 @@ def main() -> int:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    from flows.cli import preflight
-    from flows.cli.exits import INTERRUPTED, fail, guarded, note
-    from flows.cli.main import run
-    from storage import in_use, terminal
-    from storage.uri import parse_root
-    from tasks.cluster import capacity, node_checks
-    from tasks.jobs import scaling
-    from tasks.learning import recipes
     from tasks.planning import dataset_versions, make_plan
 
     try:
@@ -97,7 +91,8 @@ def _main(arguments: argparse.Namespace) -> int:
             note(f"\nversion {number} of {len(chosen)}: {uri}")
             request = preflight.request(arguments, recipe, storage=arguments.storage, data=uri)
             request["judge_only"] = not arguments.promote
-            code = guarded(partial(run, _flow_of, request, as_json=arguments.json))
+            run = partial(command_line.run, command_line.training_flow, request, as_json=arguments.json)
+            code = guarded(run)
             if code == INTERRUPTED:
                 return code
             if code:
@@ -105,12 +100,6 @@ def _main(arguments: argparse.Namespace) -> int:
     if failed:
         note(f"{len(failed)} of {len(chosen)} versions failed: {', '.join(failed)}")
     return 1 if failed else 0
-
-
-def _flow_of(request: dict[str, Any]) -> Any:
-    from flows import pipeline  # importing it takes seconds
-
-    return pipeline.flow_of(request)
 
 
 if __name__ == "__main__":

@@ -11,17 +11,11 @@ if __name__ == "__main__":
     except ModuleNotFoundError as error:
         raise SystemExit(f"error: {error.name} is not installed: `make install`, then `. .venv/bin/activate`") from None
 
-    def imported(request: dict[str, object]) -> object:
-        """Return the flow as imported by name, because Prefect records the name of its module."""
-        from flows import pipeline
-
-        return pipeline.flow_of(request)
-
-    raise SystemExit(main(imported))
+    raise SystemExit(main())
 
 from typing import Any
 
-from prefect import flow
+from prefect import Flow, flow
 
 from flows.server.flow_runs import begun, end_task_runs
 from tasks.cluster.session import session
@@ -118,7 +112,7 @@ cifar10 = mnist.with_options(name="cifar10")
 images = mnist.with_options(name="images")
 
 
-def flow_of(request: dict[str, Any]) -> Any:
+def flow_of(request: dict[str, Any]) -> Flow[..., Any]:
     """Return the flow named after the data set of `request`, the parameters of a run."""
     data = request["settings"].get("data") or recipes.load(request["recipe"]).data
     siblings = {"fashion-mnist": fashion_mnist, "cifar10": cifar10, datasets.OWN: images}

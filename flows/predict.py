@@ -11,13 +11,7 @@ if __name__ == "__main__":
     except ModuleNotFoundError as error:
         raise SystemExit(f"error: {error.name} is not installed: `make install`, then `. .venv/bin/activate`") from None
 
-    def imported(request: dict[str, object]) -> object:
-        """Return the flow as imported by name, because Prefect records the name of its module."""
-        from flows.predict import predict
-
-        return predict
-
-    raise SystemExit(main_predict(imported))
+    raise SystemExit(main_predict())
 
 from typing import Any
 

@@ -24,16 +24,9 @@ from tasks.planning.result_uris import is_committed
 def download(plan: Plan, sources: Sequence[str]) -> FilesURI | None:
     """Download the data set's files and verify their published checksums; resume an interrupted download by file.
 
-    Args:
-        plan: The plan of the run.
-        sources: Addresses of mirrors to try before the data set's own.
-
-    Returns:
-        URI of the files; None if nothing is downloaded: the user's own data, or a raw dataset that exists although
-        its files do not.
-
-    Raises:
-        DownloadFailed: No mirror served a file with the right checksum.
+    Tries the mirrors `sources` before the data set's own. Returns None if nothing is downloaded: the user's own data,
+    or a raw dataset that exists although its files do not. Raises `DownloadFailed` if no mirror served a file with the
+    right checksum.
     """
     if plan.files is None or _are_not_needed(plan.files, plan.raw):
         return None
@@ -120,7 +113,6 @@ def _is_whole(place: URI, file: SourceFile) -> bool:
 def _origin(file: SourceFile, noted: URI) -> dict[str, Any]:
     """Read from which mirror an earlier attempt fetched `file`."""
     try:
-        origin: dict[str, Any] = json.loads(files.read(noted))
+        return dict(json.loads(files.read(noted)))
     except FileNotFoundError:
         return {"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": "an earlier attempt"}
-    return origin

@@ -9,6 +9,7 @@ import pandas as pd
 from prefect import task
 
 from storage import commits, manifest, tables
+from storage.manifest import Manifest
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.learning import images, metrics
 from tasks.orchestration.prefect_options import task_options
@@ -16,8 +17,6 @@ from tasks.orchestration.stage import stage
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import evaluation_of
 from tasks.promotion.correct_rows import COLUMN, known_classes
-
-_NUM_WORST = 40
 
 
 class WrongRows(RuntimeError):
@@ -30,7 +29,9 @@ def evaluate(predictions: PredictionsURI, plan: Plan) -> EvaluationURI:
 
     Raises `WrongRows` if a row is missing, duplicated or not a test row, or its label differs.
     """
-    target = _target(predictions, plan)
+    known, there = _classes(predictions, manifest.load(predictions))
+    # Other classes change the URI, because earlier versions compared classes by number.
+    target = evaluation_of(plan.root, predictions, classes=known if known != there else ())
     name = "evaluate" if predictions == plan.predictions else "evaluate champion"
     with stage(name, target, deadline_s=plan.deadline_s) as current:
         if not current.reused:
@@ -48,7 +49,7 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
     dataset = DatasetURI(made.parent("dataset", of=predictions))
     rows = tables.read_split(predictions, "test").to_pandas()
     _check_rows(rows, tables.read_split(dataset, "test", columns=["id", "label"]).to_pandas())
-    known, there = known_classes(predictions, made), images.classes_of(manifest.load(dataset).columns["metadata"])
+    known, there = _classes(predictions, made)
     new, gone = ([name for name in some if name not in others] for some, others in ((there, known), (known, there)))
     classes = [*there, *gone]
     labels = rows["label"].to_numpy()
@@ -61,7 +62,7 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
         "per_class": metrics.per_class(counts, classes),
         "confusion": counts.tolist(),
         "calibration": metrics.calibration(labels, probabilities),
-        "worst": metrics.worst(rows["id"].to_numpy(), labels, probabilities, count=_NUM_WORST),
+        "worst": metrics.worst(rows["id"].to_numpy(), labels, probabilities, count=40),
     }
     commits.commit(
         target,
@@ -83,12 +84,10 @@ def read_evaluation(uri: EvaluationURI) -> dict[str, Any]:
     return {re.split(r"[-.]", file.path)[0]: json.loads(manifest.read_file(uri, file)) for file in listed}
 
 
-def _target(predictions: PredictionsURI, plan: Plan) -> EvaluationURI:
-    """Return the evaluation's URI; other classes change it, because earlier versions compared classes by number."""
-    made = manifest.load(predictions)
-    known = known_classes(predictions, made)
-    there = images.classes_of(manifest.load(made.parent("dataset", of=predictions)).columns["metadata"])
-    return evaluation_of(plan.root, predictions, classes=known if known != there else ())
+def _classes(predictions: PredictionsURI, made: Manifest) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the classes that the model knows and those of the rows; `made`: the manifest of `predictions`."""
+    dataset = manifest.load(made.parent("dataset", of=predictions))
+    return known_classes(predictions, made), images.classes_of(dataset.columns["metadata"])
 
 
 def _check_rows(rows: pd.DataFrame, expected: pd.DataFrame) -> None:

@@ -26,15 +26,8 @@ from tasks.planning.user_images import Own
 def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
     """Write every image as a row of Parquet, part by part.
 
-    Large data that can be spread over nodes is ingested by a Ray job, other data in the flow's own process.
-
-    Args:
-        files: URI of the data set's files; None for the user's own data and for an existing raw dataset.
-        plan: The plan of the run.
-        cluster: Runs the Ray job, if there is one.
-
-    Returns:
-        The raw dataset.
+    `files` is None for the user's own data and for an existing raw dataset. Large data that can be spread over nodes is
+    ingested by a Ray job, other data in the flow's own process.
     """
     with stage("ingest", plan.raw, deadline_s=plan.deadline_s + GRACE_S) as current:
         if plan.own is not None:
@@ -43,20 +36,12 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
         elif plan.recipe.data != datasets.OWN and plan.data_set.notice:
             logger().warning("this is %s", plan.data_set.notice)
         if not current.reused:
-            spec = IngestSpec(
-                storage=plan.root,
-                deadline_s=plan.deadline_s,
-                scratch=plan.scratch(plan.raw),
-                target=plan.raw,
-                **(
-                    _own(plan.own, plan.scratch(plan.raw))
-                    if plan.own
-                    else {"kind": "files", "source": files, "data_set": plan.recipe.data}
-                ),
-                parameters=plan.own_parameters if plan.own else {"data": plan.data_name},
-            )
             chosen = cluster if plan.ingest_on_ray() else InProcess()
-            chosen.run("ingest", spec, target=plan.raw, scratch=spec.scratch)
+            if plan.own is not None:
+                _run(chosen, plan, plan.raw, parameters=plan.own_parameters, **_own(plan.own, plan.scratch(plan.raw)))
+            else:
+                source = {"kind": "files", "source": files, "data_set": plan.recipe.data}
+                _run(chosen, plan, plan.raw, parameters={"data": plan.data_name}, **source)
             warm_start.check_comparable(plan)  # the classes of Parquet data are only known now
         if plan.own is not None:
             _tell_unreadable("--data", plan.raw)
@@ -71,19 +56,17 @@ def ingest_pictures(pictures: Own, request: BatchRequest, cluster: Runner) -> Da
         for left_out in pictures.left_out:
             logger().warning("--dataset: %s", left_out)
         if not current.reused:
-            scratch = scratch_of(request.root, raw)
-            spec = IngestSpec(
-                storage=request.root,
-                deadline_s=request.deadline_s,
-                scratch=scratch,
-                target=raw,
-                **_own(pictures, scratch),
-                parameters=request.picture_parameters(),
-            )
             chosen = cluster if pictures.is_much else InProcess()
-            chosen.run("ingest", spec, target=raw, scratch=scratch)
+            own = _own(pictures, scratch_of(request.root, raw))
+            _run(chosen, request, raw, parameters=request.picture_parameters(), **own)
         _tell_unreadable("--dataset", raw)
     return raw
+
+
+def _run(chosen: Runner, asked: Plan | BatchRequest, raw: DatasetURI, **source: Any) -> None:
+    scratch = scratch_of(asked.root, raw)
+    spec = IngestSpec(storage=asked.root, deadline_s=asked.deadline_s, scratch=scratch, target=raw, **source)
+    chosen.run("ingest", spec, target=raw, scratch=scratch)
 
 
 def _own(found: Own, scratch: URI) -> dict[str, Any]:

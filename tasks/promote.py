@@ -16,8 +16,6 @@ from tasks.planning.plan import Plan
 from tasks.predict import predict
 from tasks.promotion.gate import judge, rivals_of, standing
 
-_TRIES = 5
-
 
 @task(name="promote", **task_options)
 def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cluster: Runner) -> Decision:
@@ -40,7 +38,7 @@ def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cl
 
 def decide(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cluster: Runner) -> Decision:
     """Judge and record; repeat if another run decided in the meantime, unless it decided on this checkpoint."""
-    for _ in range(_TRIES):
+    for _ in range(5):
         decisions = registry.history(plan.root, plan.championship)
         if made := standing(checkpoint, evaluation, decisions, plan.gate):
             return made

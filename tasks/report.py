@@ -30,16 +30,11 @@ _NUM_SAMPLES = 24
 _NUM_MISTAKES = 16
 _CLASSES_SHOWN = 20
 _RAW_FILES = "Raw files and SHA-256"
-_DOWNLOAD = "Downloaded files"
 
 
 @task(name="report", **task_options)
 def report(
-    checkpoint: CheckpointURI,
-    predictions: PredictionsURI,
-    evaluation: EvaluationURI,
-    decision: Decision,
-    plan: Plan,
+    checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI, decision: Decision, plan: Plan
 ) -> ReportURI:
     """Write an HTML page on the training, its data, metrics and decision, without external resources."""
     target = report_of(evaluation, decision, plan)
@@ -79,27 +74,17 @@ def _as_json(decision: Decision, plan: Plan) -> dict[str, Any]:
 
 
 def gather(
-    checkpoint: CheckpointURI,
-    predictions: PredictionsURI,
-    evaluation: EvaluationURI,
-    decision: Decision,
-    plan: Plan,
+    checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI, decision: Decision, plan: Plan
 ) -> report_page.ReportData:
     """Read the page's content from committed results only, so that the same results give the same page."""
-    raw, prepared, trained, predicted = (
-        manifest.load(uri) for uri in (plan.raw, plan.prepared, checkpoint, predictions)
-    )
+    uris = (plan.raw, plan.prepared, checkpoint, predictions)
+    raw, prepared, trained, predicted = map(manifest.load, uris)
     evaluated = read_evaluation(evaluation)
     classes = images.classes_of(prepared.columns["metadata"])
     mistakes = evaluated["worst"][:_NUM_MISTAKES]
     first_seen = training_images(checkpoint, trained)
-    made = {
-        "download": _files(plan.raw, raw),
-        "ingest": raw,
-        "preprocess": prepared,
-        "train": trained,
-        "predict": predicted,
-    }
+    made = {"download": _files(plan.raw, raw), "ingest": raw, "preprocess": prepared}
+    made |= {"train": trained, "predict": predicted}
     return report_page.ReportData(
         recipe_name=plan.recipe.name,
         data_set=plan.data_name,
@@ -136,7 +121,7 @@ def gather(
 
 
 def _files(uri: DatasetURI, raw: Manifest) -> Manifest | None:
-    """Load the manifest of the downloaded files of `raw`, the manifest of `uri`; None if there are none any more."""
+    """Load the manifest of the downloaded files of `raw`, the manifest of `uri`; None if they no longer exist."""
     try:
         return manifest.load(raw.parent("files", of=uri))
     except (KeyError, FileNotFoundError, manifest.Damaged):
@@ -161,7 +146,6 @@ def _resolved(trained: Manifest) -> dict[str, object]:
 
 
 def _spread(prepared: Manifest) -> list[int]:
-    """Choose row ids spread evenly over the test split."""
     total = sum(file.rows or 0 for file in prepared.split("test"))
     return [int(number) for number in np.linspace(0, total - 1, min(total, _NUM_SAMPLES)).round()]
 
@@ -203,31 +187,22 @@ def _lineage(
     raw = manifest.load(plan.raw)
     facts = tuple((file["name"], f"{file['sha256']}\nfrom {file['url']}") for file in raw.statistics["sources"])
     yield LineageStep(title=_RAW_FILES, facts=facts)
-    titles: dict[str, str] = {}
-    if "files" in raw.parents:  # the files themselves may be deleted by now
-        uri, downloaded = raw.parent("files", of=plan.raw), _files(plan.raw, raw)
-        titles[uri.name] = _DOWNLOAD
-        yield LineageStep(
-            title=_DOWNLOAD,
-            stage="download",
-            uri=uri,
-            fingerprint=uri.fingerprint,
-            parents=(_RAW_FILES,),
-            facts=tuple(_dated("created", downloaded.created if downloaded else None)),
-        )
-    steps: list[tuple[str, str, URI]] = [
+    steps: list[tuple[str, str, URI]] = []
+    if "files" in raw.parents:
+        steps.append(("Downloaded files", "download", raw.parent("files", of=plan.raw)))
+    steps += [
         ("Raw dataset", "ingest", plan.raw),
         ("Prepared dataset", "preprocess", plan.prepared),
         ("Checkpoint", "train", checkpoint),
         ("Predictions", "predict", predictions),
         ("Evaluation", "evaluate", evaluation),
     ]
-    titles |= {uri.name: title for title, _, uri in steps}
+    titles = {uri.name: title for title, _, uri in steps}
     for title, maker, uri in steps:
-        made = manifest.load(uri)
-        names = [made.parent(role, of=uri).name for role in made.parents]
+        made = _files(plan.raw, raw) if maker == "download" else manifest.load(uri)
+        names = [made.parent(role, of=uri).name for role in made.parents] if made else []
         parents = tuple(titles[name] for name in names if name in titles) or (_RAW_FILES,)
-        facts = tuple(_facts(uri, made))
+        facts = tuple(_facts(uri, made)) if made else ()
         yield LineageStep(title=title, stage=maker, uri=uri, fingerprint=uri.fingerprint, parents=parents, facts=facts)
     target = report_of(evaluation, decision, plan)
     yield LineageStep(
@@ -256,10 +231,8 @@ def _facts(uri: URI, made: Manifest) -> Iterator[tuple[str, str]]:
         yield "image modes", ", ".join(f"{count:,} {mode}" for mode, count in found["modes"].items())
         if statistics.get("left_out"):
             yield "skipped files", "\n".join(str(LeftOut(**one)) for one in statistics["left_out"])
-        yield (
-            "original sizes",
-            " to ".join(f"{w} x {h}" for w, h in zip(found["widths"], found["heights"], strict=True)),
-        )
+        sizes = zip(found["widths"], found["heights"], strict=True)
+        yield "original sizes", " to ".join(f"{width} x {height}" for width, height in sizes)
     if made.kind == "prepared":
         for split, counts in statistics.get("class_counts", {}).items():
             shown = [f"{name} {count:,}" for name, count in list(counts.items())[:_CLASSES_SHOWN]]
@@ -274,10 +247,8 @@ def _facts(uri: URI, made: Manifest) -> Iterator[tuple[str, str]]:
         yield "test rows that are also in train", f"{in_train['count']:,}: ids {ids}"
     if (doubtful := statistics.get("images_in_two_classes", {})).get("count"):
         more = ["..."] if doubtful["count"] > len(doubtful["named"]) else []
-        yield (
-            f"images in two classes, on {doubtful['rows']:,} rows",
-            "\n".join([f"{doubtful['count']:,}:", *doubtful["named"], *more]),
-        )
+        named = "\n".join([f"{doubtful['count']:,}:", *doubtful["named"], *more])
+        yield f"images in two classes, on {doubtful['rows']:,} rows", named
     if "initial" in made.parents:
         yield "initial weights", made.parent("initial", of=uri)
         yield "peak learning rate", f"{made.parameters['learning_rate']:g}"

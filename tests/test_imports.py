@@ -102,12 +102,15 @@ def _layer(name: str) -> str | None:
 
 
 def _imported(source: str, package: str, *, at_run_time: bool = False) -> Iterator[str]:
-    """Dotted names of all that `source`, a module of `package`, imports at any depth, or only at run time."""
+    """Dotted names of all that `source`, a module of `package`, imports at any depth.
+
+    `at_run_time`: only what the module itself imports, not what only type checkers or the script of its file do.
+    """
     tree = ast.parse(source)
-    checked = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
-    for_types = {inner for node in checked for statement in node.body for inner in ast.walk(statement)}
+    checked = [node for node in ast.walk(tree) if isinstance(node, ast.If) and _is_apart(ast.unparse(node.test))]
+    apart = {inner for node in checked for statement in node.body for inner in ast.walk(statement)}
     for node in ast.walk(tree):
-        if at_run_time and node in for_types:
+        if at_run_time and node in apart:
             continue
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -115,6 +118,10 @@ def _imported(source: str, package: str, *, at_run_time: bool = False) -> Iterat
             parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
             origin = ".".join([*parents, *([node.module] if node.module else [])])
             yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def _is_apart(condition: str) -> bool:
+    return condition in ("TYPE_CHECKING", "__name__ == '__main__'")
 
 
 def _dotted(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from flows.cli.exits import fail
 from tasks.jobs import dashboard
@@ -22,7 +22,12 @@ exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 130 inter
 
 
 class Parser(argparse.ArgumentParser):
-    """Argument parser that reports an invalid request in one line and exits with code 2."""
+    """Argument parser without abbreviations that reports an invalid request in one line and exits with code 2."""
+
+    def __init__(
+        self, *, formatter_class: type[argparse.HelpFormatter] = argparse.RawDescriptionHelpFormatter, **options: Any
+    ) -> None:
+        super().__init__(formatter_class=formatter_class, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         fail(message, code=2)
@@ -35,8 +40,6 @@ def parser() -> argparse.ArgumentParser:
         description="Build a trained, evaluated and promoted model from images: download, ingest,\n"
         "preprocess, train, predict, evaluate, promote, report. Existing results are\nverified and reused.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add_recipe(parser, default="mnist-resnet18, or images-resnet18 with your own images")
@@ -49,14 +52,8 @@ def parser() -> argparse.ArgumentParser:
         "(default: the data set's mirrors, or the sample if none can be reached)",
     )
     add("--no-sample", action="store_true", help="fail instead of using the sample if no mirror can be reached")
-    add(
-        "--patience",
-        metavar="MINUTES",
-        type=float,
-        default=0,
-        help="how long to retry if no mirror can be reached, before failing; 0: use the sample at once (default: "
-        "%(default)s)",
-    )
+    retry = "how long to retry if no mirror can be reached, before failing; 0: use the sample at once"
+    _add_minutes(parser, "--patience", 0, retry)
     add(
         "--data",
         metavar="URI",
@@ -66,11 +63,7 @@ def parser() -> argparse.ArgumentParser:
         "data/datasets/raw/mnist-0164ad4b8b70 (default: download the recipe's data set)",
     )
     add("--refresh", action="store_true", help="recompute everything, even if results exist (default: reuse them)")
-    add(
-        "--check",
-        action="store_true",
-        help="check the setup without running; one line per check; exit code 0 or 2",
-    )
+    add("--check", action="store_true", help="check the setup without running; one line per check; exit code 0 or 2")
     add_shared(parser)
     return parser
 
@@ -98,13 +91,7 @@ def add_recipe(parser: argparse.ArgumentParser, *, default: str) -> None:
         help="name of the championship to compete in: a-z, 0-9 and '-' (default: named after the data set; for your "
         "own data, after its location)",
     )
-    add(
-        "--stall",
-        metavar="MINUTES",
-        type=float,
-        default=10,
-        help="restart a training worker that makes no progress for this long (default: %(default)s)",
-    )
+    _add_minutes(parser, "--stall", 10, "restart a training worker that makes no progress for this long")
 
 
 def add_shared(parser: argparse.ArgumentParser) -> None:
@@ -130,13 +117,7 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
         help="number of this machine's cores to use, leaving the rest to other runs; not with RAY_ADDRESS "
         "(default: $PIPELINE_CORES, or all cores, with runs taking turns)",
     )
-    add(
-        "--deadline",
-        metavar="MINUTES",
-        type=float,
-        default=24 * 60,
-        help="abort a stage that takes longer (default: %(default)s)",
-    )
+    _add_minutes(parser, "--deadline", 24 * 60, "abort a stage that takes longer")
     add(
         "--accept-mixed-numerics",
         action="store_true",
@@ -150,6 +131,11 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
         "resources (default: $PIPELINE_DASHBOARD or trimmed)",
     )
     add("--json", action="store_true", help="print one JSON document on stdout and logs on stderr (default: a table)")
+
+
+def _add_minutes(parser: argparse.ArgumentParser, option: str, default: float, what: str) -> None:
+    told = f"{what} (default: %(default)s)"
+    parser.add_argument(option, metavar="MINUTES", type=float, default=default, help=told)
 
 
 def _workers(text: str) -> int | str:
@@ -166,7 +152,7 @@ def predict_parser() -> argparse.ArgumentParser:
         description="Predict every row of a dataset, or every picture of a folder, exactly once, with or without "
         "labels, and write Parquet. New pictures are resized as in training and stored as a raw dataset below "
         "--storage, named after their content, so that each prediction can be traced to the checksum of its file.",
-        allow_abbrev=False,
+        formatter_class=argparse.HelpFormatter,
     )
     add = parser.add_argument
     add(

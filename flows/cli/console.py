@@ -8,21 +8,13 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from storage import terminal
 from storage.admin import format
 from tasks.jobs.spec import EPOCHS
 
-_CHECKOUT = Path(__file__).resolve().parents[2]
-_OURS = tuple(f"{_CHECKOUT / package}{os.sep}" for package in ("flows", "tasks", "storage"))
+_OURS = tuple(f"{Path(__file__).resolve().parents[2] / room}{os.sep}" for room in ("flows", "tasks", "storage"))
 _EVERY_S = 5.0
 """Seconds between two progress lines when the output is not a terminal."""
 _ESTIMATE_S = 3600.0
@@ -49,7 +41,6 @@ class Narrator(logging.Handler):
         self.console, self.has_bar = console, has_bar and console.is_terminal
         self.started = self._told = time.monotonic()
         self._bar: Progress | None = None
-        self._task: Any = None
         self._has_header = False
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -83,13 +74,10 @@ class Narrator(logging.Handler):
             self._move_bar(f"epoch {done}/{total} done" if is_epoch else told, progress["fraction"])
 
     def _epoch(self, progress: dict[str, Any], figures: dict[str, Any]) -> None:
-        """Show an epoch as a row of a table; the first row comes with the header."""
         if not self._has_header:
             self._line("  " + _EPOCH_HEADER)
             self._has_header = True
-        values = {name: figures[name] for name, _ in _EPOCH_COLUMNS[1:]} | {
-            "epoch": "{done}/{total}".format(**progress)
-        }
+        values = figures | {"epoch": "{done}/{total}".format(**progress)}
         cells = [spec.format(values[name]) for name, spec in _EPOCH_COLUMNS]
         best = ["best"] if figures["best_epoch"] == figures["epoch"] else []
         self._line("  " + "  ".join(cells + best))
@@ -110,9 +98,9 @@ class Narrator(logging.Handler):
                 speed_estimate_period=_ESTIMATE_S,
             )
             before = round(fraction * _PARTS)  # parts that an earlier run finished do not count towards the speed
-            self._task = self._bar.add_task(escape(told), total=_PARTS, completed=before)
+            self._bar.add_task(escape(told), total=_PARTS, completed=before)
             self._bar.start()
-        self._bar.update(self._task, description=escape(told), completed=fraction * _PARTS, refresh=True)
+        self._bar.update(self._bar.task_ids[0], description=escape(told), completed=fraction * _PARTS, refresh=True)
 
     def _line(self, told: str) -> None:
         elapsed = time.monotonic() - self.started

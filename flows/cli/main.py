@@ -6,22 +6,44 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from flows import PROJECT
 from flows.cli.arguments import parser, predict_parser
 from flows.cli.exits import fail, guarded
 from flows.cli.preflight import Told, checked, no_folder_stays
 from storage import terminal
+from tasks.cluster import capacity, node_checks
 from tasks.jobs import dashboard
 from tasks.learning.imports import gc_paused
 from tasks.planning import machine
 
-FlowOf = Callable[[dict[str, Any]], Any]
-"""Returns the flow for its parameters; importing it takes seconds, so it is called after the request is checked."""
+if TYPE_CHECKING:
+    from prefect import Flow
+
+FlowOf = Callable[[dict[str, Any]], "Flow[..., Any]"]
+"""Returns the flow for its parameters; importing it takes seconds, so it is called after the request is checked.
+
+The flow's file may be the script that runs. It is imported by name all the same, because Prefect records the name.
+"""
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
-def main(flow_of: FlowOf, argv: Sequence[str] | None = None) -> int:
+def training_flow(request: dict[str, Any]) -> "Flow[..., Any]":
+    """Return the pipeline's flow for the data set of `request`."""
+    from flows import pipeline
+
+    return pipeline.flow_of(request)
+
+
+def _prediction_flow(_: dict[str, Any]) -> "Flow[..., Any]":
+    from flows.predict import predict
+
+    return predict
+
+
+def main(flow_of: FlowOf = training_flow, argv: Sequence[str] | None = None) -> int:
     """Run the pipeline, or with `--check` only its checks.
 
     Returns:
@@ -52,12 +74,11 @@ def _told(arguments: argparse.Namespace) -> int:
     return look.end()
 
 
-def main_predict(flow_of: FlowOf, argv: Sequence[str] | None = None) -> int:
+def main_predict(flow_of: FlowOf = _prediction_flow, argv: Sequence[str] | None = None) -> int:
     """Run batch prediction; return an exit code as `main` does."""
     arguments = predict_parser().parse_args(argv)
     dashboard.choose(arguments.dashboard)
     machine.choose(arguments.cores)
-    from tasks.cluster import capacity, node_checks
     from tasks.planning import predict_request
 
     request = {
@@ -81,7 +102,7 @@ def main_predict(flow_of: FlowOf, argv: Sequence[str] | None = None) -> int:
     return guarded(work)
 
 
-def _requested(check: Any, *arguments: Any, **keywords: Any) -> Any:
+def _requested(check: Callable[_P, _T], *arguments: _P.args, **keywords: _P.kwargs) -> _T:
     """Return the result of `check`; report its `ValueError` in one line and exit with code 2."""
     try:
         return check(*arguments, **keywords)

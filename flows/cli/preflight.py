@@ -8,20 +8,34 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from storage import terminal
 from storage.admin.format import count
 from storage.manifest import Damaged
-from storage.uri import parse_root
+from storage.uri import URI, Root, parse_root
+from tasks.cluster import capacity, node_checks
+from tasks.jobs import scaling
+from tasks.learning import recipes
+from tasks.learning.recipes import Recipe
+from tasks.planning import result_uris
 
-_SAMPLE_INSTEAD = "no mirror of the data set can be reached; using the bundled sample instead"
+if TYPE_CHECKING:
+    from tasks.planning.plan import Plan
+
 UNKNOWN: Any = object()
 """Stands for the result of a check that failed or was skipped."""
+_T = TypeVar("_T")
 
 
-def strictly(what: str, check: Callable[..., Any], *inputs: Any) -> Any:
-    """Run one check and let its `ValueError` end the run; `what` names the check for `Told`."""
+class Look(Protocol):
+    """Runs `check` on `inputs` and returns its result; `what` names the check."""
+
+    def __call__(self, what: str, check: Callable[..., _T], *inputs: Any) -> _T: ...
+
+
+def strictly(what: str, check: Callable[..., _T], *inputs: Any) -> _T:
+    """Run one check and let its `ValueError` end the run."""
     return check(*inputs)
 
 
@@ -75,19 +89,18 @@ def no_folder_stays(storage: str) -> Iterator[None]:
                     folder.rmdir()
 
 
-def checked(arguments: argparse.Namespace, look: Any = strictly) -> "Planned":
+def checked(arguments: argparse.Namespace, look: Look = strictly) -> "Planned":
     """Check a request and plan it; raise `ValueError` if it is invalid.
 
     `look` runs each check: `strictly` raises, `Told` reports errors, in which case the result may be `UNKNOWN`. The
     Prefect API is checked later (`temporary_server.check_api`): importing Prefect takes longer than all these checks.
     """
-    from tasks.cluster import capacity, node_checks
     from tasks.planning import make_plan
 
     asked = look("request", _asked, arguments)
-    look("Ray", _workers, arguments, asked)
+    look("Ray", lambda asked: capacity.check_workers(arguments.workers, scaling.needs_of(asked.recipe)), asked)
     root = look("storage", make_plan.check_root, arguments.storage)
-    planned: Planned = look("data", _planned, arguments, asked, root)
+    planned = look("data", _planned, arguments, asked, root)
     if arguments.check:
         look("run", Planned.describe, planned)
     if arguments.check or planned.has_work:
@@ -100,30 +113,21 @@ def checked(arguments: argparse.Namespace, look: Any = strictly) -> "Planned":
 class Asked:
     """The request as far as it is known without access to storage."""
 
-    base: Any
+    base: Recipe
     """The recipe before `--set` changed it."""
-    recipe: Any
+    recipe: Recipe
     addresses: tuple[str, ...]
     """Mirrors to try before the data set's own."""
     sample: bool
-    """Whether `--source sample` was given."""
+    """True with `--source sample`."""
 
     def __str__(self) -> str:
-        from tasks.learning import recipes
-
         changed = [f"{name}={value}" for name, value in recipes.changes(self.recipe).items()]
         return f"recipe {self.recipe.name}" + (f" with {', '.join(changed)}" if changed else "")
 
 
-def _workers(arguments: argparse.Namespace, asked: Asked) -> str:
-    from tasks.cluster import capacity
-    from tasks.jobs import scaling
-
-    return capacity.check_workers(arguments.workers, scaling.needs_of(asked.recipe))
-
-
 def _asked(arguments: argparse.Namespace) -> Asked:
-    from tasks.learning import recipes, sources
+    from tasks.learning import sources
     from tasks.planning import data_option, make_plan
 
     base = recipes.load(data_option.default_recipe(arguments.data) if arguments.recipe is None else arguments.recipe)
@@ -135,9 +139,9 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         patience_minutes=arguments.patience,
     )
     mirrors = [source for source in arguments.source if source != "sample"]
-    addresses = tuple(sources.mirror_address(source) for source in mirrors)
-    asked_for_sample = len(mirrors) < len(arguments.source)
-    if asked_for_sample and (arguments.no_sample or mirrors):
+    addresses = tuple(map(sources.mirror_address, mirrors))
+    sample = len(mirrors) < len(arguments.source)
+    if sample and (arguments.no_sample or mirrors):
         raise ValueError("--source sample cannot be combined with another --source or with --no-sample")
     if arguments.data == "":
         raise ValueError(
@@ -146,16 +150,16 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         )
     if arguments.data and arguments.source:
         raise ValueError("--data cannot be combined with --source, because nothing is downloaded")
-    return Asked(base, recipe, addresses, asked_for_sample)
+    return Asked(base, recipe, addresses, sample)
 
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
     """A checked run: its plan and the parameters of its flow."""
 
-    plan: Any
+    plan: "Plan"
     request: dict[str, Any]
-    """The parameters of the flow."""
+    """Parameters of the flow."""
     about: str
     """Origin of the data, in words."""
 
@@ -164,40 +168,36 @@ class Planned:
 
     def describe(self) -> str:
         """Describe the run: its recipe, data, number of epochs, and the stages to do."""
-        from tasks.planning import result_uris
-
-        made, recipe = self.plan, self.plan.recipe
-        results = {"download": made.files} if self.downloads or self.request["refresh"] else {}
+        made, recipe, again = self.plan, self.plan.recipe, self.request["refresh"]
+        results: dict[str, URI | None] = {"download": made.files} if self.downloads or again else {}
         results |= {"ingest": made.raw} if made.data is None else {}
         results |= {"preprocess": made.prepared, "train": made.checkpoint}
         results |= {"predict": made.predictions, "evaluate": made.evaluation}
-        again = self.request["refresh"]
         to_do = [stage for stage, uri in results.items() if uri and (again or not result_uris.is_committed(uri))]
         stages = f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
         return f"{recipe.name} on {made.data_name}, {count(recipe.epochs, 'epoch')}; {stages}"
 
     @property
     def downloads(self) -> bool:
-        """Whether the run downloads a data set."""
-        from tasks.planning import result_uris
-
-        return not (self.plan.given or any(map(result_uris.is_committed, (self.plan.raw, self.plan.files))))
+        """True if the run downloads a data set."""
+        made = (self.plan.raw, self.plan.files)
+        return self.plan.given is None and not any(uri and result_uris.is_committed(uri) for uri in made)
 
     @property
     def has_work(self) -> bool:
-        """Whether a stage that can use Ray has to run."""
+        """True if a stage that can use Ray has to run."""
         return bool(self.request["refresh"] or self.plan.needs_ray())
 
     @property
     def needs_ray(self) -> bool:
-        """Whether the run starts or uses Ray."""
+        """True if the run starts or uses Ray."""
         return self.request["workers"] != 0 and self.has_work
 
 
-def _planned(arguments: argparse.Namespace, asked: Asked, root: str) -> Planned:
+def _planned(arguments: argparse.Namespace, asked: Asked, root: Root) -> Planned:
     """Plan the request; fall back to the bundled sample if no mirror can be reached and the request allows it."""
-    from tasks.learning import recipes, sources
-    from tasks.planning import make_plan, result_uris
+    from tasks.learning import sources
+    from tasks.planning import make_plan
 
     made = make_plan.make(
         storage=root,
@@ -230,17 +230,15 @@ def _planned(arguments: argparse.Namespace, asked: Asked, root: str) -> Planned:
         made = dataclasses.replace(made, recipe=recipe, named_championship=None)  # the sample has its own championship
         about = "the bundled sample"
         if unreachable:
-            terminal.show(_SAMPLE_INSTEAD, sys.stderr)
+            terminal.show("no mirror of the data set can be reached; using the bundled sample instead", sys.stderr)
     parameters = request(arguments, recipe, storage=str(made.root), data=made.given)
     parameters |= {"source": list(asked.addresses), "refresh": arguments.refresh}
-    parameters |= {"championship": made.named_championship}
-    return Planned(made, parameters | {"patience_minutes": arguments.patience}, about)
+    parameters |= {"championship": made.named_championship, "patience_minutes": arguments.patience}
+    return Planned(made, parameters, about)
 
 
-def request(arguments: argparse.Namespace, recipe: Any, *, storage: str, data: str | None) -> dict[str, Any]:
+def request(arguments: argparse.Namespace, recipe: Recipe, *, storage: str, data: str | None) -> dict[str, Any]:
     """Return the flow parameters that the pipeline's and the backfill's command lines share."""
-    from tasks.learning import recipes
-
     return {
         "recipe": recipe.origin or recipe.name,
         "storage": storage,

@@ -2,8 +2,16 @@
 
 import os
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any
+from uuid import UUID
+
+from prefect.automations import AutomationCore, CallWebhook, ChangeFlowRunState, EventTrigger, Posture
+from prefect.blocks.webhook import Webhook
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.objects import BlockDocument, StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.types import SecretDict
+from pydantic import SecretStr
 
 from flows import PROJECT
 from flows.server import restarts
@@ -38,13 +46,14 @@ _PROMOTION = """{
 }"""
 
 
-def apply(client: Any) -> Iterator[str]:
+def apply(client: SyncPrefectClient) -> Iterator[str]:
     """Update the server's automations and webhook block; yield a line for each change."""
     url, name = webhook_url(), f"{PROJECT}-webhook"
-    if url and url != _held_url(client, name):
+    old = _block(client, name)
+    if url and not (old and old.data["url"] == url):
         yield "set the webhook's address"
-    block = _save_block(name, url) if url else None
-    wanted = {f"{PROJECT}: {name}": parts for name, parts in automations(block).items()}
+    new = _save_block(name, url) if url else None
+    wanted = {f"{PROJECT}: {name}": parts for name, parts in automations(new).items()}
     held = {one.name: one for one in client.read_automations() if one.name.startswith(f"{PROJECT}: ")}
     for title in sorted(held.keys() - wanted.keys()):
         client.delete_automation(held[title].id)
@@ -58,7 +67,8 @@ def apply(client: Any) -> Iterator[str]:
         elif _content(held[title]) != _content(core):
             client.update_automation(held[title].id, core)
             yield f"changed automation {title!r}"
-    if url is None and _delete_block(client, name):
+    if url is None and old is not None:
+        client.delete_block_document(old.id)
         yield "removed the webhook's address"
 
 
@@ -70,82 +80,49 @@ def webhook_url() -> str | None:
     return url or None
 
 
-def automations(webhook: Any) -> dict[str, Any]:
+def automations(webhook: UUID | None) -> dict[str, AutomationCore]:
     """Build the automations by name; those that notify `webhook` (the id of a block) only if it is given."""
-    from prefect.automations import AutomationCore, CallWebhook, ChangeFlowRunState, EventTrigger, Posture
-    from prefect.client.schemas.objects import StateType
-
     ours: restarts.Labels = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{PROJECT}"}
     runs: restarts.Labels = {"prefect.resource.id": "prefect.flow-run.*"}
-    crash = ChangeFlowRunState(
-        name=None, state=StateType.CRASHED, message=f"no heartbeat for {MISSED_S:.0f} s", force=False
-    )
+    message = f"no heartbeat for {MISSED_S:.0f} s"
+    crash = ChangeFlowRunState(name=None, state=StateType.CRASHED, message=message, force=False)
+    # A server on SQLite may lose the first heartbeat: it comes with all the events of a run's beginning.
+    died = restarts.when_silent({"heartbeat", "Running"}, MISSED_S, runs, ours, then=crash)
+    why = "Mark a run as crashed when its heartbeats stop, so that the next run can start."
     found = {
-        "end runs that died": AutomationCore(
-            name="",
-            description="Mark a run as crashed when its heartbeats stop, so that the next run can start.",
-            trigger=EventTrigger(
-                # A server on SQLite may lose the first heartbeat: it comes with all the events of a run's beginning.
-                after={"prefect.flow-run.heartbeat", "prefect.flow-run.Running"},
-                expect={"prefect.flow-run.*"},  # another heartbeat, or the end of the run in any state
-                match=runs,
-                match_related=ours,
-                for_each={"prefect.resource.id"},
-                posture=Posture.Proactive,
-                threshold=1,
-                within=timedelta(seconds=MISSED_S),
-            ),
-            actions=[crash],
-        ),
+        "end runs that died": died.model_copy(update={"description": why}),
         **restarts.automations(runs, ours),
     }
     if webhook is not None:
         ends = {f"prefect.flow-run.{state}" for state in ("Failed", "TimedOut", "Crashed", restarts.GIVEN_UP)}
-        found["notify about failed and crashed runs"] = AutomationCore(
-            name="",
-            trigger=EventTrigger(expect=ends, match=runs, match_related=ours, posture=Posture.Reactive, threshold=1),
-            actions=[CallWebhook(block_document_id=webhook, payload=_RUN)],
-        )
-        found["notify about promotions"] = AutomationCore(
-            name="",
-            trigger=EventTrigger(expect={PROMOTED}, posture=Posture.Reactive, threshold=1),
-            actions=[CallWebhook(block_document_id=webhook, payload=_PROMOTION)],
-        )
+        ended = EventTrigger(expect=ends, match=runs, match_related=ours, posture=Posture.Reactive, threshold=1)
+        promoted = EventTrigger(expect={PROMOTED}, posture=Posture.Reactive, threshold=1)
+        for name, trigger, payload in (
+            ("notify about failed and crashed runs", ended, _RUN),
+            ("notify about promotions", promoted, _PROMOTION),
+        ):
+            call = CallWebhook(block_document_id=webhook, payload=payload)
+            found[name] = AutomationCore(name="", trigger=trigger, actions=[call])
     return found
 
 
-def _content(automation: Any) -> Any:
+def _content(automation: AutomationCore) -> dict[str, Any]:
     content = automation.model_dump(mode="json", include={"description", "enabled", "trigger", "actions"})
     for name in ("after", "expect"):  # sets: their order differs between processes
         content["trigger"][name] = sorted(content["trigger"][name])
     return content
 
 
-def _save_block(name: str, url: str) -> Any:
+def _save_block(name: str, url: str) -> UUID:
     """Save the URL in a block, which the server encrypts and shows masked; return the block's id."""
-    from prefect.blocks.webhook import Webhook
-    from prefect.types import SecretDict
-    from pydantic import SecretStr
-
     webhook = Webhook(url=SecretStr(url), headers=SecretDict({"Content-Type": "application/json"}))
-    return webhook.save(name, overwrite=True)
+    block = webhook.save(name, overwrite=True)
+    assert isinstance(block, UUID)  # a coroutine only in async code
+    return block
 
 
-def _held_url(client: Any, name: str) -> str | None:
-    from prefect.exceptions import ObjectNotFound
-
+def _block(client: SyncPrefectClient, name: str) -> BlockDocument | None:
     try:
-        return str(client.read_block_document_by_name(name, "webhook", include_secrets=True).data["url"])
+        return client.read_block_document_by_name(name, "webhook", include_secrets=True)
     except ObjectNotFound:
         return None
-
-
-def _delete_block(client: Any, name: str) -> bool:
-    from prefect.exceptions import ObjectNotFound
-
-    try:
-        block = client.read_block_document_by_name(name, "webhook", include_secrets=False)
-    except ObjectNotFound:
-        return False
-    client.delete_block_document(block.id)
-    return True

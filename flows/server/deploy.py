@@ -4,22 +4,29 @@ Covers deployments and their schedules, the work pool, and the automations of `f
 deployments that are no longer in the file, but only those with the project's tag.
 """
 
-import argparse
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
+CHECKOUT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(CHECKOUT))  # works from anywhere, installed or not
 
 from flows import PROJECT
+from flows.cli.arguments import Parser
+from flows.cli.exits import fail, guarded
 from storage.error_policy import Permanent
 from storage.uri import is_web_address, redact
 
-CHECKOUT = Path(__file__).resolve().parents[2]
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.responses import DeploymentResponse
+    from prefect.client.schemas.schedules import SCHEDULE_TYPES
 
+Declared = dict[tuple[str, str], dict[str, Any]]
+"""Deployments of prefect.yaml, by entrypoint and name."""
 _EPILOG = """\
 environment:
   PREFECT_API_URL       the server to change, such as http://127.0.0.1:4200/api
@@ -32,23 +39,12 @@ class DeployFailed(Permanent):
 
 def main() -> int:
     """Update the server; return 0 (it matches the file) or 1 (failed); exit with 2 for an invalid request."""
-    from flows.cli.arguments import Parser
-    from flows.cli.exits import guarded
-
-    parser = Parser(
-        prog="python flows/server/deploy.py",
-        description="Update a Prefect server to match prefect.yaml: deployments, schedules, automations.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.parse_args()
+    what = "Update a Prefect server to match prefect.yaml: deployments, schedules, automations."
+    Parser(prog="python flows/server/deploy.py", description=what, epilog=_EPILOG).parse_args()
     return guarded(_main)
 
 
 def _main() -> int:
-    from flows.cli.exits import fail
-
     url = os.environ.get("PREFECT_API_URL")
     if url and not is_web_address(url):
         fail(f"PREFECT_API_URL must be an address such as http://127.0.0.1:4200/api, got {redact(url)!r}", code=2)
@@ -83,16 +79,15 @@ def apply() -> list[str]:
             where, why = redact(str(client.api_url)), redact(str(error))
             raise DeployFailed(f"no Prefect server responds at {where}: {why}; start it first") from None
         before = _held(client)
-        changes = [f"created work pool {name}" for name in _create_pools(client, wanted)]
+        changes = list(_create_pools(client, wanted))
         _run_prefect_deploy()
         _align(client, wanted)
-        after = _held(client)
-        changes += list(_differences(before, after))
-        changes += list(automations.apply(client))
+        changes += _differences(before, _held(client))
+        changes += automations.apply(client)
     return changes or ["nothing to change: the server matches prefect.yaml"]
 
 
-def declared() -> dict[tuple[str, str], dict[str, Any]]:
+def declared() -> Declared:
     """Read the deployments by entrypoint and name; raise `ValueError` for an invalid or untagged one."""
     found = {}
     for one in _file()["deployments"]:
@@ -133,7 +128,7 @@ def _file() -> dict[str, Any]:
     return content
 
 
-def _create_pools(client: Any, wanted: dict[tuple[str, str], dict[str, Any]]) -> Iterator[str]:
+def _create_pools(client: "SyncPrefectClient", wanted: Declared) -> Iterator[str]:
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectNotFound
 
@@ -142,7 +137,7 @@ def _create_pools(client: Any, wanted: dict[tuple[str, str], dict[str, Any]]) ->
             client.read_work_pool(name)
         except ObjectNotFound:
             client.create_work_pool(WorkPoolCreate(name=name, type="process"))
-            yield name
+            yield f"created work pool {name}"
 
 
 def _run_prefect_deploy() -> None:
@@ -155,10 +150,10 @@ def _run_prefect_deploy() -> None:
         )
 
 
-def _align(client: Any, wanted: dict[tuple[str, str], dict[str, Any]]) -> None:
+def _align(client: "SyncPrefectClient", wanted: Declared) -> None:
     """Do what `prefect deploy` omits: delete removed deployments and schedules, reset the schedules' `active`."""
     for deployment in _deployments(client):
-        one = wanted.get((deployment.entrypoint, deployment.name))
+        one = wanted.get((deployment.entrypoint or "", deployment.name))
         if one is None:
             client.delete_deployment(deployment.id)
             continue
@@ -170,29 +165,21 @@ def _align(client: Any, wanted: dict[tuple[str, str], dict[str, Any]]) -> None:
                 client.update_deployment_schedule(deployment.id, schedule.id, active=active[schedule.slug])
 
 
-def _deployments(client: Any) -> list[Any]:
-    """List the server's deployments that have the project's tag."""
+def _deployments(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 
-    found: list[Any] = []
-    page = 100
-    while True:
-        some = client.read_deployments(
-            deployment_filter=DeploymentFilter(tags=DeploymentFilterTags(all_=[PROJECT])), limit=page, offset=len(found)
-        )
-        found += some
-        if len(some) < page:
-            return found
+    ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[PROJECT]))
+    found: list[DeploymentResponse] = []
+    while len(page := client.read_deployments(deployment_filter=ours, limit=100, offset=len(found))) == 100:
+        found += page
+    return found + page
 
 
-def _held(client: Any) -> dict[str, dict[str, Any]]:
+def _held(client: "SyncPrefectClient") -> dict[str, dict[str, Any]]:
     """Read from the server what prefect.yaml defines, by deployment and field."""
     held = {}
     for deployment in _deployments(client):
         flow = client.read_flow(deployment.flow_id).name
-        schedules = {
-            one.slug: f"{_said(one.schedule)}{'' if one.active else ' (paused)'}" for one in deployment.schedules
-        }
         held[f"{flow}/{deployment.name}"] = {
             "description": deployment.description,
             "entrypoint": deployment.entrypoint,
@@ -202,11 +189,14 @@ def _held(client: Any) -> dict[str, dict[str, Any]]:
             "concurrency limit": deployment.global_concurrency_limit and deployment.global_concurrency_limit.limit,
             "form": deployment.parameter_openapi_schema,
             "folder": deployment.pull_steps,
-        } | {f"schedule {slug}": said for slug, said in schedules.items()}
+        } | {
+            f"schedule {one.slug}": f"{_said(one.schedule)}{'' if one.active else ' (paused)'}"
+            for one in deployment.schedules
+        }
     return held
 
 
-def _said(schedule: Any) -> str:
+def _said(schedule: "SCHEDULE_TYPES") -> str:
     return f"{getattr(schedule, 'cron', None) or schedule} {getattr(schedule, 'timezone', '') or ''}".strip()
 
 

@@ -9,18 +9,10 @@ from typing import Any
 from uuid import UUID
 
 import httpx
+from prefect import Flow
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    FlowRunFilterTags,
-    TaskRunFilter,
-    TaskRunFilterState,
-    TaskRunFilterStateType,
-)
-from prefect.client.schemas.objects import TERMINAL_STATES, StateType
+from prefect.client.schemas import filters
+from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import deployment, flow_run
 from prefect.states import Crashed
@@ -29,8 +21,7 @@ from flows import PROJECT
 from tasks.orchestration.stage import logger
 
 _OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
-_PARAMETERS = {"set": "settings", "deadline": "deadline_minutes", "stall": "stall_minutes"}
-_PARAMETERS |= {"patience": "patience_minutes"}
+_PARAMETERS = {"set": "settings"} | {name: f"{name}_minutes" for name in ("deadline", "stall", "patience")}
 """Parameters whose names differ from those of the command line's options."""
 _CRASH = "Crash detected!"
 """Start of Prefect's log message for a task ended by a signal; a cancellation also sends one."""
@@ -47,7 +38,10 @@ def begun() -> Iterator[None]:
     In a deployment's run, raises a `ValueError` of the block as `Refused`, which the log shows in one line.
     """
     if deployment.id:
-        _log_plainly()
+        plain = Plain()
+        for name in ("prefect.flow_runs", "prefect.task_runs"):
+            log = logging.getLogger(name)
+            log.filters = [one for one in log.filters if not isinstance(one, Plain)] + [plain]
     with contextlib.suppress(httpx.HTTPError, ObjectNotFound):  # stale task runs only look wrong in the UI
         _end_dead_task_runs()
     try:
@@ -60,49 +54,40 @@ def begun() -> Iterator[None]:
 
 def in_parameters(text: str) -> str:
     """Replace the names of command-line options in `text` by those of the deployment's parameters."""
-
-    def parameter(found: re.Match[str]) -> str:
-        return _PARAMETERS.get(found[1], found[1].replace("-", "_"))
-
-    return _OPTION.sub(parameter, text)
+    return _OPTION.sub(lambda found: _PARAMETERS.get(found[1], found[1].replace("-", "_")), text)
 
 
-def end_task_runs(flow: Any, flow_run: Any, state: Any) -> None:
+def end_task_runs(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
     """Mark the task runs of a crashed flow run as Crashed; the worker that detects the crash calls this hook.
 
     Task runs created after the crash belong to the next attempt, which may already run, and are left alone.
     """
-    message = state.message or "the flow run crashed"
-    _end(FlowRunFilter(id=FlowRunFilterId(any_=[flow_run.id])), message, until=state.timestamp)
+    _end(_with_id(flow_run.id), state.message or "the flow run crashed", until=state.timestamp)
 
 
 def _end_dead_task_runs() -> None:
     """End task runs of earlier attempts of this flow run, and of flow runs that ended without a worker noticing."""
     if flow_run.id:
-        mine = FlowRunFilter(id=FlowRunFilterId(any_=[UUID(flow_run.id)]))
-        _end(mine, "the process of an earlier attempt of this flow run ended")
-    over = FlowRunFilterState(type=FlowRunFilterStateType(any_=sorted(TERMINAL_STATES)))
-    _end(FlowRunFilter(tags=FlowRunFilterTags(all_=[PROJECT]), state=over), "the flow run ended before this task run")
+        _end(_with_id(UUID(flow_run.id)), "the process of an earlier attempt of this flow run ended")
+    over = filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=sorted(TERMINAL_STATES)))
+    ours = filters.FlowRunFilter(tags=filters.FlowRunFilterTags(all_=[PROJECT]), state=over)
+    _end(ours, "the flow run ended before this task run")
 
 
-def _end(runs: FlowRunFilter, message: str, *, until: datetime | None = None) -> None:
+def _with_id(run: UUID) -> filters.FlowRunFilter:
+    return filters.FlowRunFilter(id=filters.FlowRunFilterId(any_=[run]))
+
+
+def _end(runs: filters.FlowRunFilter, message: str, *, until: datetime | None = None) -> None:
     """Mark the unfinished task runs of `runs`, or only those created by `until`, as Crashed."""
-    unfinished = TaskRunFilterStateType(any_=[one for one in StateType if one not in TERMINAL_STATES])
-    alive = TaskRunFilter(state=TaskRunFilterState(type=unfinished))
+    unfinished = filters.TaskRunFilterStateType(any_=[one for one in StateType if one not in TERMINAL_STATES])
+    alive = filters.TaskRunFilter(state=filters.TaskRunFilterState(type=unfinished))
     with get_client(sync_client=True) as client:
         for task_run in client.read_task_runs(flow_run_filter=runs, task_run_filter=alive):
             if until is not None and task_run.created is not None and task_run.created > until:
                 continue
             client.set_task_run_state(task_run.id, Crashed(message=message), force=True)
             logger().info("task run %s: Crashed, %s", task_run.name, message)
-
-
-def _log_plainly() -> None:
-    """Apply the `Plain` filter to the logs of this process's flow run and its task runs."""
-    plain = Plain()
-    for name in ("prefect.flow_runs", "prefect.task_runs"):
-        log = logging.getLogger(name)
-        log.filters = [one for one in log.filters if not isinstance(one, Plain)] + [plain]
 
 
 class Plain(logging.Filter):

@@ -9,7 +9,12 @@ import uuid
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+
+from prefect.automations import AutomationCore, ChangeFlowRunState, EventTrigger, Posture
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas import filters
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.states import AwaitingRetry, Cancelled, Crashed
 
 from flows import PROJECT
 
@@ -28,34 +33,31 @@ _AGAIN = "restarted after a crash"
 _GAVE_UP = f"crashed after {MAX_RESTARTS} restarts; press Retry in the UI to resume"
 
 
-def automations(runs: Labels, ours: Labels) -> dict[str, Any]:
+def automations(runs: Labels, ours: Labels) -> dict[str, AutomationCore]:
     """Build the automations that restart runs, by name; `runs` and `ours` match the events of this project's runs."""
-    from prefect.automations import ChangeFlowRunState
-    from prefect.client.schemas.objects import StateType
-
     first, last = [str(number) for number in range(1, MAX_RESTARTS + 1)], [str(MAX_RESTARTS + 1)]
     again = ChangeFlowRunState(name="AwaitingRetry", state=StateType.SCHEDULED, message=_AGAIN, force=False)
     end = ChangeFlowRunState(name=GIVEN_UP, state=StateType.CRASHED, message=_GAVE_UP, force=True)
     begins = {"Pending", "Submitting", "InfrastructurePending", "pull-step.executed"}
     related: list[Labels] = [ours, {"prefect.resource.role": "deployment"}]
     return {
-        "restart crashed runs": _when({"Crashed"}, PAUSE_S, {**runs, _COUNT: first}, related, then=again),
-        "give up runs that keep crashing": _when({"Crashed"}, PAUSE_S, {**runs, _COUNT: last}, related, then=end),
+        "restart crashed runs": when_silent({"Crashed"}, PAUSE_S, {**runs, _COUNT: first}, related, then=again),
+        "give up runs that keep crashing": when_silent({"Crashed"}, PAUSE_S, {**runs, _COUNT: last}, related, then=end),
         # No run count here: a heartbeat has none, and must still show that the run began. A run that crashes before it
         # begins has no count either: if a live worker reports it as crashed, a restart could repeat without end.
-        "requeue runs that did not start": _when(begins, UNSTARTED_S, runs, related, then=again),
+        "requeue runs that did not start": when_silent(begins, UNSTARTED_S, runs, related, then=again),
     }
 
 
-def _when(states: set[str], within_s: float, match: Labels, related: list[Labels], *, then: Any) -> Any:
-    """Act if a run has no event for `within_s` after entering one of `states`; each such event restarts the time."""
-    from prefect.automations import AutomationCore, EventTrigger, Posture
-
+def when_silent(
+    after: set[str], within_s: float, match: Labels, related: Labels | list[Labels], *, then: ChangeFlowRunState
+) -> AutomationCore:
+    """Act if a run has no event in any state for `within_s` after one of `after`; each such event restarts the time."""
     trigger = EventTrigger(
-        after={f"prefect.flow-run.{state}" for state in states},
+        after={f"prefect.flow-run.{event}" for event in after},
         expect={"prefect.flow-run.*"},
         match=match,
-        match_related=[*related],
+        match_related=[*related] if isinstance(related, list) else related,
         for_each={"prefect.resource.id"},
         posture=Posture.Proactive,
         threshold=1,
@@ -64,44 +66,38 @@ def _when(states: set[str], within_s: float, match: Labels, related: list[Labels
     return AutomationCore(name="", trigger=trigger, actions=[then])
 
 
-def under_way(client: Any, worker: str, *, since: datetime | None = None) -> list[Any]:
+def under_way(client: SyncPrefectClient, worker: str, *, since: datetime | None = None) -> list[FlowRun]:
     """List this project's deployment runs that `worker` began and that have not ended, or crashed after `since`."""
-    from prefect.client.schemas import filters
-    from prefect.client.schemas.objects import StateType
-
     types = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING] + ([StateType.CRASHED] if since else [])
     wanted = filters.FlowRunFilter(
         tags=filters.FlowRunFilterTags(all_=[PROJECT]),
         state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types)),
     )
-    found: list[Any] = []
+    found: list[FlowRun] = []
     while len(page := client.read_flow_runs(flow_run_filter=wanted, limit=200, offset=len(found))) == 200:
         found += page
     return [
         run
         for run in found + page
-        if run.deployment_id
+        if run.state
+        and run.deployment_id
         and run.labels.get("prefect.worker.name") == worker
         and (run.state.type != StateType.CRASHED or (since and run.state.timestamp > since))
     ]
 
 
-def put_back(client: Any, runs: Sequence[Any], *, crashed: bool) -> Iterator[str]:
+def put_back(client: SyncPrefectClient, runs: Sequence[FlowRun], *, crashed: bool) -> Iterator[str]:
     """Return `runs`, whose processes are gone, to the queue for the next worker; yield a line for each.
 
-    Args:
-        client: A synchronous client of the server.
-        runs: The runs as last read; those that have since ended without a crash are left alone.
-        crashed: Whether they crashed, so that the limit of restarts applies, or the worker was stopped.
+    Runs that have since ended without a crash are left alone. The limit of restarts applies only if they `crashed`,
+    not if the worker was stopped.
     """
-    from prefect.client.schemas.objects import State
-    from prefect.states import AwaitingRetry, Cancelled, Crashed
-
     for run in (client.read_flow_run(run.id) for run in runs):
+        assert run.state is not None
         if run.state.is_final() and not run.state.is_crashed():
             continue
         if run.state.is_cancelling():
-            state: State[Any] = Cancelled(message="its worker stopped while the run was being cancelled")
+            state: State[None] = Cancelled(message="its worker stopped while the run was being cancelled")
         elif crashed and run.run_count > MAX_RESTARTS:
             state = Crashed(name=GIVEN_UP, message=_GAVE_UP)
         else:
@@ -121,7 +117,7 @@ def with_processes() -> set[str]:
     return found
 
 
-def _break_silence(client: Any, run: Any) -> None:
+def _break_silence(client: SyncPrefectClient, run: FlowRun) -> None:
     """Send an event for `run`, or the server's automations would end it again for its missed heartbeats.
 
     The server may delay the event of the state change itself.

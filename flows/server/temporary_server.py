@@ -14,8 +14,6 @@ from storage.uri import redact
 from tasks.cluster.child import Child
 
 _START_LIMIT_S = 120
-_ASK_S = 5
-"""Timeout of a request to the configured server, in seconds."""
 
 
 @contextlib.contextmanager
@@ -49,12 +47,15 @@ def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]
     try:
         meanwhile()
         await_server(child, f"http://127.0.0.1:{port}/api/health")
-        ours = {PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}
-        with temporary_settings(ours):
+        with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}):
             try:
                 yield True
-            finally:
-                _flush()
+            finally:  # else Prefect retries to send its queued logs and events for a minute at exit
+                from prefect.events.worker import EventsWorker
+                from prefect.logging.handlers import APILogWorker
+
+                APILogWorker.drain_all(timeout=10)
+                EventsWorker.drain_all(timeout=10)
     finally:
         child.end()
 
@@ -71,21 +72,12 @@ def check_api() -> str:
     try:
         with (
             temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}),
-            get_client(httpx_settings={"timeout": _ASK_S}, sync_client=True) as client,
+            get_client(httpx_settings={"timeout": 5}, sync_client=True) as client,
         ):
             return f"{redact(url)} responds, version {client.api_version()}"
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"PREFECT_API_URL={redact(url)}: no usable Prefect API ({redact(reason)}); {advice}") from None
-
-
-def _flush() -> None:
-    """Send queued logs and events before the server ends; otherwise Prefect retries for a minute at exit."""
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogWorker
-
-    APILogWorker.drain_all(timeout=10)
-    EventsWorker.drain_all(timeout=10)
 
 
 def await_server(child: Child, url: str) -> None:

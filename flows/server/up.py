@@ -9,16 +9,16 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
 
+from flows.cli.arguments import Parser
+from flows.cli.exits import fail, guarded
 from tasks.cluster.child import Child
 
-_POOL = "pipeline"
-_SERVER = ("server", "start", "--host")
 _WORKER = f"make-up-{socket.gethostname()}"
 """Worker name; identifies the runs that died with an earlier `make up` on this machine."""
 _EPILOG = """\
@@ -30,20 +30,14 @@ Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server liste
 
 def main() -> int:
     """Run until Ctrl-C and return 0; return 1 if the server or worker stops; exit with 2 for an invalid request."""
-    from flows.cli.exits import guarded
-
     return guarded(lambda: _main(_parser().parse_args()))
 
 
 def _parser() -> argparse.ArgumentParser:
-    from flows.cli.arguments import Parser
-
     parser = Parser(
         prog="python flows/server/up.py",
         description="Start a Prefect server, register the deployments of prefect.yaml and run a worker for them.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=4200, help="port of server and UI (default: %(default)s)")
@@ -51,18 +45,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _main(arguments: argparse.Namespace) -> int:
-    from flows.cli.exits import fail
-
     host, port = arguments.host, arguments.port
-    if not host:
-        fail("--host must be an address or a name, got an empty value", code=2)
-    if not _is_loopback(host) and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
-        fail(
-            f"--host {host!r} is reachable from other machines: set PREFECT_SERVER_API_AUTH_STRING=user:password first",
-            code=2,
-        )
-    if not 0 < port < 65536:
-        fail(f"--port must be 1 to 65535, got {port}", code=2)
     if trouble := _trouble(host, port):
         fail(trouble, code=2)
     url = _name_server(host, port)
@@ -77,7 +60,10 @@ def _main(arguments: argparse.Namespace) -> int:
     started = datetime.now(UTC)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way
     print(f"starting Prefect's server on {url}", flush=True)
-    with contextlib.suppress(KeyboardInterrupt), _running("server", *_SERVER, host, "--port", str(port)) as server:
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        _running("server", "start", "--host", host, "--port", str(port)) as server,
+    ):
         await_server(server, f"{url}/health")
         _tell(deploy.apply())
         with _worker(started) as worker:
@@ -114,8 +100,9 @@ _READY = """
 
 @contextlib.contextmanager
 def _running(name: str, *words: str) -> Iterator[Child]:
-    """Run a Prefect command as a child process; stop it when the block ends."""
-    child = Child([sys.executable, "-m", "prefect", *words], env=_env(), grace_s=10.0)
+    """Run `prefect NAME WORDS...` as a child process; stop it when the block ends."""
+    env = os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
+    child = Child([sys.executable, "-m", "prefect", name, *words], env=env, grace_s=10.0)
     try:
         yield child
     finally:
@@ -135,7 +122,7 @@ def _worker(started: datetime) -> Iterator[Child]:
         _tell(restarts.put_back(client, [run for run in runs if str(run.id) not in alive], crashed=True))
     left, crashed = [], True
     try:
-        with _running("worker", "worker", "start", "--pool", _POOL, "--name", _WORKER) as worker:
+        with _running("worker", "start", "--pool", "pipeline", "--name", _WORKER) as worker:
             try:
                 yield worker
             except KeyboardInterrupt:
@@ -152,10 +139,6 @@ def _worker(started: datetime) -> Iterator[Child]:
 def _tell(lines: Iterable[str]) -> None:
     for line in lines:
         print(f"  {line}", flush=True)
-
-
-def _env() -> Mapping[str, str]:
-    return os.environ | {"PYTHONUNBUFFERED": "1", "COLUMNS": "200"}
 
 
 def _watch(server: Child, worker: Child) -> None:
@@ -178,7 +161,15 @@ def _is_loopback(host: str) -> bool:
 
 
 def _trouble(host: str, port: int) -> str:
-    """Return why this process cannot listen there, or an empty string if it can."""
+    """Return why this process cannot or must not listen there, or an empty string if it can."""
+    if not host:
+        return "--host must be an address or a name, got an empty value"
+    if not _is_loopback(host) and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
+        return (
+            f"--host {host!r} is reachable from other machines: set PREFECT_SERVER_API_AUTH_STRING=user:password first"
+        )
+    if not 0 < port < 65536:
+        return f"--port must be 1 to 65535, got {port}"
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

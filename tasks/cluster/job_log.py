@@ -13,8 +13,7 @@ from storage.manifest import File
 from storage.uri import URI, redact
 from tasks.jobs import errors
 from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK, WAITING
-from tasks.orchestration.progress import ProgressArtifact
-from tasks.orchestration.stage import logger
+from tasks.orchestration.stage import ProgressArtifact, logger
 
 _CHATTER = re.compile(
     r"core_worker\.cc:|Progress bars disabled|Dataset dataset_\S+ execution finished|Setting up process group|"

@@ -11,9 +11,8 @@ from storage.manifest import File
 from storage.uri import URI, ReportURI
 from tasks.learning import images
 from tasks.planning.plan import Plan
-from tasks.report_page import ReportData, plots
+from tasks.report_page import ReportData, number, plots
 
-_METRICS = ("test_accuracy", "test_loss", "expected_calibration_error", "num_rows")
 _IMAGES_A_ROW = 8
 _MARKDOWN = re.compile(r"[!-/:-@\[-`{-~]")
 """ASCII punctuation; a backslash before any of it makes Markdown show it literally."""
@@ -66,7 +65,6 @@ def _plain(text: str) -> str:
 
 
 def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
-    """Yield lines of Markdown: decision, metrics beside the champion's, data and result URIs."""
     yield f"# {data.recipe_name}: {'promoted' if data.promoted else 'not promoted'}\n\n{data.reason}.\n"
     if data.decided:
         yield f"Decided on {data.decided} by {_plain(data.author or 'somebody')}.\n"
@@ -74,13 +72,13 @@ def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
         yield f"> **Note:** this is {data.sample_notice}.\n"
     champion = data.champion_metrics or {}
     yield "| on the test rows | this model | champion before this run |\n|---|---|---|"
-    for name in _METRICS:
-        yield f"| {name.replace('_', ' ')} | {_number(data.metrics[name])} | {_number(champion.get(name))} |"
+    for name in ("test_accuracy", "test_loss", "expected_calibration_error", "num_rows"):
+        yield f"| {name.replace('_', ' ')} | {number(data.metrics[name])} | {number(champion.get(name))} |"
     for role, line in data.differences:
         yield f"\nCompared with the {role}: {_plain(line)}.\n"
     prepared = manifest.load(plan.prepared)
     rows = {split: sum(file.rows or 0 for file in prepared.split(split)) for split in ("train", "validation", "test")}
-    counted = ", ".join(f"{number:,} {split}" for split, number in rows.items())
+    counted = ", ".join(f"{count:,} {split}" for split, count in rows.items())
     left_out = sum(prepared.statistics.get("quarantined", {}).values())
     yield f"\nData set `{data.data_set}`: {counted} rows; {left_out:,} unusable rows excluded.\n"
     yield "| | |\n|---|---|"
@@ -89,9 +87,3 @@ def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
     places |= {"raw": plan.raw, "prepared": plan.prepared, "checkpoint": plan.checkpoint}
     for name, uri in (places | {"predictions": plan.predictions, "report": target}).items():
         yield f"| {name} | `{uri}` |"
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"

@@ -1,7 +1,7 @@
 """Prefect options of all tasks and flows: no caching (storage shows what is done), no pickling, readable run names."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import deployment, flow_run
@@ -9,22 +9,15 @@ from prefect.runtime import deployment, flow_run
 from storage.producer import user
 from storage.uri import redact
 
-_MAIN: Final = ("epochs", "learning_rate")
-"""Recipe fields that a run's name always contains."""
-_LONGEST = 200
-"""Maximum length of a run's name, since a setting may be any text."""
-
 
 def run_name() -> str:
     """Return the name of the current flow run, such as `cifar10-vit epochs=3 learning_rate=0.1`."""
     return named(flow_run.parameters)
 
 
-as_json: dict[str, Any] = {"result_serializer": "json"}
-"""Serialize results as JSON, such as a flow's summary."""
-flow_options: dict[str, Any] = {"flow_run_name": run_name, **as_json}
+flow_options: dict[str, Any] = {"flow_run_name": run_name, "result_serializer": "json"}
 """Options of every flow."""
-task_options: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False, **as_json}
+task_options: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False, "result_serializer": "json"}
 """Options of every task; results are not persisted, because tasks return URIs of committed results."""
 
 
@@ -43,7 +36,7 @@ def named(parameters: Mapping[str, Any]) -> str:
         words += ["refresh"] if parameters.get("refresh") else []
     if parameters.get("workers") is not None:
         words.append(f"workers={parameters['workers']}")
-    return " ".join(" ".join(str(word) for word in words if word).split())[:_LONGEST]
+    return " ".join(" ".join(str(word) for word in words if word).split())[:200]  # a setting may be any text
 
 
 def _settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -58,7 +51,7 @@ def _settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
         recipe = None
     if recipe is None:
         return changed
-    return {field: getattr(recipe, field) for field in _MAIN} | changed
+    return {"epochs": recipe.epochs, "learning_rate": recipe.learning_rate} | changed
 
 
 def _last(place: str | None) -> str:

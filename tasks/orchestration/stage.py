@@ -1,4 +1,4 @@
-"""Frame of every stage: find a committed result, log start and end, measure the time, enforce the deadline."""
+"""Frame of every stage: find a committed result, log start and end, show progress, enforce the deadline."""
 
 import contextlib
 import dataclasses
@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any
+from uuid import UUID
 
 from storage import error_policy, files, in_use, manifest
 from storage.failpoints import failpoint
@@ -21,15 +22,16 @@ class Stage:
     """One stage of one run, as the summary shows it."""
 
     name: str
-    """Name, such as `train`."""
     uri: URI | None
-    """URI of its result; None if it has none."""
+    """Its result, if it has one."""
     reused: bool = False
-    """Whether the result existed already."""
+    """True if the result existed already."""
     seconds: float = 0.0
     """Duration in this run."""
 
 
+_EVERY_S = 10.0
+"""Seconds between updates of progress; each keeps Prefect's server and this process busy for about 30 ms."""
 _stages: ContextVar[list[Stage] | None] = ContextVar("stages", default=None)
 _use: ContextVar[Use | None] = ContextVar("use", default=None)
 
@@ -87,6 +89,35 @@ def stage(
         stages.append(current)
 
 
+class ProgressArtifact:
+    """Progress bar on the page of the flow run; its errors never fail the stage."""
+
+    def __init__(self, stage: str) -> None:
+        self._key = f"{stage}-progress"
+        self._artifact: UUID | None = None
+        self._updated = float("-inf")
+
+    def update(self, fraction: float, text: str) -> None:
+        """Show `fraction` (0 to 1) and `text` at most every 10 s, and always at 1; do nothing outside a flow run."""
+        from prefect.artifacts import create_progress_artifact, update_progress_artifact
+        from prefect.context import FlowRunContext
+
+        is_due = fraction >= 1 or time.monotonic() - self._updated > _EVERY_S
+        if not is_due or FlowRunContext.get() is None:
+            return
+        self._updated = time.monotonic()
+        percent = 100 * min(fraction, 1.0)
+        try:
+            if self._artifact is None:
+                artifact = create_progress_artifact(percent, key=self._key, description=text)
+                assert isinstance(artifact, UUID)  # a coroutine only in async code
+                self._artifact = artifact
+            else:
+                update_progress_artifact(self._artifact, percent, description=text)
+        except Exception as error:  # an unreachable server must not fail a training
+            logging.getLogger("pipeline").debug("progress cannot be shown: %s", error)
+
+
 def tidy(scratch: URI) -> None:
     """Delete the scratch files of a committed result; if that fails, `python -m storage gc` deletes them later."""
     try:
@@ -97,7 +128,7 @@ def tidy(scratch: URI) -> None:
         logger().warning("%s is no longer needed but cannot be deleted: %s", scratch, redact(str(error)))
 
 
-def logger() -> Any:
+def logger() -> "logging.Logger | logging.LoggerAdapter[Any]":
     """Return the logger of the running Prefect task or flow, or an ordinary logger outside of one."""
     from prefect.exceptions import MissingContextError
     from prefect.logging import get_run_logger

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from prefect import State
 from prefect.runtime import deployment, flow_run
 from prefect.states import Completed
 
@@ -13,14 +14,11 @@ from tasks.orchestration.stage import Stage
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
 
-NOTHING_NEW = "NothingNew"
-"""Final state of a deployment's run whose results all existed already."""
 
-
-def outcome(summary: dict[str, Any]) -> Any:
-    """Return the flow's result: `summary`, wrapped in state `NothingNew` if a deployment's run reused everything."""
+def outcome(summary: dict[str, Any]) -> dict[str, Any] | State[dict[str, Any]]:
+    """Return the flow's result: `summary`, in the final state `NothingNew` if a deployment's run reused everything."""
     if deployment.id and all(stage["reused"] for stage in summary["stages"]):
-        return Completed(name=NOTHING_NEW, message="all results of this run already exist", data=summary)
+        return Completed(name="NothingNew", message="all results of this run already exist", data=summary)
     return summary
 
 
@@ -28,7 +26,7 @@ def summarize(
     plan: Plan, files: FilesURI | None, stages: Sequence[Stage], decision: Decision, page: ReportURI
 ) -> dict[str, Any]:
     """Build a JSON document with all URIs, the metrics, the decision and the stages with what they reused."""
-    raw = manifest.load(plan.raw)
+    raw, evaluated = manifest.load(plan.raw), manifest.load(plan.evaluation).statistics
     return {
         "run": str(flow_run.id) if flow_run.id else None,
         "source": {"data": plan.data_name, "notice": raw.statistics["notice"], "files": raw.statistics["sources"]},
@@ -41,18 +39,13 @@ def summarize(
             "predictions": plan.predictions,
             "report": page,
         },
-        "metrics": {
-            name: value for name, value in manifest.load(plan.evaluation).statistics.items() if name != "notice"
-        },
+        "metrics": {name: value for name, value in evaluated.items() if name != "notice"},
         "promoted": decision.promoted,
         "reason": decision.reason,
         "differences": {role: found.model_dump() for role, found in decision.differences.items()},
         "championship": plan.championship,
         "champion": decision.champion,
-        "stages": [
-            {"name": stage.name, "seconds": round(stage.seconds, 3), "reused": stage.reused, "uri": stage.uri}
-            for stage in stages
-        ],
+        "stages": _told(stages),
     }
 
 
@@ -61,8 +54,12 @@ def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, sta
     return {
         "uris": {"checkpoint": request.checkpoint, "dataset": request.dataset, "predictions": predictions},
         "rows": manifest.load(predictions).rows,
-        "stages": [
-            {"name": stage.name, "seconds": round(stage.seconds, 3), "reused": stage.reused, "uri": stage.uri}
-            for stage in stages
-        ],
+        "stages": _told(stages),
     }
+
+
+def _told(stages: Sequence[Stage]) -> list[dict[str, Any]]:
+    return [
+        {"name": stage.name, "seconds": round(stage.seconds, 3), "reused": stage.reused, "uri": stage.uri}
+        for stage in stages
+    ]

@@ -14,29 +14,29 @@ from tasks.promotion.correct_rows import Answers
 
 _UNSCORED = "cannot be scored on the same rows"
 _NAMES = {"champion": "the champion", "best": "the best champion so far"}
-JUDGE_ONLY = "judge_only"
-"""Gate setting: record the decision but keep the champion, as in a backfill."""
-SIGNIFICANCE = "significance"
-"""Gate setting: largest p-value at which a better challenger counts as significantly better than the champion."""
-ABOVE_LARGEST_CLASS = "above_largest_class"
-"""Gate setting: the challenger must beat always predicting the largest class of the test rows."""
+Gate = dict[str, Any]
+"""Settings: `accuracy_floor` and `margin`, and optionally `significance` (largest p-value at which a better challenger
+is significantly better), `above_largest_class` (it must beat always predicting the largest class of the test rows) and
+`judge_only` (record the decision but keep the champion, as in a backfill)."""
+Scores = dict[str, dict[str, float]]
+"""Metrics of the challenger and of its rivals, by role."""
+Rivals = Mapping[str, EvaluationURI | str]
+"""By role, such as `champion`, the rival's evaluation on the challenger's test rows, or why there is none."""
 _SHOWN = 10
 """Maximum number of class names in a reason."""
 
 
-def settings_of(recipe: Recipe, *, judge_only: bool) -> dict[str, Any]:
+def settings_of(recipe: Recipe, *, judge_only: bool) -> Gate:
     """Return the settings of the gate for `recipe`; optional ones are present only if requested."""
-    found: dict[str, Any] = {"accuracy_floor": recipe.accuracy_floor, "margin": recipe.margin}
+    found: Gate = {"accuracy_floor": recipe.accuracy_floor, "margin": recipe.margin}
     if recipe.significance and not recipe.margin:
-        found[SIGNIFICANCE] = recipe.significance
+        found["significance"] = recipe.significance
     if recipe.data == datasets.OWN:
-        found[ABOVE_LARGEST_CLASS] = True
-    return found | ({JUDGE_ONLY: True} if judge_only else {})
+        found["above_largest_class"] = True
+    return found | ({"judge_only": True} if judge_only else {})
 
 
-def rivals_of(
-    checkpoint: CheckpointURI, decisions: Sequence[Decision], gate: dict[str, Any]
-) -> dict[str, CheckpointURI]:
+def rivals_of(checkpoint: CheckpointURI, decisions: Sequence[Decision], gate: Gate) -> dict[str, CheckpointURI]:
     """Return the rivals of `checkpoint` by role: the `champion`, and with a margin also the `best` champion so far.
 
     Each promotion may lose up to the margin; the comparison with the best champion bounds the total loss.
@@ -50,40 +50,29 @@ def rivals_of(
 
 
 def standing(
-    checkpoint: CheckpointURI, evaluation: EvaluationURI, decisions: Sequence[Decision], gate: dict[str, Any]
+    checkpoint: CheckpointURI, evaluation: EvaluationURI, decisions: Sequence[Decision], gate: Gate
 ) -> Decision | None:
     """Return the decision already made on `checkpoint` by the same gate, if it is still valid.
 
     A decision of a promoting run is also valid for a `judge_only` run. It is invalid if the champion has changed since,
     or if a rival could not be scored then.
     """
+    promoting = {name: value for name, value in gate.items() if name != "judge_only"}
     for decision in reversed(decisions):
         is_same = (decision.challenger, decision.evaluation) == (checkpoint, evaluation)
-        if is_same and decision.gate in (gate, _without(gate, JUDGE_ONLY)):
+        if is_same and decision.gate in (gate, promoting):
             holds = decision.champion == decisions[-1].champion and _UNSCORED not in decision.reason
             return decision if holds else None
     return None
 
 
 def judge(
-    checkpoint: CheckpointURI,
-    evaluation: EvaluationURI,
-    decisions: Sequence[Decision],
-    rivals: Mapping[str, EvaluationURI | str],
-    gate: dict[str, Any],
+    checkpoint: CheckpointURI, evaluation: EvaluationURI, decisions: Sequence[Decision], rivals: Rivals, gate: Gate
 ) -> Decision:
     """Judge a challenger: it must reach a floor, and be at most the margin below its rivals on the same rows.
 
     With `significance`, it must be better than its rivals, and a test on the single rows must show it. A model that was
-    rolled back can only be promoted by hand.
-
-    Args:
-        checkpoint: The challenger.
-        evaluation: Its evaluation.
-        decisions: All decisions of the championship, oldest first.
-        rivals: Evaluation of each rival on the challenger's test rows, or why there is none.
-        gate: `accuracy_floor`, `margin`, and optionally `significance`, `above_largest_class` and `judge_only`, which
-            keeps the champion.
+    rolled back can only be promoted by hand. `decisions` are all those of the championship, oldest first.
     """
     champion = decisions[-1].champion if decisions else None
     scores = {"challenger": _metrics(evaluation)}
@@ -104,7 +93,7 @@ def judge(
     else:
         promoted, reason = _compared(checkpoint, scores, rivals, differences, gate)
         reason += _told("new", new) + _told("gone", gone)
-    if promoted and gate.get(JUDGE_ONLY) and champion != checkpoint:
+    if promoted and gate.get("judge_only") and champion != checkpoint:
         promoted = False
         reason += f"; a backfill does not promote: use --promote, or: python -m storage promote {checkpoint}"
     return Decision(
@@ -122,17 +111,16 @@ def judge(
     )
 
 
-def _differences(challenger: Answers | None, rivals: Mapping[str, EvaluationURI | str]) -> dict[str, Difference]:
-    """Compare the challenger with each rival whose predictions still exist."""
+def _differences(challenger: Answers | None, rivals: Rivals) -> dict[str, Difference]:
     read = {role: correct_rows.read(rival) for role, rival in rivals.items() if isinstance(rival, EvaluationURI)}
     return {role: challenger.beside(rival) for role, rival in read.items() if challenger and rival}
 
 
-def _floor(accuracy: float, its: Answers | None, gate: dict[str, Any]) -> tuple[bool, str]:
+def _floor(accuracy: float, its: Answers | None, gate: Gate) -> tuple[bool, str]:
     """Return whether the challenger is good enough regardless of its rivals, and why."""
     if accuracy < gate["accuracy_floor"]:
         return False, f"test accuracy {accuracy:.4f} is below the floor {gate['accuracy_floor']:.4f}"
-    if not gate.get(ABOVE_LARGEST_CLASS):
+    if not gate.get("above_largest_class"):
         return True, f"test accuracy {accuracy:.4f} reaches the floor {gate['accuracy_floor']:.4f}"
     if its is None:
         return False, f"its predictions {_UNSCORED}: they no longer exist; run again"
@@ -143,15 +131,11 @@ def _floor(accuracy: float, its: Answers | None, gate: dict[str, Any]) -> tuple[
 
 
 def _compared(
-    checkpoint: CheckpointURI,
-    scores: dict[str, dict[str, float]],
-    rivals: Mapping[str, EvaluationURI | str],
-    differences: Mapping[str, Difference],
-    gate: dict[str, Any],
+    checkpoint: CheckpointURI, scores: Scores, rivals: Rivals, differences: Mapping[str, Difference], gate: Gate
 ) -> tuple[bool, str]:
     """Return whether the challenger is good enough compared with every rival, and why."""
     for role, rival in rivals.items():
-        known: Mapping[str, Any] = differences if SIGNIFICANCE in gate else scores
+        known: Mapping[str, Any] = differences if "significance" in gate else scores
         if role not in known:
             why = rival if role not in scores else "its predictions no longer exist"
             by_hand = f"run again, or promote it with: python -m storage promote {checkpoint}"
@@ -160,17 +144,15 @@ def _compared(
     return next((verdict for verdict in verdicts if not verdict[0]), verdicts[0])
 
 
-def _beside(
-    role: str, scores: dict[str, dict[str, float]], difference: Difference | None, gate: dict[str, Any]
-) -> tuple[bool, str]:
+def _beside(role: str, scores: Scores, difference: Difference | None, gate: Gate) -> tuple[bool, str]:
     """Return whether the challenger is good enough compared with one rival, and why."""
     accuracy, other = scores["challenger"]["test_accuracy"], scores[role]["test_accuracy"]
     against = f"{_NAMES[role]}'s {other:.4f} on the same rows"
-    if SIGNIFICANCE in gate and difference is not None:
+    if "significance" in gate and difference is not None:
         if difference.difference <= 0:
             return False, f"test accuracy {accuracy:.4f} is not above {against}"
-        promoted = difference.p_value <= gate[SIGNIFICANCE]
-        required = f"p = {difference.p_value:.2g}, required: at most {gate[SIGNIFICANCE]:g}"
+        promoted = difference.p_value <= gate["significance"]
+        required = f"p = {difference.p_value:.2g}, required: at most {gate['significance']:g}"
         but = "" if promoted else ", but not significantly"
         return promoted, f"test accuracy {accuracy:.4f} is above {against}{but} ({required})"
     if accuracy >= other:
@@ -200,7 +182,3 @@ def _metrics(evaluation: EvaluationURI) -> dict[str, float]:
 
 def _is_there(checkpoint: str) -> bool:
     return files.exists(CheckpointURI(checkpoint).child(manifest.NAME))
-
-
-def _without(gate: dict[str, Any], name: str) -> dict[str, Any]:
-    return {key: value for key, value in gate.items() if key != name}

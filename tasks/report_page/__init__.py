@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,6 @@ from tasks.report_page.lineage import LineageStep
 
 _MAX_CELLS = 20
 """Maximum number of classes of a confusion matrix shown as a table, which fits on paper; larger ones are images."""
-_NUM_PAIRS = 10
-"""Number of most frequent confusions listed."""
 _LEVELS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
 """Shares of a row above which an off-diagonal cell of the confusion matrix gets the next stronger colour."""
 _DIAGONAL_LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)
@@ -26,14 +25,12 @@ _DIAGONAL_LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Picture:
-    """One image of the test split and the model's prediction."""
+    """One image of the test split, the name of its class, and the model's prediction."""
 
     image: np.ndarray
     """uint8, (height, width, channels), with 1 or 3 channels."""
     label: str
-    """Name of the true class."""
     prediction: str
-    """Name of the predicted class."""
     probability: float
     """Probability of the predicted class, 0 to 1."""
     id: int
@@ -47,13 +44,10 @@ class ReportData:
     """Content of the page of one training run, as plain values; equal values give equal pages."""
 
     recipe_name: str
-    """Name of the recipe."""
     data_set: str
-    """Name of the data set."""
     sample_notice: str | None
     """Notice that the data set is only a bundled sample; None for the real data set."""
     promoted: bool
-    """Whether the gate promoted this model."""
     reason: str
     """Reason for the decision, in one sentence."""
     metrics: dict[str, float]
@@ -82,13 +76,13 @@ class ReportData:
     champion_metrics: dict[str, float] | None
     """Metrics of the previous champion, named as in `metrics`; None if there was no champion."""
     lineage: tuple[LineageStep, ...]
-    """Steps from the raw files to the report, in order."""
+    """From the raw files to the report, in order."""
     timings: list[tuple[str, float]]
     """Stages in order, with the seconds that each took."""
     parameters: dict[str, Any]
     """All fields of the recipe, the number of workers and the resolved values."""
     command: str
-    """The command that reproduces this model."""
+    """Shell command that reproduces this model."""
     producer: dict[str, str | None]
     """Versions of the package and its libraries, and the git commit, where known."""
     differences: tuple[tuple[str, str], ...] = ()
@@ -100,7 +94,7 @@ class ReportData:
     decided: str = ""
     """Time of the decision; empty if not recorded."""
     author: str | None = None
-    """Author of the decision; None if not recorded."""
+    """Who decided; None if not recorded."""
 
 
 def render(data: ReportData) -> str:
@@ -123,7 +117,7 @@ def render(data: ReportData) -> str:
         diagram=lineage.draw(data.lineage),
         confusion=_confusion_rows(data) if as_table else None,
         confusion_png=None if as_table else plots.heat_map(data.confusion),
-        pairs=_confused_pairs(data)[:_NUM_PAIRS],
+        pairs=_confused_pairs(data)[:10],
         comparison=list(_comparison(data)),
     )
 
@@ -142,7 +136,7 @@ def _environment() -> jinja2.Environment:
 
 def number(value: float | None, digits: int = 4) -> str:
     """Format a number as the terminal does: integers with commas between thousands, others with `digits` decimals."""
-    if value is None or not plots.is_finite(value):
+    if value is None or not math.isfinite(value):
         return "–"
     return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}f}"
 

@@ -13,16 +13,12 @@ _MAX_NAME, _MAX_VALUE, _MAX_LINES = 27, 16, 6
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LineageStep:
-    """One step of the lineage, from the raw files to the report."""
+    """One step of the lineage, from the raw files, which have no stage, URI and fingerprint, to the report."""
 
     title: str
-    """Title of the box, such as `Prepared dataset`."""
     stage: str = ""
-    """Stage that made it, such as `preprocess`; empty if it existed before the run."""
     uri: str = ""
-    """Its URI; empty if it has none of its own."""
     fingerprint: str = ""
-    """Fingerprint of its inputs; empty if it has none."""
     parents: tuple[str, ...] = ()
     """Titles of the steps that it was made from."""
     facts: tuple[tuple[str, str], ...] = ()

@@ -22,11 +22,6 @@ _MAX_SIDE = 64
 """Maximum side of an image in pixels; keeps seventy photographs below a megabyte."""
 
 
-def is_finite(value: float | None) -> bool:
-    """Return whether `value` is a finite number."""
-    return value is not None and math.isfinite(value)
-
-
 def learning_curve(history: Sequence[Mapping[str, float]], quantity: str, *, best_epoch: int) -> str:
     """Plot `quantity` (loss or accuracy) per epoch for training and validation as SVG, with the best epoch marked."""
     epochs = [row["epoch"] for row in history]
@@ -37,7 +32,8 @@ def learning_curve(history: Sequence[Mapping[str, float]], quantity: str, *, bes
         told = []
         for split, colour, dashes in (("train", _WARM, "--"), ("validation", _ACCENT, "-")):
             values = [row[f"{split}_{quantity}"] for row in history]
-            axes.plot(epochs, values, dashes, color=colour, label=split, **_markers(len(epochs)))
+            marker = "o" if len(epochs) <= 20 else ""
+            axes.plot(epochs, values, dashes, color=colour, label=split, linewidth=1.8, marker=marker, markersize=3.5)
             told += [f"{split} from {values[0]:.4f} to {values[-1]:.4f}"] if values else []
         _mark(axes, history, quantity, best_epoch)
         _label_epochs(axes, epochs, quantity)
@@ -143,10 +139,6 @@ def _frame(axes: "Axes") -> None:
     axes.grid(axis="y", linewidth=0.7)
     axes.tick_params(length=0)
     axes.set_axisbelow(True)
-
-
-def _markers(num_points: int) -> dict[str, Any]:
-    return {"linewidth": 1.8, "marker": "o" if num_points <= 20 else "", "markersize": 3.5}
 
 
 def _mark(axes: "Axes", history: Sequence[Mapping[str, float]], quantity: str, best_epoch: int) -> None:
