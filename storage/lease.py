@@ -54,7 +54,7 @@ class Lease:
     """Lease that this process took with `take`; its methods are thread-safe."""
 
     def __init__(self, folder: URI, record: Record, *, ttl_s: float) -> None:
-        self.target = URI(record.target)
+        self.target = record.target
         self.generation = record.generation
         self.owner = record.owner
         self._folder = folder

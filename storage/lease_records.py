@@ -33,7 +33,7 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    target: str
+    target: URI
     """URI of the result that the holder makes."""
     generation: int = Field(ge=1)
     """Number of the file."""

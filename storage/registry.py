@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from storage import files, manifest, reference
 from storage.decision import ROLLED_BACK, Decision
@@ -37,27 +37,17 @@ class Superseded(RuntimeError):
     """Another decision was recorded since the latest was read: decide again."""
 
 
-class _Stored(Decision):
-    """A decision as stored in its file, with references in place of URIs."""
-
-    previous: str | None = None
-    """Digest of the entry before."""
-    digest: str | None = None
-    """Digest of this entry; none in entries of earlier versions."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Entry:
     """A loaded entry, whose own digest, if it has one, was checked."""
 
     uri: URI
-    stored: _Stored
+    decision: Decision
     digest: str
-
-    @property
-    def is_old(self) -> bool:
-        """True if an earlier version, without digests, wrote the entry."""
-        return self.stored.digest is None
+    previous: str | None
+    """Digest of the entry before, as this entry recorded it."""
+    is_old: bool
+    """True if an earlier version, without digests, wrote the entry."""
 
 
 def history(root: Root, data: str) -> list[Decision]:
@@ -66,10 +56,7 @@ def history(root: Root, data: str) -> list[Decision]:
     Raises:
         Damaged: An entry is missing or was changed; the message names its file.
     """
-    entries = [_load(uri) for uri in _recorded(root, data)]
-    _check_chain(entries)
-    named = _names(root)
-    return [_decision(entry, named) for entry in entries]
+    return _load_chain(root, _recorded(root, data))
 
 
 def latest(root: Root, data: str) -> Decision | None:
@@ -78,34 +65,34 @@ def latest(root: Root, data: str) -> Decision | None:
     Raises:
         Damaged: It or the entry before was changed, or an entry is missing; the message names the file.
     """
-    entries = [_load(uri) for uri in _recorded(root, data)[-2:]]
-    _check_chain(entries)
-    return _decision(entries[-1], _names(root)) if entries else None
+    return next(reversed(_load_chain(root, _recorded(root, data)[-2:])), None)
 
 
 def champion(root: Root, data: str) -> CheckpointURI | None:
     """Return the champion of `data`; none if there is none yet."""
     decision = latest(root, data)
-    return CheckpointURI(decision.champion) if decision and decision.champion else None
+    return decision.champion if decision else None
 
 
-def withdrawn(decisions: Sequence[Decision]) -> set[str]:
+def withdrawn(decisions: Sequence[Decision]) -> set[CheckpointURI]:
     """Return the checkpoints that a rollback removed as champion and that were not promoted again since."""
-    found: set[str] = set()
+    found: set[CheckpointURI] = set()
     for decision in decisions:
         if decision.withdraws:
             found.add(decision.withdraws)
-        found.discard(str(decision.champion))
+        found -= {decision.champion}
     return found
 
 
-def best(decisions: Sequence[Decision], is_there: Callable[[str], bool] = lambda checkpoint: True) -> str | None:
+def best(
+    decisions: Sequence[Decision], is_there: Callable[[CheckpointURI], bool] = lambda checkpoint: True
+) -> CheckpointURI | None:
     """Return the best champion since a user last decided, the latest of equals; none if there was none.
 
     Every promotion measured challenger and champion on the same rows. The sum of these differences therefore also ranks
     champions that were measured on different rows. Checkpoints for which `is_there` is false are skipped.
     """
-    ranked: list[tuple[float, int, str]] = []
+    ranked: list[tuple[float, int, CheckpointURI]] = []
     sum_of_gains = 0.0
     for decision in decisions:
         if decision.undoes and ranked:
@@ -129,9 +116,12 @@ def append(root: Root, data: str, decision: Decision) -> None:
         Damaged: The entry before is missing or was changed.
     """
     uri = _place(root, data, decision.number)
-    before = None if decision.number == 1 else _load(_place(root, data, decision.number - 1))
-    stored = with_references(decision, root).model_dump(mode="json")
-    document = stored | {"previous": before.digest if before else None}
+    before = (
+        None
+        if decision.number == 1
+        else _load(_place(root, data, decision.number - 1), functools.partial(reference.resolve, root=root))
+    )
+    document = with_references(decision, root) | {"previous": before.digest if before else None}
     document["digest"] = _digest(document)
     content = json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"
     try:
@@ -150,10 +140,13 @@ def confirm(root: Root, data: str, decision: Decision) -> None:
     Raises:
         ChampionRemoved: The checkpoint does not exist.
     """
-    if not decision.promoted or _is_whole(CheckpointURI(decision.challenger)):
+    if not decision.promoted:
         return
+    with contextlib.suppress(Damaged):
+        if manifest.find(decision.challenger):
+            return
     earlier = [one.champion for one in history(root, data) if one.number < decision.number]
-    reason = f"deleted before it became champion: {reference.of(URI(decision.challenger), root=root)}"
+    reason = f"deleted before it became champion: {reference.of(decision.challenger, root=root)}"
     back = Decision(
         number=decision.number + 1,
         champion=earlier[-1] if earlier else None,
@@ -170,34 +163,14 @@ def confirm(root: Root, data: str, decision: Decision) -> None:
     raise ChampionRemoved(f"{reason}; the previous champion of {data!r} stays; run again")
 
 
-def _is_whole(checkpoint: CheckpointURI) -> bool:
-    with contextlib.suppress(Damaged):
-        return manifest.find(checkpoint) is not None
-    return False
+def with_references(decision: Decision, root: Root, **options: Any) -> dict[str, Any]:
+    """Dump `decision` as JSON values, with references in place of URIs, so that it does not depend on where `root` is.
 
-
-def with_references(decision: Decision, root: Root) -> Decision:
-    """Return `decision` as stored, with references in place of URIs, so that it does not depend on where `root` is."""
-    named = {field: getattr(decision, field) for field in _REFERENCES}
-    return decision.model_copy(update={field: reference.of(URI(uri), root=root) for field, uri in named.items() if uri})
-
-
-def _decision(entry: _Entry, named: Callable[[str, bool], URI]) -> Decision:
-    document = entry.stored.model_dump(exclude={"previous", "digest"})
-    if entry.is_old and entry.stored.reason.startswith(ROLLED_BACK):
-        document["withdraws"] = entry.stored.reason.removeprefix(ROLLED_BACK)
-    for field in _REFERENCES:
-        if document[field]:
-            try:
-                document[field] = str(named(document[field], entry.is_old))
-            except ValueError as error:
-                raise _unreadable(entry.uri, field, str(error)) from None
-    return Decision(**document)
-
-
-def _names(root: Root) -> Callable[[str, bool], URI]:
-    """Return a function that resolves references to URIs below `root` and caches each answer."""
-    return functools.cache(lambda name, is_moved: reference.resolve(name, root=root, is_moved=is_moved))
+    `options` are those of pydantic's `model_dump`.
+    """
+    document = decision.model_dump(mode="json", **options)
+    named = {field: getattr(decision, field) for field in _REFERENCES if document.get(field)}
+    return document | {field: reference.of(uri, root=root) for field, uri in named.items()}
 
 
 def _digest(document: dict[str, Any]) -> str:
@@ -236,33 +209,36 @@ def _recorded(root: Root, data: str) -> list[URI]:
     return found
 
 
-def _load(uri: URI) -> _Entry:
-    """Load the entry at `uri`; raises `Damaged` if it is missing or was changed."""
-    check_place(uri.parent, uri.name)
-    try:
-        content = files.read(uri)
-        stored = _Stored.model_validate_json(content)
-    except FileNotFoundError:
-        raise Damaged(f"{uri} is missing; restore it from a copy") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise _unreadable(uri, ".".join(map(str, first["loc"])) or "JSON", first["msg"]) from None
-    entry = _Entry(uri=uri, stored=stored, digest=_digest(json.loads(content)))
-    if not entry.is_old and stored.digest != entry.digest:
-        raise Damaged(f"{uri} is not what was recorded (SHA-256); restore it from a copy")
-    if uri.name != f"{stored.number:06d}.json":
-        raise Damaged(f"{uri} contains another number, {stored.number}; restore it from a copy")
-    return entry
-
-
-def _check_chain(entries: Sequence[_Entry]) -> None:
-    """Raise `Damaged` naming the first entry whose digest is not the one that the next entry recorded."""
+def _load_chain(root: Root, uris: Sequence[URI]) -> list[Decision]:
+    """Load successive decisions; raises `Damaged` naming the first whose digest the next one did not record."""
+    resolve = functools.cache(functools.partial(reference.resolve, root=root))
+    entries = [_load(uri, resolve) for uri in uris]
     for before, entry in itertools.pairwise(entries):
         if entry.is_old and not before.is_old:
             raise Damaged(f"{entry.uri} has no digest, but the entry before has one; restore it from a copy")
-        if not entry.is_old and entry.stored.previous != before.digest:
+        if not entry.is_old and entry.previous != before.digest:
             raise Damaged(f"{before.uri} does not match the digest in {entry.uri.name}; restore it from a copy")
+    return [entry.decision for entry in entries]
 
 
-def _unreadable(uri: URI, place: str, why: str) -> Damaged:
-    return Damaged(f"{uri} cannot be read ({place}: {why}); restore it from a copy")
+def _load(uri: URI, resolve: Callable[..., URI]) -> _Entry:
+    """Load the entry at `uri`; raises `Damaged` if it is missing or was changed."""
+    check_place(uri.parent, uri.name)
+    try:
+        document = TypeAdapter(dict[str, Any]).validate_json(files.read(uri))
+        digest, previous, recorded = _digest(document), document.pop("previous", None), document.pop("digest", None)
+        reason = str(document.get("reason"))
+        if recorded is None and reason.startswith(ROLLED_BACK):
+            document["withdraws"] = reason.removeprefix(ROLLED_BACK)
+        context = functools.partial(resolve, is_moved=recorded is None)
+        decision = Decision.model_validate(document, context=context)
+    except FileNotFoundError:
+        raise Damaged(f"{uri} is missing; restore it from a copy") from None
+    except ValidationError as error:
+        problem = manifest.first_problem(error).replace(": Value error, ", ": ", 1)
+        raise Damaged(f"{uri} cannot be read ({problem}); restore it from a copy") from None
+    if recorded not in (None, digest):
+        raise Damaged(f"{uri} is not what was recorded (SHA-256); restore it from a copy")
+    if uri.name != f"{decision.number:06d}.json":
+        raise Damaged(f"{uri} contains another number, {decision.number}; restore it from a copy")
+    return _Entry(uri=uri, decision=decision, digest=digest, previous=previous, is_old=recorded is None)

@@ -56,7 +56,7 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
                 parameters=plan.own_parameters if plan.own else {"data": plan.data_name},
             )
             chosen = cluster if plan.ingest_on_ray() else InProcess()
-            chosen.run("ingest", spec, target=plan.raw, scratch=URI(spec.scratch))
+            chosen.run("ingest", spec, target=plan.raw, scratch=spec.scratch)
             warm_start.check_comparable(plan)  # the classes of Parquet data are only known now
         if plan.own is not None:
             _tell_unreadable("--data", plan.raw)

@@ -63,7 +63,7 @@ class Trainings:
             deadline_s=_LIMIT_S,
             threads=os.cpu_count(),
             prepared=self._prepared,
-            checkpoint=self.root.child(f"checkpoints/{name}"),
+            checkpoint=CheckpointURI(self.root.child(f"checkpoints/{name}")),
             runs=self.root.child(f"runs/{name}"),
             recipe=recipes.override(recipes.load("mnist-sample-resnet18"), settings).to_dict(),
             parameters={},

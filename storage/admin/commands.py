@@ -25,7 +25,9 @@ def ls(root: Root, *, kinds: Sequence[Kind], as_json: bool) -> int:
     _check_root(root)
     standings, wrong = listing.champions(root)
     at_work, damaged = unfinished.of(root, kinds or KINDS)
-    documents = listing.of(root, kinds or KINDS, [reign.champion for reign in standings.values() if reign])
+    documents = listing.of(
+        root, kinds or KINDS, [reign.champion for reign in standings.values() if reign and reign.champion]
+    )
     if as_json:
         print(json.dumps(documents, indent=1))
         return _complain(wrong)

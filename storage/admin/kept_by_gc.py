@@ -53,13 +53,13 @@ class Needs:
 
     def _champions(self) -> tuple[list[URI], list[URI]]:
         """Return the champion of each championship, and the previous and best champions of each."""
-        present, before = [], []
+        present: list[URI] = []
+        before: list[URI] = []
         for data in championship.data_sets(self._root):
             reigns = championship.reigns(self._history(data))
-            champions = [URI(str(decision.champion)) for decision in reigns[-2:]]
-            before += champions[:-1]
+            champions = [decision.champion for decision in reigns[-2:] if decision.champion]
             best = registry.best(self._history(data))
-            before += [URI(best)] if best else []
+            before += [*champions[:-1], *([best] if best else [])]
             present += champions[-1:]
         for champion in present:
             if all(folder.manifest is None for folder in self._called(champion)):

@@ -24,7 +24,7 @@ _TOLD_BY: Final[dict[Kind, set[Kind]]] = {
 _HEADER: Final = ("created", "kind", "rows", "files", "size", "accuracy", "mark", "name")
 
 
-def of(root: Root, kinds: Collection[Kind], champions: Collection[str | None]) -> list[dict[str, Any]]:
+def of(root: Root, kinds: Collection[Kind], champions: Collection[URI]) -> list[dict[str, Any]]:
     """Describe every result of `kinds` by JSON values, oldest first.
 
     Each has time, kind, URI, rows, bytes, number of files, test accuracy and marks. The marks are `champion` (has the
@@ -36,7 +36,7 @@ def of(root: Root, kinds: Collection[Kind], champions: Collection[str | None]) -
     )
     scores = accuracies(found)
     folders = sorted((folder for folder in found if folder.kind in kinds), key=lambda folder: folder.created)
-    names = {URI(champion).name for champion in champions if champion}
+    names = {champion.name for champion in champions}
     with ThreadPoolExecutor(_THREADS) as pool:
         leased = pool.map(lambda folder: lease.holder(root, folder.uri) is not None, folders)
         return [

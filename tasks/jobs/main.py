@@ -12,7 +12,7 @@ from storage import files, lease, manifest
 from storage.failpoints import failpoint
 from storage.lease import Lease
 from storage.lease_records import Holder
-from storage.uri import URI, Root
+from storage.uri import URI
 from tasks.jobs import errors, events, machine_slots
 from tasks.jobs.deadline import deadline
 from tasks.jobs.slot_tickets import Claim
@@ -144,7 +144,7 @@ def _turn(spec: JobSpec, claim: Claim) -> contextlib.AbstractContextManager[Call
 def _lease(spec: JobSpec, *, wait_s: float | None) -> contextlib.AbstractContextManager[Lease | None]:
     """Wait for the exclusive right to produce the target; None if another job has committed it meanwhile."""
     return lease.held(
-        Root(spec.storage),
+        spec.storage,
         spec.target,
         owner=os.environ.get(JOB_NAME, f"process {os.getpid()}"),
         wait_s=wait_s,
@@ -156,7 +156,7 @@ def _lease(spec: JobSpec, *, wait_s: float | None) -> contextlib.AbstractContext
 def _await_release(spec: JobSpec, other: Holder) -> None:
     """Return once nobody holds the lease, or the result exists."""
     _tell_of(spec, other)
-    while not _is_done(spec) and lease.holder(Root(spec.storage), spec.target):
+    while not _is_done(spec) and lease.holder(spec.storage, spec.target):
         time.sleep(_LOOK_S)
 
 

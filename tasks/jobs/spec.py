@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from storage.producer import producer
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.scaling import ANY, Needs, Workers
 from tasks.jobs.slot_tickets import Claim
 from tasks.learning.recipes import Recipe
@@ -51,7 +51,7 @@ class JobSpec(BaseModel, abc.ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
 
-    storage: str
+    storage: Root
     """Storage root, which also holds the lease on the target."""
     deadline_s: float
     """Seconds after which the job ends itself with an error."""
@@ -102,8 +102,8 @@ class LeftOut(BaseModel):
 class IngestSpec(JobSpec):
     """Make a raw dataset of downloaded files, or of the user's own images."""
 
-    data: str
-    """URI of the folder with the files."""
+    data: URI
+    """Folder with the files."""
     kind: Literal["files", "images", "parquet"]
     """`files`: downloaded files of a data set; else the user's own, `images` (one file each) or `parquet`."""
     data_set: str | None = None
@@ -117,9 +117,9 @@ class IngestSpec(JobSpec):
     parameters: dict[str, Any]
     """Name of the data set. For the user's own also image_size, channels and, if no folder is called train or test,
     test_fraction; for images that are only predicted also classes."""
-    scratch: str
-    """URI of the folder for temporary files of attempts."""
-    raw: str
+    scratch: URI
+    """Folder for temporary files of attempts."""
+    raw: DatasetURI
 
     @property
     def is_new(self) -> bool:
@@ -129,46 +129,46 @@ class IngestSpec(JobSpec):
     @property
     def listing(self) -> URI:
         """JSON list with a `SourceEntry` for each of the user's own files."""
-        return URI(self.scratch).child("listing.json")
+        return self.scratch.child("listing.json")
 
     @property
     def source(self) -> URI:
         """Folder with the files."""
-        return URI(self.data)
+        return self.data
 
     @property
     def target(self) -> DatasetURI:
         """Raw dataset to commit."""
-        return DatasetURI(self.raw)
+        return self.raw
 
 
 class PreprocessSpec(JobSpec):
     """Check, split and shuffle a raw dataset."""
 
-    raw: str
-    prepared: str
+    raw: DatasetURI
+    prepared: DatasetURI
     parameters: dict[str, Any]
     """Values of split_seed, validation_fraction and max_quarantined."""
 
     @property
     def source(self) -> DatasetURI:
         """Raw dataset to read."""
-        return DatasetURI(self.raw)
+        return self.raw
 
     @property
     def target(self) -> DatasetURI:
         """Prepared dataset to commit."""
-        return DatasetURI(self.prepared)
+        return self.prepared
 
 
 class TrainSpec(JobSpec):
     """Train a recipe on a prepared dataset."""
 
-    prepared: str
-    checkpoint: str
-    runs: str
+    prepared: DatasetURI
+    checkpoint: CheckpointURI
+    runs: URI
     """Scratch folder of all attempts at this training."""
-    initial: str | None = None
+    initial: CheckpointURI | None = None
     """Checkpoint with the initial weights (warm start); None: random weights."""
     recipe: dict[str, Any]
     parameters: dict[str, Any]
@@ -188,17 +188,17 @@ class TrainSpec(JobSpec):
     @property
     def source(self) -> DatasetURI:
         """Prepared dataset to train on."""
-        return DatasetURI(self.prepared)
+        return self.prepared
 
     @property
     def target(self) -> CheckpointURI:
         """Checkpoint to commit."""
-        return CheckpointURI(self.checkpoint)
+        return self.checkpoint
 
     @property
     def beginning(self) -> CheckpointURI | None:
         """Checkpoint with the initial weights, if any."""
-        return CheckpointURI(self.initial) if self.initial else None
+        return self.initial
 
     @property
     def needs(self) -> Needs:
@@ -208,15 +208,15 @@ class TrainSpec(JobSpec):
     @property
     def scratch(self) -> URI:
         """Folder of all attempts."""
-        return URI(self.runs)
+        return self.runs
 
 
 class PredictSpec(JobSpec):
     """Predict every row of a dataset, or of one of its splits."""
 
-    checkpoint: str
-    dataset: str
-    predictions: str
+    checkpoint: CheckpointURI
+    dataset: DatasetURI
+    predictions: PredictionsURI
     split: str | None
     """Split to predict; None: every split."""
     workers: Workers
@@ -229,17 +229,17 @@ class PredictSpec(JobSpec):
     @property
     def model(self) -> CheckpointURI:
         """Checkpoint of the model to predict with."""
-        return CheckpointURI(self.checkpoint)
+        return self.checkpoint
 
     @property
     def source(self) -> DatasetURI:
         """Dataset to predict."""
-        return DatasetURI(self.dataset)
+        return self.dataset
 
     @property
     def target(self) -> PredictionsURI:
         """Predictions to commit."""
-        return PredictionsURI(self.predictions)
+        return self.predictions
 
 
 class Node(BaseModel):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from storage import commits, tables
-from storage.uri import DatasetURI, Root
+from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.cluster.in_process import InProcess
 from tasks.jobs.spec import JobSpec, PreprocessSpec, TrainSpec
 from tasks.learning import images
@@ -40,7 +40,7 @@ def write(root: Root, *, shape: tuple[int, int, int], train: int, test: int, par
 
 def to_prepare(root: Root, raw: DatasetURI, name: str = "prepared") -> PreprocessSpec:
     """The job that prepares `raw`."""
-    prepared = root.child(f"datasets/prepared/{name}-0123456789ab")
+    prepared = DatasetURI(root.child(f"datasets/prepared/{name}-0123456789ab"))
     return PreprocessSpec(storage=root, deadline_s=600, raw=raw, prepared=prepared, parameters=PREPROCESS)
 
 
@@ -52,7 +52,7 @@ def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes
         storage=root,
         deadline_s=600,
         prepared=prepared,
-        checkpoint=root.child(f"checkpoints/{name}-0123456789ab"),
+        checkpoint=CheckpointURI(root.child(f"checkpoints/{name}-0123456789ab")),
         runs=root.child(f"runs/{name}-0123456789ab"),
         recipe=recipe.to_dict(),
         parameters={"workers": 0},

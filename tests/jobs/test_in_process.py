@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from storage import files, lease, manifest
-from storage.uri import URI, DatasetURI, Root
+from storage.uri import URI, DatasetURI, PredictionsURI, Root
 from tasks.cluster.job_log import JobFailed, JobRefused
 from tasks.jobs import scaling
 from tasks.jobs.deadline import DeadlineExceeded
@@ -308,7 +308,7 @@ def test_parts_that_were_predicted_with_other_weights_are_predicted_again(prepar
         deadline_s=600,
         checkpoint=first.target,
         dataset=prepared,
-        predictions=root.child("predictions/model-0123456789ab"),
+        predictions=PredictionsURI(root.child("predictions/model-0123456789ab")),
         split=None,
         workers=0,
     )

@@ -5,15 +5,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from storage.uri import Root
+from storage.uri import DatasetURI, Root
 from tasks.jobs.spec import ENDED, PreprocessSpec
 from tests.runs import CHECKOUT
 
 
 def test_a_job_run_by_hand_ends_plainly_and_leaves_no_token_that_others_can_read(tmp_path: Path) -> None:
     root = Root(f"{tmp_path}/root")
-    missing = root.child("datasets/raw/missing-0123456789ab")
-    prepared = root.child("datasets/prepared/model-0123456789ab")
+    missing = DatasetURI(root.child("datasets/raw/missing-0123456789ab"))
+    prepared = DatasetURI(root.child("datasets/prepared/model-0123456789ab"))
     spec = PreprocessSpec(storage=root, deadline_s=300, threads=1, raw=missing, prepared=prepared, parameters={})
     (tmp_path / "spec.json").write_text(spec.model_dump_json())
     env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}

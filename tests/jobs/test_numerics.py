@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from storage import files, manifest
-from storage.uri import URI, DatasetURI, Root
+from storage.uri import URI, DatasetURI, PredictionsURI, Root
 from tasks.cluster.job_log import JobFailed
 from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
 from tasks.jobs.train import attempts, in_process
@@ -266,7 +266,7 @@ class TestPrediction:
             deadline_s=600,
             checkpoint=trained.checkpoint,
             dataset=rows,
-            predictions=root.child("predictions/small-0123456789ab"),
+            predictions=PredictionsURI(root.child("predictions/small-0123456789ab")),
             split=None,
             workers=0,
             accept_mixed_numerics=accept,

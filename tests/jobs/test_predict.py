@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage import tables
-from storage.uri import DatasetURI
+from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.predict.job import Predictor
 from tasks.jobs.spec import PredictSpec
 from tasks.learning import images
@@ -25,11 +25,11 @@ def test_a_row_without_image_or_label_is_predicted_as_null(tmp_path: Path) -> No
     part = tables.write_part(uri, rows, split="test", index=0)
     predictor = object.__new__(Predictor)  # without a checkpoint: what it answers is not the point
     predictor.spec = PredictSpec(
-        storage=str(tmp_path),
+        storage=Root(str(tmp_path)),
         deadline_s=1,
-        checkpoint=f"{tmp_path}/x-0123456789ab",
+        checkpoint=CheckpointURI(f"{tmp_path}/x-0123456789ab"),
         dataset=uri,
-        predictions=f"{tmp_path}/y-0123456789ab",
+        predictions=PredictionsURI(f"{tmp_path}/y-0123456789ab"),
         split=None,
         workers=None,
     )

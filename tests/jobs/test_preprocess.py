@@ -14,7 +14,7 @@ from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinato
 
 from storage import commits, files, manifest, tables
 from storage.manifest import File, Manifest
-from storage.uri import URI, DatasetURI
+from storage.uri import URI, DatasetURI, Root
 from tasks.jobs import errors
 from tasks.jobs.backends import settings
 from tasks.jobs.backends.base import Engine
@@ -79,7 +79,8 @@ def prepare(
     commits.commit(raw, kind="raw", parents={}, parameters={}, listed=listed, schema=tables.describe(said))
     parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": limit}
     preprocess.run(
-        PreprocessSpec(storage=str(folder), deadline_s=600, raw=raw, prepared=prepared, parameters=parameters), engine
+        PreprocessSpec(storage=Root(str(folder)), deadline_s=600, raw=raw, prepared=prepared, parameters=parameters),
+        engine,
     )
     return manifest.load(prepared)
 

@@ -8,7 +8,7 @@ import pytest
 from ray.exceptions import RayTaskError
 
 from storage import commits, files, manifest, tables
-from storage.uri import URI, DatasetURI
+from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.jobs import datasource, scaling
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import job as train
@@ -31,11 +31,11 @@ def training(folder: Path, *, rows: int, batch_size: int, workers: int) -> Train
     commits.commit(prepared, kind="prepared", parents={}, parameters={}, listed=listed, schema=schema)
     recipe = recipes.override(recipes.load("mnist-sample-resnet18"), {"batch_size": batch_size})
     return TrainSpec(
-        storage=str(folder),
+        storage=Root(str(folder)),
         deadline_s=600,
         prepared=prepared,
-        checkpoint=f"{folder}/checkpoint-0123456789ab",
-        runs=f"{folder}/runs",
+        checkpoint=CheckpointURI(f"{folder}/checkpoint-0123456789ab"),
+        runs=URI(f"{folder}/runs"),
         recipe=recipe.to_dict(),
         parameters={},
         workers=workers,
@@ -72,7 +72,7 @@ class TestBatchSize:
         spec = training(tmp_path, rows=rows, batch_size=batch_size, workers=workers)
         with pytest.raises(WrongBatchSize, match=f"batch_size must be at least .* {named}"):
             train.run(spec)
-        assert not files.walk(URI(spec.runs))
+        assert not files.walk(spec.runs)
 
     @pytest.mark.parametrize(("rows", "batch_size", "workers"), [(64, 64, 1), (64, 64, 4), (9, 4, 4), (10, 9, 3)])
     def test_what_the_workers_can_train_on_is_not(

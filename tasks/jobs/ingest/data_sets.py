@@ -164,7 +164,7 @@ def _count(labels: np.ndarray, num_classes: int) -> Counter[int]:
 def _brought(spec: IngestSpec, shard: str) -> Iterator[Path]:
     """Yield a local folder with the files of one shard under their own names, each verified by its SHA-256."""
     listed = {file.path: file for file in manifest.load(spec.source).files}
-    with streams.workspace(URI(spec.scratch)) as folder:
+    with streams.workspace(spec.scratch) as folder:
         for file in _data_set(spec).files:
             if file.shard == shard:
                 manifest.fetch_file(spec.source, listed[file.stored], folder / file.name)

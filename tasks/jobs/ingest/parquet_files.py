@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 from storage import streams, tables
 from storage.manifest import File
-from storage.uri import URI
 from tasks.jobs import events
 from tasks.jobs.ingest import class_names, own_files, parquet_images
 from tasks.jobs.ingest.own_files import finish, parents
@@ -92,7 +91,7 @@ def _problem(problems: Sequence[str], labels: Sequence[int | None], *, are_expec
 @contextlib.contextmanager
 def _opened(spec: IngestSpec, file: SourceEntry) -> Iterator[tuple[Opened, str]]:
     """Yield a local copy of one file, opened, and its SHA-256; add the file's name to a `ValueError` inside."""
-    with streams.workspace(URI(spec.scratch)) as folder:
+    with streams.workspace(spec.scratch) as folder:
         path = folder / "copy.parquet"
         digest = own_files.bring(spec, file, path)
         try:

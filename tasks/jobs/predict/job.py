@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 
 from storage import commits, files, manifest, tables
 from storage.manifest import File
-from storage.uri import DatasetURI
 from tasks.jobs import events, scaling
 from tasks.jobs.backends.base import Engine
 from tasks.jobs.row_origins import Origins
@@ -165,7 +164,7 @@ class Predictor:
         return found
 
     def _predict(self, source: File) -> pa.Table:
-        table = tables.read_part(DatasetURI(self.spec.dataset), source)
+        table = tables.read_part(self.spec.source, source)
         model = self.inference.model.spec
         pixels, labels = images.to_arrays(table, model.image_shape)
         with user_errors.named(model=model.model):

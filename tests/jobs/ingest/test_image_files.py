@@ -44,7 +44,7 @@ def spec_of(root: Root, photos: URI) -> IngestSpec:
         digest=found.digest,
         left_out=list(found.left_out),
         parameters={"data": found.name, "image_size": 8, "channels": 3},
-        raw=root.child("datasets/raw/my-photos-0123456789ab"),
+        raw=DatasetURI(root.child("datasets/raw/my-photos-0123456789ab")),
     )
     files.replace(made.listing, json.dumps([file.model_dump() for file in found.files]).encode())
     return made
