@@ -33,21 +33,15 @@ def in_charge(root: Root, data: str) -> CheckpointURI:
 
 def with_champion(root: Root) -> list[str]:
     """Return the sorted names of the championships that have a champion; skip those with damaged decisions."""
-    return [name for name in data_sets(root) if _has_champion(root, name)]
-
-
-def _has_champion(root: Root, data: str) -> bool:
-    with contextlib.suppress(Damaged):
-        return registry.champion(root, data) is not None
-    return False
+    found = []
+    for name in data_sets(root):
+        with contextlib.suppress(Damaged):
+            found += [name] if registry.champion(root, name) else []
+    return found
 
 
 def decisions(root: Root, data: str) -> list[Decision]:
-    """Return all decisions on `data`, oldest first.
-
-    Raises `Damaged` naming the file of a missing or changed decision, and `ValueError` naming the known data sets if
-    there is no decision on `data`.
-    """
+    """Return `registry.history` of `data`; raises `ValueError` naming the known data sets if it is empty."""
     known = data_sets(root)
     if data not in known:
         hint = f"there are decisions on {', '.join(known)}" if known else "run the pipeline first"
@@ -85,10 +79,8 @@ def rollback(root: Root, data: str) -> Decision:
 
     A second rollback goes one champion further back; it does not undo the first. If A, B and C were promoted in this
     order, the first rollback restores B, the second A, and a third is refused. If D is promoted after the rollback to
-    B, the champion before D is B.
-
-    Raises `ValueError` if there is no previous champion or it was deleted, `Damaged` if its bytes changed, and
-    `Superseded` if somebody else decided in the meantime.
+    B, the champion before D is B. Raises `ValueError` if there is no previous champion or it was deleted, `Damaged` if
+    its bytes changed, and `Superseded` if somebody else decided in the meantime.
     """
     history = decisions(root, data)
     *_, before, now = [None, None, *reigns(history)]
@@ -115,9 +107,8 @@ def rollback(root: Root, data: str) -> Decision:
 def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None) -> str:
     """Make `checkpoint` the champion, regardless of the gate, and return the name of the championship.
 
-    That is `name`, or else the championship in which it competed, or else that of the data it was trained on.
-
-    Raises `ValueError` if the URI is not a checkpoint, `Damaged` if its bytes changed, and `Superseded` if somebody
+    That is `name`, or else the championship in which it competed, or else that of the data it was trained on. Raises
+    `ValueError` if the URI is not a checkpoint, `Damaged` if its bytes changed, and `Superseded` if somebody
     else decided in the meantime.
     """
     made = manifest.load(checkpoint)
@@ -158,7 +149,6 @@ def _put_in_charge(
 
 
 def _championship(root: Root, checkpoint: CheckpointURI, made: Manifest) -> str:
-    """Return the championship in which `checkpoint` competed, or else that of the data it was trained on."""
     judged = [
         name for name in data_sets(root) if checkpoint in (one.challenger for one in registry.history(root, name))
     ]
