@@ -30,7 +30,6 @@ class Decision(BaseModel):
     evaluation: EvaluationURI | Literal[""]
     """The evaluation with the challenger's metrics; empty if it was promoted by hand."""
     promoted: bool
-    """Whether the challenger became champion."""
     withdraws: CheckpointURI | None = None
     """The champion that a rollback removes; none for every other decision."""
     undoes: int | None = None
@@ -39,7 +38,6 @@ class Decision(BaseModel):
     """One sentence for users."""
     gate: dict[str, Any]
     metrics: dict[str, Any]
-    """Metrics that were compared."""
     differences: dict[str, Difference] = {}
     """Difference of the accuracies per rival (`champion`, `best`); empty in entries of earlier versions."""
     new_classes: tuple[str, ...] = ()
@@ -49,7 +47,6 @@ class Decision(BaseModel):
     event: str | None = None
     """Id of the event that announces the decision, drawn with the decision; none if there is no event."""
     decided: AwareDatetime | None = None
-    """Time of the decision; none in entries of earlier versions."""
     author: str | None = None
     """User or deployment, and run, that decided; none in entries of earlier versions."""
 

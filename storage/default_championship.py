@@ -34,7 +34,6 @@ def of_own(root: Root, name: str, place: URI) -> str:
 
 
 def _place_of_champion(root: Root, name: str) -> str | None:
-    """Return the location of the files that the champion of `name` was trained on; none if unknown."""
     champion = registry.champion(root, name)
     if champion is None:
         return None

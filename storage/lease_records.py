@@ -21,7 +21,6 @@ class Holder:
     owner: str
     """Name of the holder, such as the id of its Ray job."""
     host: str
-    """Host on which it runs."""
     expires: datetime.datetime
     """Time at which the lease ends unless it is renewed; UTC."""
     generation: int = 0

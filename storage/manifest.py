@@ -5,15 +5,13 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from storage import files, reference, streams
 from storage.uri import URI, Root, check_allowed, check_name
 
-FORMAT: Final = 2
-"""Version of the manifest's layout; version 1 had URIs in place of `Parent` objects."""
 NAME = reference.MANIFEST
 DIGEST_LENGTH = 12
 """Number of hexadecimal digits of a file's SHA-256 in its name."""
@@ -72,7 +70,8 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    format: Literal[1, 2] = FORMAT
+    format: Literal[1, 2] = 2
+    """Version of the layout; version 1 had URIs in place of `Parent` objects."""
     kind: Kind
     fingerprint: str
     parents: dict[str, URI | Parent]
@@ -130,10 +129,8 @@ class Manifest(BaseModel):
 def load(uri: URI) -> Manifest:
     """Read and check the manifest of a committed URI; every URI, typed or read from a manifest, is opened here.
 
-    Raises:
-        FileNotFoundError: Nothing is committed at `uri`.
-        Damaged: The manifest differs from what was committed.
-        ValueError: `uri` is not allowed.
+    Raises `FileNotFoundError` if nothing is committed at `uri`, `Damaged` if the manifest differs from what was
+    committed, `ValueError` if `uri` is not allowed.
     """
     check_place(uri, NAME)
     try:
@@ -157,10 +154,7 @@ def first_problem(error: ValidationError) -> str:
 
 
 def changed_parent(uri: URI, made: Manifest) -> URI | None:
-    """Return a parent whose bytes changed since `made`, committed at `uri`, was made from it.
-
-    Return none if every parent is unchanged, missing or was recorded without a digest.
-    """
+    """Return a parent whose bytes, if known, changed since `made`, committed at `uri`, was made from it; else none."""
     for role, named in made.parents.items():
         if isinstance(named, URI):
             continue

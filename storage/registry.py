@@ -23,6 +23,7 @@ from storage.manifest import Damaged, check_place
 from storage.uri import URI, CheckpointURI, Root, check_name
 
 _NAME = re.compile(r"[0-9]{6}\.json")
+_JSON_OBJECT = TypeAdapter(dict[str, Any])
 _REFERENCES: Final = ("champion", "challenger", "evaluation", "withdraws")
 """Fields of a decision that name a result or are empty."""
 _ANNOUNCED = re.compile(r"([0-9]{6})\.announced")
@@ -45,25 +46,19 @@ class _Entry:
     decision: Decision
     digest: str
     previous: str | None
-    """Digest of the entry before, as this entry recorded it."""
     is_old: bool
     """True if an earlier version, without digests, wrote the entry."""
 
 
 def history(root: Root, data: str) -> list[Decision]:
-    """Return all decisions on `data`, oldest first.
-
-    Raises:
-        Damaged: An entry is missing or was changed; the message names its file.
-    """
+    """Return all decisions on `data`, oldest first; raises `Damaged` naming an entry that is missing or was changed."""
     return _load_chain(root, _recorded(root, data))
 
 
 def latest(root: Root, data: str) -> Decision | None:
     """Return the latest decision on `data`, which is the one that counts; none if there is none yet.
 
-    Raises:
-        Damaged: It or the entry before was changed, or an entry is missing; the message names the file.
+    Raises `Damaged` naming its file if it or the entry before was changed, or if any entry is missing.
     """
     return next(reversed(_load_chain(root, _recorded(root, data)[-2:])), None)
 
@@ -111,9 +106,7 @@ def best(
 def append(root: Root, data: str, decision: Decision) -> None:
     """Record `decision` in one step, as a whole or not at all; its number is one above the latest the caller read.
 
-    Raises:
-        Superseded: Another decision has that number.
-        Damaged: The entry before is missing or was changed.
+    Raises `Superseded` if another decision has that number, `Damaged` if the entry before is missing or was changed.
     """
     uri = _place(root, data, decision.number)
     before = (
@@ -132,13 +125,10 @@ def append(root: Root, data: str, decision: Decision) -> None:
 
 
 def confirm(root: Root, data: str, decision: Decision) -> None:
-    """Check that the checkpoint promoted by `decision`, which the caller recorded, exists.
+    """Raise `ChampionRemoved` unless the checkpoint promoted by `decision`, which the caller recorded, exists.
 
     Garbage collection keeps the checkpoint once the entry exists, but may have deleted it before. In that case, record
     one more entry that restores the previous champion, unless another decision came first.
-
-    Raises:
-        ChampionRemoved: The checkpoint does not exist.
     """
     if not decision.promoted:
         return
@@ -174,7 +164,6 @@ def with_references(decision: Decision, root: Root, **options: Any) -> dict[str,
 
 
 def _digest(document: dict[str, Any]) -> str:
-    """Compute the SHA-256 of an entry in canonical JSON, without its own digest."""
     content = {name: value for name, value in document.items() if name != "digest"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -200,7 +189,6 @@ def _place(root: Root, data: str, number: int) -> URI:
 
 
 def _recorded(root: Root, data: str) -> list[URI]:
-    """Return the URIs of the decisions on `data`, oldest first; raises `Damaged` if one is missing."""
     names = [name for name in files.children(_folder(root, data)) if _NAME.fullmatch(name)]
     found = [_place(root, data, number) for number in range(1, len(names) + 1)]
     missing = next((uri for uri in found if uri.name not in names), None)
@@ -222,10 +210,9 @@ def _load_chain(root: Root, uris: Sequence[URI]) -> list[Decision]:
 
 
 def _load(uri: URI, resolve: Callable[..., URI]) -> _Entry:
-    """Load the entry at `uri`; raises `Damaged` if it is missing or was changed."""
     check_place(uri.parent, uri.name)
     try:
-        document = TypeAdapter(dict[str, Any]).validate_json(files.read(uri))
+        document = _JSON_OBJECT.validate_json(files.read(uri))
         digest, previous, recorded = _digest(document), document.pop("previous", None), document.pop("digest", None)
         reason = str(document.get("reason"))
         if recorded is None and reason.startswith(ROLLED_BACK):

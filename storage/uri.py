@@ -169,7 +169,6 @@ def _canonical(value: str) -> str:
 
 
 def _normal(path: str, *, shown: str) -> str:
-    """Drop empty components, `.` and a final slash from the absolute `path`."""
     components = path.split("/")
     if "\0" in path:
         raise ValueError(f"a URI must not contain a NUL character, got {shown!r}")
