@@ -48,7 +48,7 @@ class Decision(BaseModel):
     """Id of the event that announces the decision, drawn with the decision; none if there is no event."""
     decided: AwareDatetime | None = None
     author: str | None = None
-    """User or deployment, and run, that decided; none in entries of earlier versions."""
+    """User or deployment, and run, that decided; none, as is the time, in entries of earlier versions."""
 
     @field_validator("champion", "challenger", "evaluation", "withdraws", mode="before")
     @classmethod

@@ -35,6 +35,7 @@ class Entry(NamedTuple):
     path: str
     """Path relative to the listed folder."""
     size: int
+    """Size in bytes."""
     modified: float
     """Time of the last write: seconds since 1970 by the storage's clock."""
     etag: str | None = None

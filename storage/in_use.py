@@ -107,7 +107,7 @@ def using(root: Root, uris: Iterable[URI], *, owner: str) -> Iterator[Use]:
     URIs below another root are also recorded there if that root is writable; if not, a warning is logged.
     """
     uris = list(uris)
-    others = {other for other in map(reference.root_of, uris) if other and not reference.is_same(other, root)}
+    others = {other for other in map(reference.root_of, uris) if not reference.is_same(other, root)}
     with contextlib.ExitStack() as stack:
         for other in sorted(others):
             try:

@@ -35,7 +35,6 @@ class Record(BaseModel):
     target: URI
     """URI of the result that the holder makes."""
     generation: int = Field(ge=1)
-    """Number of the file."""
     token: str
     """Random text by which a process recognises the file it created if the storage's reply was lost."""
     owner: str

@@ -31,11 +31,10 @@ class Removal:
     """A whole folder, or a file or folder in it."""
     why: str
     found: Sequence[Entry]
-    """The files that this deletes."""
 
     @property
     def size(self) -> int:
-        """Total bytes of these files."""
+        """Total bytes of the files that this deletes."""
         return sum(entry.size for entry in self.found)
 
 
@@ -45,7 +44,6 @@ class Batch:
 
     folder: Folder
     removals: Sequence[Removal]
-    """The whole folder, or parts of it."""
 
 
 class Garbage:

@@ -49,7 +49,7 @@ ASKED = "asked"
 class JobSpec(BaseModel, abc.ABC):
     """Base of every job's spec."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, hide_input_in_errors=True)
 
     storage: Root
     """Storage root, which also holds the lease on the target."""
