@@ -16,15 +16,13 @@ class Difference(BaseModel):
     num_rows: int
     """Rows that both predicted."""
     only_challenger: int
-    """Rows on which the challenger is right and the rival wrong."""
     only_rival: int
-    """Rows on which the rival is right and the challenger wrong."""
+    """Rows on which only the challenger, or only the rival, is right."""
     difference: float
     """Difference of the accuracies, from -1 to 1."""
     lower: float
-    """Lower end of the 95 % interval of `difference`."""
     upper: float
-    """Upper end of the 95 % interval of `difference`."""
+    """Ends of the 95 % interval of `difference`."""
     p_value: float
     """Two-sided p-value of the exact McNemar test: probability of at least this difference if the models are equal."""
 

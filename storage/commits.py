@@ -18,16 +18,11 @@ def write_file(
     """Write a file that a later `commit` may list, under a name that contains its digest; return its entry.
 
     Equal bytes always get the same name and different bytes different names, so that no writer, not even one that was
-    frozen and wakes up after a commit, can change another writer's file.
+    frozen and wakes up after a commit, can change another writer's file. `path` is relative to the result's `uri`, such
+    as `train/part-00000.parquet`, which becomes `train/part-00000-<digest>.parquet`.
 
-    Args:
-        uri: Folder of the result.
-        path: Such as `train/part-00000.parquet`, which becomes `train/part-00000-<digest>.parquet`.
-        content: All of its bytes.
-        split: Split that its rows belong to.
-        rows: Number of its rows.
-        fixed_name: Keep `path` as it is unless a file with other bytes is there. Use it for files that users open by
-            name; their bytes follow from the parents, so another attempt has almost always written the same ones.
+    With `fixed_name`, `path` is kept as it is unless a file with other bytes is there. Use it for files that users open
+    by name; their bytes follow from the parents, so another attempt has almost always written the same ones.
     """
     digest = hashlib.sha256(content).hexdigest()
     place = PurePosixPath(path)

@@ -1,11 +1,13 @@
 """A decision about a champion, as the registry records it."""
 
 import datetime
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict
+from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationInfo, field_validator
 
 from storage.accuracy_difference import Difference
+from storage.uri import URI, CheckpointURI, EvaluationURI
 
 ROLLED_BACK = "rolled back by hand from "
 """Start of a rollback's reason, followed by the withdrawn champion; earlier versions recorded it only there."""
@@ -14,31 +16,28 @@ ROLLED_BACK = "rolled back by hand from "
 class Decision(BaseModel):
     """One decision of the gate or of a user: the champion from now on, and the reason.
 
-    Results are URIs here and references in storage.
+    Results are URIs here and references in storage: as context of the validation, pass a function that resolves them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     number: int
     """Number of the decision, from 1, without gaps."""
-    champion: str | None
+    champion: CheckpointURI | None
     """The champion after this decision; none if no checkpoint was good enough so far."""
-    challenger: str
+    challenger: CheckpointURI
     """The checkpoint that was judged."""
-    evaluation: str
-    """The evaluation with the challenger's metrics."""
+    evaluation: EvaluationURI | Literal[""]
+    """The evaluation with the challenger's metrics; empty if it was promoted by hand."""
     promoted: bool
-    """Whether the challenger became champion."""
-    withdraws: str | None = None
+    withdraws: CheckpointURI | None = None
     """The champion that a rollback removes; none for every other decision."""
     undoes: int | None = None
     """Number of the promotion that this entry revokes because its checkpoint had been deleted by then."""
     reason: str
     """One sentence for users."""
     gate: dict[str, Any]
-    """The gate's settings."""
     metrics: dict[str, Any]
-    """Metrics that were compared."""
     differences: dict[str, Difference] = {}
     """Difference of the accuracies per rival (`champion`, `best`); empty in entries of earlier versions."""
     new_classes: tuple[str, ...] = ()
@@ -48,9 +47,14 @@ class Decision(BaseModel):
     event: str | None = None
     """Id of the event that announces the decision, drawn with the decision; none if there is no event."""
     decided: AwareDatetime | None = None
-    """Time of the decision; none in entries of earlier versions."""
     author: str | None = None
-    """User or deployment, and run, that decided; none in entries of earlier versions."""
+    """User or deployment, and run, that decided; none, as is the time, in entries of earlier versions."""
+
+    @field_validator("champion", "challenger", "evaluation", "withdraws", mode="before")
+    @classmethod
+    def _resolved(cls, value: object, about: ValidationInfo) -> object:
+        resolve: Callable[[str], URI] | None = about.context
+        return resolve(value) if resolve and value and isinstance(value, str) else value
 
     @property
     def verdict(self) -> str:

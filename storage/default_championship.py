@@ -1,5 +1,6 @@
 """The default championship of a dataset, used unless the user names one."""
 
+import contextlib
 import hashlib
 import os
 
@@ -34,16 +35,13 @@ def of_own(root: Root, name: str, place: URI) -> str:
 
 
 def _place_of_champion(root: Root, name: str) -> str | None:
-    """Return the location of the files that the champion of `name` was trained on; none if unknown."""
     champion = registry.champion(root, name)
-    if champion is None:
-        return None
-    try:
-        prepared = manifest.load(champion).parent("prepared", of=champion)
-        place = _place(manifest.load(manifest.load(prepared).parent("raw", of=prepared)))
-    except (KeyError, FileNotFoundError, ValueError, Damaged):
-        return None
-    return place and _canonical(place)
+    with contextlib.suppress(KeyError, FileNotFoundError, ValueError, Damaged):
+        if champion:
+            prepared = manifest.load(champion).parent("prepared", of=champion)
+            place = _place(manifest.load(manifest.load(prepared).parent("raw", of=prepared)))
+            return _canonical(place) if place else None
+    return None
 
 
 def _place(raw: Manifest) -> URI | None:

@@ -9,11 +9,6 @@ rank: int | None = None
 
 
 def failpoint(point: str, at: str = "") -> None:
-    """Mark a point at which tests may interfere.
-
-    Args:
-        point: Its name.
-        at: What the process is at work on there, such as a URI.
-    """
+    """Mark a point at which tests may interfere; `at` is what the process is at work on there, such as a URI."""
     if handler is not None:
         handler(point, str(at))

@@ -5,7 +5,6 @@ flushed, and then renamed or linked; S3 gives this guarantee itself.
 """
 
 import contextlib
-import dataclasses
 import errno
 import itertools
 import os
@@ -14,6 +13,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from storage import s3
 from storage.error_policy import DiskFull, is_disk_full
@@ -21,8 +21,7 @@ from storage.failpoints import failpoint
 from storage.uri import URI
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """One file of a listing."""
 
     path: str
@@ -38,9 +37,7 @@ class Entry:
 def read(uri: URI) -> bytes:
     """Read a whole file, all from one version of it; raises `FileNotFoundError`."""
     with _absence_told(uri):
-        if not uri.is_s3:
-            return Path(uri).read_bytes()
-        return s3.read(uri)
+        return s3.read(uri) if uri.is_s3 else Path(uri).read_bytes()
 
 
 def read_version(uri: URI, etag: str) -> bytes | None:
@@ -51,20 +48,14 @@ def read_version(uri: URI, etag: str) -> bytes | None:
 
 def size(uri: URI) -> int:
     """Return a file's size in bytes; raises `FileNotFoundError`, also for a folder."""
-    with _absence_told(uri):
-        if uri.is_s3:
-            return s3.size(uri)
-        found = os.stat(uri)
-        if stat.S_ISDIR(found.st_mode):
-            raise IsADirectoryError
-        return found.st_size
+    return entry(uri).size
 
 
 def entry(uri: URI) -> Entry:
     """Return one file as a listing of its folder does; raises `FileNotFoundError`, also for a folder."""
     with _absence_told(uri):
         if uri.is_s3:
-            return _entry(uri.name, *s3.described(uri))
+            return Entry(uri.name, *s3.described(uri))
         found = os.stat(uri)
         if stat.S_ISDIR(found.st_mode):
             raise IsADirectoryError
@@ -73,11 +64,9 @@ def entry(uri: URI) -> Entry:
 
 def exists(uri: URI) -> bool:
     """Return whether there is a file at `uri`."""
-    try:
-        size(uri)
-    except FileNotFoundError:
-        return False
-    return True
+    with contextlib.suppress(FileNotFoundError):
+        return size(uri) >= 0
+    return False
 
 
 def create(uri: URI, content: bytes) -> None:
@@ -98,10 +87,7 @@ def replace(uri: URI, content: bytes) -> None:
 
 
 def children(uri: URI) -> list[str]:
-    """Return the sorted names of the files and folders directly below `uri`; empty if nothing is there.
-
-    They may include an empty folder whose files were deleted.
-    """
+    """Return the sorted names of what is directly below `uri`, also of a folder whose files were deleted."""
     try:
         names = s3.names(uri) if uri.is_s3 else set(os.listdir(uri))
     except (FileNotFoundError, NotADirectoryError):
@@ -117,7 +103,7 @@ def walk(uri: URI, *, unnamed: list[str] | None = None) -> list[Entry]:
     folder that cannot be listed.
     """
     keys: list[str] = [] if unnamed is None else unnamed
-    found = itertools.starmap(_entry, s3.walk(uri, unnamed=keys)) if uri.is_s3 else _walk_on_disk(uri)
+    found = itertools.starmap(Entry, s3.walk(uri, unnamed=keys)) if uri.is_s3 else _walk_on_disk(uri)
     return sorted(found, key=lambda entry: entry.path)
 
 
@@ -134,10 +120,7 @@ def remove(uri: URI) -> None:
 
 
 def check_space(uri: URI, *, needed: int) -> None:
-    """Check that `needed` bytes fit below `uri`; always passes on S3, which does not report its free space.
-
-    Raises `DiskFull`, so that a long write fails before it starts rather than in the middle.
-    """
+    """Raise `DiskFull` unless `needed` bytes fit below `uri`; S3, which does not report its free space, passes."""
     if not uri.is_s3 and free_bytes(uri) < needed:
         raise _disk_full(uri, needed=needed)
 
@@ -163,10 +146,6 @@ def has_content(uri: URI) -> bool:
         return bool(os.listdir(uri))
     except FileNotFoundError:
         return False
-
-
-def _entry(path: str, size: int, modified: float, etag: str) -> Entry:
-    return Entry(path=path, size=size, modified=modified, etag=etag)
 
 
 def _walk_on_disk(folder: URI) -> Iterator[Entry]:

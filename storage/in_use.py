@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
 
-from storage import error_policy, files, lease, reference
+from storage import error_policy, files, lease, lease_records, reference
 from storage.manifest import Damaged
 from storage.process import Process
 from storage.uri import URI, Root, redact
@@ -35,14 +35,12 @@ _POLL_S = 0.2
 
 
 class Record(BaseModel):
-    """Results that one run uses."""
+    """Results that the run `owner` uses."""
 
     model_config = ConfigDict(frozen=True)
 
     owner: str
-    """Name of the run."""
     process: Process
-    """The process that runs it."""
     expires: AwareDatetime
     """Time at which the record ends unless it is renewed."""
     uses: list[str]
@@ -50,7 +48,7 @@ class Record(BaseModel):
 
     def is_live(self) -> bool:
         """Return whether the run may still need its results, as far as this process can tell."""
-        return not self.process.has_ended() and (_now() < self.expires or self.process.is_running_here())
+        return not self.process.has_ended() and (lease_records.now() < self.expires or self.process.is_running_here())
 
 
 class Use:
@@ -89,7 +87,9 @@ class Use:
                     self._tolerantly(f"renewed; retrying every {_EVERY_S:g} s", self._write)
 
     def _write(self) -> None:
-        record = Record(owner=self._owner, process=Process.current(), expires=_now() + _TTL, uses=sorted(self._uses))
+        record = Record(
+            owner=self._owner, process=Process.current(), expires=lease_records.now() + _TTL, uses=sorted(self._uses)
+        )
         files.replace(self._place, record.model_dump_json(indent=1).encode() + b"\n")
 
     def _tolerantly(self, what: str, act: Callable[[], None]) -> None:
@@ -107,7 +107,7 @@ def using(root: Root, uris: Iterable[URI], *, owner: str) -> Iterator[Use]:
     URIs below another root are also recorded there if that root is writable; if not, a warning is logged.
     """
     uris = list(uris)
-    others = {other for other in map(reference.root_of, uris) if other and not reference.is_same(other, root)}
+    others = {other for other in map(reference.root_of, uris) if not reference.is_same(other, root)}
     with contextlib.ExitStack() as stack:
         for other in sorted(others):
             try:
@@ -160,10 +160,9 @@ def _records(root: Root) -> Iterator[tuple[URI, Record]]:
     folder = root.child(_SHELF)
     for name in files.children(folder):
         place = folder.child(name)
-        if not name.endswith(".json"):
-            continue
         try:
-            yield place, Record.model_validate_json(files.read(place))
+            if name.endswith(".json"):
+                yield place, Record.model_validate_json(files.read(place))
         except FileNotFoundError:  # that run has ended
             continue
         except ValidationError:
@@ -171,12 +170,7 @@ def _records(root: Root) -> Iterator[tuple[URI, Record]]:
 
 
 def _sweep(root: Root) -> None:
-    """Delete the records of runs that died."""
     with contextlib.suppress(Damaged):
         for place, record in list(_records(root)):
             if not record.is_live():
                 files.remove(place)
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)

@@ -29,12 +29,8 @@ from storage.uri import URI, Root, redact
 
 _BEATS = 4
 """Renewals per duration of a lease."""
-_POLL_S = 1.0
-"""First pause of a waiting run between two looks at the lease."""
-_POLL_GROWTH = 1.2
-"""Factor by which each pause is longer than the one before."""
-_LONGEST_POLL_S = 10.0
-"""Longest pause."""
+_POLL_S, _POLL_GROWTH, _LONGEST_POLL_S = 1.0, 1.2, 10.0
+"""First pause of a waiting run between two looks at the lease, factor by which the pauses grow, and longest pause."""
 
 
 class Held(RuntimeError):
@@ -54,7 +50,7 @@ class Lease:
     """Lease that this process took with `take`; its methods are thread-safe."""
 
     def __init__(self, folder: URI, record: Record, *, ttl_s: float) -> None:
-        self.target = URI(record.target)
+        self.target = record.target
         self.generation = record.generation
         self.owner = record.owner
         self._folder = folder
@@ -132,18 +128,10 @@ def held(
 ) -> Iterator[Lease | None]:
     """Hold the lease on `target` inside the block, renewed by a thread; yield none if `is_done()`.
 
-    Args:
-        root: Storage root.
-        target: URI that the holder works on.
-        owner: Name of the holder, as others are told of it.
-        ttl_s: Seconds after which a lease that was not renewed expires.
-        wait_s: Seconds to wait while another process holds the lease; none: no limit.
-        is_done: Returns whether the result exists. It is called after every look at the lease, even a free one: the
-            other process may have committed and released it a moment ago.
-        on_wait: Called once, when waiting begins.
-
-    Raises:
-        Held: Another process still holds the lease after `wait_s`.
+    `owner` is the name that others are told. A lease that was not renewed expires after `ttl_s` seconds. While another
+    process holds it, wait for `wait_s` seconds (none: no limit), then raise `Held`; `on_wait` is called once, when
+    waiting begins. `is_done` returns whether the result exists. It is called after every look at the lease, even a free
+    one: the other process may have committed and released it a moment ago.
     """
     with contextlib.ExitStack() as stack:
         lease = _taken_or_done(

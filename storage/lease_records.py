@@ -21,7 +21,6 @@ class Holder:
     owner: str
     """Name of the holder, such as the id of its Ray job."""
     host: str
-    """Host on which it runs."""
     expires: datetime.datetime
     """Time at which the lease ends unless it is renewed; UTC."""
     generation: int = 0
@@ -33,10 +32,9 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    target: str
+    target: URI
     """URI of the result that the holder makes."""
     generation: int = Field(ge=1)
-    """Number of the file."""
     token: str
     """Random text by which a process recognises the file it created if the storage's reply was lost."""
     owner: str

@@ -1,9 +1,11 @@
 """Manifests: a manifest lists a dataset's files and is written last; without it, the dataset does not exist."""
 
+import contextlib
 import hashlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -11,11 +13,7 @@ from storage import files, reference, streams
 from storage.error_policy import Permanent
 from storage.uri import URI, Root, check_allowed, check_name
 
-FORMAT: Final = 2
-"""Version of the manifest's layout; version 1 had URIs in place of `Parent` objects."""
 NAME = reference.MANIFEST
-"""File name of a manifest, directly below the URI that it commits."""
-
 DIGEST_LENGTH = 12
 """Number of hexadecimal digits of a file's SHA-256 in its name."""
 
@@ -59,17 +57,24 @@ class Parent(BaseModel):
     content: str
     """`Manifest.content` of its manifest."""
 
+    @field_validator("uri")
+    @classmethod
+    def _is_reference(cls, value: str) -> str:
+        reference.resolve(value, root=Root("/"))
+        return value
+
 
 class Manifest(BaseModel):
     """Content and origin of a committed URI; immutable."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
-    format: Literal[1, 2] = FORMAT
+    format: Literal[1, 2] = 2
+    """Version of the layout; version 1 had URIs in place of `Parent` objects."""
     kind: Kind
     fingerprint: str
-    parents: dict[str, str | Parent]
-    """Parents by role; plain URIs in manifests of earlier versions. The method `parent` returns a parent's URI."""
+    parents: dict[str, URI | Parent]
+    """Parents by role; URIs in manifests of earlier versions. The method `parent` returns a parent's URI."""
     parameters: dict[str, Any]
     """Everything besides the parents that decided the bytes; what `auto` resolved to is in `statistics`."""
     producer: dict[str, str | None]
@@ -86,13 +91,6 @@ class Manifest(BaseModel):
     digest: str | None = None
     """SHA-256 of all fields above, as `to_json` writes them without this one; none in earlier versions' manifests."""
 
-    @field_validator("parents")
-    @classmethod
-    def _are_references(cls, value: dict[str, str | Parent]) -> dict[str, str | Parent]:
-        for parent in value.values():
-            reference.resolve(parent if isinstance(parent, str) else parent.uri, root=Root("/"))
-        return {role: str(URI(parent)) if isinstance(parent, str) else parent for role, parent in value.items()}
-
     @property
     def content(self) -> str:
         """SHA-256 of the files' names and digests and of the schema; the same if a result is made again bit for bit."""
@@ -101,14 +99,14 @@ class Manifest(BaseModel):
 
     def parent(self, role: str, *, of: URI) -> URI:
         """Return the URI of the parent with `role`; `of` is the URI of this manifest. Raises `KeyError`."""
-        named = self.parents[role]
-        if isinstance(named, str):
-            return reference.resolve(named, root=reference.root_of(of), is_moved=True)
-        return reference.resolve(named.uri, root=reference.root_of(of))
+        named, root = self.parents[role], reference.root_of(of)
+        if isinstance(named, URI):
+            return reference.resolve(named, root=root, is_moved=True)
+        return reference.resolve(named.uri, root=root)
 
     def as_parent(self, uri: URI) -> Parent:
         """Return the `Parent` that a child of this manifest, read from `uri`, must record."""
-        return Parent(uri=str(uri), digest=self.digest, content=self.content)
+        return Parent(uri=uri, digest=self.digest, content=self.content)
 
     def split(self, name: str | None) -> list[File]:
         """Return the files of one split in their order; all files if `name` is none."""
@@ -130,10 +128,8 @@ class Manifest(BaseModel):
 def load(uri: URI) -> Manifest:
     """Read and check the manifest of a committed URI; every URI, typed or read from a manifest, is opened here.
 
-    Raises:
-        FileNotFoundError: Nothing is committed at `uri`.
-        Damaged: The manifest differs from what was committed.
-        ValueError: `uri` is not allowed.
+    Raises `FileNotFoundError` if nothing is committed at `uri`, `Damaged` if the manifest differs from what was
+    committed, `ValueError` if `uri` is not allowed.
     """
     check_place(uri, NAME)
     try:
@@ -143,28 +139,29 @@ def load(uri: URI) -> Manifest:
     try:
         found = Manifest.model_validate_json(content)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"])) or "JSON"
-        raise Damaged(_damaged_manifest(uri, f"cannot be read ({place}: {first['msg']})")) from None
+        raise _damaged_manifest(uri, f"cannot be read ({first_problem(error)})") from None
     if found.digest is not None and found != found.signed():
-        raise Damaged(_damaged_manifest(uri, "is not what was committed (SHA-256)"))
+        raise _damaged_manifest(uri, "is not what was committed (SHA-256)")
     return found
 
 
-def changed_parent(uri: URI, made: Manifest) -> URI | None:
-    """Return a parent whose bytes changed since `made`, committed at `uri`, was made from it.
+def first_problem(error: ValidationError) -> str:
+    """Return the place and the message of the first problem that pydantic found in a JSON file."""
+    first = error.errors(include_url=False)[0]
+    place = [str(part) for part in first["loc"] if "[" not in str(part)]  # pydantic names its own functions too
+    return f"{'.'.join(place) or 'JSON'}: {first['msg']}"
 
-    Return none if every parent is unchanged, missing or was recorded without a digest.
-    """
+
+def changed_parent(uri: URI, made: Manifest) -> URI | None:
+    """Return a parent whose bytes, if known, changed since `made`, committed at `uri`, was made from it; else none."""
     for role, named in made.parents.items():
-        if isinstance(named, str):
+        if isinstance(named, URI):
             continue
-        try:
-            now = load(made.parent(role, of=uri))
-        except (FileNotFoundError, Damaged, ValueError):
-            continue
-        if now.digest != named.digest and now.content != named.content:
-            return made.parent(role, of=uri)
+        with contextlib.suppress(FileNotFoundError, Damaged, ValueError):
+            parent = made.parent(role, of=uri)
+            now = load(parent)
+            if now.digest != named.digest and now.content != named.content:
+                return parent
     return None
 
 
@@ -178,16 +175,15 @@ def find(uri: URI) -> Manifest | None:
     except FileNotFoundError:
         return None
     for file in manifest.files:
-        _check_size(uri, file)
+        with _located(uri, file) as place:
+            _check(uri, file, size=files.size(place))
     return manifest
 
 
 def verify(uri: URI) -> Manifest:
-    """Read the manifest of `uri` and every byte it lists, and compare the SHA-256 of each file.
+    """Read the manifest of `uri`, and compare the SHA-256 of every file it lists.
 
-    Raises:
-        FileNotFoundError: `uri` is not committed.
-        Damaged: A file differs; the message names the first one.
+    Raises `FileNotFoundError` if `uri` is not committed, `Damaged` naming the first file that differs.
     """
     manifest = load(uri)
     for file in manifest.files:
@@ -197,20 +193,14 @@ def verify(uri: URI) -> Manifest:
 
 def read_file(uri: URI, file: File) -> bytes:
     """Read one listed file; raises `Damaged` if its bytes are not those that were committed."""
-    check_place(uri, file.path)
-    try:
-        content = files.read(uri.child(file.path))
-    except FileNotFoundError:
-        raise Damaged(_damage(uri, file, "it is missing")) from None
-    _check_content(uri, file, size=len(content), sha256=hashlib.sha256(content).hexdigest())
+    with _located(uri, file) as place:
+        content = files.read(place)
+    _check(uri, file, size=len(content), sha256=hashlib.sha256(content).hexdigest())
     return content
 
 
 def fetch_file(uri: URI, file: File, path: Path) -> None:
-    """Copy one listed file of any size to the local `path`, where it may be modified.
-
-    Raises `Damaged` if its bytes are not those that were committed.
-    """
+    """Copy one listed file of any size to the local `path`; raises `Damaged` as `read_file` does."""
     with path.open("wb") as copy:
         _copy(uri, file, copy)
 
@@ -223,40 +213,43 @@ def check_place(uri: URI, path: str) -> None:
             raise Damaged(f"{place} is a link that leads out of {folder}: replace the link with the file")
 
 
+def difference(file: File, *, size: int | None, sha256: str | None = None) -> str | None:
+    """Say how a file of `size` bytes (none: it is missing) differs from the committed one; none if it does not."""
+    if size != file.size:
+        return "it is missing" if size is None else f"it has {size} bytes instead of {file.size}"
+    not_same = "its content is not what was committed (SHA-256)"
+    return not_same if sha256 not in (None, file.sha256) else None
+
+
 def _copy(uri: URI, file: File, copy: BinaryIO | None) -> None:
-    check_place(uri, file.path)
     digest, size = hashlib.sha256(), 0
-    try:
-        for piece in streams.pieces(uri.child(file.path)):
+    with _located(uri, file) as place:
+        for piece in streams.pieces(place):
             digest.update(piece)
             size += len(piece)
             if copy:
                 copy.write(piece)
-    except FileNotFoundError:
-        raise Damaged(_damage(uri, file, "it is missing")) from None
-    _check_content(uri, file, size=size, sha256=digest.hexdigest())
+    _check(uri, file, size=size, sha256=digest.hexdigest())
 
 
-def _check_content(uri: URI, file: File, *, size: int, sha256: str) -> None:
-    if size != file.size:
-        raise Damaged(_damage(uri, file, f"it has {size} bytes instead of {file.size}"))
-    if sha256 != file.sha256:
-        raise Damaged(_damage(uri, file, "its content is not what was committed (SHA-256)"))
-
-
-def _check_size(uri: URI, file: File) -> None:
+@contextlib.contextmanager
+def _located(uri: URI, file: File) -> Iterator[URI]:
     check_place(uri, file.path)
     try:
-        found = files.size(uri.child(file.path))
+        yield uri.child(file.path)
     except FileNotFoundError:
-        raise Damaged(_damage(uri, file, "it is missing")) from None
-    if found != file.size:
-        raise Damaged(_damage(uri, file, f"it has {found} bytes instead of {file.size}"))
+        raise Damaged(damage(uri, file, "it is missing")) from None
 
 
-def _damaged_manifest(uri: URI, what: str) -> str:
-    return f"{uri}/{NAME} {what}; restore it from a copy, or delete {uri} and run again to recreate it"
+def _check(uri: URI, file: File, *, size: int, sha256: str | None = None) -> None:
+    if wrong := difference(file, size=size, sha256=sha256):
+        raise Damaged(damage(uri, file, wrong))
 
 
-def _damage(uri: URI, file: File, what: str) -> str:
+def _damaged_manifest(uri: URI, what: str) -> Damaged:
+    return Damaged(f"{uri}/{NAME} {what}; restore it from a copy, or delete {uri} and run again to recreate it")
+
+
+def damage(uri: URI, file: File, what: str) -> str:
+    """Describe a damaged file of the result `uri`, with the next step."""
     return f"{uri.child(file.path)} is damaged: {what}; restore it, or delete {uri} and run again to recreate it"

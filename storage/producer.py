@@ -1,5 +1,6 @@
 """Producer of a result: the user, the versions of this package and its libraries, and the git state of the code."""
 
+import contextlib
 import functools
 import getpass
 import hashlib
@@ -19,12 +20,10 @@ _LIMIT_S = 10
 @functools.cache
 def producer() -> dict[str, str | None]:
     """Return the version of each package (none if not installed) and, as `git`, the state of the checkout."""
-    versions: dict[str, str | None] = {}
+    versions: dict[str, str | None] = dict.fromkeys(_PACKAGES)
     for package in _PACKAGES:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = None
     return versions | {"git": git_state(_CHECKOUT)}
 
 
@@ -55,7 +54,6 @@ def git_state(checkout: Path) -> str | None:
 
 
 def _changes(checkout: Path) -> bytes:
-    """Return all differences from the last commit; empty if there are none."""
     present = [path for path in _CODE if (checkout / path).exists()]
     # Override the user's git settings: equal changes must have equal digests everywhere.
     plain = ("--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--full-index")

@@ -33,14 +33,9 @@ def of(uri: URI, *, root: Root) -> str:
 def resolve(reference: str, *, root: Root, is_moved: bool = False) -> URI:
     """Return the URI of the result that `reference` names.
 
-    Args:
-        reference: `<shelf>/<name>` or a URI.
-        root: Storage root of the file that contains the reference.
-        is_moved: Replace a URI below another root by the result of the same name below `root`, if that exists: earlier
-            versions wrote only URIs, and the root may have been moved or copied since.
-
-    Raises:
-        ValueError: `reference` is neither of the two.
+    It is `<shelf>/<name>` or a URI, else raises `ValueError`; `root` is the storage root of the file that contains it.
+    With `is_moved`, a URI below another root is replaced by the result of the same name below `root`, if that exists:
+    earlier versions wrote only URIs, and the root may have been moved or copied since.
     """
     if not reference.startswith("/") and "://" not in reference:
         found = root.child(reference)

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from storage import files, manifest, reference
 from storage.decision import ROLLED_BACK, Decision
@@ -23,6 +23,7 @@ from storage.manifest import Damaged, check_place
 from storage.uri import URI, CheckpointURI, Root, check_name
 
 _NAME = re.compile(r"[0-9]{6}\.json")
+_JSON_OBJECT = TypeAdapter(dict[str, Any])
 _REFERENCES: Final = ("champion", "challenger", "evaluation", "withdraws")
 """Fields of a decision that name a result or are empty."""
 _ANNOUNCED = re.compile(r"([0-9]{6})\.announced")
@@ -37,75 +38,56 @@ class Superseded(RuntimeError):
     """Another decision was recorded since the latest was read: decide again."""
 
 
-class _Stored(Decision):
-    """A decision as stored in its file, with references in place of URIs."""
-
-    previous: str | None = None
-    """Digest of the entry before."""
-    digest: str | None = None
-    """Digest of this entry; none in entries of earlier versions."""
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Entry:
     """A loaded entry, whose own digest, if it has one, was checked."""
 
     uri: URI
-    stored: _Stored
+    decision: Decision
     digest: str
-
-    @property
-    def is_old(self) -> bool:
-        """True if an earlier version, without digests, wrote the entry."""
-        return self.stored.digest is None
+    previous: str | None
+    is_old: bool
+    """True if an earlier version, without digests, wrote the entry."""
 
 
 def history(root: Root, data: str) -> list[Decision]:
-    """Return all decisions on `data`, oldest first.
-
-    Raises:
-        Damaged: An entry is missing or was changed; the message names its file.
-    """
-    entries = [_load(uri) for uri in _recorded(root, data)]
-    _check_chain(entries)
-    named = _names(root)
-    return [_decision(entry, named) for entry in entries]
+    """Return all decisions on `data`, oldest first; raises `Damaged` naming an entry that is missing or was changed."""
+    return _load_chain(root, _recorded(root, data))
 
 
 def latest(root: Root, data: str) -> Decision | None:
     """Return the latest decision on `data`, which is the one that counts; none if there is none yet.
 
-    Raises:
-        Damaged: It or the entry before was changed, or an entry is missing; the message names the file.
+    Raises `Damaged` naming its file if it or the entry before was changed, or if any entry is missing.
     """
-    entries = [_load(uri) for uri in _recorded(root, data)[-2:]]
-    _check_chain(entries)
-    return _decision(entries[-1], _names(root)) if entries else None
+    return next(reversed(_load_chain(root, _recorded(root, data)[-2:])), None)
 
 
 def champion(root: Root, data: str) -> CheckpointURI | None:
     """Return the champion of `data`; none if there is none yet."""
     decision = latest(root, data)
-    return CheckpointURI(decision.champion) if decision and decision.champion else None
+    return decision.champion if decision else None
 
 
-def withdrawn(decisions: Sequence[Decision]) -> set[str]:
+def withdrawn(decisions: Sequence[Decision]) -> set[CheckpointURI]:
     """Return the checkpoints that a rollback removed as champion and that were not promoted again since."""
-    found: set[str] = set()
+    found: set[CheckpointURI] = set()
     for decision in decisions:
         if decision.withdraws:
             found.add(decision.withdraws)
-        found.discard(str(decision.champion))
+        found -= {decision.champion}
     return found
 
 
-def best(decisions: Sequence[Decision], is_there: Callable[[str], bool] = lambda checkpoint: True) -> str | None:
+def best(
+    decisions: Sequence[Decision], is_there: Callable[[CheckpointURI], bool] = lambda checkpoint: True
+) -> CheckpointURI | None:
     """Return the best champion since a user last decided, the latest of equals; none if there was none.
 
     Every promotion measured challenger and champion on the same rows. The sum of these differences therefore also ranks
     champions that were measured on different rows. Checkpoints for which `is_there` is false are skipped.
     """
-    ranked: list[tuple[float, int, str]] = []
+    ranked: list[tuple[float, int, CheckpointURI]] = []
     sum_of_gains = 0.0
     for decision in decisions:
         if decision.undoes and ranked:
@@ -124,14 +106,15 @@ def best(decisions: Sequence[Decision], is_there: Callable[[str], bool] = lambda
 def append(root: Root, data: str, decision: Decision) -> None:
     """Record `decision` in one step, as a whole or not at all; its number is one above the latest the caller read.
 
-    Raises:
-        Superseded: Another decision has that number.
-        Damaged: The entry before is missing or was changed.
+    Raises `Superseded` if another decision has that number, `Damaged` if the entry before is missing or was changed.
     """
     uri = _place(root, data, decision.number)
-    before = None if decision.number == 1 else _load(_place(root, data, decision.number - 1))
-    stored = with_references(decision, root).model_dump(mode="json")
-    document = stored | {"previous": before.digest if before else None}
+    before = (
+        None
+        if decision.number == 1
+        else _load(_place(root, data, decision.number - 1), functools.partial(reference.resolve, root=root))
+    )
+    document = with_references(decision, root) | {"previous": before.digest if before else None}
     document["digest"] = _digest(document)
     content = json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"
     try:
@@ -142,18 +125,18 @@ def append(root: Root, data: str, decision: Decision) -> None:
 
 
 def confirm(root: Root, data: str, decision: Decision) -> None:
-    """Check that the checkpoint promoted by `decision`, which the caller recorded, exists.
+    """Raise `ChampionRemoved` unless the checkpoint promoted by `decision`, which the caller recorded, exists.
 
     Garbage collection keeps the checkpoint once the entry exists, but may have deleted it before. In that case, record
     one more entry that restores the previous champion, unless another decision came first.
-
-    Raises:
-        ChampionRemoved: The checkpoint does not exist.
     """
-    if not decision.promoted or _is_whole(CheckpointURI(decision.challenger)):
+    if not decision.promoted:
         return
+    with contextlib.suppress(Damaged):
+        if manifest.find(decision.challenger):
+            return
     earlier = [one.champion for one in history(root, data) if one.number < decision.number]
-    reason = f"deleted before it became champion: {reference.of(URI(decision.challenger), root=root)}"
+    reason = f"deleted before it became champion: {reference.of(decision.challenger, root=root)}"
     back = Decision(
         number=decision.number + 1,
         champion=earlier[-1] if earlier else None,
@@ -170,38 +153,17 @@ def confirm(root: Root, data: str, decision: Decision) -> None:
     raise ChampionRemoved(f"{reason}; the previous champion of {data!r} stays; run again")
 
 
-def _is_whole(checkpoint: CheckpointURI) -> bool:
-    with contextlib.suppress(Damaged):
-        return manifest.find(checkpoint) is not None
-    return False
+def with_references(decision: Decision, root: Root, **options: Any) -> dict[str, Any]:
+    """Dump `decision` as JSON values, with references in place of URIs, so that it does not depend on where `root` is.
 
-
-def with_references(decision: Decision, root: Root) -> Decision:
-    """Return `decision` as stored, with references in place of URIs, so that it does not depend on where `root` is."""
-    named = {field: getattr(decision, field) for field in _REFERENCES}
-    return decision.model_copy(update={field: reference.of(URI(uri), root=root) for field, uri in named.items() if uri})
-
-
-def _decision(entry: _Entry, named: Callable[[str, bool], URI]) -> Decision:
-    document = entry.stored.model_dump(exclude={"previous", "digest"})
-    if entry.is_old and entry.stored.reason.startswith(ROLLED_BACK):
-        document["withdraws"] = entry.stored.reason.removeprefix(ROLLED_BACK)
-    for field in _REFERENCES:
-        if document[field]:
-            try:
-                document[field] = str(named(document[field], entry.is_old))
-            except ValueError as error:
-                raise _unreadable(entry.uri, field, str(error)) from None
-    return Decision(**document)
-
-
-def _names(root: Root) -> Callable[[str, bool], URI]:
-    """Return a function that resolves references to URIs below `root` and caches each answer."""
-    return functools.cache(lambda name, is_moved: reference.resolve(name, root=root, is_moved=is_moved))
+    `options` are those of pydantic's `model_dump`.
+    """
+    document = decision.model_dump(mode="json", **options)
+    named = {field: getattr(decision, field) for field in _REFERENCES if document.get(field)}
+    return document | {field: reference.of(uri, root=root) for field, uri in named.items()}
 
 
 def _digest(document: dict[str, Any]) -> str:
-    """Compute the SHA-256 of an entry in canonical JSON, without its own digest."""
     content = {name: value for name, value in document.items() if name != "digest"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -227,7 +189,6 @@ def _place(root: Root, data: str, number: int) -> URI:
 
 
 def _recorded(root: Root, data: str) -> list[URI]:
-    """Return the URIs of the decisions on `data`, oldest first; raises `Damaged` if one is missing."""
     names = [name for name in files.children(_folder(root, data)) if _NAME.fullmatch(name)]
     found = [_place(root, data, number) for number in range(1, len(names) + 1)]
     missing = next((uri for uri in found if uri.name not in names), None)
@@ -236,33 +197,35 @@ def _recorded(root: Root, data: str) -> list[URI]:
     return found
 
 
-def _load(uri: URI) -> _Entry:
-    """Load the entry at `uri`; raises `Damaged` if it is missing or was changed."""
-    check_place(uri.parent, uri.name)
-    try:
-        content = files.read(uri)
-        stored = _Stored.model_validate_json(content)
-    except FileNotFoundError:
-        raise Damaged(f"{uri} is missing; restore it from a copy") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise _unreadable(uri, ".".join(map(str, first["loc"])) or "JSON", first["msg"]) from None
-    entry = _Entry(uri=uri, stored=stored, digest=_digest(json.loads(content)))
-    if not entry.is_old and stored.digest != entry.digest:
-        raise Damaged(f"{uri} is not what was recorded (SHA-256); restore it from a copy")
-    if uri.name != f"{stored.number:06d}.json":
-        raise Damaged(f"{uri} contains another number, {stored.number}; restore it from a copy")
-    return entry
-
-
-def _check_chain(entries: Sequence[_Entry]) -> None:
-    """Raise `Damaged` naming the first entry whose digest is not the one that the next entry recorded."""
+def _load_chain(root: Root, uris: Sequence[URI]) -> list[Decision]:
+    """Load successive decisions; raises `Damaged` naming the first whose digest the next one did not record."""
+    resolve = functools.cache(functools.partial(reference.resolve, root=root))
+    entries = [_load(uri, resolve) for uri in uris]
     for before, entry in itertools.pairwise(entries):
         if entry.is_old and not before.is_old:
             raise Damaged(f"{entry.uri} has no digest, but the entry before has one; restore it from a copy")
-        if not entry.is_old and entry.stored.previous != before.digest:
+        if not entry.is_old and entry.previous != before.digest:
             raise Damaged(f"{before.uri} does not match the digest in {entry.uri.name}; restore it from a copy")
+    return [entry.decision for entry in entries]
 
 
-def _unreadable(uri: URI, place: str, why: str) -> Damaged:
-    return Damaged(f"{uri} cannot be read ({place}: {why}); restore it from a copy")
+def _load(uri: URI, resolve: Callable[..., URI]) -> _Entry:
+    check_place(uri.parent, uri.name)
+    try:
+        document = _JSON_OBJECT.validate_json(files.read(uri))
+        digest, previous, recorded = _digest(document), document.pop("previous", None), document.pop("digest", None)
+        reason = str(document.get("reason"))
+        if recorded is None and reason.startswith(ROLLED_BACK):
+            document["withdraws"] = reason.removeprefix(ROLLED_BACK)
+        context = functools.partial(resolve, is_moved=recorded is None)
+        decision = Decision.model_validate(document, context=context)
+    except FileNotFoundError:
+        raise Damaged(f"{uri} is missing; restore it from a copy") from None
+    except ValidationError as error:
+        problem = manifest.first_problem(error).replace(": Value error, ", ": ", 1)
+        raise Damaged(f"{uri} cannot be read ({problem}); restore it from a copy") from None
+    if recorded not in (None, digest):
+        raise Damaged(f"{uri} is not what was recorded (SHA-256); restore it from a copy")
+    if uri.name != f"{decision.number:06d}.json":
+        raise Damaged(f"{uri} contains another number, {decision.number}; restore it from a copy")
+    return _Entry(uri=uri, decision=decision, digest=digest, previous=previous, is_old=recorded is None)

@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ _PASSING = ("InternalError", "ServiceUnavailable", "SlowDown")
 _CREATOR = "creator"
 """Metadata key with the creator's token, by which a creator recognises its own file."""
 _CONDITION_FAILED = ("PreconditionFailed", "412")
-"""Error codes for a failed `If-Match` or `If-None-Match`."""
 
 
 class Overwritten(OSError):
@@ -72,8 +71,7 @@ def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
     """Yield a whole file piece by piece, all from one version of it: the one with `etag` if given."""
     from fsspec.asyn import sync  # comes with s3fs
 
-    client, (bucket, key) = _client(), _split(uri)
-    found = with_retries(lambda: client.call_s3("head_object", Bucket=bucket, Key=key))
+    client, (bucket, key), found = _client(), _split(uri), _head(uri)
     for start in range(0, int(found["ContentLength"]), PIECE_BYTES):
         which = {"Bucket": bucket, "Key": key, "IfMatch": f'"{etag}"' if etag else found["ETag"]}
         which["Range"] = f"bytes={start}-{start + PIECE_BYTES - 1}"
@@ -85,15 +83,9 @@ def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
             raise
 
 
-def size(uri: URI) -> int:
-    """Return a file's size in bytes."""
-    return described(uri)[0]
-
-
 def described(uri: URI) -> tuple[int, float, str]:
     """Return size (bytes), time of the last write (seconds since 1970) and ETag of one file."""
-    bucket, key = _split(uri)
-    found = with_retries(lambda: _client().call_s3("head_object", Bucket=bucket, Key=key))
+    found = _head(uri)
     return int(found["ContentLength"]), found["LastModified"].timestamp(), found["ETag"].strip('"')
 
 
@@ -130,7 +122,7 @@ def upload_pieces(uri: URI, contents: Iterable[bytes]) -> None:
         try:
             call("complete_multipart_upload", UploadId=upload_id, MultipartUpload={"Parts": parts})
         except FileNotFoundError:  # an earlier try, whose reply was lost, may have completed it
-            if size(uri) != sent:
+            if described(uri)[0] != sent:
                 raise
     except BaseException:
         with contextlib.suppress(Exception):  # leftover pieces are invisible but take space
@@ -159,13 +151,16 @@ def create(uri: URI, content: bytes) -> None:
 
 
 def _creator(uri: URI) -> str | None:
-    bucket, key = _split(uri)
     try:
-        found = with_retries(lambda: _client().call_s3("head_object", Bucket=bucket, Key=key))
+        creator: str | None = _head(uri).get("Metadata", {}).get(_CREATOR)
     except FileNotFoundError:  # removed meanwhile
         return None
-    creator: str | None = found.get("Metadata", {}).get(_CREATOR)
     return creator
+
+
+def _head(uri: URI) -> Any:
+    bucket, key = _split(uri)
+    return with_retries(lambda: _client().call_s3("head_object", Bucket=bucket, Key=key))
 
 
 def names(folder: URI) -> set[str]:
@@ -204,7 +199,7 @@ def remove(uri: URI) -> None:
         return
     keys = [path.removeprefix(f"{bucket}/") for path in found]
     for start in range(0, len(keys), _KEYS_PER_REQUEST):
-        with_retries(_removal(bucket, keys[start : start + _KEYS_PER_REQUEST]))
+        with_retries(functools.partial(_remove, bucket, keys[start : start + _KEYS_PER_REQUEST]))
 
 
 def has_content(uri: URI) -> bool:
@@ -219,14 +214,11 @@ def check_bucket(uri: URI) -> None:
     _quick_client().call_s3("head_bucket", Bucket=_split(uri)[0])
 
 
-def _removal(bucket: str, keys: list[str]) -> Callable[[], None]:
-    def remove_them() -> None:
-        objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        for failed in _client().call_s3("delete_objects", Bucket=bucket, Delete=objects).get("Errors", []):
-            told = f"s3://{bucket}/{failed.get('Key')} cannot be removed ({failed.get('Code')})"
-            raise ConnectionError(told) if failed.get("Code") in _PASSING else OSError(errno.EIO, told)
-
-    return remove_them
+def _remove(bucket: str, keys: list[str]) -> None:
+    objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+    for failed in _client().call_s3("delete_objects", Bucket=bucket, Delete=objects).get("Errors", []):
+        told = f"s3://{bucket}/{failed.get('Key')} cannot be removed ({failed.get('Code')})"
+        raise ConnectionError(told) if failed.get("Code") in _PASSING else OSError(errno.EIO, told)
 
 
 def _client() -> Any:
@@ -245,7 +237,9 @@ def _quick_client() -> Any:
 
 
 def _connect(connect_s: int, read_s: int, *, tries: int = 1, skip_instance_cache: bool = False) -> Any:
-    s3 = _s3fs().S3FileSystem(
+    import s3fs  # only where S3 is used: the import takes most of a second
+
+    s3 = s3fs.S3FileSystem(
         use_listings_cache=False,
         skip_instance_cache=skip_instance_cache,
         config_kwargs={
@@ -256,13 +250,6 @@ def _connect(connect_s: int, read_s: int, *, tries: int = 1, skip_instance_cache
     )
     s3.retries = 1  # the retries of s3fs, on top of botocore's
     return s3
-
-
-@functools.cache
-def _s3fs() -> Any:
-    import s3fs  # only where S3 is used: the import takes most of a second
-
-    return s3fs
 
 
 def _code(error: Exception) -> str | None:

@@ -16,13 +16,8 @@ from storage.uri import URI
 def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
     """Read a whole file piece by piece; on S3, all from one version of it.
 
-    Args:
-        uri: The file.
-        etag: Required version, as `etag` of a listing on S3; none accepts any version. Ignored on a disk.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        s3.Overwritten: The file has another version, or was overwritten during the read.
+    On S3, `etag` is the required version, as in a listing; none accepts any. Raises `FileNotFoundError`, and
+    `s3.Overwritten` if the file has another version or was overwritten during the read.
     """
     if uri.is_s3:
         yield from s3.pieces(uri, etag=etag)

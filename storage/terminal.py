@@ -10,7 +10,6 @@ import sys
 from typing import TextIO
 
 _INDENT = "    "
-"""Indent of a continuation line, after the lines of a tree."""
 _TREE = re.compile(r"[ │├└─]*")
 _BELOW = str.maketrans("├└─", "│  ")
 _whole: set[str] = set()

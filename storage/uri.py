@@ -5,6 +5,8 @@ import re
 from typing import Self
 from urllib.parse import unquote, urlsplit
 
+from pydantic_core import CoreSchema, core_schema
+
 _LONGEST = 1000
 """Maximum characters of a storage root: S3 allows 1,024 including the path below it, and disks hardly more."""
 ALLOWED_ROOTS = "PIPELINE_ALLOWED_ROOTS"
@@ -26,14 +28,17 @@ class URI(str):
     def __new__(cls, value: str) -> Self:
         return super().__new__(cls, _canonical(value))
 
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: object, handler: object) -> CoreSchema:
+        """Let pydantic parse strings into URIs of the declared type."""
+        return core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
+
     @property
     def is_s3(self) -> bool:
-        """True on S3, false on a file system."""
         return self.startswith("s3://")
 
     @property
     def name(self) -> str:
-        """Last component of the path."""
         return self.rstrip("/").rpartition("/")[2]
 
     @property
@@ -86,10 +91,7 @@ class ReportURI(URI):
 
 
 def parse_root(value: str, *, option: str = "--storage") -> Root:
-    """Convert a storage root that a user typed; relative paths and `~` are resolved.
-
-    Raises `ValueError` naming `option`.
-    """
+    """Convert a storage root that a user typed, also a relative path or `~`; raises `ValueError` naming `option`."""
     if not value:
         raise ValueError(f"{option} must be a folder or s3://bucket/prefix, got an empty value")
     if len(value) > _LONGEST:
@@ -108,8 +110,7 @@ def parse_root(value: str, *, option: str = "--storage") -> Root:
 
 def check_allowed(uri: URI) -> None:
     """Raise `ValueError` unless `uri` lies in one of PIPELINE_ALLOWED_ROOTS; if that is unset, all URIs are allowed."""
-    listed = os.environ.get(ALLOWED_ROOTS)
-    if not listed:
+    if not (listed := os.environ.get(ALLOWED_ROOTS)):
         return
     try:
         roots = [URI(root.strip()) for root in listed.split(",")]
@@ -134,7 +135,7 @@ def check_name(name: str, *, field: str) -> str:
 
 
 def is_web_address(text: str) -> bool:
-    """Return whether `text` is an http:// or https:// address with a host and, if given, a valid port."""
+    """Return whether `text` is an http(s) address with a host and, if given, a valid port."""
     try:
         parts = urlsplit(text)
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -168,7 +169,6 @@ def _canonical(value: str) -> str:
 
 
 def _normal(path: str, *, shown: str) -> str:
-    """Drop empty components, `.` and a final slash from the absolute `path`."""
     components = path.split("/")
     if "\0" in path:
         raise ValueError(f"a URI must not contain a NUL character, got {shown!r}")

@@ -69,8 +69,7 @@ def report_of(evaluation: EvaluationURI, decision: Decision, plan: Plan) -> Repo
 
 def _as_json(decision: Decision, plan: Plan) -> dict[str, Any]:
     """Serialize the decision without event id, time, author, and fields at their defaults, which may be newer."""
-    stored = registry.with_references(decision, plan.root)
-    return stored.model_dump(mode="json", exclude_defaults=True, exclude={"event", "decided", "author"})
+    return registry.with_references(decision, plan.root, exclude_defaults=True, exclude={"event", "decided", "author"})
 
 
 def gather(

@@ -24,7 +24,7 @@ FORBIDDEN = {
 }
 """Packages of others that a layer does without."""
 STORAGE_ALLOWED = {
-    *("aiohttp", "boto3", "botocore", "fsspec", "pandas", "pyarrow", "pydantic", "s3fs", "tenacity"),
+    *("aiohttp", "boto3", "botocore", "fsspec", "pandas", "pyarrow", "pydantic", "pydantic_core", "s3fs", "tenacity"),
     *sys.stdlib_module_names,
 }
 """All that `storage` imports."""

@@ -3,9 +3,9 @@
 import dataclasses
 import datetime
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, get_args
+from typing import Final, TypeVar, get_args
 
 from storage import error_policy, files, manifest, reference
 from storage.files import Entry
@@ -18,11 +18,11 @@ SCRATCH: Final = "scratch"
 """Kind of a run folder: files of attempts, in a folder with the name of the result."""
 SHELVES: Final[dict[str, str]] = {**reference.SHELVES, SCRATCH: "runs"}
 """Folder below a root (shelf) for each kind; any other folder there does not belong to the pipeline."""
-_NOT_SHELVES: Final = ("leases", "registry")
-"""Other folders of the pipeline below a root, with one folder per target or data set."""
-
 _THREADS = 8
-"""Folders read at once: on S3 each takes a round trip or two."""
+"""Folders or leases read at once: on S3 each takes a round trip or two."""
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,6 @@ class Folder:
     """One folder of a shelf, as it was when it was read."""
 
     uri: URI
-    """URI of the folder."""
     kind: str
     """Kind according to its manifest; without a manifest, the kind of its shelf."""
     found: Sequence[Entry]
@@ -38,7 +37,6 @@ class Folder:
     manifest: Manifest | None = None
     """None if the folder is not committed or is damaged."""
     parents: dict[str, URI] = dataclasses.field(default_factory=dict)
-    """URIs of its parents, by role."""
     damage: str = ""
     """Reason why the folder or its manifest cannot be read; empty if they can."""
 
@@ -69,11 +67,14 @@ def places(root: Root, kinds: Iterable[str] = SHELVES) -> list[tuple[URI, str]]:
     """List every folder on the shelves of `kinds`, with its kind, sorted by kind and name."""
     wanted = set(kinds)
     shelves = [(kind, root.child(shelf)) for kind, shelf in SHELVES.items() if kind in wanted]
+    names = at_once(files.children, [shelf for _, shelf in shelves])
+    return [(shelf.child(name), kind) for (kind, shelf), below in zip(shelves, names, strict=True) for name in below]
+
+
+def at_once(look_at: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Call `look_at` for all `items`, in several threads; return the results in the same order."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        names = pool.map(files.children, [shelf for _, shelf in shelves])
-        return [
-            (shelf.child(name), kind) for (kind, shelf), below in zip(shelves, names, strict=True) for name in below
-        ]
+        return list(pool.map(look_at, items))
 
 
 def check_links(root: Root) -> None:
@@ -83,20 +84,17 @@ def check_links(root: Root) -> None:
     """
     if root.is_s3:
         return
-    for shelf in ("datasets", *SHELVES.values(), *_NOT_SHELVES):
-        folder = root.child(shelf)
-        links = [place for place in [folder, *map(folder.child, files.children(folder))] if os.path.islink(place)]
-        for place in links:
-            if not place.lies_in(root):
+    for folder in map(root.child, ("datasets", *SHELVES.values(), "leases", "registry")):
+        for place in [folder, *map(folder.child, files.children(folder))]:
+            if os.path.islink(place) and not place.lies_in(root):
                 raise ValueError(
                     f"--storage: {place} is a link that leads out of {root}; link the whole {root} instead"
                 )
 
 
 def survey(found: Sequence[tuple[URI, str]]) -> list[Folder]:
-    """Read the folders that `places` returned; return, in the same order, those with files or damage."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return [folder for folder in pool.map(lambda place: look(*place), found) if folder.found or folder.damage]
+    """Read the folders that `places` returned; return those with files or damage, in the same order."""
+    return [folder for folder in at_once(lambda place: look(*place), found) if folder.found or folder.damage]
 
 
 def look(uri: URI, kind: str = "") -> Folder:

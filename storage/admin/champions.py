@@ -3,13 +3,14 @@
 import contextlib
 import difflib
 from collections.abc import Sequence
+from typing import Literal
 
 from storage import default_championship, files, in_use, manifest, reference, registry
 from storage.admin.catalog import KINDS
 from storage.decision import ROLLED_BACK, Decision
 from storage.manifest import Damaged, Manifest
 from storage.producer import user
-from storage.uri import URI, CheckpointURI, Root, is_name
+from storage.uri import URI, CheckpointURI, EvaluationURI, Root, is_name
 
 
 def data_sets(root: Root) -> list[str]:
@@ -32,21 +33,15 @@ def in_charge(root: Root, data: str) -> CheckpointURI:
 
 def with_champion(root: Root) -> list[str]:
     """Return the sorted names of the championships that have a champion; skip those with damaged decisions."""
-    return [name for name in data_sets(root) if _has_champion(root, name)]
-
-
-def _has_champion(root: Root, data: str) -> bool:
-    with contextlib.suppress(Damaged):
-        return registry.champion(root, data) is not None
-    return False
+    found = []
+    for name in data_sets(root):
+        with contextlib.suppress(Damaged):
+            found += [name] if registry.champion(root, name) else []
+    return found
 
 
 def decisions(root: Root, data: str) -> list[Decision]:
-    """Return all decisions on `data`, oldest first.
-
-    Raises `Damaged` naming the file of a missing or changed decision, and `ValueError` naming the known data sets if
-    there is no decision on `data`.
-    """
+    """Return `registry.history` of `data`; raises `ValueError` naming the known data sets if it is empty."""
     known = data_sets(root)
     if data not in known:
         hint = f"there are decisions on {', '.join(known)}" if known else "run the pipeline first"
@@ -84,44 +79,36 @@ def rollback(root: Root, data: str) -> Decision:
 
     A second rollback goes one champion further back; it does not undo the first. If A, B and C were promoted in this
     order, the first rollback restores B, the second A, and a third is refused. If D is promoted after the rollback to
-    B, the champion before D is B.
-
-    Raises `ValueError` if there is no previous champion or it was deleted, `Damaged` if its bytes changed, and
-    `Superseded` if somebody else decided in the meantime.
+    B, the champion before D is B. Raises `ValueError` if there is no previous champion or it was deleted, `Damaged` if
+    its bytes changed, and `Superseded` if somebody else decided in the meantime.
     """
     history = decisions(root, data)
-    before = reigns(history)[-2:-1]
-    if not before:
+    *_, before, now = [None, None, *reigns(history)]
+    if not (before and before.champion and now and now.champion):
         raise ValueError(f"data set: {data} has no previous champion; use: python -m storage promote URI")
-    checkpoint = CheckpointURI(str(before[0].champion))
     try:
-        manifest.verify(checkpoint)
+        manifest.verify(before.champion)
     except FileNotFoundError:
         raise ValueError(
-            f"data set: the previous champion of {data}, {checkpoint}, does not exist any more; promote another "
+            f"data set: the previous champion of {data}, {before.champion}, does not exist any more; promote another "
             "with: python -m storage promote URI"
         ) from None
-    withdrawn = str(history[-1].champion)
-    decision = Decision(
+    return _put_in_charge(
+        root,
+        data,
+        before.champion,
         number=history[-1].number + 1,
-        champion=checkpoint,
-        challenger=checkpoint,
-        evaluation=before[0].evaluation,
-        promoted=True,
-        withdraws=withdrawn,
-        reason=f"{ROLLED_BACK}{reference.of(URI(withdrawn), root=root)}",
-        gate={},
-        metrics={},
+        reason=f"{ROLLED_BACK}{reference.of(now.champion, root=root)}",
+        evaluation=before.evaluation,
+        withdraws=now.champion,
     )
-    return _put_in_charge(root, data, decision)
 
 
 def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None) -> str:
     """Make `checkpoint` the champion, regardless of the gate, and return the name of the championship.
 
-    That is `name`, or else the championship in which it competed, or else that of the data it was trained on.
-
-    Raises `ValueError` if the URI is not a checkpoint, `Damaged` if its bytes changed, and `Superseded` if somebody
+    That is `name`, or else the championship in which it competed, or else that of the data it was trained on. Raises
+    `ValueError` if the URI is not a checkpoint, `Damaged` if its bytes changed, and `Superseded` if somebody
     else decided in the meantime.
     """
     made = manifest.load(checkpoint)
@@ -130,38 +117,44 @@ def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None) -
     data = name or _championship(root, checkpoint, made)
     manifest.verify(checkpoint)
     latest = registry.latest(root, data)
-    decision = Decision(
-        number=latest.number + 1 if latest else 1,
-        champion=checkpoint,
-        challenger=checkpoint,
-        evaluation="",
-        promoted=True,
-        reason="promoted by hand",
-        gate={},
-        metrics={},
-    )
-    _put_in_charge(root, data, decision)
+    _put_in_charge(root, data, checkpoint, number=latest.number + 1 if latest else 1, reason="promoted by hand")
     return data
 
 
-def _put_in_charge(root: Root, data: str, decision: Decision) -> Decision:
-    decision = decision.made_by(user())
-    with in_use.using(root, [CheckpointURI(decision.challenger)], owner="python -m storage"):
+def _put_in_charge(
+    root: Root,
+    data: str,
+    checkpoint: CheckpointURI,
+    *,
+    number: int,
+    reason: str,
+    evaluation: EvaluationURI | Literal[""] = "",
+    withdraws: CheckpointURI | None = None,
+) -> Decision:
+    decision = Decision(
+        number=number,
+        champion=checkpoint,
+        challenger=checkpoint,
+        evaluation=evaluation,
+        promoted=True,
+        withdraws=withdraws,
+        reason=reason,
+        gate={},
+        metrics={},
+    ).made_by(user())
+    with in_use.using(root, [checkpoint], owner="python -m storage"):
         registry.append(root, data, decision)
         registry.confirm(root, data, decision)
     return decision
 
 
 def _championship(root: Root, checkpoint: CheckpointURI, made: Manifest) -> str:
-    """Return the championship in which `checkpoint` competed, or else that of the data it was trained on."""
-    judged = [name for name in data_sets(root) if any(_judges(one, checkpoint) for one in registry.history(root, name))]
+    judged = [
+        name for name in data_sets(root) if checkpoint in (one.challenger for one in registry.history(root, name))
+    ]
     if len(judged) > 1:
         raise ValueError(f"uri: {checkpoint} competed in {', '.join(judged)}; select one with --championship")
     return judged[0] if judged else _of_data(root, checkpoint, made)
-
-
-def _judges(decision: Decision, checkpoint: CheckpointURI) -> bool:
-    return decision.challenger == checkpoint
 
 
 def _of_data(root: Root, checkpoint: CheckpointURI, made: Manifest) -> str:

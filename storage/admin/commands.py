@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from storage import access, in_use, lease, manifest, terminal
+from storage import access, in_use, manifest, terminal
 from storage.admin import catalog, champions, format, lineage, listing, unfinished
 from storage.admin import verify as damage
 from storage.admin.catalog import KINDS, Folder
@@ -17,7 +17,6 @@ from storage.manifest import Damaged, File, Kind, Manifest
 from storage.uri import URI, CheckpointURI, Root
 
 _PROGRESS_S = 5.0
-"""Seconds between two progress lines of a long command."""
 
 
 def ls(root: Root, *, kinds: Sequence[Kind], as_json: bool) -> int:
@@ -25,7 +24,9 @@ def ls(root: Root, *, kinds: Sequence[Kind], as_json: bool) -> int:
     _check_root(root)
     standings, wrong = listing.champions(root)
     at_work, damaged = unfinished.of(root, kinds or KINDS)
-    documents = listing.of(root, kinds or KINDS, [reign.champion for reign in standings.values() if reign])
+    documents = listing.of(
+        root, kinds or KINDS, [reign.champion for reign in standings.values() if reign and reign.champion]
+    )
     if as_json:
         print(json.dumps(documents, indent=1))
         return _complain(wrong)
@@ -63,24 +64,21 @@ def verify(root: Root, *, uris: Sequence[URI], deep: bool) -> int:
         folders = catalog.survey(catalog.places(root, KINDS))
         folders = [folder for folder in folders if folder.committed is not None or folder.damage]
     progress = _progress(folders)
-    num_damaged = 0
-    for source in [damage.of_folder(folder, deep=deep, on_file=progress) for folder in folders]:
-        num_damaged += _print(source)
+    num_damaged = sum(_print(damage.of_folder(folder, deep=deep, on_file=progress)) for folder in folders)
     num_damaged += 0 if uris else _print(damage.of_registry(root))
     listed = [file for folder in folders if folder.manifest for file in folder.manifest.files]
     size = format.size(sum(file.size for file in listed))
     what = f"{format.count(len(folders), 'result')}, {format.count(len(listed), 'file')}, {size}"
-    if not num_damaged:
-        sound = "all files match their checksums" if deep else "all files present, sizes match"
-        _print([f"OK: {sound} ({what})"])
-        return 0
-    _print([f"{what}: {num_damaged} damaged"])
-    return 1
+    sound = "all files match their checksums" if deep else "all files present, sizes match"
+    _print([f"{what}: {num_damaged} damaged" if num_damaged else f"OK: {sound} ({what})"])
+    return 1 if num_damaged else 0
 
 
-def show_champions(root: Root) -> int:
-    """Print a line for each data set: its champion, and the decision that promoted it."""
+def show_champions(root: Root, data: str | None) -> int:
+    """Print every decision on `data`; if none, for each data set its champion and the decision that promoted it."""
     _check_root(root)
+    if data is not None:
+        return _show_decisions(root, data)
     standings, wrong = listing.champions(root)
     if standings:
         rows = [
@@ -93,14 +91,12 @@ def show_champions(root: Root) -> int:
     return _complain(wrong)
 
 
-def show_decisions(root: Root, data: str) -> int:
-    """Print every decision on `data`, the latest last."""
-    _check_root(root)
+def _show_decisions(root: Root, data: str) -> int:
     decisions = champions.decisions(root, data)
     for decision in decisions:
-        head = f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"
+        _print([f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"])
         beside = [f"beside the {role}: {found}" for role, found in decision.differences.items()]
-        _print([head, *(f"        {line}" for line in [format.decided(decision), *beside])])
+        _print(f"        {line}" for line in [format.decided(decision), *beside])
     _print([f"champion: {(decisions[-1].champion if decisions else None) or 'none'}"])
     return 0
 
@@ -131,12 +127,7 @@ def gc(root: Root, *, keep_days: int, is_dry_run: bool) -> int:
     if not is_dry_run:
         access.check_writable(root)
     try:
-        garbage = Garbage(
-            root,
-            keep_days=keep_days,
-            is_leased=lambda uri: lease.holder(root, uri) is not None,
-            used=lambda: in_use.used(root),
-        )
+        garbage = Garbage(root, keep_days=keep_days)
         return _gc(root, garbage, is_dry_run=is_dry_run)
     except Damaged as error:
         raise Damaged(f"{error}; nothing more is deleted until this is fixed") from None
@@ -151,8 +142,7 @@ def _gc(root: Root, garbage: Garbage, *, is_dry_run: bool) -> int:
             with in_use.collecting(root):
                 gone = garbage.remove(batch)
         for removal in gone:
-            verb = "would delete" if is_dry_run else "deleted"
-            head = f"{verb}  {format.size(removal.size):>9}"
+            head = f"{'would delete' if is_dry_run else 'deleted'}  {format.size(removal.size):>9}"
             _print(format.around(head, removal.uri, f"({removal.why})", columns=terminal.width(sys.stdout)))
             num_items, num_bytes = num_items + 1, num_bytes + removal.size
         for removal in batch.removals:
@@ -160,8 +150,8 @@ def _gc(root: Root, garbage: Garbage, *, is_dry_run: bool) -> int:
                 _say(f"kept {removal.uri}: it is now needed, changed or gone")
     if garbage.is_blocked:
         _say("a run is active, and it is not known what it uses: all committed results are kept this time")
-    verb = "Dry run: would delete" if is_dry_run else "Deleted"
-    _print([f"{verb} {format.count(num_items, 'item')} ({format.size(num_bytes)})"])
+    total = "Dry run: would delete" if is_dry_run else "Deleted"
+    _print([f"{total} {format.count(num_items, 'item')} ({format.size(num_bytes)})"])
     return 0
 
 
@@ -176,7 +166,6 @@ def _check_root(root: Root) -> None:
 
 
 def _folder(uri: URI) -> Folder:
-    """Read the folder at `uri`; raises `ValueError` if nothing is committed there."""
     try:
         access.check_readable(uri, option="uri")
     except FileNotFoundError:
@@ -197,7 +186,6 @@ def _committed(uri: URI) -> tuple[Folder, Manifest]:
 
 
 def _progress(folders: Sequence[Folder]) -> Callable[[File], None]:
-    """Return a function that counts checked files and prints the progress from time to time."""
     total = sum(file.size for folder in folders if folder.manifest for file in folder.manifest.files)
     done, said_at = 0, time.monotonic()
 
@@ -212,7 +200,6 @@ def _progress(folders: Sequence[Folder]) -> Callable[[File], None]:
 
 
 def _print(lines: Iterable[str]) -> int:
-    """Print each line as soon as it is known; return their number."""
     num_lines = 0
     for line in lines:
         terminal.show(line)
@@ -225,7 +212,6 @@ def _say(line: str) -> None:
 
 
 def _complain(wrong: Sequence[str]) -> int:
-    """Print a line on stderr for each of `wrong`; return exit code 1 if there are any, else 0."""
     for line in wrong:
         _say(f"error: {line}")
     return 1 if wrong else 0

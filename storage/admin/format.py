@@ -85,7 +85,6 @@ def page(folder: Folder, made: Manifest) -> Iterator[str]:
 
 
 def _files(made: Manifest) -> Iterator[tuple[str, str]]:
-    """Yield files, bytes and rows of every split in the manifest's order, and the total if there are several splits."""
     splits = list(dict.fromkeys(file.split for file in made.files))
     for split in [*splits, *([None] if len(splits) > 1 else [])]:
         listed = made.split(split)
@@ -109,7 +108,6 @@ def _facts(values: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]
 
 
 def _plain(value: Any) -> str:
-    """Format a value in one line."""
     if isinstance(value, dict | list) and not value:
         return "none"
     if isinstance(value, dict | list) and len(value) > _MANY:

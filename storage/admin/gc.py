@@ -1,11 +1,12 @@
 """Garbage collection: find results and files that are no longer needed; delete them without harm to active runs."""
 
 import dataclasses
+import functools
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from storage import files, manifest
+from storage import files, in_use, lease, manifest
 from storage.admin import catalog
 from storage.admin.catalog import SCRATCH, SHELVES, Folder
 from storage.admin.kept_by_gc import Needs, inputs
@@ -29,13 +30,11 @@ class Removal:
     uri: URI
     """A whole folder, or a file or folder in it."""
     why: str
-    """Reason in a few words."""
     found: Sequence[Entry]
-    """The files that this deletes."""
 
     @property
     def size(self) -> int:
-        """Total bytes of these files."""
+        """Total bytes of the files that this deletes."""
         return sum(entry.size for entry in self.found)
 
 
@@ -44,9 +43,7 @@ class Batch:
     """All removals in one folder."""
 
     folder: Folder
-    """The folder as it was found."""
     removals: Sequence[Removal]
-    """The whole folder, or parts of it."""
 
 
 class Garbage:
@@ -61,14 +58,14 @@ class Garbage:
         root: Root,
         *,
         keep_days: int,
-        is_leased: Callable[[URI], bool],
-        used: Callable[[], Collection[URI]] = tuple,
+        is_leased: Callable[[URI], bool] | None = None,
+        used: Callable[[], Collection[URI]] | None = None,
         now: float | None = None,
     ) -> None:
         self._root = root
         self._keep_s = keep_days * _DAY_S
-        self._is_leased = is_leased
-        self._used = used
+        self._is_leased = is_leased or (lambda uri: lease.holder(root, uri) is not None)
+        self._used = used or functools.partial(in_use.used, root)
         self._now = time.time() if now is None else now
         self._needs = Needs(root)
         self._seen: set[URI] = set()
@@ -87,9 +84,9 @@ class Garbage:
         return [batch for batch in judged if batch.removals]
 
     def remove(self, batch: Batch) -> list[Removal]:
-        """Delete what is still garbage in `batch`, after reading its folder, the records in use and the registry again.
+        """Delete and return what is still garbage in `batch`, after looking again at all that could forbid it.
 
-        The manifest of a committed folder is deleted first. Returns what was deleted.
+        The manifest of a committed folder is deleted first.
         """
         self._arrivals()
         folder = catalog.look(batch.folder.uri, batch.folder.kind)
@@ -135,7 +132,6 @@ class Garbage:
             self.is_blocked |= self._has_lease(folder)
 
     def _judge(self, folder: Folder, needed: Collection[str]) -> list[Removal]:
-        """Return the removals in `folder`, given the names of all needed results."""
         is_ours = folder.manifest or folder.kind == _LEASES or _OURS.fullmatch(folder.uri.name)
         if not is_ours or not folder.found:
             return []
@@ -144,22 +140,14 @@ class Garbage:
         return [] if found and self._has_lease(folder) else found
 
     def _reason(self, folder: Folder, needed: Collection[str]) -> str | None:
-        """Return the reason why the whole `folder` may be deleted; none if it must stay."""
         unchanged_s = self._now - folder.changed
-        if folder.kind == _LEASES:
+        if folder.kind == SCRATCH and folder.uri.name in self._committed:
+            return "scratch files of a committed result"
+        if folder.kind == _LEASES or folder.uri.name in needed:
             return None
         if folder.kind == SCRATCH:
-            if folder.uri.name in self._committed:
-                return "scratch files of a committed result"
-            if folder.uri.name in needed:
-                return None
-            return (
-                f"scratch files unchanged for {_days(unchanged_s)}"
-                if unchanged_s >= max(self._keep_s, _DAY_S)
-                else None
-            )
-        if folder.uri.name in needed:
-            return None
+            is_old = unchanged_s >= max(self._keep_s, _DAY_S)
+            return f"scratch files unchanged for {_days(unchanged_s)}" if is_old else None
         if folder.manifest is None:
             return f"no manifest, unchanged for {_days(unchanged_s)}" if unchanged_s >= _DAY_S else None
         if self._is_young(folder) or self.is_blocked:
@@ -186,7 +174,6 @@ class Garbage:
         return self._now - (folder.committed or 0) < self._keep_s
 
     def _has_lease(self, folder: Folder) -> bool:
-        """Return whether a process holds a lease on `folder` or, for scratch, on the result that it belongs to."""
         if folder.kind != SCRATCH:
             return self._is_leased(folder.uri)
         shelves = [shelf for kind, shelf in SHELVES.items() if kind != SCRATCH]

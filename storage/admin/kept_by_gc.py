@@ -1,5 +1,6 @@
 """Needed results of a storage root: champions, inputs of active runs, kept results, and the ancestors of all these."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -52,14 +53,13 @@ class Needs:
         return self._with_lineage([*present, *before, *self._made_with(present), *self._kept])
 
     def _champions(self) -> tuple[list[URI], list[URI]]:
-        """Return the champion of each championship, and the previous and best champions of each."""
-        present, before = [], []
+        present: list[URI] = []
+        before: list[URI] = []
         for data in championship.data_sets(self._root):
             reigns = championship.reigns(self._history(data))
-            champions = [URI(str(decision.champion)) for decision in reigns[-2:]]
-            before += champions[:-1]
+            champions = [decision.champion for decision in reigns[-2:] if decision.champion]
             best = registry.best(self._history(data))
-            before += [URI(best)] if best else []
+            before += [*champions[:-1], *([best] if best else [])]
             present += champions[-1:]
         for champion in present:
             if all(folder.manifest is None for folder in self._called(champion)):
@@ -67,14 +67,12 @@ class Needs:
         return present, before
 
     def _history(self, data: str) -> list[Decision]:
-        """Return all decisions on `data`; read them again only if there is a new one."""
         known = self._histories.get(data)
         if known is None or known[-1:] != [registry.latest(self._root, data)]:
             known = self._histories[data] = championship.decisions(self._root, data)
         return known
 
     def _made_with(self, champions: Iterable[URI]) -> Iterator[URI]:
-        """Yield the predictions of these champions, and the evaluations and reports made from them."""
         names = {champion.name for champion in champions}
         known = [folder for folders in self._known.values() for folder in folders.values()]
         found = [folder for folder in known if folder.kind in _DERIVED]
@@ -104,12 +102,9 @@ class Needs:
 
 def inputs(scratch: Folder) -> set[URI]:
     """Return the inputs of the attempts in `scratch`: all URIs in the specs of their jobs except their own result."""
-    specs = [entry for entry in scratch.found if "/" not in entry.path and entry.path.endswith(".json")]
-    named: set[URI] = set()
-    for entry in specs:
-        if entry.size <= _LONGEST_SPEC:
-            named.update(_named(scratch.uri.child(entry.path)))
-    return {uri for uri in named if uri.name != scratch.uri.name}
+    found = [entry for entry in scratch.found if "/" not in entry.path and entry.path.endswith(".json")]
+    specs = [scratch.uri.child(entry.path) for entry in found if entry.size <= _LONGEST_SPEC]
+    return {uri for spec in specs for uri in _named(spec) if uri.name != scratch.uri.name}
 
 
 def _named(spec: URI) -> Iterator[URI]:
@@ -118,10 +113,8 @@ def _named(spec: URI) -> Iterator[URI]:
     except (FileNotFoundError, ValueError, RecursionError):
         return
     for text in _strings(content):
-        try:
+        with contextlib.suppress(ValueError):
             yield URI(text)
-        except ValueError:
-            continue
 
 
 def _strings(value: Any) -> Iterator[str]:

@@ -14,7 +14,6 @@ class Tree:
     """Lineage of one result as lines of text."""
 
     lines: list[str] = dataclasses.field(default_factory=list)
-    """Lines from the result down to the raw files; parents stand below the result made from them."""
     is_sound: bool = True
     """True if everything in the lineage exists with its size and no parent changed."""
     _shown: set[URI] = dataclasses.field(default_factory=set)
@@ -28,7 +27,7 @@ class Tree:
         folder = catalog.find(uri)
         wrong = _wrong(folder)
         self.is_sound = self.is_sound and not wrong
-        self.lines.append("  ".join([f"{first}{role}", uri, *filter(None, [wrong])]))
+        self.lines.append("  ".join(filter(None, [f"{first}{role}", uri, wrong])))
         below = [*sorted(folder.parents.items()), *(("", source) for source in _sources(folder))]
         for number, (parent_role, parent) in enumerate(below, start=1):
             branch, trunk = ("└─ ", "   ") if number == len(below) else ("├─ ", "│  ")
@@ -46,7 +45,6 @@ def of(uri: URI, role: str) -> Tree:
 
 
 def _wrong(folder: Folder) -> str:
-    """Return what is wrong with `folder`, the first problem in full; empty if it is sound."""
     if folder.manifest is None and not folder.damage:
         return "MISSING: not committed"
     wrong = list(verify.of_folder(folder, deep=False))
@@ -72,6 +70,5 @@ def _sources(folder: Folder) -> Iterator[str]:
 
 
 def _source(about: dict[str, Any]) -> tuple[str, str]:
-    """Return a source file's name, and its checksum with its origin."""
     origin = redact(str(about.get("url", "unknown source")))
     return str(about.get("name", "a file")), f"sha256 {about.get('sha256') or 'not recorded'}  from {origin}"

@@ -2,7 +2,6 @@
 
 import datetime
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from storage import lease
@@ -13,8 +12,6 @@ from storage.decision import Decision
 from storage.manifest import Damaged, Kind
 from storage.uri import URI, Root
 
-_THREADS = 8
-"""Leases read at once: on S3 each takes a round trip or two."""
 _TOLD_BY: Final[dict[Kind, set[Kind]]] = {
     "checkpoint": {"predictions", "evaluation"},
     "predictions": {"evaluation"},
@@ -24,30 +21,19 @@ _TOLD_BY: Final[dict[Kind, set[Kind]]] = {
 _HEADER: Final = ("created", "kind", "rows", "files", "size", "accuracy", "mark", "name")
 
 
-def of(root: Root, kinds: Collection[Kind], champions: Collection[str | None]) -> list[dict[str, Any]]:
+def of(root: Root, kinds: Collection[Kind], champions: Collection[URI]) -> list[dict[str, Any]]:
     """Describe every result of `kinds` by JSON values, oldest first.
 
     Each has time, kind, URI, rows, bytes, number of files, test accuracy and marks. The marks are `champion` (has the
     name of one of `champions`), `leased`, `incomplete` (files without a manifest) and `damaged` (unreadable manifest or
     folder).
     """
-    found = catalog.survey(
-        catalog.places(root, {*kinds, *(other for kind in kinds for other in _TOLD_BY.get(kind, ()))})
-    )
+    needed = {*kinds, *(other for kind in kinds for other in _TOLD_BY.get(kind, ()))}
+    found = catalog.survey(catalog.places(root, needed))
     scores = accuracies(found)
     folders = sorted((folder for folder in found if folder.kind in kinds), key=lambda folder: folder.created)
-    names = {URI(champion).name for champion in champions if champion}
-    with ThreadPoolExecutor(_THREADS) as pool:
-        leased = pool.map(lambda folder: lease.holder(root, folder.uri) is not None, folders)
-        return [
-            _document(
-                folder,
-                is_champion=folder.kind == "checkpoint" and folder.uri.name in names,
-                is_leased=is_leased,
-                accuracy=scores.get(folder.uri),
-            )
-            for folder, is_leased in zip(folders, leased, strict=True)
-        ]
+    names = {champion.name for champion in champions}
+    return catalog.at_once(lambda folder: _document(root, folder, names, scores.get(folder.uri)), folders)
 
 
 def accuracies(folders: Sequence[Folder]) -> dict[URI, float]:
@@ -91,10 +77,7 @@ def lines(documents: Sequence[dict[str, Any]], *, columns: int | None) -> Iterat
 
 
 def champions(root: Root) -> tuple[dict[str, Decision | None], list[str]]:
-    """Return for each data set the decision that made its champion, or none.
-
-    The second value lists the damaged parts of the registry, one line each.
-    """
+    """Return for each data set the decision that made its champion, or none; and a line for each damaged one."""
     standings: dict[str, Decision | None] = {}
     wrong = []
     for data in championship.data_sets(root):
@@ -105,11 +88,11 @@ def champions(root: Root) -> tuple[dict[str, Decision | None], list[str]]:
     return standings, wrong
 
 
-def _document(folder: Folder, *, is_champion: bool, is_leased: bool, accuracy: float | None) -> dict[str, Any]:
+def _document(root: Root, folder: Folder, champions: Collection[str], accuracy: float | None) -> dict[str, Any]:
     made = folder.manifest
     marks = {
-        "champion": is_champion,
-        "leased": is_leased,
+        "champion": folder.kind == "checkpoint" and folder.uri.name in champions,
+        "leased": lease.holder(root, folder.uri) is not None,
         "incomplete": folder.committed is None and not folder.damage,
         "damaged": bool(folder.damage),
     }

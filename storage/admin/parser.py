@@ -108,10 +108,9 @@ def make() -> argparse.ArgumentParser:
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
 
-    def command(name: str, run: Callable[[argparse.Namespace], int], what: str, more: str) -> argparse.ArgumentParser:
+    def command(name: str, what: str, more: str) -> argparse.ArgumentParser:
         about = f"{what[0].upper()}{what[1:]}.\n\n{more}"
         added: argparse.ArgumentParser = subparsers.add_parser(name, help=what, description=about)
-        added.set_defaults(run=run)
         return added
 
     _add_readers(command)
@@ -127,85 +126,45 @@ def make() -> argparse.ArgumentParser:
 
 
 def _add_readers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    ls = command("ls", _run_ls, "list results by time, with test accuracy, sizes and marks, and unfinished work", _LS)
+    ls = command("ls", "list results by time, with test accuracy, sizes and marks, and unfinished work", _LS)
+    ls.set_defaults(run=lambda given: commands.ls(_root(given), kinds=given.kinds, as_json=given.json))
     ls.add_argument("kinds", metavar="KIND", nargs="*", type=_kind, help=f"only these: {', '.join(KINDS)}")
-    show = command("show", _run_show, "print one manifest: parents, parameters, metrics, files", _SHOW)
-    lineage = command("lineage", _run_lineage, "print the parents of a result, back to the raw files", _LINEAGE)
+    show = command("show", "print one manifest: parents, parameters, metrics, files", _SHOW)
+    show.set_defaults(run=lambda given: commands.show(_uri(given.uri), as_json=given.json))
+    lineage = command("lineage", "print the parents of a result, back to the raw files", _LINEAGE)
+    lineage.set_defaults(run=lambda given: commands.show_lineage(_uri(given.uri)))
     for added in (show, lineage):
         added.add_argument("uri", metavar="URI", help="URI of a result, as printed by ls; may be a relative path")
     for added in (ls, show):
         added.add_argument("--json", action="store_true", help="print one JSON document")
-    verify = command("verify", _run_verify, "check that every committed file exists and has the right size", _VERIFY)
+    verify = command("verify", "check that every committed file exists and has the right size", _VERIFY)
+    verify.set_defaults(run=lambda given: commands.verify(_root(given), uris=[*map(_uri, given.uris)], deep=given.deep))
     verify.add_argument("uris", metavar="URI", nargs="*", help="only these results")
-    verify.add_argument(
-        "--deep", action="store_true", help="read every byte and compare checksums, also those of parents"
-    )
+    read_all = "read every byte and compare checksums, also those of parents"
+    verify.add_argument("--deep", action="store_true", help=read_all)
     champion = command(
-        "champion",
-        _run_champion,
-        "print the current champions, with time, author and reason of the decision",
-        _CHAMPION,
+        "champion", "print the current champions, with time, author and reason of the decision", _CHAMPION
     )
-    champion.add_argument(
-        "data",
-        metavar="DATASET",
-        nargs="?",
-        help="name of a championship, usually the data set's: print all its decisions, the latest last",
-    )
+    champion.set_defaults(run=lambda given: commands.show_champions(_root(given), given.data))
+    which = "name of a championship, usually the data set's: print all its decisions, the latest last"
+    champion.add_argument("data", metavar="DATASET", nargs="?", help=which)
 
 
 def _add_writers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    promote = command("promote", _run_promote, "make a checkpoint the champion, regardless of the gate", _PROMOTE)
+    promote = command("promote", "make a checkpoint the champion, regardless of the gate", _PROMOTE)
+    promote.set_defaults(run=lambda given: commands.promote(_root(given), _uri(given.uri), name=given.championship))
     promote.add_argument("uri", metavar="URI", help="the checkpoint")
-    promote.add_argument(
-        "--championship",
-        metavar="NAME",
-        type=_name,
-        help="championship (default: the one it competed in, else that of its data)",
-    )
-    rollback = command("rollback", _run_rollback, "restore the previous champion", _ROLLBACK)
-    rollback.add_argument(
-        "data", metavar="DATASET", help="name of the championship, as printed by the champion command"
-    )
-    gc = command("gc", _run_gc, "delete what is no longer needed", _GC)
+    default = "championship (default: the one it competed in, else that of its data)"
+    promote.add_argument("--championship", metavar="NAME", type=_name, help=default)
+    rollback = command("rollback", "restore the previous champion", _ROLLBACK)
+    rollback.set_defaults(run=lambda given: commands.rollback(_root(given), given.data))
+    named = "name of the championship, as printed by the champion command"
+    rollback.add_argument("data", metavar="DATASET", help=named)
+    gc = command("gc", "delete what is no longer needed", _GC)
+    gc.set_defaults(run=lambda given: commands.gc(_root(given), keep_days=given.keep_days, is_dry_run=given.dry_run))
     gc.add_argument("--dry-run", action="store_true", help="list what can be deleted, without deleting it")
-    gc.add_argument(
-        "--keep-days", metavar="N", type=_days, default=30, help="keep what is younger than N days (default: 30)"
-    )
-
-
-def _run_ls(given: argparse.Namespace) -> int:
-    return commands.ls(_root(given), kinds=given.kinds, as_json=given.json)
-
-
-def _run_show(given: argparse.Namespace) -> int:
-    return commands.show(_uri(given.uri), as_json=given.json)
-
-
-def _run_lineage(given: argparse.Namespace) -> int:
-    return commands.show_lineage(_uri(given.uri))
-
-
-def _run_verify(given: argparse.Namespace) -> int:
-    return commands.verify(_root(given), uris=[_uri(uri) for uri in given.uris], deep=given.deep)
-
-
-def _run_champion(given: argparse.Namespace) -> int:
-    if given.data is None:
-        return commands.show_champions(_root(given))
-    return commands.show_decisions(_root(given), given.data)
-
-
-def _run_promote(given: argparse.Namespace) -> int:
-    return commands.promote(_root(given), _uri(given.uri), name=given.championship)
-
-
-def _run_rollback(given: argparse.Namespace) -> int:
-    return commands.rollback(_root(given), given.data)
-
-
-def _run_gc(given: argparse.Namespace) -> int:
-    return commands.gc(_root(given), keep_days=given.keep_days, is_dry_run=given.dry_run)
+    younger = "keep what is younger than N days (default: 30)"
+    gc.add_argument("--keep-days", metavar="N", type=_days, default=30, help=younger)
 
 
 def _root(given: argparse.Namespace) -> Root:

@@ -1,13 +1,11 @@
 """Unfinished work: run folders without a committed result, which are running, waiting or interrupted."""
 
-import dataclasses
 import datetime
 import re
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, NamedTuple
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from storage import files, in_use, lease, manifest
 from storage.admin import catalog, format
@@ -24,67 +22,40 @@ _MAKES: Final[dict[str, Kind]] = {
 """Stages that store the spec of their job, `<stage>.json`, in their run folder, with the kind of result they make."""
 _EPOCH = re.compile(r"attempt-\d+/epoch-(\d+)/checkpoint\.json")
 """Path of the file that is written last of an epoch's checkpoint."""
-_THREADS = 8
+_INTERRUPTED = "interrupted"
 
 
-class _Recipe(BaseModel):
-    epochs: int = Field(ge=1)
+class _TrainSpec(BaseModel):
+    epochs: int = Field(ge=1, validation_alias=AliasPath("recipe", "epochs"))
 
 
-class _Spec(BaseModel):
-    """The part of a training job's spec that is read here."""
-
-    recipe: _Recipe
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Unfinished:
+class Unfinished(NamedTuple):
     """One run folder whose result is not committed."""
 
-    uri: URI
-    """The run folder."""
-    stage: str
-    """Stage that uses the folder, such as `train`."""
-    state: str
-    """`running`, `waiting` (a live run will start it later) or `interrupted`."""
-    host: str
-    """Host on which it runs; empty if it is not running."""
-    changed: datetime.datetime
-    """Time of the last write to a file in it."""
-    done: int
-    """Latest epoch with a complete checkpoint; 0 if there is none."""
-    epochs: int | None
-    """Number of epochs to train; none if unknown or not a training."""
-
-    def told(self) -> tuple[str, ...]:
-        """Return the cells of its table row, the run folder last."""
-        where = f" on {self.host}" if self.host else ""
-        epochs = f"{self.done} of {self.epochs} epochs done" if self.epochs else ""
-        return f"{self.state}{where}", self.stage, epochs, f"last written {format.moment(self.changed)}", self.uri
+    changed: float
+    """Time of the last write to a file in it: seconds since 1970."""
+    cells: tuple[str, ...]
+    """State (`running`, `waiting` for a live run to start it, `interrupted`), stage, epochs, time of the write, URI."""
 
 
 def of(root: Root, kinds: Collection[Kind]) -> tuple[list[Unfinished], list[str]]:
-    """Return the unfinished results of `kinds`, the latest last, and a line for each damaged folder or record.
-
-    The lease on a result shows whether a run is making it. The lease of a process that died counts as free at once if
-    it ran on this machine, else once it has expired.
-    """
-    wrong: list[str] = []
+    """Return the unfinished results of `kinds`, the latest last, and a line for each damaged folder or record."""
+    used: set[str] = set()
+    wrong = []
     try:
         used = {uri.name for uri in in_use.used(root)}
     except Damaged as error:
-        used, wrong = set(), [str(error)]
+        wrong = [str(error)]
     folders = catalog.survey(catalog.places(root, [SCRATCH]))
-    with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(lambda folder: _unfinished(root, folder, used, kinds), folders))
+    found = catalog.at_once(lambda folder: _unfinished(root, folder, used, kinds), folders)
     wrong += [folder.damage for folder in folders if folder.damage]
-    return sorted(filter(None, found), key=lambda one: one.changed), wrong
+    return sorted(filter(None, found)), wrong
 
 
 def lines(found: Sequence[Unfinished], *, columns: int | None) -> Iterator[str]:
     """Yield a table of `found` and, if any work was interrupted, a hint what to do."""
-    yield from format.table_of_uris([one.told() for one in found], columns=columns)
-    if any(one.state == "interrupted" for one in found):
+    yield from format.table_of_uris([one.cells for one in found], columns=columns)
+    if any(one.cells[0] == _INTERRUPTED for one in found):
         yield (
             "interrupted: no result yet; run the same command again to resume, after an error once its cause is fixed; "
             "gc deletes the files once they are old"
@@ -102,20 +73,17 @@ def _unfinished(root: Root, folder: Folder, used: Collection[str], kinds: Collec
     holder = lease.holder(root, target)
     if files.exists(target.child(manifest.NAME)):
         return None
-    waiting_or_not = "waiting" if target.name in used else "interrupted"
-    return Unfinished(
-        uri=folder.uri,
-        stage=stage,
-        state="running" if holder else waiting_or_not,
-        host=holder.host if holder else "",
-        changed=datetime.datetime.fromtimestamp(folder.changed, datetime.UTC),
-        done=max((int(match[1]) for match in map(_EPOCH.fullmatch, paths) if match), default=0),
-        epochs=_epochs(folder.uri.child("train.json")) if stage == "train" else None,
-    )
+    waiting_or_not = "waiting" if target.name in used else _INTERRUPTED
+    state = f"running on {holder.host}" if holder else waiting_or_not
+    done = max((int(match[1]) for match in map(_EPOCH.fullmatch, paths) if match), default=0)
+    epochs = _epochs(folder.uri.child("train.json")) if stage == "train" else None
+    told = f"{done} of {epochs} epochs done" if epochs else ""
+    moment = format.moment(datetime.datetime.fromtimestamp(folder.changed, datetime.UTC))
+    return Unfinished(folder.changed, (state, stage, told, f"last written {moment}", folder.uri))
 
 
 def _epochs(spec: URI) -> int | None:
     try:
-        return _Spec.model_validate_json(files.read(spec)).recipe.epochs
+        return _TrainSpec.model_validate_json(files.read(spec)).epochs
     except (FileNotFoundError, ValidationError):
         return None

@@ -6,7 +6,7 @@ from storage import error_policy, files, manifest, streams
 from storage.admin import champions
 from storage.admin.catalog import Folder
 from storage.manifest import Damaged, File
-from storage.uri import URI, Root, redact
+from storage.uri import Root, redact
 
 
 def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = lambda file: None) -> Iterator[str]:
@@ -22,9 +22,14 @@ def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = l
     for file in folder.manifest.files if folder.manifest else ():
         place = folder.uri.child(file.path)
         wrong = None if place.lies_in(folder.uri) else "it is a link that leads out of its folder"
-        wrong = wrong or _wrong_size(file, sizes.get(file.path)) or (_wrong_bytes(place, file) if deep else None)
+        wrong = wrong or manifest.difference(file, size=sizes.get(file.path))
+        if deep and not wrong:
+            try:
+                wrong = manifest.difference(file, size=file.size, sha256=streams.sha256(place))
+            except OSError as error:
+                wrong = f"it cannot be read ({error.strerror or error})"
         if wrong:
-            yield f"{place} is damaged: {wrong}; restore it, or delete {folder.uri} and run again to recreate it"
+            yield manifest.damage(folder.uri, file, wrong)
         on_file(file)
     if deep:
         yield from of_parents(folder)
@@ -57,21 +62,5 @@ def of_registry(root: Root) -> Iterator[str]:
             yield str(error)
             continue
         champion = reigns[-1].champion if reigns else None
-        if champion and not files.exists(URI(champion).child(manifest.NAME)):
+        if champion and not files.exists(champion.child(manifest.NAME)):
             yield f"{champion}, the champion of {data}, is not committed; restore it, or promote another"
-
-
-def _wrong_size(file: File, size: int | None) -> str | None:
-    if size is None:
-        return "it is missing"
-    return None if size == file.size else f"it has {size} bytes instead of {file.size}"
-
-
-def _wrong_bytes(place: URI, file: File) -> str | None:
-    try:
-        found = streams.sha256(place)
-    except OSError as error:
-        return f"it cannot be read ({error.strerror or error})"
-    if found != file.sha256:
-        return "its content is not what was committed (SHA-256)"
-    return None

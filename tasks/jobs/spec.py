@@ -3,10 +3,9 @@
 import platform
 import shutil
 import tempfile
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import BaseModel, ConfigDict
 
 from storage.producer import producer
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
@@ -45,27 +44,14 @@ ASKED = "asked"
 """File that the caller puts into the probe's folder, for the nodes to find."""
 
 
-_Uri = TypeVar("_Uri", bound=URI)
-
-
-class _Parse:
-    @staticmethod
-    def __get_pydantic_core_schema__(kind: type[URI], handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(kind)
-
-
-Parsed = Annotated[_Uri, _Parse]
-"""URI of this type; text, as in JSON, is converted and checked."""
-
-
 class JobSpec(BaseModel):
     """Base of every job's spec."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    storage: Parsed[Root]
+    storage: Root
     """Storage root, which also holds the lease on the target."""
-    target: Parsed[URI]
+    target: URI
     """Result that the job commits."""
     deadline_s: float
     """Seconds after which the job ends itself with an error."""
@@ -107,9 +93,9 @@ class LeftOut(BaseModel, frozen=True, extra="forbid"):
 class IngestSpec(JobSpec):
     """Make a raw dataset of downloaded files, or of the user's own images."""
 
-    source: Parsed[URI]
+    source: URI
     """Folder with the files."""
-    target: Parsed[DatasetURI]
+    target: DatasetURI
     kind: Literal["files", "images", "parquet"]
     """`files`: downloaded files of a data set; else the user's own, `images` (one file each) or `parquet`."""
     data_set: str | None = None
@@ -122,7 +108,7 @@ class IngestSpec(JobSpec):
     parameters: dict[str, Any]
     """Name of the data set. For the user's own also image_size, channels and, if no folder is called train or test,
     test_fraction; for images that are only predicted also classes."""
-    scratch: Parsed[URI]
+    scratch: URI
     """Folder for temporary files of attempts."""
 
     @property
@@ -139,8 +125,8 @@ class IngestSpec(JobSpec):
 class PreprocessSpec(JobSpec):
     """Check, split and shuffle a raw dataset."""
 
-    source: Parsed[DatasetURI]
-    target: Parsed[DatasetURI]
+    source: DatasetURI
+    target: DatasetURI
     parameters: dict[str, Any]
     """Values of split_seed, validation_fraction and max_quarantined."""
 
@@ -148,11 +134,11 @@ class PreprocessSpec(JobSpec):
 class TrainSpec(JobSpec):
     """Train a recipe on a prepared dataset."""
 
-    source: Parsed[DatasetURI]
-    target: Parsed[CheckpointURI]
-    scratch: Parsed[URI]
+    source: DatasetURI
+    target: CheckpointURI
+    scratch: URI
     """Folder of all attempts at this training."""
-    initial: Parsed[CheckpointURI] | None = None
+    initial: CheckpointURI | None = None
     """Checkpoint with the initial weights (warm start); None: random weights."""
     recipe: Recipe
     parameters: dict[str, Any]
@@ -168,9 +154,9 @@ class TrainSpec(JobSpec):
 class PredictSpec(JobSpec):
     """Predict every row of a dataset, or of one of its splits."""
 
-    model: Parsed[CheckpointURI]
-    source: Parsed[DatasetURI]
-    target: Parsed[PredictionsURI]
+    model: CheckpointURI
+    source: DatasetURI
+    target: PredictionsURI
     split: str | None
     """Split to predict; None: every split."""
     workers: Workers

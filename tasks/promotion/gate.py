@@ -44,9 +44,9 @@ def rivals_of(checkpoint: CheckpointURI, decisions: Sequence[Decision], gate: Ga
     champion = decisions[-1].champion if decisions else None
     if champion in (None, checkpoint):
         return {}
-    rivals = {"champion": CheckpointURI(str(champion))}
+    rivals = {"champion": champion}
     best = registry.best(decisions, _is_there) if gate["margin"] > 0 else None
-    return rivals if best in (None, champion, checkpoint) else rivals | {"best": CheckpointURI(str(best))}
+    return rivals if best in (None, champion, checkpoint) else rivals | {"best": best}
 
 
 def standing(
@@ -180,5 +180,5 @@ def _metrics(evaluation: EvaluationURI) -> dict[str, float]:
     return {name: statistics[name] for name in ("test_accuracy", "test_loss", "expected_calibration_error", "num_rows")}
 
 
-def _is_there(checkpoint: str) -> bool:
-    return files.exists(CheckpointURI(checkpoint).child(manifest.NAME))
+def _is_there(checkpoint: CheckpointURI) -> bool:
+    return files.exists(checkpoint.child(manifest.NAME))

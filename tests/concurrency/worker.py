@@ -16,7 +16,7 @@ from storage.decision import Decision
 from storage.lease import Held, Lease
 from storage.manifest import Manifest
 from storage.registry import Superseded
-from storage.uri import URI, Root
+from storage.uri import URI, CheckpointURI, EvaluationURI, Root
 from tests.concurrency import plan
 from tests.concurrency.plan import PER_PART, Does, Step
 from tests.concurrency.record import Abandoned, Recorder
@@ -231,12 +231,12 @@ def _seen(found: Manifest) -> dict[str, Any]:
 
 
 def _decision(number: int, note: str) -> Decision:
-    where = f"/checkpoints/model-{number:012x}"
+    where = CheckpointURI(f"/checkpoints/model-{number:012x}")
     return Decision(
         number=number,
         champion=where,
         challenger=where,
-        evaluation="/evaluations/model-1",
+        evaluation=EvaluationURI("/evaluations/model-1"),
         promoted=True,
         reason=note,
         gate={},

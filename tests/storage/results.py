@@ -12,7 +12,7 @@ from storage import commits, files, manifest, registry, tables
 from storage.admin.catalog import SHELVES
 from storage.decision import Decision
 from storage.manifest import Kind
-from storage.uri import URI, CheckpointURI, Root
+from storage.uri import URI, CheckpointURI, EvaluationURI, Root
 
 DATA = "digits"
 SOURCE = {"name": "images.gz", "sha256": "ab" * 32, "md5": "cd" * 16, "url": "https://mirror.example/images.gz"}
@@ -26,7 +26,7 @@ class Model:
     prepared: URI
     checkpoint: CheckpointURI
     predictions: URI
-    evaluation: URI
+    evaluation: EvaluationURI
     report: URI
 
     def all(self) -> set[URI]:
@@ -65,7 +65,7 @@ def run(root: Root, name: str, *, raw: URI | None = None) -> Model:
     prepared = commit(root, "prepared", name, raw=raw)
     checkpoint = CheckpointURI(commit(root, "checkpoint", name, prepared=prepared))
     predictions = commit(root, "predictions", name, checkpoint=checkpoint, dataset=prepared)
-    evaluation = commit(root, "evaluation", name, predictions=predictions)
+    evaluation = EvaluationURI(commit(root, "evaluation", name, predictions=predictions))
     report = commit(root, "report", name, checkpoint=checkpoint, predictions=predictions, evaluation=evaluation)
     return Model(
         raw=raw, prepared=prepared, checkpoint=checkpoint, predictions=predictions, evaluation=evaluation, report=report

@@ -10,7 +10,7 @@ from storage.admin import champions as championship
 from storage.decision import Decision
 from storage.manifest import Damaged
 from storage.registry import Superseded
-from storage.uri import URI, CheckpointURI, Root
+from storage.uri import URI, CheckpointURI, EvaluationURI, Root
 from tests.storage import results
 from tests.storage.results import DATA
 
@@ -21,16 +21,16 @@ _LATER = ("withdraws", "previous", "digest")
 def history(story: str) -> list[Decision]:
     """Decisions from words: `B` promotes B, `b` rejects it, `<B` rolls back to B."""
     decisions: list[Decision] = []
-    champion: str | None = None
+    champion: CheckpointURI | None = None
     for number, word in enumerate(story.split(), start=1):
-        challenger = f"/checkpoints/{word[-1].upper()}-1"
+        challenger = CheckpointURI(f"/checkpoints/{word[-1].upper()}-1")
         before, champion = champion, champion if word.islower() else challenger
         decisions.append(
             Decision(
                 number=number,
                 champion=champion,
                 challenger=challenger,
-                evaluation=f"/evaluations/{number}",
+                evaluation=EvaluationURI(f"/evaluations/{number}"),
                 promoted=not word.islower(),
                 withdraws=before if word[0] == "<" else None,
                 reason="it is better",

@@ -182,7 +182,7 @@ class TestDamage:
     def test_parent_that_is_no_uri_is_damage(self, uri: DatasetURI, parent: str) -> None:
         made = commit(uri).model_copy(update={"parents": {"raw": parent}})
         files.replace(uri.child(manifest.NAME), made.to_json())
-        with pytest.raises(Damaged, match=r"cannot be read \(parents: ") as caught:
+        with pytest.raises(Damaged, match=r"cannot be read \(parents.raw: ") as caught:
             manifest.load(uri)
         assert "hidden" not in str(caught.value)
 

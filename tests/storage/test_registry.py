@@ -11,7 +11,7 @@ from storage.admin import champions
 from storage.decision import ROLLED_BACK, Decision
 from storage.manifest import Damaged
 from storage.registry import ChampionRemoved, Superseded
-from storage.uri import URI, CheckpointURI, Root
+from storage.uri import URI, CheckpointURI, EvaluationURI, Root
 from tests.storage import results
 
 WITHOUT_DATES = (
@@ -65,9 +65,9 @@ def decision(
     """A decision in which `challenger` was judged and `champion` came out."""
     return Decision(
         number=number,
-        champion=champion,
-        challenger=challenger,
-        evaluation="/evaluations/a-1",
+        champion=CheckpointURI(champion) if champion else None,
+        challenger=CheckpointURI(challenger),
+        evaluation=EvaluationURI("/evaluations/a-1"),
         promoted=champion == challenger,
         reason="it is better",
         gate={"margin": 0.0},
@@ -150,7 +150,7 @@ class TestWhole:
         """A root in which b took charge after a, was rolled back, and is judged again."""
         registry.append(root, "mnist", decision(1))
         registry.append(root, "mnist", decision(2, champion="/checkpoints/b-2", challenger="/checkpoints/b-2"))
-        registry.append(root, "mnist", decision(3).model_copy(update={"withdraws": "/checkpoints/b-2"}))
+        registry.append(root, "mnist", decision(3).model_copy(update={"withdraws": CheckpointURI("/checkpoints/b-2")}))
         registry.append(root, "mnist", decision(4, challenger="/checkpoints/b-2"))
         return root
 

@@ -4,6 +4,7 @@ import pickle
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel, ValidationError
 
 from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI, Root, check_allowed, is_name, parse_root
 
@@ -167,3 +168,26 @@ class TestAllowedRoots:
     def test_without_any_everything_is_allowed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(ALLOWED_ROOTS)
         check_allowed(URI("/anywhere"))
+
+
+class Spec(BaseModel):
+    """What holds a URI."""
+
+    model: CheckpointURI | None
+    others: dict[str, URI]
+
+
+def test_a_model_of_pydantic_has_uris_of_the_declared_type_and_writes_them_as_text() -> None:
+    spec = Spec.model_validate_json('{"model": "file:///a//b", "others": {"x": "s3://bucket/c/"}}')
+    assert (type(spec.model), type(spec.others["x"])) == (CheckpointURI, URI)
+    assert spec.model_dump_json() == '{"model":"/a/b","others":{"x":"s3://bucket/c"}}'
+    assert Spec.model_validate(spec.model_dump()) == spec
+    assert type(Spec.model_validate({"model": Root("/a"), "others": {}}).model) is CheckpointURI
+
+
+def test_a_model_of_pydantic_refuses_what_is_no_uri_without_giving_credentials_away() -> None:
+    with pytest.raises(
+        ValidationError, match="a URI must not contain credentials, got 's3://\\*\\*\\*@bucket'"
+    ) as caught:
+        Spec.model_validate({"model": None, "others": {"x": "s3://key:secret@bucket"}})
+    assert "secret" not in caught.value.errors()[0]["msg"]
