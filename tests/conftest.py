@@ -1,5 +1,6 @@
 """Fixtures for every test: a real S3 server, and a storage root on a disk and on S3."""
 
+import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,22 @@ from tasks.planning import machine
 from tests.s3 import Server, serve
 
 
+_IS_ONE_OF_SEVERAL = "PYTEST_XDIST_WORKER" in os.environ
+
+
+def pytest_configure() -> None:
+    if _IS_ONE_OF_SEVERAL:  # threads of two processes on the same cores must not wait for each other by spinning
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def slots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Runs of the tests take turns among themselves: they wait for nobody else's on this machine."""
+    """Runs of the tests take turns among themselves, also those of two pytest workers, and wait for nobody else's."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if _IS_ONE_OF_SEVERAL else base) / "slots"
+    folder.mkdir(exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(machine.SLOTS, str(tmp_path_factory.mktemp("slots")))
+        patch.setenv(machine.SLOTS, str(folder))
         yield
 
 

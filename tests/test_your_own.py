@@ -168,6 +168,7 @@ def test_parquet_as_hugging_face_writes_it_is_learned(flow: Flow, root: Root, tm
     assert result["metrics"]["num_rows"] == 12 and result["promoted"]
 
 
+@pytest.mark.slow
 def test_the_recipe_of_the_docs_runs_as_it_stands_on_a_cluster_that_it_is_sent_to(
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +199,7 @@ def test_every_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
     assert manifest.load(URI(result["uris"]["prepared"])).rows == 60
 
 
+@pytest.mark.slow
 def test_a_vision_transformer_has_the_same_loss_curve_with_other_loaders_and_workers(
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +215,7 @@ def test_a_vision_transformer_has_the_same_loss_curve_with_other_loaders_and_wor
     assert all(last < first for first, last in curves), "it learns"
 
 
+@pytest.mark.slow
 def test_the_cifar_recipe_that_one_would_deploy_learns(
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
