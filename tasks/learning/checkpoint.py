@@ -6,6 +6,7 @@ the SHA-256 of all three. It needs no generator states: order and augmentation c
 epoch, rank), and random numbers inside a model (dropout) from generators seeded by (seed, epoch, step, rank).
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -128,21 +129,17 @@ def discard_others(scratch: URI, *, prepared: str) -> int:
 
 def _are_trained_on(prepared: str, scratch: URI, attempt: int) -> bool:
     folder = scratch.child(f"attempt-{attempt}")
-    metas = [_said(folder.child(name)) for name in files.children(folder) if name.startswith("epoch-")]
-    return all(meta.is_trained_on(prepared) for meta in metas if meta)
-
-
-def _said(uri: URI) -> Meta | None:
-    """Read the metadata of the checkpoint in folder `uri`; return none if its digest does not match."""
-    try:
-        meta = Meta.model_validate_json(files.read(uri.child(META)))
-    except (FileNotFoundError, ValidationError):
-        return None
-    return meta if meta == meta.signed() else None
+    for name in files.children(folder):
+        if name.startswith("epoch-"):
+            with contextlib.suppress(FileNotFoundError, ValidationError):  # incomplete
+                meta = Meta.model_validate_json(files.read(folder.child(f"{name}/{META}")))
+                if meta == meta.signed() and not meta.is_trained_on(prepared):
+                    return False
+    return True
 
 
 def newest(scratch: URI) -> URI | None:
-    """Return the first checkpoint that `whole` yields, or none."""
+    """Return the latest complete checkpoint, or none."""
     return next((uri for uri, _ in whole(scratch)), None)
 
 
@@ -175,7 +172,7 @@ def of_epoch(scratch: URI, epoch: int, *, before: Meta) -> URI | None:
 
 
 def _history(meta: Meta) -> list[EpochMetrics]:
-    """Return the metrics of each epoch in a form whose comparison ignores measured times."""
+    # comparison ignores measured times
     return [EpochMetrics(**row) for row in meta.history]  # type: ignore[arg-type]
 
 
@@ -193,20 +190,15 @@ def find_training_images(scratch: URI) -> tuple[URI, File] | None:
     for number in reversed(attempts(scratch)):
         attempt = scratch.child(f"attempt-{number}")
         for name in files.children(attempt):
-            if name.startswith(TRAINING_IMAGES):
-                try:
-                    entry = tables.entry(attempt, name, split="train")
-                except manifest.Damaged:  # a link out of the attempt
-                    entry = None
-                if entry:
+            with contextlib.suppress(manifest.Damaged):  # a link out of the attempt
+                if name.startswith(TRAINING_IMAGES) and (entry := tables.entry(attempt, name, split="train")):
                     return attempt, entry
     return None
 
 
 def verified(uri: URI) -> Meta | None:
     """Verify every byte of the checkpoint in folder `uri`; return its metadata, or none if a byte is wrong."""
-    found = _opened(uri)
-    return found[0] if found else None
+    return found[0] if (found := _opened(uri)) else None
 
 
 def _opened(uri: URI) -> tuple[Meta, dict[str, bytes]] | None:

@@ -4,18 +4,14 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 MAX_WAIT_SHARE = 0.05
-"""Share of an epoch spent waiting for data, or for checkpoints, above which a hint suggests a remedy."""
+"""Share of an epoch spent waiting for data, or for checkpoints, above which there is a hint."""
 _MIN_WAIT_S = 1.0
 """Shorter waits get no hint, however short the epoch."""
-_WAITS = (
-    (
-        "data_wait_s",
-        "data",
-        "try --set loader=resident if the rows fit in memory; see docs/workers.md",
-    ),
-    ("checkpoint_wait_s", "checkpoints", "use faster storage; see docs/workers.md"),
-)
-"""For each kind of wait: the field with its seconds, its name, and the remedy."""
+_WAITS = {
+    "data_wait_s": ("data", "try --set loader=resident if the rows fit in memory; see docs/workers.md"),
+    "checkpoint_wait_s": ("checkpoints", "use faster storage; see docs/workers.md"),
+}
+"""Name and remedy of each kind of wait, by the field with its seconds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -69,7 +65,7 @@ def wait_hints(history: Sequence[Mapping[str, float]]) -> Iterator[tuple[int, st
     Args:
         history: The fields of one `EpochMetrics` per epoch; those of earlier versions have no times.
     """
-    for field, what, help_ in _WAITS:
+    for field, (what, help_) in _WAITS.items():
         for row in history:
             waited_s, seconds, epoch = row.get(field, 0.0), row.get("seconds", 0.0), int(row["epoch"])
             if waited_s >= _MIN_WAIT_S and waited_s > MAX_WAIT_SHARE * seconds:

@@ -61,20 +61,16 @@ def calibration(labels: np.ndarray, probabilities: np.ndarray) -> list[dict[str,
     right = probabilities.argmax(1) == labels
     edges = np.linspace(0, 1, _CALIBRATION_BINS + 1)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, _CALIBRATION_BINS - 1)
-    rows = []
-    for i in range(_CALIBRATION_BINS):
-        here = index == i
-        count = int(here.sum())
-        rows.append(
-            {
-                "lower": float(edges[i]),
-                "upper": float(edges[i + 1]),
-                "count": count,
-                "confidence": float(confidence[here].mean()) if count else 0.0,
-                "accuracy": float(right[here].mean()) if count else 0.0,
-            }
-        )
-    return rows
+    return [
+        {
+            "lower": float(edges[i]),
+            "upper": float(edges[i + 1]),
+            "count": int(here.sum()),
+            "confidence": float(confidence[here].mean()) if here.any() else 0.0,
+            "accuracy": float(right[here].mean()) if here.any() else 0.0,
+        }
+        for i, here in enumerate(index == i for i in range(_CALIBRATION_BINS))
+    ]
 
 
 def worst(ids: np.ndarray, labels: np.ndarray, probabilities: np.ndarray, *, count: int) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ import functools
 import gzip
 import hashlib
 import io
-import operator
 import os
 import shutil
 import socket
@@ -14,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -91,15 +90,16 @@ def fetch_file(
 def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log: Callable[..., None]) -> dict[str, str]:
     problems: list[str] = []
     faults: list[tuple[str, Exception]] = []
+    retrying = Retrying(stop=stop_after_attempt(_TRIES), wait=_PAUSES, retry=_may_help, reraise=True)
     for mirror in mirrors:
         try:
-            _try_mirror(mirror + file.name, file, folder)
+            retrying(_fetch_once, mirror + file.name, file, folder)
         except (WrongChecksum, OSError, HTTPException) as error:
             if files.is_disk_full(error):
                 raise files.DiskFull(
                     f"the disk of {folder} is full: {error}; make room, then run the same command again"
                 ) from error
-            problems.append(f"{mirror}: {_reason(error)}")
+            problems.append(f"{mirror}: {str(error) or type(error).__name__}")
             faults.append((mirror, error))
             continue
         for problem in problems:
@@ -116,8 +116,16 @@ def unpack(file: SourceFile, folder: Path) -> Path:
 
     Raises `WrongChecksum` naming the file and both checksums, and `ValueError` for a broken archive.
     """
+    archive = folder / file.name
+    path = archive.with_suffix("")
     try:
-        path = _unpacked(folder / file.name)
+        if archive.suffix != ".gz" or archive.name.endswith(".tar.gz"):
+            from torchvision.datasets.utils import extract_archive
+
+            path = Path(extract_archive(str(archive), str(folder)))
+        else:
+            with gzip.open(archive) as content, path.open("wb") as unpacked:  # torchvision would load all into memory
+                shutil.copyfileobj(content, unpacked, _PIECE_BYTES)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{file.name} cannot be unpacked: {error}") from None
     if file.content_sha256:
@@ -126,17 +134,6 @@ def unpack(file: SourceFile, folder: Path) -> Path:
         if found != file.content_sha256:
             path.unlink()
             raise WrongChecksum(f"{path.name} has the wrong sha256: expected {file.content_sha256}, found {found}")
-    return path
-
-
-def _unpacked(archive: Path) -> Path:
-    if archive.suffix != ".gz" or archive.name.endswith(".tar.gz"):
-        from torchvision.datasets.utils import extract_archive
-
-        return Path(extract_archive(str(archive), str(archive.parent)))
-    path = archive.with_suffix("")
-    with gzip.open(archive) as content, path.open("wb") as unpacked:  # torchvision would load all of it into memory
-        shutil.copyfileobj(content, unpacked, _PIECE_BYTES)
     return path
 
 
@@ -178,24 +175,14 @@ def _web_address(source: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%:@!$&()*+,;=~')}/"
 
 
-def _try_mirror(url: str, file: SourceFile, folder: Path) -> None:
-    retrying = Retrying(
-        stop=stop_after_attempt(_TRIES),
-        wait=_PAUSES,
-        retry=_may_help,
-        reraise=True,
-    )
-    for attempt in retrying:
-        with attempt:
-            _fetch_once(url, file, folder)
-
-
 def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
     """Download once; delete the file if one of its checksums is wrong."""
     from torchvision.datasets.utils import download_url
 
     path = folder / file.name
-    with contextlib.redirect_stderr(io.StringIO()), _socket_timeout(_STALL_S):
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.ExitStack() as undo:
+        undo.callback(socket.setdefaulttimeout, socket.getdefaulttimeout())
+        socket.setdefaulttimeout(_STALL_S)  # torchvision sets none
         if url.startswith("file:"):
             shutil.copyfile(urllib.request.url2pathname(urlsplit(url).path), path)
         else:
@@ -210,39 +197,34 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
 
 
 def _digest(path: Path, algorithm: str) -> str:
-    """Compute the checksum of a file of any size; a missing file counts as empty."""
     digest = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
-    if not path.exists():
-        return digest().hexdigest()
-    with path.open("rb") as content:
+    with path.open("rb") if path.exists() else io.BytesIO() as content:
         return hashlib.file_digest(content, digest).hexdigest()
 
 
 def _may_help(state: RetryCallState) -> bool:
-    """Return whether to retry after the error in `state`.
-
-    Retry only once after a wrong checksum, since the file may have been truncated, and after a time-out, which is long.
-    """
     error = state.outcome.exception() if state.outcome else None
-    if isinstance(getattr(error, "reason", error), WrongChecksum | TimeoutError):  # urllib wraps some
+    if isinstance(_reason(error), WrongChecksum | TimeoutError):  # perhaps truncated; a time-out takes long
         return state.attempt_number == 1
     return error is not None and _is_transient(error)
+
+
+def _reason(error: BaseException | None) -> BaseException | None:
+    return getattr(error, "reason", error)  # urllib wraps some
 
 
 def _is_transient(error: BaseException) -> bool:
     """Return whether a retry may help: after an error of network or server, not a missing file or a wrong checksum."""
     if isinstance(error, urllib.error.HTTPError):
         return error.code in (408, 429) or error.code >= 500
-    reason = getattr(error, "reason", error)
-    permanent = (FileNotFoundError, PermissionError, IsADirectoryError)
     if not isinstance(error, OSError | HTTPException) or files.is_disk_full(error):
         return False
-    return not isinstance(reason, permanent)
+    return not isinstance(_reason(error), FileNotFoundError | PermissionError | IsADirectoryError)
 
 
 def _is_unreachable(error: BaseException) -> bool:
     """Return whether `error` means that the network or the mirror is down, which may last minutes."""
-    reason = getattr(error, "reason", error)  # urllib wraps some
+    reason = _reason(error)
     if isinstance(reason, socket.gaierror | ConnectionRefusedError | TimeoutError):
         return True
     return isinstance(reason, OSError) and reason.errno in _NO_NETWORK
@@ -250,33 +232,19 @@ def _is_unreachable(error: BaseException) -> bool:
 
 def _may_pass(faults: Sequence[tuple[str, Exception]]) -> bool:
     """Return whether some mirror was unreachable and all others failed transiently or are folders without the file."""
-    lacks_file = [mirror.startswith("file:") and isinstance(error, FileNotFoundError) for mirror, error in faults]
-    passing = [_is_unreachable(error) or _is_transient(error) for _, error in faults]
-    return any(_is_unreachable(error) for _, error in faults) and all(map(operator.or_, lacks_file, passing))
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if str(error) else type(error).__name__
+    return any(_is_unreachable(error) for _, error in faults) and all(
+        _is_unreachable(error)
+        or _is_transient(error)
+        or (mirror.startswith("file:") and isinstance(error, FileNotFoundError))
+        for mirror, error in faults
+    )
 
 
 def _answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=5):
             return True
-    except urllib.error.HTTPError:
+    except (urllib.error.HTTPError, HTTPException):  # an answer, though an error or not in HTTP
         return True
     except OSError:
         return False
-    except HTTPException:  # an answer, though not in HTTP
-        return True
-
-
-@contextlib.contextmanager
-def _socket_timeout(seconds: float) -> Iterator[None]:
-    """Set a default socket time-out inside the block, since torchvision sets none."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
