@@ -65,16 +65,12 @@ def given(data: str, recipe: Recipe) -> DatasetURI | Own:
     found = made.parameters.get("data")
     if found != datasets.name_of(recipe.data) and (recipe.data != datasets.OWN or found is None):
         raise ValueError(f"--data must be of data set {recipe.data!r}, got {uri} of {found!r}; choose another --recipe")
-    check_shift(recipe, side=_side(made) or datasets.load(recipe.data).image_shape[0])
-    return uri
-
-
-def _side(raw: manifest.Manifest) -> int | None:
-    """Return the shorter side, in pixels, of a raw dataset's images; None if its manifest has no shape."""
     try:
-        return min(images.shape_of(raw.columns["metadata"])[:2])
-    except (KeyError, ValueError):
-        return None
+        shape = images.shape_of(made.columns["metadata"])
+    except (KeyError, ValueError):  # of an earlier version
+        shape = datasets.load(recipe.data).image_shape
+    check_shift(recipe, side=min(shape[:2]))
+    return uri
 
 
 def check_shift(recipe: Recipe, *, side: int) -> None:

@@ -2,7 +2,7 @@
 
 import os
 import re
-import unicodedata
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -14,10 +14,8 @@ from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.jobs.spec import NEW, SourceEntry
 from tasks.planning import user_images
 from tasks.planning.result_uris import VERSIONS
-from tasks.planning.user_images import Own
+from tasks.planning.user_images import Own, class_name
 
-_RESULT = re.compile(r"/datasets/(raw|prepared)/[^/]+-[0-9a-f]{12}$")
-"""End of a dataset's URI; an uncommitted folder there is an unfinished dataset, not a folder of pictures."""
 _LAYOUT = "expected images, Parquet, or folders with either"
 
 
@@ -26,7 +24,7 @@ def are_at(uri: DatasetURI) -> bool:
 
     Raises `ValueError` if nothing exists there.
     """
-    if _RESULT.search(uri):
+    if re.search(r"/datasets/(raw|prepared)/[^/]+-[0-9a-f]{12}$", uri):  # if not committed, an unfinished dataset
         return False
     if not uri.is_s3 and os.path.isfile(uri):
         return True
@@ -50,10 +48,7 @@ def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str |
         raise ValueError(
             f"--split applies to datasets, got {split!r} for new pictures; use their folder instead: {uri}/{split}"
         )
-    if root.lies_in(uri):
-        raise ValueError(
-            f"--storage must not be below --dataset, because results would be mixed with its files: got {root} in {uri}"
-        )
+    user_images.check_apart(root, uri, option="--dataset")
     model = _model_of(checkpoint)
     height, width, _ = model["image_shape"]
     if height != width:
@@ -65,16 +60,16 @@ def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str |
 
 def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Own:
     """List the images or Parquet at or below `uri`; an image in a folder named after a class has its label."""
-    left = user_images.Left()
+    skipped: user_images.Skipped = defaultdict(list)
     single = [files.entry(uri)] if files.exists(uri) else None
     folder = uri if single is None else uri.parent
-    parquet, images = user_images.candidates(folder, left, option=option, listed=single, layout=_LAYOUT)
+    parquet, images = user_images.candidates(folder, skipped, option=option, listed=single, layout=_LAYOUT)
     found = [*parquet, *images]
-    number = {_normal(name): label for label, name in enumerate(classes)}
+    number = {class_name(name): label for label, name in enumerate(classes)}
     entries = [
         SourceEntry(
             split=NEW,
-            label=number.get(_normal(PurePosixPath(entry.path).parent.name)) if images else None,
+            label=number.get(class_name(PurePosixPath(entry.path).parent.name)) if images else None,
             path=user_images.checked_name(folder, entry.path, option=option),
             size=entry.size,
             digest=digest,
@@ -86,12 +81,8 @@ def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Ow
         kind="images" if images else "parquet",
         classes=tuple(classes),
         files=tuple(sorted(entries, key=lambda file: file.path)),
-        left_out=left.told(),
+        left_out=user_images.left_out(skipped),
     )
-
-
-def _normal(name: str) -> str:
-    return unicodedata.normalize("NFC", name)
 
 
 def parameters(found: Own, checkpoint: CheckpointURI) -> dict[str, Any]:
@@ -123,6 +114,5 @@ def championship_of(root: Root, uri: DatasetURI) -> str:
 
 
 def _model_of(checkpoint: CheckpointURI) -> dict[str, Any]:
-    """Return the model's image shape, classes and other properties from its manifest."""
     found: dict[str, Any] = manifest.load(checkpoint).statistics["model"]
     return found

@@ -104,18 +104,15 @@ def _model(
     """Return the committed checkpoint that `--model` names."""
     kind, _, name = model.partition(":")
     if kind == "champion":
-        checkpoint = _champion(root, check_name(name or championship_of(root, data), field="--model champion:NAME"))
+        championship = check_name(name or championship_of(root, data), field="--model champion:NAME")
+        try:
+            checkpoint = champions.in_charge(root, championship)
+        except ValueError as error:
+            raise ValueError(f"--model: {error}") from None
     else:
         checkpoint = CheckpointURI(parse_root(model, option="--model"))
     check_committed("--model", checkpoint, kinds=("checkpoint",))
     return checkpoint
-
-
-def _champion(root: Root, name: str) -> CheckpointURI:
-    try:
-        return champions.in_charge(root, name)
-    except ValueError as error:
-        raise ValueError(f"--model: {error}") from None
 
 
 def _championship(root: Root, dataset: DatasetURI) -> str:
