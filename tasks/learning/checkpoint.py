@@ -77,12 +77,9 @@ class Meta(BaseModel):
     def signed(self) -> "Meta":
         """Return a copy with its own digest."""
         # Leave out unset fields: earlier versions computed the digest without them.
-        left_out = {"sha256"} | {name for name in _LATER_FIELDS if getattr(self, name) is None}
+        left_out = {"sha256"} | {name for name in ("numerics", "set_aside") if getattr(self, name) is None}
         digest = hashlib.sha256(self.model_dump_json(exclude=left_out).encode()).hexdigest()
         return self.model_copy(update={"sha256": self.sha256 | {META: digest}})
-
-
-_LATER_FIELDS = ("numerics", "set_aside")
 
 
 class WrongResume(ValueError):
@@ -202,11 +199,7 @@ def verified(uri: URI) -> Meta | None:
 
 
 def _opened(uri: URI) -> tuple[Meta, dict[str, bytes]] | None:
-    """Verify every byte of the checkpoint in folder `uri`; return its metadata and files, or none.
-
-    Return none also if one of its files is a link that leads out of the folder of all attempts.
-    """
-    if not all(uri.child(name).lies_in(uri.parent.parent) for name in FILES):
+    if not all(uri.child(name).lies_in(uri.parent.parent) for name in FILES):  # a link out of the attempts
         return None
     try:
         meta = Meta.model_validate_json(files.read(uri.child(META)))
@@ -231,10 +224,6 @@ def threads_of(uri: URI) -> int:
     return int(checked(uri)[0].resolved["threads"])
 
 
-_DECIDED = ("device", "precision")
-"""Keys of `Meta.resolved` that numerics contain too; `resume.choose` compares those."""
-
-
 def check_same(meta: Meta, *, prepared: str, about: dict[str, Any]) -> None:
     """Raise `WrongResume` unless a run on `prepared` with `about` may resume from a checkpoint with `meta`."""
     pairs: list[tuple[str, Any, Any]] = []
@@ -242,9 +231,10 @@ def check_same(meta: Meta, *, prepared: str, about: dict[str, Any]) -> None:
         pairs.append(("prepared dataset", meta.prepared, prepared))
     for group, was in (("parameters", meta.parameters), ("resolved", meta.resolved)):
         pairs += [(name, was.get(name), about[group].get(name)) for name in sorted(was.keys() | about[group].keys())]
-    recorded = _DECIDED if meta.numerics and about.get("numerics") else ()
+    # Numerics contain device and precision too; `resume.choose` compares those.
+    compared = ("device", "precision") if meta.numerics and about.get("numerics") else ()
     for name, before, now in pairs:
-        if before != now and name not in recorded:
+        if before != now and name not in compared:
             raise WrongResume(
                 f"{name} was {before!r} in the interrupted run but is {now!r} now; use the earlier value, or train "
                 "again with --refresh"

@@ -39,8 +39,8 @@ def commit(
     best = checkpoint.of_epoch(scratch, final.best_epoch, before=final)
     assert best is not None, "the best epoch was there a moment ago"
     meta, content = checkpoint.checked(best)
-    told = {"history": final.history, "numerics": final.numerics, "set_aside": final.set_aside}
-    meta = meta.model_copy(update=told).signed()
+    whole = {"history": final.history, "numerics": final.numerics, "set_aside": final.set_aside}
+    meta = meta.model_copy(update=whole).signed()
     content |= {
         checkpoint.META: meta.model_dump_json(indent=1).encode(),
         "history.json": json.dumps(final.history, indent=1).encode(),

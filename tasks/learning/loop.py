@@ -80,10 +80,8 @@ class Trainer:
         self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
             self.optimizer, max_lr=recipe.learning_rate, total_steps=total_steps, pct_start=warmup
         )
-        self._data_wait_s = 0.0
-        """Seconds that this epoch has waited for batches so far."""
-        self._ended_at: float | None = None
-        """End of the previous epoch, by `time.perf_counter`."""
+        self._data_wait_s = 0.0  # in this epoch so far
+        self._ended_at: float | None = None  # end of the previous epoch, by `time.perf_counter`
 
     def run_epoch(
         self,
@@ -103,7 +101,9 @@ class Trainer:
         self._data_wait_s = 0.0
         train_loss, train_right, train_rows = self._train(epoch, on_step, on_batch, on_first_batch)
         train_s = time.perf_counter() - began_at
-        self._share_buffers()
+        if self.world_size > 1:
+            for buffer in self.model.buffers():  # the checkpoint stores the running statistics of rank 0
+                dist.broadcast(buffer, src=0)
         loss, right, rows = self._validate(on_batch)
         self._ended_at = time.perf_counter()
         seconds = checkpoint_wait_s + self._ended_at - began_at
@@ -206,12 +206,6 @@ class Trainer:
         dist.all_reduce(reduced, op=getattr(dist.ReduceOp, how))
         return [float(value) for value in reduced.tolist()]
 
-    def _share_buffers(self) -> None:
-        """Copy the running statistics of rank 0, which the checkpoint stores, to every rank."""
-        if self.world_size > 1:
-            for buffer in self.model.buffers():
-                dist.broadcast(buffer, src=0)
-
     def _all_reduced_sum(self, totals: Tensor, *, what: str) -> list[float]:
         if self.world_size > 1:
             dist.all_reduce(totals)
@@ -224,16 +218,11 @@ class Trainer:
 
 
 def _distributed(model: nn.Module, *, is_fixed: bool, is_static: bool) -> DistributedDataParallel:
-    """Wrap `model` in DDP.
-
-    Args:
-        model: Model, already on its device.
-        is_fixed: Make a resumed process add up gradients in the same order as an uninterrupted one. DDP rebuilds its
-            buckets after a process's first backward pass, and with three or more ranks the order of addition depends on
-            a gradient's place in its bucket; with two ranks, addition commutes. DDP keeps its first buckets if it
-            looks for unused parameters, which costs one pass through the graph per step.
-        is_static: Every backward pass exchanges gradients; not so with accumulation.
-    """
+    # is_fixed: a resumed process adds up gradients in the same order as an uninterrupted one. DDP rebuilds its buckets
+    # after a process's first backward pass, and with three or more ranks the order of addition depends on a gradient's
+    # place in its bucket; with two ranks, addition commutes. DDP keeps its first buckets if it looks for unused
+    # parameters, which costs one pass through the graph per step.
+    # is_static: every backward pass exchanges gradients; not so with accumulation.
     return DistributedDataParallel(
         model, gradient_as_bucket_view=True, find_unused_parameters=is_fixed, static_graph=is_static and not is_fixed
     )

@@ -75,7 +75,7 @@ def shared(spec: _Spec) -> _Spec:
         num_cores=cores(),
         gpus=gpus(),
     )
-    return spec.model_copy(update={"threads": cores(), "claim": claim or None})
+    return spec.model_copy(update={"threads": cores(), "claim": claim})
 
 
 @contextlib.contextmanager
@@ -94,7 +94,6 @@ def _folder() -> str:
 
 
 def _run() -> tuple[str, str]:
-    """Return the flow run's id, empty outside of one, and its name for messages."""
     from prefect.runtime import flow_run
 
     return (str(flow_run.id), f"run {flow_run.name}") if flow_run.id else ("", "a run")

@@ -36,9 +36,7 @@ class Plan:
     """The request of a run and the URIs of its results; the same request gives the same URIs."""
 
     root: Root
-    """Storage root."""
     recipe: Recipe
-    """Complete and validated recipe."""
     workers: Workers = None
     """Training workers as requested; None: one per GPU of the cluster, else one; 0: this process, without Ray."""
     cores: int = 0
@@ -166,9 +164,8 @@ class Plan:
     @property
     def own_parameters(self) -> dict[str, Any]:
         """Parameters that determine the raw dataset of the user's own images besides their files."""
-        found = {"data": self.data_name, "ingest": own.VERSION} | {
-            name: getattr(self.recipe, name) for name in _OWN_FIELDS
-        }
+        found = {"data": self.data_name, "ingest": own.VERSION}
+        found |= {name: getattr(self.recipe, name) for name in _OWN_FIELDS}
         return found if self.test_fraction is None else found | {"test_fraction": self.test_fraction}
 
     @property

@@ -22,11 +22,8 @@ class BatchRequest:
     """A checked request with one checkpoint and one dataset; the same request gives the same URI."""
 
     root: Root
-    """Storage root of the results."""
     checkpoint: CheckpointURI
-    """The model; `champion` is resolved."""
     dataset: DatasetURI
-    """The dataset whose rows to predict."""
     pictures: Own | None = None
     """New pictures from which `dataset` is made; None if `dataset` exists."""
     split: str | None
@@ -91,7 +88,6 @@ def resolve(
 
 
 def _check_dataset(data: DatasetURI, *, split: str | None) -> None:
-    """Raise `ValueError` if no dataset is committed there or it has no such split."""
     made = check_committed("--dataset", data, kinds=("raw", "prepared"))
     splits = sorted({file.split for file in made.files if file.split and file.split != "quarantine"})
     if split is not None and split not in splits:

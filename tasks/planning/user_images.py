@@ -44,9 +44,7 @@ class Own:
     """The user's data found below a URI; the same files give the same `digest`."""
 
     uri: URI
-    """Folder or S3 prefix of the files."""
     kind: Literal["images", "parquet"]
-    """One image per file, or Parquet files with many images each."""
     classes: tuple[str, ...]
     """Sorted names of the class folders; empty for Parquet, whose labels are read later."""
     files: tuple[SourceEntry, ...]
@@ -56,7 +54,6 @@ class Own:
     left_out: tuple[LeftOut, ...] = ()
     """Other files there, which are skipped, by reason."""
     notes: tuple[str, ...] = ()
-    """Notes for the user, one line each."""
 
     @property
     def name(self) -> str:

@@ -23,11 +23,10 @@ class SourceFile:
     name: str
     """File name, appended to a mirror's address."""
     md5: str
-    """MD5 checksum, verified by torchvision."""
     sha256: str
-    """SHA-256 checksum, used in the fingerprint and the lineage."""
+    """Used in the fingerprint and the lineage."""
     content_sha256: str | None = None
-    """SHA-256 checksum of the unpacked content, if the archive holds one file."""
+    """SHA-256 of the unpacked content, if the archive holds one file."""
     shard: str = ""
     """Name of its shard: a shard's files are read together, apart from all other shards, on any machine with room."""
 
@@ -38,15 +37,13 @@ class SourceFile:
 
 
 class Rows(Protocol):
-    """Images that are loaded into memory some rows at a time: an array, a mapped file, or a user-defined class."""
+    """Images, (N, H, W, C), that are loaded into memory some rows at a time: an array, a mapped file, or own class."""
 
     @property
-    def dtype(self) -> "np.dtype[Any]":
-        """Dtype of a pixel."""
+    def dtype(self) -> "np.dtype[Any]": ...
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape (N, H, W, C)."""
+    def shape(self) -> tuple[int, ...]: ...
 
     def __len__(self) -> int: ...
 
@@ -74,7 +71,6 @@ class DataSet:
     name: str
     """Name of its folders and of its championship."""
     files: tuple[SourceFile, ...]
-    """Files to download."""
     mirrors: tuple[str, ...]
     """Addresses, tried in this order, each ending in `/`."""
     classes: tuple[str, ...]

@@ -202,14 +202,13 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Rec
     Raises `ValueError` naming the field, the value and what is allowed.
     """
     if not isinstance(settings, Mapping):
-        pairs = [setting.partition("=") for setting in settings]
-        for field, separator, value in pairs:
+        given: dict[str, str] = {}
+        for field, separator, value in (setting.partition("=") for setting in settings):
             if not separator or not field:
                 raise ValueError(f"--set must be field=value, got {field + separator + value!r}")
-        settings = {field: value for field, _, value in pairs}
-        for field, _, value in pairs:
-            if settings[field] != value:
-                raise ValueError(f"--set: {field} was given twice, as {value!r} and {settings[field]!r}; give it once")
+            if given.setdefault(field, value) != value:
+                raise ValueError(f"--set: {field} was given twice, as {given[field]!r} and {value!r}; give it once")
+        settings = given
     hints = _kinds()
     changed = {}
     for field, value in settings.items():
@@ -240,9 +239,8 @@ def changes(recipe: Recipe) -> dict[str, Any]:
 
 
 def _convert(value: str, kind: Any) -> Any:
-    """Convert `value` to `kind` if it can be; the recipe refuses what is left."""
     if typing.get_origin(kind) is Literal:
         return next((choice for choice in typing.get_args(kind) if str(choice) == value), value)
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError):  # the recipe refuses the text
         return kind(value)
     return value
