@@ -44,10 +44,7 @@ class Loader(Protocol):
 
 
 class Trainer:
-    """Model, optimizer and schedule of one rank; `run_epoch` is deterministic in (recipe, rank, world size, epoch).
-
-    `most_steps` limits the steps of an epoch.
-    """
+    """Model, optimizer and schedule of one rank; `run_epoch` is deterministic in (recipe, rank, world size, epoch)."""
 
     def __init__(
         self,
@@ -236,12 +233,9 @@ def seed_everything(seed: int) -> None:
 
 
 def _seed_draws(seed: int, device: torch.device) -> None:
-    """Seed every generator that a model on `device` may use.
-
-    `torch.manual_seed` would seed all devices; if CUDA exists but is not in use, that takes as long as a small step.
-    """
     random.seed(seed)
     np.random.seed(seed % 2**32)
+    # `torch.manual_seed` seeds all devices; if CUDA exists but is not in use, that takes as long as a small step.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)

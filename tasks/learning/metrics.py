@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-_CALIBRATION_BINS = 15
-"""Number of bins as in Guo et al. 2017, On Calibration of Modern Neural Networks."""
+_CALIBRATION_BINS = 15  # number of bins as in Guo et al. 2017, On Calibration of Modern Neural Networks
 
 
 def in_order(probabilities: np.ndarray, known: Sequence[str], classes: Sequence[str]) -> np.ndarray:
@@ -17,10 +16,7 @@ def in_order(probabilities: np.ndarray, known: Sequence[str], classes: Sequence[
 
 
 def summary(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float | int]:
-    """Compute accuracy, cross-entropy and expected calibration error over all rows.
-
-    `labels` is int64 (N,), `probabilities` float (N, classes).
-    """
+    """Compute accuracy, cross-entropy and calibration error of `probabilities` (N, classes) for `labels` (N,)."""
     own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     bins = calibration(labels, probabilities)
     gaps = [bin_["count"] * abs(bin_["confidence"] - bin_["accuracy"]) for bin_ in bins if bin_["count"]]

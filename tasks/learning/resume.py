@@ -30,13 +30,9 @@ class Start:
 
 
 def choose(scratch: URI, *, now: Sequence[Numerics], epochs: int, accept_mixed: bool) -> Start:
-    """Choose the newest complete checkpoint below `scratch` from which this training may resume.
+    """Choose the newest complete checkpoint in `scratch` from which a training whose ranks have numerics `now` resumes.
 
-    Args:
-        scratch: Folder of all attempts.
-        now: Numerics of every rank.
-        epochs: Number of epochs of the training. If all are done, nothing more is computed, so nothing is mixed.
-        accept_mixed: Resume even from epochs that were computed with other numerics.
+    If all `epochs` are done, nothing more is computed, so nothing is mixed.
     """
     passed_over: dict[URI, Meta] = {}
     for uri, meta in checkpoint.whole(scratch):

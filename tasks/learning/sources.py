@@ -25,17 +25,13 @@ from storage.admin.format import size as in_units
 from storage.uri import redact
 from tasks.learning.datasets import DataSet, SourceFile
 
-_TRIES = 4
 _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
 """Pauses between two tries of one mirror, in seconds."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
 """Waits before all mirrors are tried again; each is twice the one before, up to the longest."""
 _NO_NETWORK = (errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EHOSTDOWN)
-"""Error numbers of system calls on a machine without a network."""
-_PIECE_BYTES = 2**20
-"""Bytes held in memory at a time while unpacking."""
-_STALL_S = 30
-"""Seconds without data after which a connection is given up."""
+_PIECE_BYTES = 2**20  # bytes held in memory at a time while unpacking
+_STALL_S = 30  # seconds without data after which a connection is given up
 
 
 class DownloadFailed(RuntimeError):
@@ -60,17 +56,8 @@ def fetch_file(
 ) -> dict[str, str]:
     """Download `file` into `folder`, verify its checksums, and return its name, checksums and URL.
 
-    Network errors are retried with growing pauses, a wrong checksum once; then the next mirror is tried.
-
-    Args:
-        file: File to download.
-        folder: Local folder for the file.
-        mirrors: Addresses to try, in this order.
-        log: Function that takes a message and its arguments.
-        patience_s: Seconds during which all mirrors are tried again while none of them can be reached.
-
-    Raises:
-        DownloadFailed: No mirror gave the file; the message has the error of each mirror.
+    Network errors are retried with growing pauses, a wrong checksum once; then the next mirror is tried. While none of
+    them can be reached, all are tried again for `patience_s`. Raises `DownloadFailed` with the error of each mirror.
     """
     until = time.monotonic() + patience_s
     wait_s = _FIRST_WAIT_S
@@ -90,7 +77,7 @@ def fetch_file(
 def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log: Callable[..., None]) -> dict[str, str]:
     problems: list[str] = []
     faults: list[tuple[str, Exception]] = []
-    retrying = Retrying(stop=stop_after_attempt(_TRIES), wait=_PAUSES, retry=_may_help, reraise=True)
+    retrying = Retrying(stop=stop_after_attempt(4), wait=_PAUSES, retry=_may_help, reraise=True)
     for mirror in mirrors:
         try:
             retrying(_fetch_once, mirror + file.name, file, folder)
@@ -149,10 +136,7 @@ def nobody_answers(data_set: DataSet, more: Sequence[str] = ()) -> str:
 
 
 def mirror_address(source: str) -> str:
-    """Convert what the user typed, an http(s) address or a folder, to the address of a mirror, ending in `/`.
-
-    Raises `ValueError` naming `--source`.
-    """
+    """Convert the value of `--source`, an http(s) address or a folder, to the address of a mirror, ending in `/`."""
     if source.startswith(("http://", "https://")):
         return _web_address(source)
     path = urllib.request.url2pathname(urlsplit(source).path) if source.startswith("file:///") else source

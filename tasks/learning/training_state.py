@@ -35,8 +35,8 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about:
 
 def size_of(trainer: Trainer) -> int:
     """Estimate the bytes of a checkpoint of `trainer`."""
-    tensors = 3  # per parameter: the parameter and AdamW's two moments
-    return tensors * sum(parameter.nbytes for parameter in trainer.model.parameters())
+    # three tensors per parameter: the parameter and AdamW's two moments
+    return 3 * sum(parameter.nbytes for parameter in trainer.model.parameters())
 
 
 def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:

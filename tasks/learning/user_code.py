@@ -25,13 +25,11 @@ FILES = "PIPELINE_CODE"
 """Environment variable: Python files, separated as in PATH, from which recipes and checkpoints may load code."""
 
 _PACKAGE = "pipeline_code_"
-_ORIGIN = "origin.txt"
-"""File in a package sent to a cluster, with the path of the code on this machine."""
+_ORIGIN = "origin.txt"  # file in a package sent to a cluster, with the path of the code on this machine
 _DIGITS = 12
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.py")
 _REFERENCE = re.compile(rf"{_FILE.pattern}:(?P<name>[A-Za-z_]\w*)@(?P<digest>[0-9a-f]{{{_DIGITS}}})")
-_contents: dict[str, tuple[str, bytes]] = {}
-"""Path and content of the loaded files, by module name."""
+_contents: dict[str, tuple[str, bytes]] = {}  # path and content of the loaded files, by module name
 
 
 def load(path: Path) -> ModuleType:
@@ -111,10 +109,7 @@ def is_reference(text: str) -> bool:
 
 
 def resolve(text: str) -> Any:
-    """Return the object that the reference `text` names, from a file with exactly the referenced content.
-
-    Raises `ValueError` if that file is missing or has changed.
-    """
+    """Return the object that the reference `text` names, from a file with exactly the referenced content."""
     found = _REFERENCE.fullmatch(text)
     assert found is not None
     module = sys.modules.get(_PACKAGE + found["digest"]) or _find(found["digest"])

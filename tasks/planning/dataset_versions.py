@@ -30,8 +30,7 @@ def known(root: Root, data: str) -> list[DatasetURI]:
         if entry.path.count("/") == 1 and entry.path.endswith(f"/{manifest.NAME}")
     }
     made = {uri: manifest.load(uri) for uri in written}
-    created = {uri: made[uri].created or datetime.fromtimestamp(written[uri], UTC) for uri in written}
-    ordered = sorted(written, key=lambda uri: (created[uri], uri))
+    ordered = sorted(made, key=lambda uri: (made[uri].created or datetime.fromtimestamp(written[uri], UTC), uri))
     of = {uri: made[uri].parameters.get("data") for uri in ordered}
     if data == datasets.OWN:
         of |= {uri: data for uri in ordered if "image_size" in made[uri].parameters}

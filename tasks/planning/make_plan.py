@@ -98,10 +98,7 @@ def check_numbers(
 
 
 def refreshed(plan: Plan) -> Plan:
-    """Return `plan` as the first repetition whose evaluation is not committed yet.
-
-    This resumes an interrupted repetition, and starts a new one after a finished one.
-    """
+    """Return `plan` as its first unfinished repetition, which may be an interrupted one."""
     num_evaluations = len(files.children(plan.evaluation.parent))
     for refresh in range(1, num_evaluations + 2):  # each has its own URI, so one of these is free
         repeated = dataclasses.replace(plan, refresh=refresh)

@@ -33,17 +33,13 @@ def are_at(uri: DatasetURI) -> bool:
     except FileNotFoundError:
         if uri.is_s3 and files.exists(uri):
             return True
-        is_empty = not uri.is_s3 and os.path.isdir(uri)
-        problem = "there are no images in it" if is_empty else "it does not exist"
-        raise ValueError(f"--dataset: {problem}: {uri}; {_LAYOUT}, or the URI of a dataset") from None
+        expected = f"{_LAYOUT}, or the URI of a dataset"
+        raise user_images.nothing_at(uri, option="--dataset", expected=expected) from None
     return not files.exists(uri.child(manifest.NAME))
 
 
 def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None) -> Own:
-    """List the new pictures at `uri` with their checksums.
-
-    Raises `ValueError` if there are none, if `split` is given, or if the model of `checkpoint` cannot use them.
-    """
+    """List the new pictures at `uri`; raise `ValueError` if the model of `checkpoint` cannot use them."""
     if split is not None:
         raise ValueError(
             f"--split applies to datasets, got {split!r} for new pictures; use their folder instead: {uri}/{split}"

@@ -72,7 +72,10 @@ def resolve(
             found = pictures.find(root, data, checkpoint, split=split)
             data = pictures.raw_of(root, found, checkpoint)
         else:
-            _check_dataset(data, split=split)
+            made = check_committed("--dataset", data, kinds=("raw", "prepared"))
+            splits = sorted({file.split for file in made.files if file.split and file.split != "quarantine"})
+            if split is not None and split not in splits:
+                raise ValueError(f"--split must be one of {', '.join(splits)}, got {split!r}")
             checkpoint = _model(root, model, _championship, data)
         user_code.check_listed()  # the model's code may come from a user's file, which must be allowed
     return BatchRequest(
@@ -85,13 +88,6 @@ def resolve(
         deadline_s=deadline_minutes * 60,
         accept_mixed_numerics=accept_mixed_numerics,
     )
-
-
-def _check_dataset(data: DatasetURI, *, split: str | None) -> None:
-    made = check_committed("--dataset", data, kinds=("raw", "prepared"))
-    splits = sorted({file.split for file in made.files if file.split and file.split != "quarantine"})
-    if split is not None and split not in splits:
-        raise ValueError(f"--split must be one of {', '.join(splits)}, got {split!r}")
 
 
 def _model(

@@ -30,7 +30,7 @@ def place(
     """Return the URI for the result of `stage`; a result that is committed there has the parents' current bytes.
 
     Args:
-        stage: Name of the stage, in `VERSIONS`.
+        stage: Key of `VERSIONS`.
         folder: Folder for results of this kind.
         name: Name of the result, before its fingerprint.
         parents: Results that this one is made from; those not committed yet may have any bytes.
@@ -80,25 +80,15 @@ def scratch_of(root: Root, target: URI) -> URI:
 
 def predictions_of(root: Root, checkpoint: CheckpointURI, dataset: DatasetURI, *, split: str | None) -> PredictionsURI:
     """Return the URI of the predictions of `checkpoint` on one split (None: all rows) of `dataset`."""
-    found = place(
-        "predict",
-        root.child("predictions"),
-        name=checkpoint.name.rpartition("-")[0],
-        parents=[checkpoint, dataset],
-        parameters={"split": split},
-    )
+    name, parents = checkpoint.name.rpartition("-")[0], [checkpoint, dataset]
+    found = place("predict", root.child("predictions"), name=name, parents=parents, parameters={"split": split})
     return PredictionsURI(found)
 
 
 def evaluation_of(root: Root, predictions: PredictionsURI, *, classes: Sequence[str] = ()) -> EvaluationURI:
     """Return the URI of the evaluation of `predictions`; `classes`: the model's, if they differ from the rows'."""
-    found = place(
-        "evaluate",
-        root.child("evaluations"),
-        name=predictions.name.rpartition("-")[0],
-        parents=[predictions],
-        parameters={"classes": list(classes)} if classes else {},
-    )
+    name, parameters = predictions.name.rpartition("-")[0], {"classes": list(classes)} if classes else {}
+    found = place("evaluate", root.child("evaluations"), name=name, parents=[predictions], parameters=parameters)
     return EvaluationURI(found)
 
 

@@ -31,8 +31,7 @@ _STANDS_IN = ("validation", "valid", "val", "dev")
 """Substitutes for a missing split `test`; the first that exists is used."""
 Skipped = defaultdict[str, list[str]]
 """Paths of skipped files by reason."""
-_SHOWN = 5
-"""Maximum number of skipped files named per reason."""
+_SHOWN = 5  # maximum number of skipped files named per reason
 LAYOUT = (
     "expected <class>/*.png (jpg, ...), or train/<class>/... and test/<class>/..., or train-*.parquet and "
     "test-*.parquet"
@@ -72,6 +71,14 @@ class Own:
         return hashlib.sha256(json.dumps(listed, separators=(",", ":")).encode()).hexdigest()
 
 
+def nothing_at(uri: URI, *, option: str, expected: str) -> ValueError:
+    """Return the error for a `uri` without files."""
+    is_empty = not uri.is_s3 and os.path.isdir(uri)
+    return ValueError(
+        f"{option}: {'there are no images in it' if is_empty else 'it does not exist'}: {uri}; {expected}"
+    )
+
+
 def check_apart(root: Root, uri: URI, *, option: str) -> None:
     """Raise `ValueError` if results below `root` would be mixed with the user's files at `uri`."""
     if root.lies_in(uri):
@@ -90,13 +97,8 @@ def name_of(uri: URI) -> str:
 def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Own:
     """List the images or Parquet files below `uri`, with splits, classes and checksums.
 
-    Args:
-        uri: A folder or an S3 prefix.
-        option: The option that errors name.
-        test_fraction: Share of images that become test rows if the class folders are not below split folders.
-
-    Raises:
-        ValueError: No files, Parquet without splits, or fewer than two classes; the message names `option`.
+    `test_fraction` of the images become test rows if the class folders are not below split folders. Raises `ValueError`
+    naming `option` for no files, Parquet without splits, or fewer than two classes.
     """
     skipped: Skipped = defaultdict(list)
     parquet, images = candidates(uri, skipped, option=option)

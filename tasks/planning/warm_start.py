@@ -103,10 +103,7 @@ def _check_fits(plan: "Plan", champion: CheckpointURI, model: dict[str, Any]) ->
 
 
 def _check_split(plan: "Plan", champion: CheckpointURI, split: dict[str, Any]) -> None:
-    """Raise `ValueError` if training rows of the champion, with its `split`, could become validation rows.
-
-    A smaller share of validation rows is harmless: some validation rows become training rows.
-    """
+    # A smaller share of validation rows is harmless: some validation rows become training rows.
     leak = "rows that it was trained on would become validation rows"
     if split.get("by") != SPLIT_BY:
         raise ValueError(

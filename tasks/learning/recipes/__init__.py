@@ -197,10 +197,7 @@ def _outside(name: str) -> Recipe:
 
 
 def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Recipe:
-    """Apply `field=value` settings to `recipe`, each converted to its field's type and validated.
-
-    Raises `ValueError` naming the field, the value and what is allowed.
-    """
+    """Apply `field=value` settings to `recipe`, each converted to its field's type and validated."""
     if not isinstance(settings, Mapping):
         given: dict[str, str] = {}
         for field, separator, value in (setting.partition("=") for setting in settings):
