@@ -11,7 +11,7 @@ from storage import access, default_championship, files, manifest
 from storage.admin import champions
 from storage.fingerprint import fingerprint
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
-from tasks.jobs.spec import NEW, SourceEntry
+from tasks.jobs.spec import NEW
 from tasks.planning import user_images
 from tasks.planning.result_uris import VERSIONS
 from tasks.planning.user_images import Own, class_name
@@ -62,16 +62,10 @@ def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Ow
     parquet, images = user_images.candidates(folder, skipped, option=option, listed=single, layout=_LAYOUT)
     found = [*parquet, *images]
     number = {class_name(name): label for label, name in enumerate(classes)}
-    entries = [
-        SourceEntry(
-            split=NEW,
-            label=number.get(class_name(PurePosixPath(entry.path).parent.name)) if images else None,
-            path=user_images.checked_name(folder, entry.path, option=option),
-            size=entry.size,
-            digest=digest,
-        )
-        for entry, digest in zip(found, user_images.digests(folder, found, option=option), strict=True)
-    ]
+    named = {entry.path: class_name(PurePosixPath(entry.path).parent.name) for entry in images}
+    labels = {path: number[name] for path, name in named.items() if name in number}
+    splits = dict.fromkeys((entry.path for entry in found), NEW)
+    entries = user_images.source_entries(folder, found, splits=splits, labels=labels, option=option)
     return Own(
         uri=folder,
         kind="images" if images else "parquet",

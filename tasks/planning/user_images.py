@@ -8,7 +8,7 @@ import os
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import Literal
@@ -124,16 +124,8 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Own
     class_of = {entry.path: class_name(entry.path.split("/")[int(is_split)]) for entry in kept} if images else {}
     classes = _classes(uri, class_of, split_of, is_split=is_split, option=option) if images else ()
     number = {name: label for label, name in enumerate(classes)}
-    listed = [
-        SourceEntry(
-            split=split_of[entry.path],
-            label=number[class_of[entry.path]] if images else None,
-            path=checked_name(uri, entry.path, option=option),
-            size=entry.size,
-            digest=digest,
-        )
-        for entry, digest in zip(kept, digests(uri, kept, option=option), strict=True)
-    ]
+    labels = {path: number[name] for path, name in class_of.items()}
+    listed = source_entries(uri, kept, splits=split_of, labels=labels, option=option)
     return Own(
         uri=uri,
         kind="images" if images else "parquet",
@@ -244,16 +236,24 @@ def _missing(classes: tuple[str, ...], listed: Sequence[SourceEntry]) -> Iterato
         yield f"there are no test images of class {', '.join(lacking)}, so it cannot be evaluated"
 
 
-def checked_name(uri: URI, path: str, *, option: str) -> str:
-    """Return `path` if it is a valid name below `uri`; otherwise raise `ValueError` naming `option`."""
-    try:
-        uri.child(path).encode()
-    except ValueError as error:  # UnicodeEncodeError is one
-        raise ValueError(f"{option}: the file name {path!r} below {uri} is not allowed: {error}; rename it") from None
-    return path
+def source_entries(
+    uri: URI, entries: list[Entry], *, splits: Mapping[str, str], labels: Mapping[str, int], option: str
+) -> list[SourceEntry]:
+    """Add checksums, splits and labels, by path, to `entries`; raise `ValueError` for a file that cannot be used."""
+    found = []
+    for entry, digest in zip(entries, _digests(uri, entries, option=option), strict=True):
+        path = entry.path
+        try:
+            uri.child(path).encode()
+        except ValueError as error:  # UnicodeEncodeError is one
+            message = f"{option}: the file name {path!r} below {uri} is not allowed: {error}; rename it"
+            raise ValueError(message) from None
+        label = labels.get(path)
+        found.append(SourceEntry(split=splits[path], label=label, path=path, size=entry.size, digest=digest))
+    return found
 
 
-def digests(uri: URI, entries: list[Entry], *, option: str) -> Iterable[str]:
+def _digests(uri: URI, entries: list[Entry], *, option: str) -> list[str]:
     """Return each entry's ETag on S3, else its SHA-256, which reads the file once and is cached per process."""
     if uri.is_s3:
         return [f"etag:{entry.etag}" for entry in entries]
