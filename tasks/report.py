@@ -22,7 +22,7 @@ from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import VERSIONS, place
+from tasks.planning.result_uris import place
 from tasks.report_page import Picture
 from tasks.report_page.lineage import LineageStep
 
@@ -59,8 +59,7 @@ def report_of(evaluation: EvaluationURI, decision: Decision, plan: Plan) -> Repo
     found = place(
         "report",
         plan.root.child("reports"),
-        evaluation.name.rpartition("-")[0],
-        version=VERSIONS["report"],
+        name=evaluation.name.rpartition("-")[0],
         parents=[evaluation],
         parameters={"decision": _as_json(decision, plan)} | ({"championship": name} if name else {}),
     )

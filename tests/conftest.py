@@ -11,7 +11,6 @@ from storage.uri import Root
 from tasks.planning import machine
 from tests.s3 import Server, serve
 
-
 _IS_ONE_OF_SEVERAL = "PYTEST_XDIST_WORKER" in os.environ
 
 

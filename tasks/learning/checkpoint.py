@@ -6,6 +6,7 @@ the SHA-256 of all three. It needs no generator states: order and augmentation c
 epoch, rank), and random numbers inside a model (dropout) from generators seeded by (seed, epoch, step, rank).
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -76,12 +77,9 @@ class Meta(BaseModel):
     def signed(self) -> "Meta":
         """Return a copy with its own digest."""
         # Leave out unset fields: earlier versions computed the digest without them.
-        left_out = {"sha256"} | {name for name in _LATER_FIELDS if getattr(self, name) is None}
+        left_out = {"sha256"} | {name for name in ("numerics", "set_aside") if getattr(self, name) is None}
         digest = hashlib.sha256(self.model_dump_json(exclude=left_out).encode()).hexdigest()
         return self.model_copy(update={"sha256": self.sha256 | {META: digest}})
-
-
-_LATER_FIELDS = ("numerics", "set_aside")
 
 
 class WrongResume(ValueError):
@@ -128,21 +126,17 @@ def discard_others(scratch: URI, *, prepared: str) -> int:
 
 def _are_trained_on(prepared: str, scratch: URI, attempt: int) -> bool:
     folder = scratch.child(f"attempt-{attempt}")
-    metas = [_said(folder.child(name)) for name in files.children(folder) if name.startswith("epoch-")]
-    return all(meta.is_trained_on(prepared) for meta in metas if meta)
-
-
-def _said(uri: URI) -> Meta | None:
-    """Read the metadata of the checkpoint in folder `uri`; return none if its digest does not match."""
-    try:
-        meta = Meta.model_validate_json(files.read(uri.child(META)))
-    except (FileNotFoundError, ValidationError):
-        return None
-    return meta if meta == meta.signed() else None
+    for name in files.children(folder):
+        if name.startswith("epoch-"):
+            with contextlib.suppress(FileNotFoundError, ValidationError):  # incomplete
+                meta = Meta.model_validate_json(files.read(folder.child(f"{name}/{META}")))
+                if meta == meta.signed() and not meta.is_trained_on(prepared):
+                    return False
+    return True
 
 
 def newest(scratch: URI) -> URI | None:
-    """Return the first checkpoint that `whole` yields, or none."""
+    """Return the latest complete checkpoint, or none."""
     return next((uri for uri, _ in whole(scratch)), None)
 
 
@@ -175,7 +169,7 @@ def of_epoch(scratch: URI, epoch: int, *, before: Meta) -> URI | None:
 
 
 def _history(meta: Meta) -> list[EpochMetrics]:
-    """Return the metrics of each epoch in a form whose comparison ignores measured times."""
+    # comparison ignores measured times
     return [EpochMetrics(**row) for row in meta.history]  # type: ignore[arg-type]
 
 
@@ -193,28 +187,19 @@ def find_training_images(scratch: URI) -> tuple[URI, File] | None:
     for number in reversed(attempts(scratch)):
         attempt = scratch.child(f"attempt-{number}")
         for name in files.children(attempt):
-            if name.startswith(TRAINING_IMAGES):
-                try:
-                    entry = tables.entry(attempt, name, split="train")
-                except manifest.Damaged:  # a link out of the attempt
-                    entry = None
-                if entry:
+            with contextlib.suppress(manifest.Damaged):  # a link out of the attempt
+                if name.startswith(TRAINING_IMAGES) and (entry := tables.entry(attempt, name, split="train")):
                     return attempt, entry
     return None
 
 
 def verified(uri: URI) -> Meta | None:
     """Verify every byte of the checkpoint in folder `uri`; return its metadata, or none if a byte is wrong."""
-    found = _opened(uri)
-    return found[0] if found else None
+    return found[0] if (found := _opened(uri)) else None
 
 
 def _opened(uri: URI) -> tuple[Meta, dict[str, bytes]] | None:
-    """Verify every byte of the checkpoint in folder `uri`; return its metadata and files, or none.
-
-    Return none also if one of its files is a link that leads out of the folder of all attempts.
-    """
-    if not all(uri.child(name).lies_in(uri.parent.parent) for name in FILES):
+    if not all(uri.child(name).lies_in(uri.parent.parent) for name in FILES):  # a link out of the attempts
         return None
     try:
         meta = Meta.model_validate_json(files.read(uri.child(META)))
@@ -239,10 +224,6 @@ def threads_of(uri: URI) -> int:
     return int(checked(uri)[0].resolved["threads"])
 
 
-_DECIDED = ("device", "precision")
-"""Keys of `Meta.resolved` that numerics contain too; `resume.choose` compares those."""
-
-
 def check_same(meta: Meta, *, prepared: str, about: dict[str, Any]) -> None:
     """Raise `WrongResume` unless a run on `prepared` with `about` may resume from a checkpoint with `meta`."""
     pairs: list[tuple[str, Any, Any]] = []
@@ -250,9 +231,10 @@ def check_same(meta: Meta, *, prepared: str, about: dict[str, Any]) -> None:
         pairs.append(("prepared dataset", meta.prepared, prepared))
     for group, was in (("parameters", meta.parameters), ("resolved", meta.resolved)):
         pairs += [(name, was.get(name), about[group].get(name)) for name in sorted(was.keys() | about[group].keys())]
-    recorded = _DECIDED if meta.numerics and about.get("numerics") else ()
+    # Numerics contain device and precision too; `resume.choose` compares those.
+    compared = ("device", "precision") if meta.numerics and about.get("numerics") else ()
     for name, before, now in pairs:
-        if before != now and name not in recorded:
+        if before != now and name not in compared:
             raise WrongResume(
                 f"{name} was {before!r} in the interrupted run but is {now!r} now; use the earlier value, or train "
                 "again with --refresh"

@@ -39,24 +39,21 @@ def commit(
     best = checkpoint.of_epoch(scratch, final.best_epoch, before=final)
     assert best is not None, "the best epoch was there a moment ago"
     meta, content = checkpoint.checked(best)
-    told = {"history": final.history, "numerics": final.numerics, "set_aside": final.set_aside}
-    meta = meta.model_copy(update=told).signed()
-    listed = [commits.write_file(target, name, data) for name, data in content.items()]
-    listed.append(commits.write_file(target, checkpoint.META, meta.model_dump_json(indent=1).encode()))
-    history = json.dumps(final.history, indent=1).encode()
-    listed.append(commits.write_file(target, "history.json", history))
-    listed.append(commits.write_file(target, "history.csv", _csv(final.history)))
+    whole = {"history": final.history, "numerics": final.numerics, "set_aside": final.set_aside}
+    meta = meta.model_copy(update=whole).signed()
+    content |= {
+        checkpoint.META: meta.model_dump_json(indent=1).encode(),
+        "history.json": json.dumps(final.history, indent=1).encode(),
+        "history.csv": _csv(final.history),
+    }
     if found := checkpoint.find_training_images(scratch):
-        attempt, file = found
-        listed.append(
-            commits.write_file(target, f"{checkpoint.TRAINING_IMAGES}.parquet", manifest.read_file(attempt, file))
-        )
+        content[f"{checkpoint.TRAINING_IMAGES}.parquet"] = manifest.read_file(*found)
     return commits.commit(
         target,
         kind="checkpoint",
         parents={"prepared": prepared, **({"initial": initial} if initial else {})},
         parameters=final.parameters,
-        listed=listed,
+        listed=[commits.write_file(target, name, data) for name, data in content.items()],
         statistics={
             "best_epoch": final.best_epoch,
             "history": final.history,

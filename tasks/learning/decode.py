@@ -20,8 +20,7 @@ _BITS = (8, 10, 12, 14, 16)
 """Possible bit depths of 16-bit gray images; the smallest one that holds an image's largest value is assumed."""
 _LARGEST = 2**16 - 1
 """Largest 16-bit value; a portable graymap that declares it may mean its container, not the range of its values."""
-_TRANSPARENT = "transparency"
-"""Key of Pillow for the transparent colour or gray value."""
+_TRANSPARENT = "transparency"  # Pillow's key for the transparent colour or gray value
 
 
 class Unreadable(ValueError):
@@ -90,7 +89,6 @@ def fitted(image: Image.Image, size: int, channels: int) -> Decoded:
 
 @contextlib.contextmanager
 def _unreadable() -> Iterator[None]:
-    """Turn every error that Pillow raises for a broken image into `Unreadable`."""
     try:
         yield
     except UnidentifiedImageError:
@@ -149,7 +147,6 @@ def _gray(image: Image.Image, stored: _Stored) -> tuple[Image.Image, int]:
 
 
 def _check_deep(image: Image.Image) -> None:
-    """Raise `Unreadable` if the upper 8 of 16 bits per channel may not show the image."""
     if _TRANSPARENT in image.info:
         raise Unreadable("unsupported image with 16 bits per channel and a transparent colour; save it with 8 bits")
     highest = [high for name, (_, high) in zip(image.getbands(), _extrema(image), strict=True) if name != "A"]
@@ -177,10 +174,8 @@ def _on_white(image: Image.Image, *, step: int = 1) -> Image.Image:
 
 
 def _extrema(image: Image.Image) -> list[tuple[float, float]]:
-    """Return the smallest and the largest value of each band of a multi-band image."""
-    return list(image.getextrema())  # type: ignore[arg-type]
+    return list(image.getextrema())  # type: ignore[arg-type]  # a pair per band, as there are several
 
 
 def _fitted(image: Image.Image, size: int, channels: int) -> bytes:
-    fitted = ImageOps.fit(image.convert(_MODES[channels]), (size, size), method=Image.Resampling.BILINEAR)
-    return fitted.tobytes()
+    return ImageOps.fit(image.convert(_MODES[channels]), (size, size), method=Image.Resampling.BILINEAR).tobytes()

@@ -6,18 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from storage.error_policy import Permanent
 
 MAX_WAIT_SHARE = 0.05
-"""Share of an epoch spent waiting for data, or for checkpoints, above which a hint suggests a remedy."""
-_MIN_WAIT_S = 1.0
-"""Shorter waits get no hint, however short the epoch."""
-_WAITS = (
-    (
-        "data_wait_s",
-        "data",
-        "try --set loader=resident if the rows fit in memory; see docs/workers.md",
-    ),
-    ("checkpoint_wait_s", "checkpoints", "use faster storage; see docs/workers.md"),
-)
-"""For each kind of wait: the field with its seconds, its name, and the remedy."""
+"""Share of an epoch spent waiting for data, or for checkpoints, above which there is a hint."""
+_MIN_WAIT_S = 1.0  # shorter waits get no hint, however short the epoch
+_WAITS = {
+    "data_wait_s": ("data", "try --set loader=resident if the rows fit in memory; see docs/workers.md"),
+    "checkpoint_wait_s": ("checkpoints", "use faster storage; see docs/workers.md"),
+}
+"""Name and remedy of each kind of wait, by the field with its seconds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,13 +61,10 @@ def best_epoch(history: Sequence[EpochMetrics]) -> int:
 
 
 def wait_hints(history: Sequence[Mapping[str, float]]) -> Iterator[tuple[int, str]]:
-    """Yield the first epoch that waited too long for data, with a hint that names a remedy; then for checkpoints.
-
-    Args:
-        history: The fields of one `EpochMetrics` per epoch; those of earlier versions have no times.
-    """
-    for field, what, help_ in _WAITS:
+    """Yield the first epoch that waited too long for data, with a hint that names a remedy; then for checkpoints."""
+    for field, (what, help_) in _WAITS.items():
         for row in history:
+            # epochs of earlier versions have no times
             waited_s, seconds, epoch = row.get(field, 0.0), row.get("seconds", 0.0), int(row["epoch"])
             if waited_s >= _MIN_WAIT_S and waited_s > MAX_WAIT_SHARE * seconds:
                 yield epoch, f"waiting for {what} took {100 * waited_s / seconds:.0f} % of epoch {epoch}: {help_}"

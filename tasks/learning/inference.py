@@ -35,10 +35,7 @@ class Model(nn.Module):
         return logits.softmax(1)
 
     def prepare(self, pictures: Picture | Iterable[Picture]) -> np.ndarray:
-        """Resize pictures (paths, bytes, PIL images, pixels) as training did, to uint8, (N, H, W, C).
-
-        Raises `ValueError` naming a picture that cannot be read, and why. For details see `inputs.prepare`.
-        """
+        """Resize pictures (paths, bytes, PIL images, pixels) as training did; see `inputs.prepare`."""
         return inputs.prepare(pictures, image_shape=self.image_shape)
 
 
@@ -48,9 +45,10 @@ def load(model: str, *, storage: str = "./data") -> Model:
     Every byte is verified. Raises `ValueError` listing the existing champions if there is no such champion, and
     `FileNotFoundError` if nothing is committed at the URI.
     """
-    uri = CheckpointURI(parse_root(model, option="model")) if not model.startswith("champion:") else None
-    if uri is None:
+    if model.startswith("champion:"):
         uri = champions.in_charge(parse_root(storage, option="storage"), model.removeprefix("champion:"))
+    else:
+        uri = CheckpointURI(parse_root(model, option="model"))
     classifier, meta = training_state.load_model(uri)
     return Model(classifier, meta.history).eval().requires_grad_(False)
 

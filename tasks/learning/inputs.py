@@ -19,10 +19,8 @@ Images = Tensor | np.ndarray | Image.Image | Sequence[Picture]
 def as_batch(images: Images, *, image_shape: Sequence[int], device: torch.device) -> Tensor:
     """Convert `images` to the form a model takes: uint8, (N, height, width, channels).
 
-    Tensors and arrays must have this form and are not resized. A picture or a list of pictures goes through `prepare`.
-
-    Raises:
-        ValueError: Dtype or shape is wrong; the message names the expected and the given ones.
+    Tensors and arrays must have this form and are not resized; raises `ValueError` naming the expected and the given
+    one. A picture or a list of pictures goes through `prepare`.
     """
     if isinstance(images, Image.Image | list | tuple):
         images = prepare(images, image_shape=image_shape)
@@ -49,10 +47,6 @@ def prepare(pictures: Picture | Iterable[Picture], *, image_shape: Sequence[int]
     Each picture is rotated by its EXIF, put on white where it is transparent, scaled until its shorter side fits, and
     cropped to its centre. Paths and bytes give exactly the pixels of training. So do open images, except large JPEGs,
     which training decodes at a smaller scale.
-
-    Args:
-        pictures: One picture or several.
-        image_shape: Height, width and channels of the model.
 
     Returns:
         uint8, (N, height, width, channels).

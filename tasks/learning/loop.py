@@ -6,7 +6,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -44,10 +44,7 @@ class Loader(Protocol):
 
 
 class Trainer:
-    """Model, optimizer and schedule of one rank; `run_epoch` is deterministic in (recipe, rank, world size, epoch).
-
-    `most_steps` limits the steps of an epoch.
-    """
+    """Model, optimizer and schedule of one rank; `run_epoch` is deterministic in (recipe, rank, world size, epoch)."""
 
     def __init__(
         self,
@@ -60,16 +57,16 @@ class Trainer:
         most_steps: int | None = None,
     ) -> None:
         self.recipe, self.loader, self.precision, self.device = recipe, loader, precision, device
-        self.rank, self.world_size = _rank_and_world_size()
+        self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.model = place(model, precision=precision, device=device)
         self.parallel: nn.Module = self.model
         if self.world_size > 1:
             is_fixed = device.type == "cpu" and precision == "fp32" and self.world_size > 2
             self.parallel = _distributed(self.model, is_fixed=is_fixed, is_static=recipe.accumulation == 1)
         self.local_batch_size = local_batch_size(recipe.batch_size, rank=self.rank, world_size=self.world_size)
-        steps = loader.num_train_rows() // self.local_batch_size if self.local_batch_size else 0
-        self.steps_per_epoch = min(_all_reduced_min(steps, device), most_steps or sys.maxsize)
         num_rows = loader.num_train_rows()
+        (steps,) = self._reduced("MIN", num_rows // self.local_batch_size if self.local_batch_size else 0)
+        self.steps_per_epoch = min(int(steps), most_steps or sys.maxsize)
         check_steps(self.steps_per_epoch, batch_size=recipe.batch_size, world_size=self.world_size, num_rows=num_rows)
         self.optimizer = AdamW(
             self.model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
@@ -80,10 +77,8 @@ class Trainer:
         self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
             self.optimizer, max_lr=recipe.learning_rate, total_steps=total_steps, pct_start=warmup
         )
-        self._data_wait_s = 0.0
-        """Seconds that this epoch has waited for batches so far."""
-        self._ended_at: float | None = None
-        """End of the previous epoch, by `time.perf_counter`."""
+        self._data_wait_s = 0.0  # in this epoch so far
+        self._ended_at: float | None = None  # end of the previous epoch, by `time.perf_counter`
 
     def run_epoch(
         self,
@@ -101,16 +96,17 @@ class Trainer:
         began_at = time.perf_counter()
         checkpoint_wait_s = 0.0 if self._ended_at is None else began_at - self._ended_at
         self._data_wait_s = 0.0
-        totals = self._train(epoch, on_step, on_batch, on_first_batch)
+        train_loss, train_right, train_rows = self._train(epoch, on_step, on_batch, on_first_batch)
         train_s = time.perf_counter() - began_at
-        self._share_buffers()
-        validated = self._validate(on_batch)
+        if self.world_size > 1:
+            for buffer in self.model.buffers():  # the checkpoint stores the running statistics of rank 0
+                dist.broadcast(buffer, src=0)
+        loss, right, rows = self._validate(on_batch)
         self._ended_at = time.perf_counter()
         seconds = checkpoint_wait_s + self._ended_at - began_at
-        times = self._largest(seconds, train_s, self._data_wait_s, checkpoint_wait_s)
-        seconds, train_s, data_wait_s, checkpoint_wait_s = times
-        train_loss, train_right, train_rows = totals
-        loss, right, rows = validated
+        seconds, train_s, data_wait_s, checkpoint_wait_s = self._reduced(
+            "MAX", seconds, train_s, self._data_wait_s, checkpoint_wait_s
+        )
         return EpochMetrics(
             epoch=epoch,
             step=epoch * self.steps_per_epoch,
@@ -135,10 +131,10 @@ class Trainer:
         self.parallel.train()
         augmentation = torch.Generator().manual_seed(mixed_seed(self.recipe.seed, epoch, self.rank))
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
-        how = {"epoch": epoch, "batch_size": self.local_batch_size, "steps": self.steps_per_epoch}
-        batches = self._timed(self.loader.train_batches(**how))
-        every = max(1, self.steps_per_epoch // 10)
-        for step, (images, labels) in zip(range(1, self.steps_per_epoch + 1), batches, strict=False):
+        steps = self.steps_per_epoch
+        batches = self.loader.train_batches(epoch=epoch, batch_size=self.local_batch_size, steps=steps)
+        every = max(1, steps // 10)
+        for step, (images, labels) in zip(range(1, steps + 1), self._timed(batches), strict=False):
             images = shifted(images, max_shift=self.recipe.max_shift, generator=augmentation)
             if self.recipe.flip == "horizontal":
                 images = flipped(images, generator=augmentation)
@@ -151,10 +147,10 @@ class Trainer:
             self.optimizer.step()
             self.scheduler.step()
             on_batch()
-            if step % every == 0 or step == self.steps_per_epoch:
+            if step % every == 0 or step == steps:
                 self._all_reduced_sum(totals.clone(), what=f"training loss in epoch {epoch}")  # ends a diverged run
                 if on_step:
-                    on_step(step, self.steps_per_epoch, summed.item() / len(labels))
+                    on_step(step, steps, summed.item() / len(labels))
         return self._all_reduced_sum(totals, what=f"training loss in epoch {epoch}")
 
     def _backward(self, images: Tensor, labels: Tensor, totals: Tensor) -> Tensor:
@@ -162,9 +158,10 @@ class Trainer:
         batch_loss = torch.zeros((), device=self.device)
         pieces = list(zip(*(rows.chunk(self.recipe.accumulation) for rows in (images, labels)), strict=True))
         for number, (some, targets) in enumerate(pieces, start=1):
-            with contextlib.nullcontext() if number == len(pieces) else self._apart():
+            model, waits = self.parallel, number < len(pieces)  # ranks exchange gradients with the last piece
+            with model.no_sync() if waits and isinstance(model, DistributedDataParallel) else contextlib.nullcontext():
                 with autocast(self.precision, self.device):
-                    logits = self.parallel(some)
+                    logits = model(some)
                 smoothing = self.recipe.label_smoothing
                 summed = cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="sum")
                 # DDP averages over ranks: with this factor, every row of the global batch has the same weight.
@@ -174,12 +171,6 @@ class Trainer:
             totals[1] += (logits.detach().argmax(1) == targets).sum()
             totals[2] += len(targets)
         return batch_loss
-
-    def _apart(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context for backward passes that do not exchange gradients between ranks yet."""
-        if isinstance(self.parallel, DistributedDataParallel):
-            return self.parallel.no_sync()
-        return contextlib.nullcontext()
 
     @torch.inference_mode()
     def _validate(self, on_batch: Callable[[], None]) -> list[float]:
@@ -204,19 +195,13 @@ class Trainer:
                 return
             yield batch
 
-    def _largest(self, *values: float) -> list[float]:
-        """Return the maximum of each of `values` over all ranks."""
+    def _reduced(self, how: Literal["MIN", "MAX"], *values: float) -> list[float]:
+        """Return the minimum or maximum of each of `values` over all ranks."""
         if self.world_size == 1:
             return list(values)
-        largest = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-        return [float(value) for value in largest.tolist()]
-
-    def _share_buffers(self) -> None:
-        """Copy the running statistics of rank 0, which the checkpoint stores, to every rank."""
-        if self.world_size > 1:
-            for buffer in self.model.buffers():
-                dist.broadcast(buffer, src=0)
+        reduced = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(reduced, op=getattr(dist.ReduceOp, how))
+        return [float(value) for value in reduced.tolist()]
 
     def _all_reduced_sum(self, totals: Tensor, *, what: str) -> list[float]:
         if self.world_size > 1:
@@ -230,16 +215,11 @@ class Trainer:
 
 
 def _distributed(model: nn.Module, *, is_fixed: bool, is_static: bool) -> DistributedDataParallel:
-    """Wrap `model` in DDP.
-
-    Args:
-        model: Model, already on its device.
-        is_fixed: Make a resumed process add up gradients in the same order as an uninterrupted one. DDP rebuilds its
-            buckets after a process's first backward pass, and with three or more ranks the order of addition depends on
-            a gradient's place in its bucket; with two ranks, addition commutes. DDP keeps its first buckets if it
-            looks for unused parameters, which costs one pass through the graph per step.
-        is_static: Every backward pass exchanges gradients; not so with accumulation.
-    """
+    # is_fixed: a resumed process adds up gradients in the same order as an uninterrupted one. DDP rebuilds its buckets
+    # after a process's first backward pass, and with three or more ranks the order of addition depends on a gradient's
+    # place in its bucket; with two ranks, addition commutes. DDP keeps its first buckets if it looks for unused
+    # parameters, which costs one pass through the graph per step.
+    # is_static: every backward pass exchanges gradients; not so with accumulation.
     return DistributedDataParallel(
         model, gradient_as_bucket_view=True, find_unused_parameters=is_fixed, static_graph=is_static and not is_fixed
     )
@@ -253,12 +233,9 @@ def seed_everything(seed: int) -> None:
 
 
 def _seed_draws(seed: int, device: torch.device) -> None:
-    """Seed every generator that a model on `device` may use.
-
-    `torch.manual_seed` would seed all devices; if CUDA exists but is not in use, that takes as long as a small step.
-    """
     random.seed(seed)
     np.random.seed(seed % 2**32)
+    # `torch.manual_seed` seeds all devices; if CUDA exists but is not in use, that takes as long as a small step.
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
         torch.cuda.manual_seed(seed)
@@ -267,16 +244,3 @@ def _seed_draws(seed: int, device: torch.device) -> None:
 def mixed_seed(*parts: int) -> int:
     """Mix several numbers into one 63-bit seed; different parts give unrelated streams."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def _rank_and_world_size() -> tuple[int, int]:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank(), dist.get_world_size()
-    return 0, 1
-
-
-def _all_reduced_min(value: int, device: torch.device) -> int:
-    smallest = torch.tensor(value, device=device)
-    if _rank_and_world_size()[1] > 1:
-        dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
-    return int(smallest.item())

@@ -3,10 +3,8 @@
 import contextlib
 import ctypes
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's `mallopt`, from its malloc.h."""
-_LARGEST = 2**25
-"""Largest mmap threshold, in bytes, that 64-bit glibc accepts."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's `mallopt`, from its malloc.h
+_LARGEST = 2**25  # largest mmap threshold, in bytes, that 64-bit glibc accepts
 
 
 def keep() -> None:

@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-_CALIBRATION_BINS = 15
-"""Number of bins as in Guo et al. 2017, On Calibration of Modern Neural Networks."""
+_CALIBRATION_BINS = 15  # number of bins as in Guo et al. 2017, On Calibration of Modern Neural Networks
 
 
 def in_order(probabilities: np.ndarray, known: Sequence[str], classes: Sequence[str]) -> np.ndarray:
@@ -17,10 +16,7 @@ def in_order(probabilities: np.ndarray, known: Sequence[str], classes: Sequence[
 
 
 def summary(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float | int]:
-    """Compute accuracy, cross-entropy and expected calibration error over all rows.
-
-    `labels` is int64 (N,), `probabilities` float (N, classes).
-    """
+    """Compute accuracy, cross-entropy and calibration error of `probabilities` (N, classes) for `labels` (N,)."""
     own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
     bins = calibration(labels, probabilities)
     gaps = [bin_["count"] * abs(bin_["confidence"] - bin_["accuracy"]) for bin_ in bins if bin_["count"]]
@@ -61,20 +57,16 @@ def calibration(labels: np.ndarray, probabilities: np.ndarray) -> list[dict[str,
     right = probabilities.argmax(1) == labels
     edges = np.linspace(0, 1, _CALIBRATION_BINS + 1)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, _CALIBRATION_BINS - 1)
-    rows = []
-    for i in range(_CALIBRATION_BINS):
-        here = index == i
-        count = int(here.sum())
-        rows.append(
-            {
-                "lower": float(edges[i]),
-                "upper": float(edges[i + 1]),
-                "count": count,
-                "confidence": float(confidence[here].mean()) if count else 0.0,
-                "accuracy": float(right[here].mean()) if count else 0.0,
-            }
-        )
-    return rows
+    return [
+        {
+            "lower": float(edges[i]),
+            "upper": float(edges[i + 1]),
+            "count": int(here.sum()),
+            "confidence": float(confidence[here].mean()) if here.any() else 0.0,
+            "accuracy": float(right[here].mean()) if here.any() else 0.0,
+        }
+        for i, here in enumerate(index == i for i in range(_CALIBRATION_BINS))
+    ]
 
 
 def worst(ids: np.ndarray, labels: np.ndarray, probabilities: np.ndarray, *, count: int) -> list[dict[str, Any]]:

@@ -1,17 +1,15 @@
 """A classifier of raw images that normalises them itself, and augmentation on the model's device."""
 
-import dataclasses
-from typing import Any
-
+import pydantic
 import torch
 from torch import Tensor, nn
 
 from tasks.learning import models
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@pydantic.dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """Everything besides the weights that is needed to rebuild a model."""
+    """Everything besides the weights that is needed to rebuild a model; JSON's lists become tuples."""
 
     model: str
     """Name of the architecture in `tasks.learning.models`."""
@@ -23,14 +21,6 @@ class ModelSpec:
     """Mean of the training rows per channel, in units of 0 to 255."""
     std: tuple[float, ...]
     """Standard deviation of the training rows per channel, in units of 0 to 255."""
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "ModelSpec":
-        """Rebuild a spec from the output of `dataclasses.asdict`, which may have been stored as JSON."""
-        read: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list | tuple) else value for name, value in values.items()
-        }
-        return cls(**read)
 
 
 class Classifier(nn.Module):

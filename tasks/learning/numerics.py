@@ -55,7 +55,7 @@ class Numerics(BaseModel):
             torch=str(torch.__version__),
             processor=str(has.get("cpu_name") or has.get("architecture")),
             instructions=", ".join([torch.backends.cpu.get_cpu_capability(), *settings]),
-            extensions=" ".join(sorted(name for name, is_there in has.items() if _is_extension(name) and is_there)),
+            extensions=" ".join(sorted(name for name in has if name.startswith(_EXTENSIONS) and has[name])),
             **about,
         )
 
@@ -91,7 +91,8 @@ def differences(before: Iterable[Numerics], now: Iterable[Numerics]) -> str:
     if was == (UNKNOWN,):
         return "they are from an earlier version, which did not record numerics"
     if len(was) == len(is_) == 1:
-        return ", ".join(_fields(was[0], is_[0]))
+        pairs = [(name, value, getattr(is_[0], name)) for name, value in was[0]]
+        return ", ".join(f"{name} was {before!r} and is {now!r}" for name, before, now in pairs if before != now)
     return f"{'; '.join(map(str, was))}, now {'; '.join(map(str, is_))}"
 
 
@@ -103,22 +104,12 @@ def recorded(took_part: Iterable[Numerics] | None, set_aside: Iterable[Numerics]
 
 def notes(statistics: Mapping[str, Any], *, what: str) -> Iterator[str]:
     """Yield notes for users: that numerics were mixed, or that work with other numerics was not used."""
-    took_part, set_aside = (
-        [str(Numerics(**one)) for one in statistics.get(name, ())] for name in ("numerics", "numerics_set_aside")
-    )
+    took_part, set_aside = statistics.get("numerics", ()), statistics.get("numerics_set_aside", ())
     if len(took_part) > 1:
-        yield f"{what} used mixed numerics, so its last digits may not be reproducible: {'; '.join(took_part)}"
+        yield f"{what} used mixed numerics, so its last digits may not be reproducible: {_listed(took_part)}"
     if set_aside:
-        yield f"{what} restarted: the work of an earlier attempt with other numerics was not used: " + "; ".join(
-            set_aside
-        )
+        yield f"{what} restarted: the work of an earlier attempt with other numerics was not used: {_listed(set_aside)}"
 
 
-def _fields(was: Numerics, is_: Numerics) -> Iterator[str]:
-    for name, before in was:
-        if before != (now := getattr(is_, name)):
-            yield f"{name} was {before!r} and is {now!r}"
-
-
-def _is_extension(name: str) -> bool:
-    return name.startswith(_EXTENSIONS)
+def _listed(some: Iterable[dict[str, str]]) -> str:
+    return "; ".join(str(Numerics(**one)) for one in some)

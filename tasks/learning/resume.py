@@ -30,53 +30,49 @@ class Start:
 
 
 def choose(scratch: URI, *, now: Sequence[Numerics], epochs: int, accept_mixed: bool) -> Start:
-    """Choose the newest complete checkpoint below `scratch` from which this training may resume.
+    """Choose the newest complete checkpoint in `scratch` from which a training whose ranks have numerics `now` resumes.
 
-    Args:
-        scratch: Folder of all attempts.
-        now: Numerics of every rank.
-        epochs: Number of epochs of the training. If all are done, nothing more is computed, so nothing is mixed.
-        accept_mixed: Resume even from epochs that were computed with other numerics.
+    If all `epochs` are done, nothing more is computed, so nothing is mixed.
     """
     passed_over: dict[URI, Meta] = {}
     for uri, meta in checkpoint.whole(scratch):
         before = meta.numerics or (UNKNOWN,)
         is_same = set(now) <= set(before)
         is_done = meta.epoch == epochs and UNKNOWN not in before
-        if is_same or is_done or accept_mixed:
-            mixed = "" if is_same or is_done else _mixed(meta, now)
-            return Start(
-                uri=uri,
-                numerics=before if is_done else together(before, now),
-                set_aside=together(meta.set_aside or (), _of(passed_over)),
-                passed_over=tuple(passed_over),
-                warning=mixed or (_passed_over(passed_over, now, then=meta.epoch) if passed_over else None),
+        if not (is_same or is_done or accept_mixed):
+            passed_over[uri] = meta
+            continue
+        warning = _warning(passed_over, now, goes_on=f"training resumes from epoch {meta.epoch}")
+        if not (is_same or is_done):
+            warning = (
+                f"epochs 1 to {meta.epoch} were computed with other numerics ({differences(before, now)}); resuming "
+                "from them as allowed by --accept-mixed-numerics; the result may differ from that of an uninterrupted "
+                "run"
             )
-        passed_over[uri] = meta
+        return Start(
+            uri=uri,
+            numerics=before if is_done else together(before, now),
+            set_aside=together(meta.set_aside or (), _numerics(passed_over)),
+            passed_over=tuple(passed_over),
+            warning=warning,
+        )
     return Start(
         uri=None,
         numerics=together(now),
-        set_aside=_of(passed_over),
+        set_aside=_numerics(passed_over),
         passed_over=tuple(passed_over),
-        warning=_passed_over(passed_over, now, then=0) if passed_over else None,
+        warning=_warning(passed_over, now, goes_on="training restarts from the beginning"),
     )
 
 
-def _of(passed_over: dict[URI, Meta]) -> tuple[Numerics, ...]:
+def _numerics(passed_over: dict[URI, Meta]) -> tuple[Numerics, ...]:
     return together(*(meta.numerics or (UNKNOWN,) for meta in passed_over.values()))
 
 
-def _mixed(meta: Meta, now: Sequence[Numerics]) -> str:
-    return (
-        f"epochs 1 to {meta.epoch} were computed with other numerics "
-        f"({differences(meta.numerics or (UNKNOWN,), now)}); resuming from them as allowed by "
-        "--accept-mixed-numerics; the result may differ from that of an uninterrupted run"
-    )
-
-
-def _passed_over(passed_over: dict[URI, Meta], now: Sequence[Numerics], *, then: int) -> str:
+def _warning(passed_over: dict[URI, Meta], now: Sequence[Numerics], *, goes_on: str) -> str | None:
+    if not passed_over:
+        return None
     newest = next(iter(passed_over.values()))
-    goes_on = f"training resumes from epoch {then}" if then else "training restarts from the beginning"
     return (
         f"epochs up to {newest.epoch} were computed with other numerics "
         f"({differences(newest.numerics or (UNKNOWN,), now)}); {goes_on} so that the result is not mixed; "

@@ -6,7 +6,6 @@ import functools
 import gzip
 import hashlib
 import io
-import operator
 import os
 import shutil
 import socket
@@ -14,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from urllib.parse import quote, urlsplit
@@ -27,17 +26,13 @@ from storage.error_policy import Permanent, is_transient_download
 from storage.uri import redact
 from tasks.learning.datasets import DataSet, SourceFile
 
-_TRIES = 4
 _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
 """Pauses between two tries of one mirror, in seconds."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
 """Waits before all mirrors are tried again; each is twice the one before, up to the longest."""
 _NO_NETWORK = (errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EHOSTDOWN)
-"""Error numbers of system calls on a machine without a network."""
-_PIECE_BYTES = 2**20
-"""Bytes held in memory at a time while unpacking."""
-_STALL_S = 30
-"""Seconds without data after which a connection is given up."""
+_PIECE_BYTES = 2**20  # bytes held in memory at a time while unpacking
+_STALL_S = 30  # seconds without data after which a connection is given up
 
 
 class DownloadFailed(RuntimeError):
@@ -62,17 +57,8 @@ def fetch_file(
 ) -> dict[str, str]:
     """Download `file` into `folder`, verify its checksums, and return its name, checksums and URL.
 
-    Network errors are retried with growing pauses, a wrong checksum once; then the next mirror is tried.
-
-    Args:
-        file: File to download.
-        folder: Local folder for the file.
-        mirrors: Addresses to try, in this order.
-        log: Function that takes a message and its arguments.
-        patience_s: Seconds during which all mirrors are tried again while none of them can be reached.
-
-    Raises:
-        DownloadFailed: No mirror gave the file; the message has the error of each mirror.
+    Network errors are retried with growing pauses, a wrong checksum once; then the next mirror is tried. While none of
+    them can be reached, all are tried again for `patience_s`. Raises `DownloadFailed` with the error of each mirror.
     """
     until = time.monotonic() + patience_s
     wait_s = _FIRST_WAIT_S
@@ -92,15 +78,16 @@ def fetch_file(
 def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log: Callable[..., None]) -> dict[str, str]:
     problems: list[str] = []
     faults: list[tuple[str, Exception]] = []
+    retrying = Retrying(stop=stop_after_attempt(4), wait=_PAUSES, retry=_may_help, reraise=True)
     for mirror in mirrors:
         try:
-            _try_mirror(mirror + file.name, file, folder)
+            retrying(_fetch_once, mirror + file.name, file, folder)
         except (WrongChecksum, OSError, HTTPException) as error:
             if error_policy.is_disk_full(error):
                 raise error_policy.DiskFull(
                     f"the disk of {folder} is full: {error}; make room, then run the same command again"
                 ) from error
-            problems.append(f"{mirror}: {_reason(error)}")
+            problems.append(f"{mirror}: {str(error) or type(error).__name__}")
             faults.append((mirror, error))
             continue
         for problem in problems:
@@ -117,8 +104,16 @@ def unpack(file: SourceFile, folder: Path) -> Path:
 
     Raises `WrongChecksum` naming the file and both checksums, and `ValueError` for a broken archive.
     """
+    archive = folder / file.name
+    path = archive.with_suffix("")
     try:
-        path = _unpacked(folder / file.name)
+        if archive.suffix != ".gz" or archive.name.endswith(".tar.gz"):
+            from torchvision.datasets.utils import extract_archive
+
+            path = Path(extract_archive(str(archive), str(folder)))
+        else:
+            with gzip.open(archive) as content, path.open("wb") as unpacked:  # torchvision would load all into memory
+                shutil.copyfileobj(content, unpacked, _PIECE_BYTES)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"{file.name} cannot be unpacked: {error}") from None
     if file.content_sha256:
@@ -127,17 +122,6 @@ def unpack(file: SourceFile, folder: Path) -> Path:
         if found != file.content_sha256:
             path.unlink()
             raise WrongChecksum(f"{path.name} has the wrong sha256: expected {file.content_sha256}, found {found}")
-    return path
-
-
-def _unpacked(archive: Path) -> Path:
-    if archive.suffix != ".gz" or archive.name.endswith(".tar.gz"):
-        from torchvision.datasets.utils import extract_archive
-
-        return Path(extract_archive(str(archive), str(archive.parent)))
-    path = archive.with_suffix("")
-    with gzip.open(archive) as content, path.open("wb") as unpacked:  # torchvision would load all of it into memory
-        shutil.copyfileobj(content, unpacked, _PIECE_BYTES)
     return path
 
 
@@ -153,10 +137,7 @@ def nobody_answers(data_set: DataSet, more: Sequence[str] = ()) -> str:
 
 
 def mirror_address(source: str) -> str:
-    """Convert what the user typed, an http(s) address or a folder, to the address of a mirror, ending in `/`.
-
-    Raises `ValueError` naming `--source`.
-    """
+    """Convert the value of `--source`, an http(s) address or a folder, to the address of a mirror, ending in `/`."""
     if source.startswith(("http://", "https://")):
         return _web_address(source)
     path = urllib.request.url2pathname(urlsplit(source).path) if source.startswith("file:///") else source
@@ -179,24 +160,14 @@ def _web_address(source: str) -> str:
     return f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%:@!$&()*+,;=~')}/"
 
 
-def _try_mirror(url: str, file: SourceFile, folder: Path) -> None:
-    retrying = Retrying(
-        stop=stop_after_attempt(_TRIES),
-        wait=_PAUSES,
-        retry=_may_help,
-        reraise=True,
-    )
-    for attempt in retrying:
-        with attempt:
-            _fetch_once(url, file, folder)
-
-
 def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
     """Download once; delete the file if one of its checksums is wrong."""
     from torchvision.datasets.utils import download_url
 
     path = folder / file.name
-    with contextlib.redirect_stderr(io.StringIO()), _socket_timeout(_STALL_S):
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.ExitStack() as undo:
+        undo.callback(socket.setdefaulttimeout, socket.getdefaulttimeout())
+        socket.setdefaulttimeout(_STALL_S)  # torchvision sets none
         if url.startswith("file:"):
             shutil.copyfile(urllib.request.url2pathname(urlsplit(url).path), path)
         else:
@@ -211,28 +182,25 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
 
 
 def _digest(path: Path, algorithm: str) -> str:
-    """Compute the checksum of a file of any size; a missing file counts as empty."""
     digest = functools.partial(hashlib.new, algorithm, usedforsecurity=False)
-    if not path.exists():
-        return digest().hexdigest()
-    with path.open("rb") as content:
+    with path.open("rb") if path.exists() else io.BytesIO() as content:
         return hashlib.file_digest(content, digest).hexdigest()
 
 
 def _may_help(state: RetryCallState) -> bool:
-    """Return whether to retry after the error in `state`.
-
-    Retry only once after a wrong checksum, since the file may have been truncated, and after a time-out, which is long.
-    """
     error = state.outcome.exception() if state.outcome else None
-    if isinstance(getattr(error, "reason", error), WrongChecksum | TimeoutError):  # urllib wraps some
+    if isinstance(_reason(error), WrongChecksum | TimeoutError):  # perhaps truncated; a time-out takes long
         return state.attempt_number == 1
     return error is not None and is_transient_download(error)
 
 
+def _reason(error: BaseException | None) -> BaseException | None:
+    return getattr(error, "reason", error)  # urllib wraps some
+
+
 def _is_unreachable(error: BaseException) -> bool:
     """Return whether `error` means that the network or the mirror is down, which may last minutes."""
-    reason = getattr(error, "reason", error)  # urllib wraps some
+    reason = _reason(error)
     if isinstance(reason, socket.gaierror | ConnectionRefusedError | TimeoutError):
         return True
     return isinstance(reason, OSError) and reason.errno in _NO_NETWORK
@@ -240,33 +208,19 @@ def _is_unreachable(error: BaseException) -> bool:
 
 def _may_pass(faults: Sequence[tuple[str, Exception]]) -> bool:
     """Return whether some mirror was unreachable and all others failed transiently or are folders without the file."""
-    lacks_file = [mirror.startswith("file:") and isinstance(error, FileNotFoundError) for mirror, error in faults]
-    passing = [_is_unreachable(error) or is_transient_download(error) for _, error in faults]
-    return any(_is_unreachable(error) for _, error in faults) and all(map(operator.or_, lacks_file, passing))
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if str(error) else type(error).__name__
+    return any(_is_unreachable(error) for _, error in faults) and all(
+        _is_unreachable(error)
+        or is_transient_download(error)
+        or (mirror.startswith("file:") and isinstance(error, FileNotFoundError))
+        for mirror, error in faults
+    )
 
 
 def _answers(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=5):
             return True
-    except urllib.error.HTTPError:
+    except (urllib.error.HTTPError, HTTPException):  # an answer, though an error or not in HTTP
         return True
     except OSError:
         return False
-    except HTTPException:  # an answer, though not in HTTP
-        return True
-
-
-@contextlib.contextmanager
-def _socket_timeout(seconds: float) -> Iterator[None]:
-    """Set a default socket time-out inside the block, since torchvision sets none."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(seconds)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)

@@ -14,9 +14,6 @@ from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import Classifier, ModelSpec
 
-_STATES = 3
-"""Tensors stored per parameter: the parameter and AdamW's two moments."""
-
 
 def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> Snapshot:
     """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, numerics."""
@@ -30,12 +27,16 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about:
         sha256={},
         **about,
     )
-    return Snapshot(meta=meta, weights=_weights(trainer), training=_training_state(trainer))
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in trainer.model.state_dict().items()}
+    training = io.BytesIO()
+    torch.save({"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}, training)
+    return Snapshot(meta=meta, weights=safetensors.torch.save(weights), training=training.getvalue())
 
 
 def size_of(trainer: Trainer) -> int:
     """Estimate the bytes of a checkpoint of `trainer`."""
-    return _STATES * sum(parameter.nbytes for parameter in trainer.model.parameters())
+    # three tensors per parameter: the parameter and AdamW's two moments
+    return 3 * sum(parameter.nbytes for parameter in trainer.model.parameters())
 
 
 def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:
@@ -78,18 +79,6 @@ def load_model(uri: CheckpointURI) -> tuple[Classifier, Meta]:
     if committed.kind != "checkpoint":
         raise ValueError(f"{uri} is not a checkpoint: its kind is {committed.kind!r}")
     meta = Meta.model_validate_json(manifest.read_file(uri, by_stem["checkpoint"]))
-    model = Classifier(ModelSpec.from_dict(meta.model))
+    model = Classifier(ModelSpec(**meta.model))
     model.load_state_dict(safetensors.torch.load(manifest.read_file(uri, by_stem["weights"])))
     return model.eval(), meta
-
-
-def _training_state(trainer: Trainer) -> bytes:
-    buffer = io.BytesIO()
-    torch.save({"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}, buffer)
-    return buffer.getvalue()
-
-
-def _weights(trainer: Trainer) -> bytes:
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in trainer.model.state_dict().items()}
-    content: bytes = safetensors.torch.save(state)
-    return content

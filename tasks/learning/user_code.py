@@ -25,13 +25,11 @@ FILES = "PIPELINE_CODE"
 """Environment variable: Python files, separated as in PATH, from which recipes and checkpoints may load code."""
 
 _PACKAGE = "pipeline_code_"
-_ORIGIN = "origin.txt"
-"""File in a package sent to a cluster, with the path of the code on this machine."""
+_ORIGIN = "origin.txt"  # file in a package sent to a cluster, with the path of the code on this machine
 _DIGITS = 12
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*\.py")
 _REFERENCE = re.compile(rf"{_FILE.pattern}:(?P<name>[A-Za-z_]\w*)@(?P<digest>[0-9a-f]{{{_DIGITS}}})")
-_contents: dict[str, tuple[str, bytes]] = {}
-"""Path and content of the loaded files, by module name."""
+_contents: dict[str, tuple[str, bytes]] = {}  # path and content of the loaded files, by module name
 
 
 def load(path: Path) -> ModuleType:
@@ -47,7 +45,7 @@ def load(path: Path) -> ModuleType:
         content = _read(path)
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    name = _PACKAGE + hashlib.sha256(content).hexdigest()[:_DIGITS]
+    name = _module_name(content)
     if name not in sys.modules:
         module = sys.modules[name] = ModuleType(name)
         module.__file__ = str(path)
@@ -98,12 +96,11 @@ def place_of(names: dict[str, Any]) -> str:
 
 def line_in(error: BaseException) -> str:
     """Return ` (line N: its code)` for the last line of a user's file that ran before `error`, or an empty text."""
-    found = [
-        (frame.f_code.co_filename, line)
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if is_theirs(frame.f_globals)
-    ]
-    return f" (line {found[-1][1]}: {linecache.getline(*found[-1]).strip()})" if found else ""
+    told = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if is_theirs(frame.f_globals):
+            told = f" (line {line}: {linecache.getline(frame.f_code.co_filename, line).strip()})"
+    return told
 
 
 def is_reference(text: str) -> bool:
@@ -112,10 +109,7 @@ def is_reference(text: str) -> bool:
 
 
 def resolve(text: str) -> Any:
-    """Return the object that the reference `text` names, from a file with exactly the referenced content.
-
-    Raises `ValueError` if that file is missing or has changed.
-    """
+    """Return the object that the reference `text` names, from a file with exactly the referenced content."""
     found = _REFERENCE.fullmatch(text)
     assert found is not None
     module = sys.modules.get(_PACKAGE + found["digest"]) or _find(found["digest"])
@@ -131,8 +125,10 @@ def resolve(text: str) -> Any:
 def packaged() -> Iterator[list[str]]:
     """Write each code file as a package for a cluster; yield the folders, which are deleted after the block."""
     with tempfile.TemporaryDirectory(prefix="pipeline-code-") as folder:
+        check_listed()
+        listed = [(str(path), _read(path)) for path in _listed()]  # loaded or not
         packages = []
-        for name, (path, content) in {**_named(), **_contents}.items():
+        for name, (path, content) in ({_module_name(file[1]): file for file in listed} | _contents).items():
             package = Path(folder, name)
             package.mkdir()
             (package / "__init__.py").write_bytes(content)
@@ -141,11 +137,8 @@ def packaged() -> Iterator[list[str]]:
         yield packages
 
 
-def _named() -> dict[str, tuple[str, bytes]]:
-    """Return path and content of the files in `PIPELINE_CODE`, loaded or not, by module name."""
-    check_listed()
-    contents = [(str(path), _read(path)) for path in _listed()]
-    return {_PACKAGE + hashlib.sha256(content).hexdigest()[:_DIGITS]: (path, content) for path, content in contents}
+def _module_name(content: bytes) -> str:
+    return _PACKAGE + hashlib.sha256(content).hexdigest()[:_DIGITS]
 
 
 def _find(digest: str) -> ModuleType | None:
@@ -156,7 +149,7 @@ def _find(digest: str) -> ModuleType | None:
             raise
     check_listed()
     for path in _listed():
-        if path.is_file() and hashlib.sha256(_read(path)).hexdigest()[:_DIGITS] == digest:
+        if path.is_file() and _module_name(_read(path)) == _PACKAGE + digest:
             return load(path)
     return None
 

@@ -1,6 +1,5 @@
 """Validation of `--data` and other options that name committed results or the user's own images."""
 
-import os
 import re
 
 from storage import access, files, manifest
@@ -10,15 +9,9 @@ from tasks.learning.recipes import Recipe
 from tasks.planning import user_images
 from tasks.planning.user_images import Own
 
-_FINGERPRINTED = re.compile(r"-[0-9a-f]{12}$")
-"""Ends with a fingerprint: later results are found by their parents' fingerprints, so a parent must have one."""
-
 
 def default_recipe(data: str | None) -> str:
-    """Return the default recipe: `images-resnet18` for the user's own images, else `mnist-resnet18`.
-
-    Raises `ValueError` if the data cannot be read.
-    """
+    """Return the default recipe: `images-resnet18` for the user's own images, else `mnist-resnet18`."""
     if not data:
         return "mnist-resnet18"
     uri = DatasetURI(parse_root(data, option="--data"))
@@ -26,11 +19,10 @@ def default_recipe(data: str | None) -> str:
         access.check_readable(uri, option="--data")
     except FileNotFoundError:
         return "mnist-resnet18"
-    is_own = (
-        not files.exists(uri.child(manifest.NAME))
-        or "image_size" in check_committed("--data", uri, kinds=("raw",)).parameters
-    )
-    return "images-resnet18" if is_own else "mnist-resnet18"
+    if files.exists(uri.child(manifest.NAME)):
+        is_own = "image_size" in check_committed("--data", uri, kinds=("raw",)).parameters
+        return "images-resnet18" if is_own else "mnist-resnet18"
+    return "images-resnet18"
 
 
 def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tuple[str, ...]) -> manifest.Manifest:
@@ -42,7 +34,7 @@ def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tupl
         raise ValueError(f"{option}: nothing is committed at {uri}; use a URI that a run printed") from None
     except manifest.Damaged as error:
         raise ValueError(f"{option}: {error}") from None
-    if not _FINGERPRINTED.search(uri.name):
+    if not re.search(r"-[0-9a-f]{12}$", uri.name):  # later results are found by their parents' fingerprints
         raise ValueError(f"{option}: the name must end in '-' and a 12-digit hexadecimal fingerprint, got {uri}")
     if made.kind not in kinds:
         raise ValueError(f"{option} must be of kind {' or '.join(kinds)}, got {uri} of kind {made.kind}")
@@ -55,9 +47,8 @@ def given(data: str, recipe: Recipe) -> DatasetURI | Own:
     try:
         access.check_readable(uri, option="--data")
     except FileNotFoundError:
-        is_empty = not uri.is_s3 and os.path.isdir(uri)
-        problem = "there are no images in it" if is_empty else "it does not exist"
-        raise ValueError(f"--data: {problem}: {uri}; {user_images.LAYOUT}, or the URI of a raw dataset") from None
+        expected = f"{user_images.LAYOUT}, or the URI of a raw dataset"
+        raise user_images.nothing_at(uri, option="--data", expected=expected) from None
     if not files.exists(uri.child(manifest.NAME)):
         check_shift(recipe, side=recipe.image_size)
         return user_images.find(URI(uri), test_fraction=recipe.test_fraction)
@@ -65,16 +56,12 @@ def given(data: str, recipe: Recipe) -> DatasetURI | Own:
     found = made.parameters.get("data")
     if found != datasets.name_of(recipe.data) and (recipe.data != datasets.OWN or found is None):
         raise ValueError(f"--data must be of data set {recipe.data!r}, got {uri} of {found!r}; choose another --recipe")
-    check_shift(recipe, side=_side(made) or datasets.load(recipe.data).image_shape[0])
-    return uri
-
-
-def _side(raw: manifest.Manifest) -> int | None:
-    """Return the shorter side, in pixels, of a raw dataset's images; None if its manifest has no shape."""
     try:
-        return min(images.shape_of(raw.columns["metadata"])[:2])
-    except (KeyError, ValueError):
-        return None
+        shape = images.shape_of(made.columns["metadata"])
+    except (KeyError, ValueError):  # of an earlier version
+        shape = datasets.load(recipe.data).image_shape
+    check_shift(recipe, side=min(shape[:2]))
+    return uri
 
 
 def check_shift(recipe: Recipe, *, side: int) -> None:

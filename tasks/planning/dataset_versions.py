@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 from storage import access, files, manifest
 from storage.admin.catalog import check_links
-from storage.manifest import Manifest
 from storage.uri import DatasetURI, Root
 from tasks.learning import datasets
 
@@ -31,19 +30,15 @@ def known(root: Root, data: str) -> list[DatasetURI]:
         if entry.path.count("/") == 1 and entry.path.endswith(f"/{manifest.NAME}")
     }
     made = {uri: manifest.load(uri) for uri in written}
-    created = {uri: made[uri].created or datetime.fromtimestamp(written[uri], UTC) for uri in written}
-    ordered = sorted(written, key=lambda uri: (created[uri], uri))
-    of = {uri: _data_set(made[uri], is_own=data == datasets.OWN) for uri in ordered}
+    ordered = sorted(made, key=lambda uri: (made[uri].created or datetime.fromtimestamp(written[uri], UTC), uri))
+    of = {uri: made[uri].parameters.get("data") for uri in ordered}
+    if data == datasets.OWN:
+        of |= {uri: data for uri in ordered if "image_size" in made[uri].parameters}
     if data not in of.values():
         others = ", ".join(sorted({str(name) for name in of.values()}))
         hint = f"there are datasets of {others}: choose a matching --recipe" if others else "run the pipeline first"
         raise ValueError(f"--storage: {root} has no raw dataset of data set {data!r}; {hint}")
     return [uri for uri in of if of[uri] == data]
-
-
-def _data_set(raw: Manifest, *, is_own: bool) -> str | None:
-    """Return the data set's name; with `is_own`, `own` for any dataset of a user's own images."""
-    return datasets.OWN if is_own and "image_size" in raw.parameters else raw.parameters.get("data")
 
 
 def check_one(versions: Sequence[DatasetURI]) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tasks.learning import recipes
 
-_YEAR = 365 * 24 * 60
+_YEAR = 365 * 24 * 60  # in minutes
 # Only the first alternative has a type, so that an error lists the recipes. The type is a list, because otherwise the
 # form returns to this alternative with each character typed into the other. The parameter's own type rejects null.
 _KNOWN = {"title": "of the project", "type": ["string", "null"], "enum": recipes.known()}
@@ -26,10 +26,6 @@ _NUMBER_OR_NONE = [{"title": "number", "type": "integer", "minimum": 0}, {"type"
 NumWorkers = Annotated[int | str | None, Field(json_schema_extra={"anyOf": _NUMBER_OR_NONE})]
 """Number of prediction workers."""
 Settings = Annotated[dict[str, Any], Field(json_schema_extra=recipes.schema() | {"title": "fields"})] | None
-"""Fields of a recipe and their values."""
 Name = Annotated[str, Field(json_schema_extra={"title": "name", "pattern": r"^([a-z0-9][a-z0-9-]{0,63})?$"})] | None
-"""Name of a championship."""
 Limit = Annotated[float, Field(json_schema_extra={"exclusiveMinimum": 0, "maximum": _YEAR})]
-"""Time limit in minutes."""
 Patience = Annotated[float, Field(json_schema_extra={"minimum": 0, "maximum": _YEAR})]
-"""Duration of retries in minutes."""

@@ -17,9 +17,6 @@ CORES = "PIPELINE_CORES"
 """Environment variable: number of cores that a run without a cluster uses; unset: all cores available to it."""
 SLOTS = "PIPELINE_SLOTS"
 """Environment variable: folder through which runs of several users take turns; unset: a folder of this user."""
-_DOING = {TrainSpec: "training", PredictSpec: "predicting"}
-"""Jobs that use all threads, and so take turns: two of them at once on the same cores are very slow."""
-_GPUS = Path("/proc/driver/nvidia/gpus")
 _Spec = TypeVar("_Spec", bound=JobSpec)
 
 
@@ -30,11 +27,7 @@ def choose(cores: int | None) -> None:
 
 
 def cores_asked(workers: Workers, env: Mapping[str, str] = os.environ) -> int:
-    """Return the requested number of cores, 0 for all; it sets the number of threads, which affects the weights.
-
-    Raises:
-        ValueError: The value is not a number, exceeds the available cores, or is used with a cluster.
-    """
+    """Return the requested number of cores, 0 for all; it sets the number of threads, which affects the weights."""
     found = env.get(CORES, "")
     if not found:
         return 0
@@ -55,14 +48,15 @@ def gpus(env: Mapping[str, str] = os.environ) -> list[str]:
     """Return the available GPUs by number or as in CUDA_VISIBLE_DEVICES; loading CUDA to ask it would take seconds."""
     told = env.get("CUDA_VISIBLE_DEVICES")
     if told is None:
-        return [str(number) for number, _ in enumerate(_GPUS.glob("*"))]
+        return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
     names = [name.strip() for name in told.split(",")]
     return [name for name in names if name and not name.startswith("-") and name != "NoDevFiles"]
 
 
 def shared(spec: _Spec) -> _Spec:
     """Add to `spec` the number of threads per process and, for long jobs, the claim on cores and GPUs to wait for."""
-    doing = next((word for kind, word in _DOING.items() if isinstance(spec, kind)), None)
+    # Jobs that use all threads take turns: two of them at once on the same cores are very slow.
+    doing = "training" if isinstance(spec, TrainSpec) else "predicting" if isinstance(spec, PredictSpec) else None
     run, name = _run()
     claim = doing and Claim(
         folder=_folder(),
@@ -75,7 +69,7 @@ def shared(spec: _Spec) -> _Spec:
         num_cores=cores(),
         gpus=gpus(),
     )
-    return spec.model_copy(update={"threads": cores(), "claim": claim or None})
+    return spec.model_copy(update={"threads": cores(), "claim": claim})
 
 
 @contextlib.contextmanager
@@ -94,7 +88,6 @@ def _folder() -> str:
 
 
 def _run() -> tuple[str, str]:
-    """Return the flow run's id, empty outside of one, and its name for messages."""
     from prefect.runtime import flow_run
 
     return (str(flow_run.id), f"run {flow_run.name}") if flow_run.id else ("", "a run")

@@ -14,7 +14,7 @@ from tasks.planning import machine, warm_start
 from tasks.planning.data_option import check_shift, given
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import is_committed
-from tasks.planning.user_images import Own
+from tasks.planning.user_images import Own, check_apart
 
 _YEAR = 365 * 24 * 60
 """In minutes; an upper limit, because the timers of Python, torch and Ray do not accept arbitrarily large values."""
@@ -40,15 +40,15 @@ def make(
     that does not exist, does not match the recipe, or cannot be compared with the champion. Raises `DeadlineExceeded`
     if the checks take longer than the deadline of a stage.
     """
-    check_numbers(
-        workers=workers,
-        deadline_minutes=deadline_minutes,
-        stall_minutes=stall_minutes,
-        patience_minutes=patience_minutes,
-    )
+    minutes = {"deadline_minutes": deadline_minutes, "stall_minutes": stall_minutes}
+    check_numbers(workers=workers, patience_minutes=patience_minutes, **minutes)
     with deadline(deadline_minutes * 60):
         root = check_root(storage)
-        found = _found(data, recipe, root)
+        found = given(data, recipe) if data else None
+        if found is None:
+            check_shift(recipe, side=min(datasets.load(recipe.data).image_shape[:2]))
+        if isinstance(found, Own):
+            check_apart(root, found.uri, option="--data")
         plan = Plan(
             root=root,
             recipe=recipe,
@@ -67,20 +67,6 @@ def make(
             plan = dataclasses.replace(plan, initial=warm_start.to_begin_with(plan))
         warm_start.check_comparable(plan)
         return refreshed(plan) if refresh else plan
-
-
-def _found(data: str | None, recipe: Recipe, root: Root) -> DatasetURI | Own | None:
-    """Check and return the data of `--data`; None if the recipe's data set is to be downloaded."""
-    if not data:
-        check_shift(recipe, side=min(datasets.load(recipe.data).image_shape[:2]))
-        return None
-    found = given(data, recipe)
-    if isinstance(found, Own) and root.lies_in(found.uri):
-        raise ValueError(
-            "--storage must not be below --data, because results would be mixed with its files: got "
-            f"{root} in {found.uri}"
-        )
-    return found
 
 
 def check_root(storage: str) -> Root:
@@ -112,10 +98,7 @@ def check_numbers(
 
 
 def refreshed(plan: Plan) -> Plan:
-    """Return `plan` as the first repetition whose evaluation is not committed yet.
-
-    This resumes an interrupted repetition, and starts a new one after a finished one.
-    """
+    """Return `plan` as its first unfinished repetition, which may be an interrupted one."""
     num_evaluations = len(files.children(plan.evaluation.parent))
     for refresh in range(1, num_evaluations + 2):  # each has its own URI, so one of these is free
         repeated = dataclasses.replace(plan, refresh=refresh)

@@ -2,7 +2,7 @@
 
 import os
 import re
-import unicodedata
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
@@ -11,13 +11,11 @@ from storage import access, default_championship, files, manifest
 from storage.admin import champions
 from storage.fingerprint import fingerprint
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
-from tasks.jobs.spec import NEW, SourceEntry
+from tasks.jobs.spec import NEW
 from tasks.planning import user_images
 from tasks.planning.result_uris import VERSIONS
-from tasks.planning.user_images import Own
+from tasks.planning.user_images import Own, class_name
 
-_RESULT = re.compile(r"/datasets/(raw|prepared)/[^/]+-[0-9a-f]{12}$")
-"""End of a dataset's URI; an uncommitted folder there is an unfinished dataset, not a folder of pictures."""
 _LAYOUT = "expected images, Parquet, or folders with either"
 
 
@@ -26,7 +24,7 @@ def are_at(uri: DatasetURI) -> bool:
 
     Raises `ValueError` if nothing exists there.
     """
-    if _RESULT.search(uri):
+    if re.search(r"/datasets/(raw|prepared)/[^/]+-[0-9a-f]{12}$", uri):  # if not committed, an unfinished dataset
         return False
     if not uri.is_s3 and os.path.isfile(uri):
         return True
@@ -35,25 +33,18 @@ def are_at(uri: DatasetURI) -> bool:
     except FileNotFoundError:
         if uri.is_s3 and files.exists(uri):
             return True
-        is_empty = not uri.is_s3 and os.path.isdir(uri)
-        problem = "there are no images in it" if is_empty else "it does not exist"
-        raise ValueError(f"--dataset: {problem}: {uri}; {_LAYOUT}, or the URI of a dataset") from None
+        expected = f"{_LAYOUT}, or the URI of a dataset"
+        raise user_images.nothing_at(uri, option="--dataset", expected=expected) from None
     return not files.exists(uri.child(manifest.NAME))
 
 
 def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None) -> Own:
-    """List the new pictures at `uri` with their checksums.
-
-    Raises `ValueError` if there are none, if `split` is given, or if the model of `checkpoint` cannot use them.
-    """
+    """List the new pictures at `uri`; raise `ValueError` if the model of `checkpoint` cannot use them."""
     if split is not None:
         raise ValueError(
             f"--split applies to datasets, got {split!r} for new pictures; use their folder instead: {uri}/{split}"
         )
-    if root.lies_in(uri):
-        raise ValueError(
-            f"--storage must not be below --dataset, because results would be mixed with its files: got {root} in {uri}"
-        )
+    user_images.check_apart(root, uri, option="--dataset")
     model = _model_of(checkpoint)
     height, width, _ = model["image_shape"]
     if height != width:
@@ -65,33 +56,23 @@ def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str |
 
 def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Own:
     """List the images or Parquet at or below `uri`; an image in a folder named after a class has its label."""
-    left = user_images.Left()
+    skipped: user_images.Skipped = defaultdict(list)
     single = [files.entry(uri)] if files.exists(uri) else None
     folder = uri if single is None else uri.parent
-    parquet, images = user_images.candidates(folder, left, option=option, listed=single, layout=_LAYOUT)
+    parquet, images = user_images.candidates(folder, skipped, option=option, listed=single, layout=_LAYOUT)
     found = [*parquet, *images]
-    number = {_normal(name): label for label, name in enumerate(classes)}
-    entries = [
-        SourceEntry(
-            split=NEW,
-            label=number.get(_normal(PurePosixPath(entry.path).parent.name)) if images else None,
-            path=user_images.checked_name(folder, entry.path, option=option),
-            size=entry.size,
-            digest=digest,
-        )
-        for entry, digest in zip(found, user_images.digests(folder, found, option=option), strict=True)
-    ]
+    number = {class_name(name): label for label, name in enumerate(classes)}
+    named = {entry.path: class_name(PurePosixPath(entry.path).parent.name) for entry in images}
+    labels = {path: number[name] for path, name in named.items() if name in number}
+    splits = dict.fromkeys((entry.path for entry in found), NEW)
+    entries = user_images.source_entries(folder, found, splits=splits, labels=labels, option=option)
     return Own(
         uri=folder,
         kind="images" if images else "parquet",
         classes=tuple(classes),
         files=tuple(sorted(entries, key=lambda file: file.path)),
-        left_out=left.told(),
+        left_out=user_images.left_out(skipped),
     )
-
-
-def _normal(name: str) -> str:
-    return unicodedata.normalize("NFC", name)
 
 
 def parameters(found: Own, checkpoint: CheckpointURI) -> dict[str, Any]:
@@ -123,6 +104,5 @@ def championship_of(root: Root, uri: DatasetURI) -> str:
 
 
 def _model_of(checkpoint: CheckpointURI) -> dict[str, Any]:
-    """Return the model's image shape, classes and other properties from its manifest."""
     found: dict[str, Any] = manifest.load(checkpoint).statistics["model"]
     return found

@@ -7,15 +7,7 @@ from typing import Any
 
 from storage import default_championship, manifest, registry
 from storage.fingerprint import fingerprint
-from storage.uri import (
-    URI,
-    CheckpointURI,
-    DatasetURI,
-    EvaluationURI,
-    FilesURI,
-    PredictionsURI,
-    Root,
-)
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root
 from tasks.jobs.deadline import deadline
 from tasks.jobs.scaling import Needs, Workers, needs_of
 from tasks.learning import datasets, user_code
@@ -44,9 +36,7 @@ class Plan:
     """The request of a run and the URIs of its results; the same request gives the same URIs."""
 
     root: Root
-    """Storage root."""
     recipe: Recipe
-    """Complete and validated recipe."""
     workers: Workers = None
     """Training workers as requested; None: one per GPU of the cluster, else one; 0: this process, without Ray."""
     cores: int = 0
@@ -120,9 +110,7 @@ class Plan:
         """The data set's unchanged files; None with `--data`."""
         if self.given is not None:
             return None
-        sums = {file.name: file.sha256 for file in self.data_set.files}
-        digest = self._fingerprint("files", [], {"data": self.data_name, "sha256": sums, "refresh": self.refresh})
-        return FilesURI(self.root.child(f"downloads/{self.data_name}-{digest}"))
+        return FilesURI(self._source("files", "downloads", self._download_parameters))
 
     @functools.cached_property
     def raw(self) -> DatasetURI:
@@ -131,14 +119,11 @@ class Plan:
             return self.data
         if self.own is not None:
             made_from = {**self.own_parameters, "files": self.own.digest}
-            digest = self._fingerprint("download", [], made_from | {"refresh": self.refresh})
-            return DatasetURI(self.root.child(f"datasets/raw/{self.own.name}-{digest}"))
-        sums = {file.name: file.sha256 for file in self.data_set.files}
-        made_from = {"data": self.data_name, "sha256": sums, "refresh": self.refresh}
-        if user_code.is_reference(self.recipe.data):  # the user's own code reads the files
-            made_from["code"] = self.recipe.data
-        digest = self._fingerprint("download", [], made_from)
-        return DatasetURI(self.root.child(f"datasets/raw/{self.data_name}-{digest}"))
+        else:
+            made_from = self._download_parameters
+            if user_code.is_reference(self.recipe.data):  # the user's own code reads the files
+                made_from["code"] = self.recipe.data
+        return DatasetURI(self._source("download", "datasets/raw", made_from))
 
     @property
     def prepared(self) -> DatasetURI:
@@ -146,15 +131,14 @@ class Plan:
         # A dataset named by `--data` is not made again: its repetition starts with preprocessing.
         repeated = {"refresh": self.refresh} if self.data is not None and self.refresh else {}
         parameters, name = self.preprocess_parameters | repeated, self.raw.name.rpartition("-")[0]
-        return DatasetURI(self._place("preprocess", "datasets/prepared", [self.raw], parameters, name=name))
+        return DatasetURI(self._place("preprocess", "datasets/prepared", [self.raw], name=name, parameters=parameters))
 
     @property
     def checkpoint(self) -> CheckpointURI:
         """The model of the best epoch."""
-        beside, name = [self.initial] if self.initial else [], self.model_name
-        return CheckpointURI(
-            self._place("train", "checkpoints", [self.prepared], self.train_parameters, name=name, beside=beside)
-        )
+        how = {"name": self.model_name, "parameters": self.train_parameters}
+        beside = [self.initial] if self.initial else []
+        return CheckpointURI(self._place("train", "checkpoints", [self.prepared], beside=beside, **how))
 
     @property
     def predictions(self) -> PredictionsURI:
@@ -169,6 +153,10 @@ class Plan:
         return EvaluationURI(found)
 
     @property
+    def _download_parameters(self) -> dict[str, Any]:
+        return {"data": self.data_name, "sha256": {file.name: file.sha256 for file in self.data_set.files}}
+
+    @property
     def preprocess_parameters(self) -> dict[str, Any]:
         """Parameters that determine the prepared dataset besides the raw one."""
         return {name: getattr(self.recipe, name) for name in _PREPROCESS_FIELDS}
@@ -176,9 +164,8 @@ class Plan:
     @property
     def own_parameters(self) -> dict[str, Any]:
         """Parameters that determine the raw dataset of the user's own images besides their files."""
-        found = {"data": self.data_name, "ingest": own.VERSION} | {
-            name: getattr(self.recipe, name) for name in _OWN_FIELDS
-        }
+        found = {"data": self.data_name, "ingest": own.VERSION}
+        found |= {name: getattr(self.recipe, name) for name in _OWN_FIELDS}
         return found if self.test_fraction is None else found | {"test_fraction": self.test_fraction}
 
     @property
@@ -191,8 +178,11 @@ class Plan:
     @property
     def train_parameters(self) -> dict[str, Any]:
         """Parameters that determine the weights besides the prepared dataset."""
-        fields = {name: value for name, value in self.recipe.to_dict().items() if name not in _NOT_TRAINING_FIELDS}
-        fields = {name: value for name, value in fields.items() if _LATER_FIELDS.get(name) != value}
+        fields = {
+            name: value
+            for name, value in self.recipe.to_dict().items()
+            if name not in _NOT_TRAINING_FIELDS and _LATER_FIELDS.get(name) != value
+        }
         if self.initial is not None:
             fields["initialize"] = self.initial.fingerprint
         if self.cores:  # the number of threads changes the order of summation
@@ -257,30 +247,13 @@ class Plan:
         """Cache of result URIs by stage, filled once they are final."""
         return {}
 
-    def _place(
-        self,
-        stage: str,
-        shelf: str,
-        parents: list[URI],
-        parameters: dict[str, Any],
-        *,
-        name: str,
-        beside: Sequence[URI] = (),
-    ) -> URI:
+    def _place(self, stage: str, shelf: str, parents: list[URI], *, beside: Sequence[URI] = (), **how: Any) -> URI:
         """Return the URI of the result of `stage`, which also depends on the bytes of committed parents.
 
         The user's own data may be in several championships: a result that was made for another one is found too.
         """
         find = functools.partial(
-            place,
-            stage,
-            self.root.child(shelf),
-            name,
-            version=VERSIONS[stage],
-            parents=parents,
-            parameters=parameters,
-            beside=beside,
-            by_any_name=self.is_own,
+            place, stage, self.root.child(shelf), parents=parents, beside=beside, by_any_name=self.is_own, **how
         )
         return self._once(stage, [*parents, *beside], find)
 
@@ -294,7 +267,8 @@ class Plan:
             self._places[stage] = found
         return found
 
-    def _fingerprint(self, stage: str, parents: list[URI], parameters: dict[str, Any]) -> str:
-        return fingerprint(
-            stage, version=VERSIONS[stage], parents=[uri.fingerprint for uri in parents], parameters=parameters
-        )
+    def _source(self, stage: str, shelf: str, parameters: dict[str, Any]) -> URI:
+        """Return the URI of a result without parents."""
+        made_from = parameters | {"refresh": self.refresh}
+        digest = fingerprint(stage, version=VERSIONS[stage], parents=[], parameters=made_from)
+        return self.root.child(f"{shelf}/{self.data_name}-{digest}")

@@ -22,11 +22,8 @@ class BatchRequest:
     """A checked request with one checkpoint and one dataset; the same request gives the same URI."""
 
     root: Root
-    """Storage root of the results."""
     checkpoint: CheckpointURI
-    """The model; `champion` is resolved."""
     dataset: DatasetURI
-    """The dataset whose rows to predict."""
     pictures: Own | None = None
     """New pictures from which `dataset` is made; None if `dataset` exists."""
     split: str | None
@@ -75,7 +72,10 @@ def resolve(
             found = pictures.find(root, data, checkpoint, split=split)
             data = pictures.raw_of(root, found, checkpoint)
         else:
-            _check_dataset(data, split=split)
+            made = check_committed("--dataset", data, kinds=("raw", "prepared"))
+            splits = sorted({file.split for file in made.files if file.split and file.split != "quarantine"})
+            if split is not None and split not in splits:
+                raise ValueError(f"--split must be one of {', '.join(splits)}, got {split!r}")
             checkpoint = _model(root, model, _championship, data)
         user_code.check_listed()  # the model's code may come from a user's file, which must be allowed
     return BatchRequest(
@@ -90,32 +90,21 @@ def resolve(
     )
 
 
-def _check_dataset(data: DatasetURI, *, split: str | None) -> None:
-    """Raise `ValueError` if no dataset is committed there or it has no such split."""
-    made = check_committed("--dataset", data, kinds=("raw", "prepared"))
-    splits = sorted({file.split for file in made.files if file.split and file.split != "quarantine"})
-    if split is not None and split not in splits:
-        raise ValueError(f"--split must be one of {', '.join(splits)}, got {split!r}")
-
-
 def _model(
     root: Root, model: str, championship_of: Callable[[Root, DatasetURI], str], data: DatasetURI
 ) -> CheckpointURI:
     """Return the committed checkpoint that `--model` names."""
     kind, _, name = model.partition(":")
     if kind == "champion":
-        checkpoint = _champion(root, check_name(name or championship_of(root, data), field="--model champion:NAME"))
+        championship = check_name(name or championship_of(root, data), field="--model champion:NAME")
+        try:
+            checkpoint = champions.in_charge(root, championship)
+        except ValueError as error:
+            raise ValueError(f"--model: {error}") from None
     else:
         checkpoint = CheckpointURI(parse_root(model, option="--model"))
     check_committed("--model", checkpoint, kinds=("checkpoint",))
     return checkpoint
-
-
-def _champion(root: Root, name: str) -> CheckpointURI:
-    try:
-        return champions.in_charge(root, name)
-    except ValueError as error:
-        raise ValueError(f"--model: {error}") from None
 
 
 def _championship(root: Root, dataset: DatasetURI) -> str:

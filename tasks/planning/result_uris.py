@@ -20,9 +20,8 @@ VERSIONS = {"files": 1, "download": 1, "preprocess": 2, "train": 2, "predict": 2
 def place(
     stage: str,
     folder: URI,
-    name: str,
     *,
-    version: int,
+    name: str,
     parents: Sequence[URI],
     parameters: dict[str, Any],
     beside: Sequence[URI] = (),
@@ -31,10 +30,9 @@ def place(
     """Return the URI for the result of `stage`; a result that is committed there has the parents' current bytes.
 
     Args:
-        stage: Name of the stage.
+        stage: Key of `VERSIONS`.
         folder: Folder for results of this kind.
         name: Name of the result, before its fingerprint.
-        version: Version of the stage.
         parents: Results that this one is made from; those not committed yet may have any bytes.
         parameters: Other values that determine the result.
         beside: Parents that are already part of `parameters`.
@@ -43,7 +41,7 @@ def place(
 
     def called(**more: Any) -> URI:
         prints = [uri.fingerprint for uri in parents]
-        digest = fingerprint(stage, version=version, parents=prints, parameters=parameters | more)
+        digest = fingerprint(stage, version=VERSIONS[stage], parents=prints, parameters=parameters | more)
         wanted = folder.child(f"{name}-{digest}")
         return _there(wanted) if by_any_name else wanted
 
@@ -82,28 +80,15 @@ def scratch_of(root: Root, target: URI) -> URI:
 
 def predictions_of(root: Root, checkpoint: CheckpointURI, dataset: DatasetURI, *, split: str | None) -> PredictionsURI:
     """Return the URI of the predictions of `checkpoint` on one split (None: all rows) of `dataset`."""
-    found = place(
-        "predict",
-        root.child("predictions"),
-        checkpoint.name.rpartition("-")[0],
-        version=VERSIONS["predict"],
-        parents=[checkpoint, dataset],
-        parameters={"split": split},
-    )
+    name, parents = checkpoint.name.rpartition("-")[0], [checkpoint, dataset]
+    found = place("predict", root.child("predictions"), name=name, parents=parents, parameters={"split": split})
     return PredictionsURI(found)
 
 
 def evaluation_of(root: Root, predictions: PredictionsURI, *, classes: Sequence[str] = ()) -> EvaluationURI:
     """Return the URI of the evaluation of `predictions`; `classes`: the model's, if they differ from the rows'."""
-    parameters = {"classes": list(classes)} if classes else {}
-    found = place(
-        "evaluate",
-        root.child("evaluations"),
-        predictions.name.rpartition("-")[0],
-        version=VERSIONS["evaluate"],
-        parents=[predictions],
-        parameters=parameters,
-    )
+    name, parameters = predictions.name.rpartition("-")[0], {"classes": list(classes)} if classes else {}
+    found = place("evaluate", root.child("evaluations"), name=name, parents=[predictions], parameters=parameters)
     return EvaluationURI(found)
 
 

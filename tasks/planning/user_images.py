@@ -7,14 +7,15 @@ import json
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import PurePosixPath
 from typing import Literal
 
 from storage import files
 from storage.files import Entry
-from storage.uri import URI
+from storage.uri import URI, Root
 from tasks.jobs.ingest import content_split
 from tasks.jobs.spec import LeftOut, SourceEntry
 from tasks.learning import datasets
@@ -28,8 +29,9 @@ PARQUET = ".parquet"
 _SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 _STANDS_IN = ("validation", "valid", "val", "dev")
 """Substitutes for a missing split `test`; the first that exists is used."""
-_SHOWN = 5
-"""Maximum number of skipped files named per reason."""
+Skipped = defaultdict[str, list[str]]
+"""Paths of skipped files by reason."""
+_SHOWN = 5  # maximum number of skipped files named per reason
 LAYOUT = (
     "expected <class>/*.png (jpg, ...), or train/<class>/... and test/<class>/..., or train-*.parquet and "
     "test-*.parquet"
@@ -41,9 +43,7 @@ class Own:
     """The user's data found below a URI; the same files give the same `digest`."""
 
     uri: URI
-    """Folder or S3 prefix of the files."""
     kind: Literal["images", "parquet"]
-    """One image per file, or Parquet files with many images each."""
     classes: tuple[str, ...]
     """Sorted names of the class folders; empty for Parquet, whose labels are read later."""
     files: tuple[SourceEntry, ...]
@@ -53,7 +53,6 @@ class Own:
     left_out: tuple[LeftOut, ...] = ()
     """Other files there, which are skipped, by reason."""
     notes: tuple[str, ...] = ()
-    """Notes for the user, one line each."""
 
     @property
     def name(self) -> str:
@@ -72,6 +71,22 @@ class Own:
         return hashlib.sha256(json.dumps(listed, separators=(",", ":")).encode()).hexdigest()
 
 
+def nothing_at(uri: URI, *, option: str, expected: str) -> ValueError:
+    """Return the error for a `uri` without files."""
+    is_empty = not uri.is_s3 and os.path.isdir(uri)
+    return ValueError(
+        f"{option}: {'there are no images in it' if is_empty else 'it does not exist'}: {uri}; {expected}"
+    )
+
+
+def check_apart(root: Root, uri: URI, *, option: str) -> None:
+    """Raise `ValueError` if results below `root` would be mixed with the user's files at `uri`."""
+    if root.lies_in(uri):
+        raise ValueError(
+            f"--storage must not be below {option}, because results would be mixed with its files: got {root} in {uri}"
+        )
+
+
 def name_of(uri: URI) -> str:
     """Return the folder's name in lower-case ASCII, with other characters replaced by `-`."""
     plain = unicodedata.normalize("NFKD", uri.name).encode("ascii", "ignore").decode().lower()
@@ -82,74 +97,61 @@ def name_of(uri: URI) -> str:
 def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Own:
     """List the images or Parquet files below `uri`, with splits, classes and checksums.
 
-    Args:
-        uri: A folder or an S3 prefix.
-        option: The option that errors name.
-        test_fraction: Share of images that become test rows if the class folders are not below split folders.
-
-    Raises:
-        ValueError: No files, Parquet without splits, or fewer than two classes; the message names `option`.
+    `test_fraction` of the images become test rows if the class folders are not below split folders. Raises `ValueError`
+    naming `option` for no files, Parquet without splits, or fewer than two classes.
     """
-    left = Left()
-    parquet, images = candidates(uri, left, option=option)
+    skipped: Skipped = defaultdict(list)
+    parquet, images = candidates(uri, skipped, option=option)
     placed = {entry.path: _split_of(entry.path, is_parquet=bool(parquet)) for entry in [*parquet, *images]}
     is_split = bool(parquet) or any(placed.values())
     splits, notes = _splits(uri, set(placed.values()), option=option) if is_split else ({None: ""}, [])
     kept = []
     for entry in [*parquet, *images]:
-        if placed[entry.path] not in splits:
-            left.out(_why_not(placed[entry.path]), entry.path)
+        split = placed[entry.path]
+        if split is None and is_split:
+            skipped["no folder or file name contains train or test"].append(entry.path)
+        elif split not in splits:
+            skipped[f"split {split}: validation rows are taken from train"].append(entry.path)
         elif images and entry.path.count("/") < 1 + is_split:
-            left.out("in no class folder", entry.path)
+            skipped["in no class folder"].append(entry.path)
         else:
             kept.append(entry)
-    if not is_split:
-        _check_flat(uri, images, option=option)
+    if not is_split:  # split folders below the first level would count as images of the first level's classes
+        below = (entry.path for entry in images if entry.path.count("/") > 1)
+        if found := next((path for path in below if path.split("/")[1].lower() in _SPLITS), None):
+            raise ValueError(f"{option}: the first folder below {uri} must be train or test, not the second: {found}")
     split_of = {entry.path: splits[placed[entry.path]] for entry in kept}
-    class_of = {entry.path: _class_of(entry.path, is_split=is_split) for entry in kept} if images else {}
+    class_of = {entry.path: class_name(entry.path.split("/")[int(is_split)]) for entry in kept} if images else {}
     classes = _classes(uri, class_of, split_of, is_split=is_split, option=option) if images else ()
     number = {name: label for label, name in enumerate(classes)}
-    listed = [
-        SourceEntry(
-            split=split_of[entry.path],
-            label=number[class_of[entry.path]] if images else None,
-            path=checked_name(uri, entry.path, option=option),
-            size=entry.size,
-            digest=digest,
-        )
-        for entry, digest in zip(kept, digests(uri, kept, option=option), strict=True)
-    ]
+    labels = {path: number[name] for path, name in class_of.items()}
+    listed = source_entries(uri, kept, splits=split_of, labels=labels, option=option)
     return Own(
         uri=uri,
         kind="images" if images else "parquet",
         classes=classes,
         files=tuple(sorted(listed, key=lambda file: (file.split, file.path))),
         test_fraction=None if is_split else test_fraction,
-        left_out=left.told(),
+        left_out=left_out(skipped),
         notes=(*notes, *(_missing(classes, listed) if is_split else _by_content(classes, listed, test_fraction))),
     )
 
 
-class Left:
-    """Collects skipped files with the reasons."""
+def class_name(folder: str) -> str:
+    """Return the class of a folder: macOS decomposes accents in names, other systems do not, all give one class."""
+    return unicodedata.normalize("NFC", folder)
 
-    def __init__(self) -> None:
-        self._paths: dict[str, list[str]] = {}
 
-    def out(self, reason: str, path: str) -> None:
-        """Record that `path` is skipped for `reason`."""
-        self._paths.setdefault(reason, []).append(path)
-
-    def told(self) -> tuple[LeftOut, ...]:
-        """Return the skipped files by reason, in a fixed order."""
-        return tuple(
-            LeftOut(reason=reason, count=len(paths), first=sorted(paths)[:_SHOWN])
-            for reason, paths in sorted(self._paths.items())
-        )
+def left_out(skipped: Skipped) -> tuple[LeftOut, ...]:
+    """Count the skipped files by reason, in a fixed order."""
+    return tuple(
+        LeftOut(reason=reason, count=len(paths), first=sorted(paths)[:_SHOWN])
+        for reason, paths in sorted(skipped.items())
+    )
 
 
 def candidates(
-    uri: URI, left: Left, *, option: str, listed: list[Entry] | None = None, layout: str = LAYOUT
+    uri: URI, skipped: Skipped, *, option: str, listed: list[Entry] | None = None, layout: str = LAYOUT
 ) -> tuple[list[Entry], list[Entry]]:
     """Find Parquet files and images in `listed`, or below `uri`; raise `ValueError` unless there is just one kind."""
     unnamed: list[str] = []
@@ -157,41 +159,29 @@ def candidates(
     for entry in files.walk(uri, unnamed=unnamed) if listed is None else listed:
         name = entry.path.lower()
         if "/." in f"/{entry.path}":
-            left.out("hidden: the name begins with a dot", entry.path)
+            skipped["hidden: the name begins with a dot"].append(entry.path)
         elif name.endswith(PARQUET):
             parquet.append(entry)
         elif name.endswith(IMAGES):
             images.append(entry)
         elif not uri.is_s3 and os.path.isdir(uri.child(entry.path)):
-            left.out("links to folders, which are not followed", entry.path)
+            skipped["links to folders, which are not followed"].append(entry.path)
         else:
-            left.out("not images or Parquet, by their file names", entry.path)
-    for key in unnamed:
-        left.out("part of the key is empty, '.' or '..'; rename them", key)
+            skipped["not images or Parquet, by their file names"].append(entry.path)
+    if unnamed:
+        skipped["part of the key is empty, '.' or '..'; rename them"] += unnamed
     if bool(parquet) == bool(images):
         found = "both images and Parquet" if parquet else "neither images nor Parquet files"
-        others = "".join(f"; {one}" for one in left.told())
+        others = "".join(f"; {one}" for one in left_out(skipped))
         raise ValueError(f"{option}: there are {found} in {uri}; {layout}{others}")
     return parquet, images
 
 
-def _why_not(split: str | None) -> str:
-    if split is None:
-        return "no folder or file name contains train or test"
-    return f"split {split}: validation rows are taken from train"
-
-
 def _split_of(path: str, *, is_parquet: bool) -> str | None:
-    """Read the split from `path`: from the first folder, or for Parquet from any folder or the file's prefix.
-
-    Returns None if there is none.
-    """
-    known = {*_SPLITS, *_STANDS_IN}
-    folders = PurePosixPath(path).parts[:-1]
-    names = [folders[0]] if folders and not is_parquet else list(folders)
-    if is_parquet:
-        names.append(re.split(r"[-_.]", PurePosixPath(path).name)[0])
-    return next((name.lower() for name in names if name.lower() in known), None)
+    """Read the split, if any, from the first folder, or for Parquet from any folder or the file's prefix."""
+    *folders, name = PurePosixPath(path).parts
+    names = [*folders, re.split(r"[-_.]", name)[0]] if is_parquet else folders[:1]
+    return next((name.lower() for name in names if name.lower() in (*_SPLITS, *_STANDS_IN)), None)
 
 
 def _splits(uri: URI, found: set[str | None], *, option: str) -> tuple[dict[str | None, str], list[str]]:
@@ -205,18 +195,6 @@ def _splits(uri: URI, found: set[str | None], *, option: str) -> tuple[dict[str 
     if missing := sorted({"train", "test"} - set(splits.values())):
         raise ValueError(f"{option}: there is no split {' and no split '.join(missing)} below {uri}; {LAYOUT}")
     return splits, notes
-
-
-def _check_flat(uri: URI, images: Iterable[Entry], *, option: str) -> None:
-    """Raise `ValueError` for split folders below the first level, whose parents would count as classes."""
-    below = (entry.path for entry in images if entry.path.count("/") > 1)
-    if found := next((path for path in below if path.split("/")[1].lower() in _SPLITS), None):
-        raise ValueError(f"{option}: the first folder below {uri} must be train or test, not the second: {found}")
-
-
-def _class_of(path: str, *, is_split: bool) -> str:
-    # macOS decomposes accents in file names, other systems do not: equal names must give the same class.
-    return unicodedata.normalize("NFC", path.split("/")[1 if is_split else 0])
 
 
 def _classes(
@@ -258,16 +236,24 @@ def _missing(classes: tuple[str, ...], listed: Sequence[SourceEntry]) -> Iterato
         yield f"there are no test images of class {', '.join(lacking)}, so it cannot be evaluated"
 
 
-def checked_name(uri: URI, path: str, *, option: str) -> str:
-    """Return `path` if it is a valid name below `uri`; otherwise raise `ValueError` naming `option`."""
-    try:
-        uri.child(path).encode()
-    except ValueError as error:  # UnicodeEncodeError is one
-        raise ValueError(f"{option}: the file name {path!r} below {uri} is not allowed: {error}; rename it") from None
-    return path
+def source_entries(
+    uri: URI, entries: list[Entry], *, splits: Mapping[str, str], labels: Mapping[str, int], option: str
+) -> list[SourceEntry]:
+    """Add checksums, splits and labels, by path, to `entries`; raise `ValueError` for a file that cannot be used."""
+    found = []
+    for entry, digest in zip(entries, _digests(uri, entries, option=option), strict=True):
+        path = entry.path
+        try:
+            uri.child(path).encode()
+        except ValueError as error:  # UnicodeEncodeError is one
+            message = f"{option}: the file name {path!r} below {uri} is not allowed: {error}; rename it"
+            raise ValueError(message) from None
+        label = labels.get(path)
+        found.append(SourceEntry(split=splits[path], label=label, path=path, size=entry.size, digest=digest))
+    return found
 
 
-def digests(uri: URI, entries: list[Entry], *, option: str) -> Iterable[str]:
+def _digests(uri: URI, entries: list[Entry], *, option: str) -> list[str]:
     """Return each entry's ETag on S3, else its SHA-256, which reads the file once and is cached per process."""
     if uri.is_s3:
         return [f"etag:{entry.etag}" for entry in entries]

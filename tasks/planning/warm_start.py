@@ -1,5 +1,6 @@
 """Checks of the champion before a run: is it comparable on this data, and can training start from its weights?"""
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 from storage import files, manifest, registry
@@ -12,8 +13,7 @@ if TYPE_CHECKING:
     from tasks.planning.plan import Plan
 
 _ASKED = "--set initialize=champion"
-_SHOWN = 10
-"""Maximum number of class names in an error."""
+_SHOWN = 10  # class names in an error, at most
 
 
 def to_begin_with(plan: "Plan") -> CheckpointURI:
@@ -62,10 +62,8 @@ def check_comparable(plan: "Plan") -> None:
 
 
 def _check_test_rows(plan: "Plan", champion: CheckpointURI | None, split: dict[str, Any]) -> None:
-    """Raise `ValueError` if a split by content makes test rows of rows that the champion was trained on.
-
-    Allows a champion with at least this `test_fraction`, or one with split folders in a named championship.
-    """
+    # A split by content may have made test rows of its training rows. Harmless are a champion with at least this
+    # `test_fraction`, and, in a championship that the user named, one with split folders.
     now = plan.test_fraction
     before = split.get("test_fraction")
     if now is None or (before is None and plan.named_championship is not None):
@@ -88,18 +86,15 @@ def _refuse(plan: "Plan", champion: CheckpointURI | None, why: str) -> None:
 
 
 def _is_of_this_request(plan: "Plan", champion: CheckpointURI, made: Manifest) -> bool:
-    if "initial" not in made.parents:
-        return False
-    if made.parent("prepared", of=champion).fingerprint != plan.prepared.fingerprint:
-        return False
-    same = {"initialize": made.parent("initial", of=champion).fingerprint}
-    return made.parameters == {**plan.train_parameters, **same}
+    return (
+        "initial" in made.parents
+        and made.parent("prepared", of=champion).fingerprint == plan.prepared.fingerprint
+        and made.parameters == plan.train_parameters | {"initialize": made.parent("initial", of=champion).fingerprint}
+    )
 
 
 def _check_fits(plan: "Plan", champion: CheckpointURI, model: dict[str, Any]) -> None:
-    """Raise `ValueError` naming the first difference that is known before the data is read."""
-    now: dict[str, Any] = {"model": plan.recipe.model, **_known(plan)}
-    for name, value in now.items():
+    for name, value in ({"model": plan.recipe.model} | _known(plan)).items():
         if value is not None and model[name] != value:
             raise ValueError(
                 f"{_ASKED}: {name} of the champion {champion} is {model[name]!r}, but {value!r} is requested; omit "
@@ -108,26 +103,18 @@ def _check_fits(plan: "Plan", champion: CheckpointURI, model: dict[str, Any]) ->
 
 
 def _check_split(plan: "Plan", champion: CheckpointURI, split: dict[str, Any]) -> None:
-    """Raise `ValueError` if training rows of the champion, with its `split`, could become validation rows.
-
-    A smaller share of validation rows is harmless: some validation rows become training rows.
-    """
+    # A smaller share of validation rows is harmless: some validation rows become training rows.
     leak = "rows that it was trained on would become validation rows"
     if split.get("by") != SPLIT_BY:
         raise ValueError(
             f"{_ASKED}: the champion {champion} was trained by a version that split rows differently: {leak}; omit "
             "it once, and promote that model"
         )
-    recipe = plan.recipe
-    leaks = {
-        "split_seed": recipe.split_seed != split["split_seed"],
-        "validation_fraction": recipe.validation_fraction > split["validation_fraction"],
-    }
-    for name, is_so in leaks.items():
-        if is_so:
+    for name, leaks in (("split_seed", operator.ne), ("validation_fraction", operator.gt)):
+        if leaks(now := getattr(plan.recipe, name), before := split[name]):
             raise ValueError(
-                f"{_ASKED}: {name} of the champion {champion} is {split[name]}, but {getattr(recipe, name)} is "
-                f"requested: {leak}; use --set {name}={split[name]}, or omit initialize=champion"
+                f"{_ASKED}: {name} of the champion {champion} is {before}, but {now} is requested: {leak}; use --set "
+                f"{name}={before}, or omit initialize=champion"
             )
 
 

@@ -97,3 +97,19 @@ def test_every_recipe_is_named_as_it_is_called(name: str) -> None:
 def test_unknown_recipe_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="recipe must be one of .*mnist-resnet18.*, got 'nosuch'"):
         recipes.load("nosuch")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"), [({"model": "resnet18", "nosuch": 1}, "nosuch: Unexpected"), ({}, "model: Field required")]
+)
+def test_field_that_is_unknown_or_missing_is_named_in_one_line(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}.*$") as caught:
+        Recipe(**{"name": "mine", "data": "mnist", "epochs": 1, **fields})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_schema_of_settings_has_bounds_but_no_defaults_which_a_form_would_send() -> None:
+    fields = recipes.schema()["properties"]
+    assert fields["epochs"] == {"type": "integer", "minimum": 1, "maximum": 100_000}
+    assert fields["channels"] == {"type": "integer", "enum": [1, 3]}
+    assert not any("default" in field for field in fields.values())

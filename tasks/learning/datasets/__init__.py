@@ -4,11 +4,10 @@ import dataclasses
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from storage.uri import check_name
 from tasks.learning import user_code
 
 if TYPE_CHECKING:
@@ -24,11 +23,10 @@ class SourceFile:
     name: str
     """File name, appended to a mirror's address."""
     md5: str
-    """MD5 checksum, verified by torchvision."""
     sha256: str
-    """SHA-256 checksum, used in the fingerprint and the lineage."""
+    """Used in the fingerprint and the lineage."""
     content_sha256: str | None = None
-    """SHA-256 checksum of the unpacked content, if the archive holds one file."""
+    """SHA-256 of the unpacked content, if the archive holds one file."""
     shard: str = ""
     """Name of its shard: a shard's files are read together, apart from all other shards, on any machine with room."""
 
@@ -39,15 +37,13 @@ class SourceFile:
 
 
 class Rows(Protocol):
-    """Images that are loaded into memory some rows at a time: an array, a mapped file, or a user-defined class."""
+    """Images, (N, H, W, C), that are loaded into memory some rows at a time: an array, a mapped file, or own class."""
 
     @property
-    def dtype(self) -> "np.dtype[Any]":
-        """Dtype of a pixel."""
+    def dtype(self) -> "np.dtype[Any]": ...
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape (N, H, W, C)."""
+    def shape(self) -> tuple[int, ...]: ...
 
     def __len__(self) -> int: ...
 
@@ -68,16 +64,6 @@ class Split:
     """int64, (N,)."""
 
 
-class Reader(Protocol):
-    """Function that reads downloaded files into splits."""
-
-    def __call__(self, folder: Path) -> Iterator[Split]:
-        """Yield each split once, from all files or, if the files have shards, from those of one shard in `folder`.
-
-        Raises `ValueError` if the files have unexpected content.
-        """
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataSet:
     """Description of a data set, known before anything is downloaded."""
@@ -85,15 +71,15 @@ class DataSet:
     name: str
     """Name of its folders and of its championship."""
     files: tuple[SourceFile, ...]
-    """Files to download."""
     mirrors: tuple[str, ...]
     """Addresses, tried in this order, each ending in `/`."""
     classes: tuple[str, ...]
     """Name of each label, from 0."""
     image_shape: tuple[int, int, int]
     """Height, width, channels; uint8."""
-    read: Reader
-    """Function that reads the downloaded files into splits."""
+    read: Callable[[Path], Iterator[Split]]
+    """Function that reads the downloaded files in a folder, or those of one shard if they have shards, and yields each
+    split once. It raises `ValueError` if they have unexpected content."""
     notice: str | None = None
     """Note to show users beside every result on this data set, if any."""
 
@@ -104,8 +90,7 @@ OWN = "own"
 
 def known() -> list[str]:
     """Return the sorted names of all data sets of the project."""
-    modules = (module.name for module in pkgutil.iter_modules(__path__))
-    return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
+    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
 
 
 def check_known(name: str) -> None:
@@ -113,10 +98,8 @@ def check_known(name: str) -> None:
     if user_code.is_reference(name):
         if not isinstance(user_code.resolve(name), DataSet):
             raise ValueError(f"data must be a DataSet, got {name!r}: {user_code.resolve(name)!r}")
-        return
-    if name not in (*known(), OWN):
+    elif name not in (*known(), OWN):
         raise ValueError(f"data must be one of {', '.join(known())}, got {name!r}")
-    check_name(name, field="data")
 
 
 def name_of(data: str) -> str:
@@ -129,9 +112,9 @@ def load(name: str) -> DataSet:
     check_known(name)
     if name == OWN:
         raise ValueError("--data is required: this recipe is for your own images, in folders or Parquet")
+    data_set: DataSet
     if user_code.is_reference(name):
-        own: DataSet = user_code.resolve(name)
-        return own
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    data_set: DataSet = module.DATA_SET
+        data_set = user_code.resolve(name)
+    else:
+        data_set = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").DATA_SET
     return data_set

@@ -21,10 +21,7 @@ _TEST = ("test_batch.bin",)
 
 
 def read_binary(folder: Path, *, file: SourceFile) -> Iterator[Split]:
-    """Unpack the archive `file` in `folder` and read both splits; images are memory-mapped.
-
-    Raises `ValueError` naming the file that is missing or truncated.
-    """
+    """Unpack the archive `file` in `folder` and read both splits; images are memory-mapped."""
     unpack(file, folder)
     for name, parts in (("train", _TRAIN), ("test", _TEST)):
         records = [_records(folder / _FOLDER / part) for part in parts]

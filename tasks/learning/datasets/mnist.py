@@ -12,8 +12,7 @@ from tasks.learning.datasets import DataSet, SourceFile, Split
 from tasks.learning.sources import unpack
 
 CLASSES = tuple("0123456789")
-_UNSIGNED_BYTES = 0x0800
-"""Magic number of an IDX file of unsigned bytes, before the number of dimensions is added."""
+_UNSIGNED_BYTES = 0x0800  # magic number of an IDX file of unsigned bytes, before the number of dimensions is added
 
 
 def read_idx(folder: Path, *, files: Sequence[SourceFile]) -> Iterator[Split]:

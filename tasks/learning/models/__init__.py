@@ -30,7 +30,7 @@ def check_known(name: str) -> None:
         if not callable(user_code.resolve(name)):
             raise ValueError(f"model must be a function that returns a torch.nn.Module, got {name!r}")
         return
-    if name not in known() and not (is_name(name) and name in _torchvision()):
+    if name not in known() and not (is_name(name) and name in _torchvision_classifiers()):
         raise ValueError(
             f"model must be one of {', '.join(known())}, or the name of a torchvision classifier such as resnet34 or "
             f"efficientnet-v2-s, got {name!r}"
@@ -40,11 +40,16 @@ def check_known(name: str) -> None:
 def build(name: str, *, image_shape: Sequence[int], num_classes: int) -> "nn.Module":
     """Build a newly initialised model from images (BCHW, float; `image_shape` is HWC) to logits (B, `num_classes`)."""
     check_known(name)
-    if user_code.is_reference(name):
-        return _own(name, image_shape=image_shape, num_classes=num_classes)
-    if name in known():
-        module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-        model: nn.Module = module.build(image_shape=image_shape, num_classes=num_classes)
+    from torch import nn
+
+    if user_code.is_reference(name) or name in known():
+        if user_code.is_reference(name):
+            factory = user_code.resolve(name)
+        else:
+            factory = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").build
+        model = factory(image_shape=image_shape, num_classes=num_classes)
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model {name} must return a torch.nn.Module, got {type(model).__name__}")
         return model
     from torchvision.models import get_model
 
@@ -54,15 +59,6 @@ def build(name: str, *, image_shape: Sequence[int], num_classes: int) -> "nn.Mod
     if name.startswith("vit-"):
         options |= {"image_size": image_shape[0]}
     return with_channels(get_model(name.replace("-", "_"), weights=None, **options), image_shape[2])
-
-
-def _own(name: str, **given: Any) -> "nn.Module":
-    from torch import nn
-
-    model = user_code.resolve(name)(**given)
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model {name} must return a torch.nn.Module, got {type(model).__name__}")
-    return model
 
 
 def with_channels(model: "nn.Module", channels: int) -> "nn.Module":
@@ -87,8 +83,7 @@ def with_channels(model: "nn.Module", channels: int) -> "nn.Module":
     return model
 
 
-def _torchvision() -> list[str]:
-    """List torchvision's classifiers; imports torchvision, which takes seconds, only here."""
-    from torchvision import models
+def _torchvision_classifiers() -> list[str]:
+    from torchvision import models  # takes seconds
 
     return [name.replace("_", "-") for name in models.list_models(module=models)]
