@@ -8,8 +8,7 @@ from prefect import task
 from storage import files as storage_files
 from storage import manifest
 from storage.uri import URI, DatasetURI, FilesURI
-from tasks.cluster.in_process import InProcess
-from tasks.cluster.runner import GRACE_S, Runner, retry_on_fault
+from tasks.cluster.runner import GRACE_S, InProcess, Runner, retry_on_fault
 from tasks.jobs.ingest import own_files
 from tasks.jobs.spec import IngestSpec
 from tasks.learning import datasets

@@ -1,7 +1,7 @@
 """Raw datasets as a run makes them, without Prefect and in this process."""
 
 from storage.uri import DatasetURI
-from tasks.cluster.in_process import InProcess
+from tasks.cluster.runner import InProcess
 from tasks.download import download
 from tasks.ingest import ingest
 from tasks.planning.plan import Plan

@@ -9,7 +9,7 @@ from storage import registry
 from storage.decision import Decision
 from storage.uri import URI, Root
 from tasks import report as report_task
-from tasks.cluster.in_process import InProcess
+from tasks.cluster.runner import InProcess
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest

@@ -15,7 +15,7 @@ from flows.cli.preflight import Told, checked, no_folder_stays
 from storage import terminal
 from tasks.cluster import capacity, node_checks
 from tasks.jobs import dashboard
-from tasks.learning.imports import gc_paused
+from tasks.learning.memory import gc_paused
 from tasks.planning import machine
 
 if TYPE_CHECKING:

@@ -1,18 +1,23 @@
-"""Interface of what runs a stage's job, on Ray or in this process, and the retry policy of tasks that use it."""
+"""Interface of what runs a stage's job, the runner without Ray, and the retry policy of tasks that use them."""
 
 from typing import Any, Protocol
 
+from storage import files
 from storage.error_policy import is_permanent
 from storage.uri import URI
-from tasks.cluster.job_log import JobFailed
+from tasks.cluster.job_log import Follower, JobFailed, failure
+from tasks.jobs import errors, main
+from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JobSpec
+from tasks.orchestration.stage import tidy
+from tasks.planning import machine
 
 GRACE_S = 60
 """Seconds that a stage with a job may take beyond its deadline: the job enforces the deadline itself."""
 
 
 class Runner(Protocol):
-    """Runs jobs; implemented by `ray_jobs.RayJobs` and `in_process.InProcess`."""
+    """Runs jobs; implemented by `ray_jobs.RayJobs` and `InProcess`."""
 
     def run(self, stage: str, spec: JobSpec, *, target: URI, scratch: URI) -> None:
         """Run a job until `target` is committed; its log and progress go to the logger of the running task.
@@ -27,6 +32,26 @@ class Runner(Protocol):
             JobRefused: A retry would meet the same error again.
             JobFailed: Any other error.
         """
+
+
+class InProcess:
+    """Runner for `--workers 0`: jobs run in this process, so that breakpoints in model and training loop work."""
+
+    def run(self, stage: str, spec: JobSpec, *, target: URI, scratch: URI) -> None:
+        """Run the job in this process; its lines and progress go to the logger of the running task.
+
+        Raises `JobRefused` if a retry would fail the same way, else `JobFailed`; the cause is the original error.
+        """
+        follower = Follower(stage)
+        spec = machine.shared(spec)
+        files.replace(scratch.child(f"{stage}.json"), spec.model_dump_json(indent=1).encode())  # gc keeps what it names
+        try:
+            main.run_here(spec, tell=follower.line)
+        except DeadlineExceeded:
+            raise
+        except Exception as error:
+            raise failure(errors.described(error, folder=scratch)) from error
+        tidy(scratch)
 
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:

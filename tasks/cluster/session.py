@@ -6,10 +6,9 @@ from contextvars import ContextVar
 
 from storage.uri import Root
 from tasks.cluster.capacity import check_disk, check_workers
-from tasks.cluster.in_process import InProcess
 from tasks.cluster.node_checks import check_nodes
 from tasks.cluster.ray_jobs import RayJobs
-from tasks.cluster.runner import Runner
+from tasks.cluster.runner import InProcess, Runner
 from tasks.jobs.scaling import ANY, Needs, Workers
 from tasks.planning import machine
 

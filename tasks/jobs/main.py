@@ -17,7 +17,7 @@ from tasks.jobs import errors, events, machine_slots
 from tasks.jobs.deadline import deadline
 from tasks.jobs.slot_tickets import Claim
 from tasks.jobs.spec import ENDED, ERROR, JOB_NAME, WAITING, IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
-from tasks.learning.imports import gc_paused
+from tasks.learning.memory import gc_paused
 
 if TYPE_CHECKING:
     from tasks.jobs.backends.base import Engine
@@ -65,13 +65,12 @@ def _work_on_ray(spec: JobSpec) -> None:
     with gc_paused():  # a run without Ray needs none of these imports
         import ray
 
-        from tasks.jobs.backends import settings
-        from tasks.jobs.backends.ray import OnRay
+        from tasks.jobs.backends.ray import OnRay, configure
 
     if "RAY_ADDRESS" not in os.environ:  # run by hand: without a token Ray would write one that every user can read
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     ray.init(logging_level="WARNING")
-    settings.configure(max_cpus=spec.threads)
+    configure(max_cpus=spec.threads)
     _work(spec, OnRay(threads=spec.threads))
     time.sleep(_LAST_LINES_S)
     ray.shutdown()  # else the interpreter does this as it exits, half a second later

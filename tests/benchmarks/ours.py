@@ -137,12 +137,12 @@ def train(given: argparse.Namespace) -> None:
     import ray
     from ray.train import CheckpointConfig, RunConfig, ScalingConfig
 
-    from tasks.jobs.backends import settings
+    from tasks.jobs.backends.ray import configure
     from tasks.jobs.train.job import fit
 
     cores = os.cpu_count() or 1
     ray.init(logging_level="WARNING")
-    settings.configure(max_cpus=cores)
+    configure(max_cpus=cores)
     recipe = recipes.override(
         recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": given.batch_size, "precision": "auto"}
     )

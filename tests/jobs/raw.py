@@ -7,7 +7,7 @@ import numpy as np
 
 from storage import commits, tables
 from storage.uri import CheckpointURI, DatasetURI, Root
-from tasks.cluster.in_process import InProcess
+from tasks.cluster.runner import InProcess
 from tasks.jobs.spec import JobSpec, PreprocessSpec, TrainSpec
 from tasks.learning import images
 from tasks.learning.recipes import Recipe

@@ -16,7 +16,7 @@ from storage import commits, files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import URI, DatasetURI, Root
 from tasks.jobs import errors
-from tasks.jobs.backends import settings
+from tasks.jobs.backends import ray as on_ray
 from tasks.jobs.backends.base import Engine
 from tasks.jobs.backends.in_process import InProcess
 from tasks.jobs.backends.ray import OnRay
@@ -38,7 +38,7 @@ def local_ray() -> Iterator[None]:
         ray.init(num_cpus=2, include_dashboard=False, logging_level="WARNING", object_store_memory=10**8)
         # What would else point to this Ray after its end.
         patch.setattr(coordinator, "get_or_create_autoscaling_coordinator", None)
-        settings.configure(max_cpus=2)
+        on_ray.configure(max_cpus=2)
         yield
         ray.shutdown()
 

@@ -13,7 +13,7 @@ from storage import default_championship, files, manifest, registry, tables
 from storage.decision import Decision
 from storage.manifest import Parent
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
-from tasks.cluster.in_process import InProcess
+from tasks.cluster.runner import InProcess
 from tasks.ingest import ingest_pictures
 from tasks.learning import checkpoint, checkpoint_result, decode, training_state
 from tasks.learning.datasets import Split

@@ -1,5 +1,6 @@
-"""Backend on the Ray that this process is connected to."""
+"""Backend on the Ray that this process is connected to, and the settings of Ray Data in it."""
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -10,9 +11,34 @@ from ray.data import ActorPoolStrategy, Dataset
 from storage.manifest import File
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, datasource, scaling
+from tasks.jobs.backends import tuned
 from tasks.jobs.backends.base import Function, Route, Row, send
 from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import job as train
+
+_SHUFFLED_AT_ONCE = 2**25
+"""Bytes of rows that a local Ray collects before it compresses and sends them; Ray's default is 1 GiB."""
+
+
+def configure(*, max_cpus: int | None) -> None:
+    """Make Ray Data keep the order of rows, and print no progress bars or plans between the job's own lines.
+
+    `max_cpus` is for a local Ray: it runs no more tasks at once than it has cores.
+    """
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.raise_original_map_exception = True  # else a worker's error arrives without its type and message
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    if not max_cpus:
+        return
+    context.execution_options.resource_limits = context.execution_options.resource_limits.copy(cpu=max_cpus)
+    context.shuffle_input_batch_bytes = _SHUFFLED_AT_ONCE
+    if tuned.is_on(max_cpus):
+        from tasks.jobs.backends.tuned import data
+
+        data.configure()
 
 
 class OnRay:

@@ -17,7 +17,7 @@ from tasks.jobs import events, row_origins, scaling
 from tasks.jobs.backends.base import Engine
 from tasks.jobs.spec import PredictSpec
 from tasks.learning import images, numerics, user_errors
-from tasks.learning.imports import gc_paused
+from tasks.learning.memory import gc_paused
 from tasks.learning.numerics import Numerics
 
 _INPUT_KEY = b"input_sha256"

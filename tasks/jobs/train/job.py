@@ -13,7 +13,7 @@ from tasks.jobs.deadline import aside
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train.attempts import Assignment
-from tasks.learning.imports import gc_paused
+from tasks.learning.memory import gc_paused
 
 _MAX_FAILURES = 3
 _MAX_PREEMPTIONS = 100

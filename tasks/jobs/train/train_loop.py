@@ -22,8 +22,8 @@ from tasks.jobs.train import attempts
 from tasks.jobs.train.make_loader import RowSource, make_loader
 from tasks.learning import checkpoint, images, memory, resume, training_state
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, wait_hints
-from tasks.learning.imports import gc_paused
 from tasks.learning.loop import Batch, Trainer, seed_everything
+from tasks.learning.memory import gc_paused
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.numerics import Numerics
 from tasks.learning.recipes import Recipe

@@ -12,7 +12,7 @@ import pytest
 
 from storage import commits, files, manifest, tables
 from storage.uri import URI, DatasetURI, Root
-from tasks.cluster.in_process import InProcess
+from tasks.cluster.runner import InProcess
 from tasks.download import download
 from tasks.ingest import ingest
 from tasks.jobs.ingest.data_sets import write_split

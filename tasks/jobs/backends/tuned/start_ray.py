@@ -37,7 +37,7 @@ def prepare(parameters: Any, _: bool) -> None:
 
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[4])  # else this folder's modules would be top-level ones
-    from tasks.learning.imports import gc_paused
+    from tasks.learning.memory import gc_paused
 
     with gc_paused():
         from ray.scripts.scripts import main

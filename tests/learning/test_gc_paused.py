@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tasks.learning.imports import gc_paused
+from tasks.learning.memory import gc_paused
 
 
 @pytest.fixture
