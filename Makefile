@@ -27,7 +27,7 @@ check: $(VENV)/.installed ## check formatting, lint, types and import direction
 	$(BIN)/pytest -q tests/test_imports.py
 
 test: $(VENV)/.installed ## run the tests, takes minutes (ARGS="-k name" selects some)
-	$(BIN)/pytest -m "not slow" $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
+	$(BIN)/pytest -m "not slow" $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
 
 test-slow: $(VENV)/.installed ## run the slow tests, which kill whole runs and train twice
 	$(BIN)/pytest -m slow $(ARGS)

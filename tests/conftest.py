@@ -19,6 +19,11 @@ def pytest_configure() -> None:
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the whole runs in this folder: at the end one pytest worker would wait for the other's."""
+    items.sort(key=lambda item: item.path.parent != Path(__file__).parent)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def slots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Runs of the tests take turns among themselves, also those of two pytest workers, and wait for nobody else's."""
