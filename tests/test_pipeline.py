@@ -149,6 +149,7 @@ def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finis
     assert not started
 
 
+@pytest.mark.slow
 def test_a_worse_model_leaves_the_champion_in_place_and_says_so(finished: Finished) -> None:
     settings = ("learning_rate=1e-6", "accuracy_floor=0", "loader=dataloader")
     arguments = [word for setting in settings for word in ("--set", setting)]
@@ -211,6 +212,7 @@ def test_two_workers_that_stream_from_s3_predict_every_row_and_no_secret_gets_ou
     assert manifest.load(URI(result["uris"]["checkpoint"])).statistics["resolved"]["workers"] == 2
 
 
+@pytest.mark.slow
 def test_a_run_without_ray_in_its_own_process_gives_the_same_to_the_bit(finished: Finished, tmp_path: Path) -> None:
     without = tmp_path / "checkout" / "flows" / "without_ray.py"
     without.parent.mkdir(parents=True)

@@ -17,6 +17,7 @@ CORES = "PIPELINE_CORES"
 """Environment variable: number of cores that a run without a cluster uses; unset: all cores available to it."""
 SLOTS = "PIPELINE_SLOTS"
 """Environment variable: folder through which runs of several users take turns; unset: a folder of this user."""
+_GPUS = Path("/proc/driver/nvidia/gpus")
 _Spec = TypeVar("_Spec", bound=JobSpec)
 
 
@@ -48,7 +49,7 @@ def gpus(env: Mapping[str, str] = os.environ) -> list[str]:
     """Return the available GPUs by number or as in CUDA_VISIBLE_DEVICES; loading CUDA to ask it would take seconds."""
     told = env.get("CUDA_VISIBLE_DEVICES")
     if told is None:
-        return [str(number) for number, _ in enumerate(Path("/proc/driver/nvidia/gpus").glob("*"))]
+        return [str(number) for number, _ in enumerate(_GPUS.glob("*"))]
     names = [name.strip() for name in told.split(",")]
     return [name for name in names if name and not name.startswith("-") and name != "NoDevFiles"]
 

@@ -90,7 +90,7 @@ def held(pid: int) -> int:
     return int(found[0]) * 1024 if found else 0
 
 
-@pytest.mark.parametrize("kind", ["streaming", "ray-data"])
+@pytest.mark.parametrize("kind", ["streaming", pytest.param("ray-data", marks=pytest.mark.slow)])
 def test_a_dataset_larger_than_memory_is_streamed_row_by_row_once(large: DatasetURI, kind: str) -> None:
     assert feed(kind, large) == 0
 

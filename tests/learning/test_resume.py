@@ -33,7 +33,10 @@ def test_resumed_run_of_a_model_that_draws_is_equal_bit_by_bit(
     assert same(weights(resumed), weights(whole))
 
 
-@pytest.mark.parametrize(("model", "world_size"), [("resnet18", 2), ("resnet18", 3), ("drawing", 2), ("drawing", 3)])
+@pytest.mark.parametrize(
+    ("model", "world_size"),
+    [("resnet18", 2), pytest.param("resnet18", 3, marks=pytest.mark.slow), ("drawing", 2), ("drawing", 3)],
+)
 def test_ranks_that_resume_end_with_the_weights_of_ranks_that_never_stopped(
     digits: dict[str, Split], tmp_path: Path, model: str, world_size: int
 ) -> None:
