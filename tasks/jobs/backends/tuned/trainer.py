@@ -5,6 +5,7 @@ import threading
 from typing import Any
 
 import ray
+from ray.runtime_context import RuntimeContext
 from ray.train import Result
 from ray.train.backend import Backend, BackendConfig
 from ray.train.v2._internal.execution.controller import TrainController
@@ -88,27 +89,31 @@ class _Workers(WorkerGroup):
     def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
         return custom_runtime_env  # workers inherit Ray Train's variables; an environment of their own delays the start
 
-    def _init_train_context_on_workers(
-        self, workers: list[Any], sync_actor: Any, train_context_args: dict[str, list[Any]]
-    ) -> None:
+    def _init_train_context_on_workers(self, workers: list[Any], sync_actor: Any, *given: Any) -> None:
         if len(workers) == 1:
             ray.kill(sync_actor)
             sync_actor = _Alone()
-        ray.get(
-            [
-                worker.actor.init_train_context.remote(
-                    train_run_context=self._train_run_context,
-                    distributed_context=worker.distributed_context,
-                    synchronization_actor=sync_actor,
-                    storage_context=self._storage_context,
-                    worker_callbacks=self._worker_callbacks_to_propagate,
-                    controller_actor=None,  # used only to ask for earlier checkpoints, which are found in storage here
-                    **{name: values[index] for name, values in train_context_args.items()},
-                )
-                for index, worker in enumerate(workers)
-            ]
-        )
-        self._decorate_worker_log_file_paths(workers)
+        real = ray.get_runtime_context
+        ray.get_runtime_context = lambda: _NoActor(real())
+        try:
+            super()._init_train_context_on_workers(workers, sync_actor, *given)
+        finally:
+            ray.get_runtime_context = real
+
+
+class _NoActor:
+    """Ray's runtime context, but `current_actor` is None instead of an error: this process is no actor.
+
+    Workers use the controller's handle only to ask for earlier checkpoints, which are found in storage here.
+    """
+
+    current_actor = None
+
+    def __init__(self, real: RuntimeContext) -> None:
+        self._real = real
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
 
 
 class Controller(TrainController):
