@@ -1,7 +1,8 @@
 """The error policy: which errors are permanent, which are retried, and which mean that the storage fails.
 
 - A transient error of a server or the network is retried at the request: `storage.retry`, `tasks.learning.sources`.
-- A permanent error is not retried anywhere: neither by Ray Train, nor by the Prefect task, nor by the user.
+- A permanent error ends the run: the Prefect task does not retry it, and the user has to change something first. Ray
+  Train does not restart workers after it either, unless the restart may help (`tasks.jobs.train.worker`).
 - Any other error ends the job and is retried by Ray Train and by the Prefect task (`tasks.cluster.runner`).
 
 What the user reads of them: `tasks.jobs.errors` for those of jobs, `flows.cli.exits` for the commands.
@@ -46,7 +47,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether `error` says that a CPU or GPU is out of memory, also torch's and Ray's own errors."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    return isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None
+    is_torchs = isinstance(error, RuntimeError) and type(error).__module__.partition(".")[0] in ("builtins", "torch")
+    return is_torchs and _NO_MEMORY.search(str(error)) is not None
 
 
 def is_storage_error(error: BaseException) -> bool:

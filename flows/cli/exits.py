@@ -23,13 +23,14 @@ def guarded(work: Callable[[], int]) -> int:
             raise
         lines = str(error).strip().splitlines() or [""]
         ours = type(error).__module__.partition(".")[0] in ("flows", "storage", "tasks", "__main__")
-        note(
-            f"error: {lines[0]}" if ours or type(error) is ValueError else f"error: {type(error).__name__}: {lines[0]}"
-        )
+        is_told = ours or type(error) is ValueError
+        note(f"error: {lines[0]}" if is_told else f"error: {type(error).__name__}: {lines[0]}")
         for line in lines[1:]:
             note(line)
         if not error_policy.is_permanent(error):
             note("Run the same command again to resume; PIPELINE_TRACEBACK=1 shows the traceback.")
+        elif not is_told:
+            note("PIPELINE_TRACEBACK=1 shows the traceback.")
         return 1
 
 

@@ -3,7 +3,7 @@
 from typing import Any, Protocol
 
 from storage import files
-from storage.error_policy import is_permanent
+from storage.error_policy import Permanent
 from storage.uri import URI
 from tasks.cluster.job_log import Follower, JobFailed, failure
 from tasks.jobs import errors, main
@@ -57,7 +57,7 @@ class InProcess:
 def _may_help(task: Any, run: Any, state: Any) -> bool:
     """Return True if a retry of the failed task may succeed."""
     error = state.result(raise_on_failure=False)
-    return isinstance(error, JobFailed) and not is_permanent(error)
+    return isinstance(error, JobFailed) and not isinstance(error, Permanent)
 
 
 retry_on_fault: dict[str, Any] = {

@@ -80,6 +80,8 @@ def root_cause(error: BaseException) -> BaseException:
 
 def leave(attempt: URI, error: BaseException) -> None:
     """Save `error` in the folder `attempt` for the driver, since Ray Train retries every error; the first one stays."""
+    if is_left(attempt):  # else the traceback would be this error's
+        return
     content = json.dumps(described(error, folder=attempt.parent)).encode()
     with contextlib.suppress(FileExistsError, DiskFull):
         files.create(attempt.child(_LEFT), content)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray.exceptions import RayTaskError
+from ray.exceptions import OutOfMemoryError, RayTaskError
 
 from storage import commits, files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
@@ -99,5 +99,21 @@ def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
     spec = training(tmp_path, rows=40, batch_size=8, workers=1)
     with pytest.raises(manifest.Damaged):
         rank.train({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1, "loader": "resident"})
-    with pytest.raises(errors.WorkerError, match="^train/part is damaged: restore it, then run again$"):
+    with pytest.raises(errors.WorkerError) as caught:
         errors.raise_left(spec.scratch.child("attempt-1"))
+    message = "train/part is damaged: restore it, then run again"
+    assert caught.value.description == {"type": "Damaged", "message": message, "permanent": True}
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError("attempt-1/epoch-0001"), OutOfMemoryError("killed")], ids=repr)
+def test_an_error_after_which_a_restart_may_help_is_not_left(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(rank, "_train", fails)
+    spec = training(tmp_path, rows=40, batch_size=8, workers=1)
+    with pytest.raises(type(error)):
+        rank.train({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1, "loader": "resident"})
+    assert not errors.is_left(spec.scratch.child("attempt-1"))

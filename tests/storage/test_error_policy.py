@@ -48,7 +48,12 @@ def test_error_that_a_retry_would_meet_again_is_permanent(error: Exception) -> N
             OSError(errno.EIO, "disk"),
             RuntimeError("gloo: connection closed"),
         ),
-        *(JobFailed("a worker was lost"), NumericsChanged("torch 2.99"), Unreachable("no mirror")),
+        *(
+            JobFailed("a worker was lost"),
+            JobFailed("ActorDiedError: CUDA mismatch\nnode ran out of memory"),
+            NumericsChanged("torch"),
+            Unreachable("no"),
+        ),
     ],
     ids=repr,
 )

@@ -47,9 +47,10 @@ def train(config: Assignment) -> None:
     except Exception as error:
         cause = errors.root_cause(error)  # the message of Ray Data's own error is its whole traceback
         is_on_every_rank = isinstance(cause, NonFiniteLoss | WrongBatchSize | WrongResume | NumericsChanged)
-        # A missing checkpoint may be there for the next start: Ray Train deletes old ones while workers start.
-        is_missing = isinstance(cause, FileNotFoundError | PermissionError)
-        if is_on_every_rank or (error_policy.is_permanent(cause) and not is_missing):
+        # A restart may help: Ray Train deletes old checkpoints while workers start, and Ray ends a task that uses much
+        # memory when other work on the node needs it.
+        may_pass = isinstance(cause, FileNotFoundError | PermissionError) or type(cause).__module__.startswith("ray.")
+        if is_on_every_rank or (error_policy.is_permanent(cause) and not may_pass):
             errors.leave(attempt, cause)
         if not is_on_every_rank:
             raise
