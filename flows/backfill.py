@@ -9,14 +9,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from an
 
 from flows.cli import main as command_line
 from flows.cli import preflight
-from flows.cli.arguments import Parser, add_recipe, add_shared
-from flows.cli.exits import INTERRUPTED, fail, guarded, note
+from flows.cli.arguments import Parser, add_recipe, add_shared, parsed
+from flows.cli.exits import INTERRUPTED, guarded, note, refused_if_invalid
 from storage import in_use, terminal
 from storage.uri import parse_root
 from tasks.cluster import capacity, node_checks
-from tasks.jobs import dashboard, scaling
+from tasks.jobs import scaling
 from tasks.learning import recipes
-from tasks.planning import machine
 
 _EPILOG = """\
 A version is a raw dataset below <storage>/datasets/raw, such as mnist-0164ad4b8b70; `python -m storage ls raw` lists
@@ -58,16 +57,14 @@ def parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     """Run the backfill; return 0, 1 (a version failed), 2 (invalid request) or 130 (interrupted)."""
-    arguments = parser().parse_args()
-    dashboard.choose(arguments.dashboard)
-    machine.choose(arguments.cores)
+    arguments = parsed(parser())
     return guarded(lambda: _main(arguments))
 
 
 def _main(arguments: argparse.Namespace) -> int:
     from tasks.planning import dataset_versions, make_plan
 
-    try:
+    with refused_if_invalid():
         recipe = recipes.override(recipes.load(arguments.recipe), arguments.settings)
         make_plan.check_numbers(
             workers=arguments.workers, deadline_minutes=arguments.deadline, stall_minutes=arguments.stall
@@ -79,8 +76,6 @@ def _main(arguments: argparse.Namespace) -> int:
         if not arguments.list:
             dataset_versions.check_one(chosen)
             node_checks.check_nodes(root, arguments.workers)
-    except ValueError as error:
-        fail(str(error), code=2)
     if arguments.list:
         for one in chosen:
             terminal.show(one)

@@ -23,7 +23,7 @@ from pydantic import AwareDatetime, BaseModel, ValidationError
 from storage import error_policy, files, lease, lease_records, reference
 from storage.manifest import Damaged
 from storage.process import Process
-from storage.uri import URI, Root, redact
+from storage.uri import URI, Root
 
 _SHELF = "leases/in-use"
 _COLLECTOR = "collector"
@@ -94,8 +94,7 @@ class Use:
         try:
             act()
         except Exception as error:  # a failed record must not end the run
-            reason = redact(" ".join(str(error).split())) or type(error).__name__
-            logging.getLogger(__name__).warning("%s could not be %s (%s)", self._place, what, reason)
+            lease.warn(f"{self._place} could not be {what}", error)
 
 
 @contextlib.contextmanager
@@ -113,8 +112,8 @@ def using(root: Root, uris: Iterable[URI], *, owner: str) -> Iterator[Use]:
             except Exception as error:
                 if not error_policy.is_storage_error(error):
                     raise
-                text = "results used from %s are not protected from gc there, since no record can be written (%s)"
-                logging.getLogger(__name__).warning(text, other, redact(str(error)))
+                what = f"results used from {other} are not protected from gc there: no record can be written"
+                lease.warn(what, error)
         yield stack.enter_context(_on_record(root, uris, owner=owner))
 
 

@@ -15,7 +15,6 @@ the file again, it lists the folder once more and finds the newer number.
 
 import contextlib
 import logging
-import math
 import sys
 import threading
 import time
@@ -57,12 +56,8 @@ class Lease:
         self._record = record
         self._ttl_s = ttl_s
         self._writing = threading.Lock()
-        self._lost = False
-
-    @property
-    def lost(self) -> bool:
+        self.lost = False
         """True once a renewal found that another process took the lease; never false again."""
-        return self._lost
 
     def renew(self) -> bool:
         """Extend the lease to `ttl_s` from now; return false, without writing, if it is lost or released.
@@ -77,11 +72,11 @@ class Lease:
 
     def _replace(self, *, released: bool) -> bool:
         with self._writing:
-            if self._lost or self._record.released:
+            if self.lost or self._record.released:
                 return False
             # `!=`, not `>`: our own file is missing if somebody emptied the folder.
             if lease_records.newest_generation(self._folder) != self.generation:
-                self._lost = True
+                self.lost = True
                 return False
             changes = {"expires": lease_records.after(self._ttl_s), "released": released}
             record = self._record.model_copy(update=changes)
@@ -122,21 +117,32 @@ def held(
     *,
     owner: str,
     ttl_s: float = 60.0,
-    wait_s: float | None = None,
+    waits: bool = True,
     is_done: Callable[[], bool] = lambda: False,
     on_wait: Callable[[Holder], None] = lambda holder: None,
 ) -> Iterator[Lease | None]:
     """Hold the lease on `target` inside the block, renewed by a thread; yield none if `is_done()`.
 
     `owner` is the name that others are told. A lease that was not renewed expires after `ttl_s` seconds. While another
-    process holds it, wait for `wait_s` seconds (none: no limit), then raise `Held`; `on_wait` is called once, when
-    waiting begins. `is_done` returns whether the result exists. It is called after every look at the lease, even a free
-    one: the other process may have committed and released it a moment ago.
+    process holds it, wait, or raise `Held` if not `waits`; `on_wait` is called once, when waiting begins. `is_done`
+    returns whether the result exists. It is called after every look at the lease, even a free one: the other process
+    may have committed and released it a moment ago.
     """
     with contextlib.ExitStack() as stack:
-        lease = _taken_or_done(
-            lambda: take(root, target, owner=owner, ttl_s=ttl_s), wait_s=wait_s, is_done=is_done, on_wait=on_wait
-        )
+        lease, pause_s, is_waiting = None, _POLL_S, False
+        while not lease:
+            try:
+                lease = take(root, target, owner=owner, ttl_s=ttl_s)
+            except Held as refused:
+                if is_done():
+                    break
+                if not waits:
+                    raise
+                if not is_waiting:
+                    on_wait(refused.holder)
+                    is_waiting = True
+                time.sleep(pause_s)
+                pause_s = min(pause_s * _POLL_GROWTH, _LONGEST_POLL_S)
         if lease:
             stack.enter_context(_renewed(lease, every_s=ttl_s / _BEATS))
             if is_done():
@@ -152,32 +158,6 @@ def holder(root: Root, target: URI) -> Holder | None:
     return newest.holder() if newest and newest.is_live(at=looked) else None
 
 
-def _taken_or_done(
-    take_it: Callable[[], Lease],
-    *,
-    wait_s: float | None,
-    is_done: Callable[[], bool],
-    on_wait: Callable[[Holder], None],
-) -> Lease | None:
-    deadline = math.inf if wait_s is None else time.monotonic() + wait_s
-    pause_s = _POLL_S
-    is_waiting = False
-    while True:
-        try:
-            return take_it()
-        except Held as refused:
-            if is_done():
-                return None
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise
-            if not is_waiting:
-                on_wait(refused.holder)
-                is_waiting = True
-        time.sleep(min(pause_s, left_s))
-        pause_s = min(pause_s * _POLL_GROWTH, _LONGEST_POLL_S)
-
-
 @contextlib.contextmanager
 def _renewed(lease: Lease, *, every_s: float) -> Iterator[None]:
     ended = threading.Event()
@@ -189,14 +169,10 @@ def _renewed(lease: Lease, *, every_s: float) -> Iterator[None]:
     finally:
         ended.set()
         if not sys.is_finalizing():  # at interpreter exit s3fs would wait forever
-            _release(lease)
-
-
-def _release(lease: Lease) -> None:
-    try:
-        lease.release()
-    except Exception as error:  # the work is done; a failed release must not undo it
-        _warn(lease, "released; it will expire", error)
+            try:
+                lease.release()
+            except Exception as error:  # the work is done; a failed release must not undo it
+                warn(f"the lease on {lease.target} could not be released; it will expire", error)
 
 
 def _renew(lease: Lease, ended: threading.Event, every_s: float) -> None:
@@ -208,10 +184,11 @@ def _renew(lease: Lease, ended: threading.Event, every_s: float) -> None:
             has_failed = False
         except Exception as error:  # the next renewal may succeed, whatever the error
             if not has_failed:
-                _warn(lease, f"renewed; retrying every {every_s:g} s", error)
+                warn(f"the lease on {lease.target} could not be renewed; retrying every {every_s:g} s", error)
             has_failed = True
 
 
-def _warn(lease: Lease, what: str, error: Exception) -> None:
+def warn(what: str, error: Exception) -> None:
+    """Log `what`, an error that must not end the run, with its reason."""
     reason = redact(" ".join(str(error).split())) or type(error).__name__
-    logging.getLogger(__name__).warning("the lease on %s could not be %s (%s)", lease.target, what, reason)
+    logging.getLogger(__name__).warning("%s (%s)", what, reason)

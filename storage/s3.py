@@ -39,44 +39,41 @@ class Overwritten(OSError):
 
 def read(uri: URI) -> bytes:
     """Read a whole file, all from one version of it."""
-    # One request: the parallel ranges that s3fs prefers could come from two versions.
-    content: bytes = with_retries(lambda: _client().cat_file(uri, max_concurrency=1))
-    return content
+    return _get(uri)
 
 
 def read_version(uri: URI, etag: str) -> bytes | None:
     """Read a whole file if its ETag is still `etag`; return none if not."""
-    from fsspec.asyn import sync  # comes with s3fs
-
-    client, (bucket, key) = _client(), _split(uri)
     try:
-        content: bytes = with_retries(
-            lambda: sync(client.loop, _read_if, client, Bucket=bucket, Key=key, IfMatch=f'"{etag}"')
-        )
+        return _get(uri, IfMatch=f'"{etag}"')
     except OSError as error:
         if _code(error) in _CONDITION_FAILED:
             return None
         raise
-    return content
 
 
-async def _read_if(client: Any, **which: str) -> bytes:
-    response = await client._call_s3("get_object", **which)
-    async with response["Body"] as body:
-        content: bytes = await body.read()
-        return content
+def _get(uri: URI, **which: str) -> bytes:
+    """Read in one request: the parallel ranges that s3fs prefers could come from two versions."""
+    from fsspec.asyn import sync  # comes with s3fs
+
+    client, (bucket, key) = _client(), _split(uri)
+
+    async def body() -> bytes:
+        response = await client._call_s3("get_object", Bucket=bucket, Key=key, **which)
+        async with response["Body"] as content:
+            return bytes(await content.read())
+
+    found: bytes = with_retries(lambda: sync(client.loop, body))
+    return found
 
 
 def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
     """Yield a whole file piece by piece, all from one version of it: the one with `etag` if given."""
-    from fsspec.asyn import sync  # comes with s3fs
-
-    client, (bucket, key), found = _client(), _split(uri), _head(uri)
+    found = _head(uri)
     for start in range(0, int(found["ContentLength"]), PIECE_BYTES):
-        which = {"Bucket": bucket, "Key": key, "IfMatch": f'"{etag}"' if etag else found["ETag"]}
-        which["Range"] = f"bytes={start}-{start + PIECE_BYTES - 1}"
+        version = f'"{etag}"' if etag else found["ETag"]
         try:
-            yield with_retries(functools.partial(sync, client.loop, _read_if, client, **which))
+            yield _get(uri, IfMatch=version, Range=f"bytes={start}-{start + PIECE_BYTES - 1}")
         except OSError as error:
             if _code(error) in _CONDITION_FAILED:
                 raise Overwritten(errno.EIO, "it was overwritten while being read", str(uri)) from None

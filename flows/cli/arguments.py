@@ -2,10 +2,12 @@
 
 import argparse
 import os
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from flows.cli.exits import fail
+from flows.cli.exits import refuse
 from tasks.jobs import dashboard
+from tasks.planning import machine
 
 _EPILOG = """\
 examples:
@@ -30,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=formatter_class, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        fail(message, code=2)
+        refuse(message)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -66,6 +68,14 @@ def parser() -> argparse.ArgumentParser:
     add("--check", action="store_true", help="check the setup without running; one line per check; exit code 0 or 2")
     add_shared(parser)
     return parser
+
+
+def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line; set the dashboard and the cores for this process and its children."""
+    arguments = parser.parse_args(argv)
+    dashboard.choose(arguments.dashboard)
+    machine.choose(arguments.cores)
+    return arguments
 
 
 def add_recipe(parser: argparse.ArgumentParser, *, default: str) -> None:

@@ -1,8 +1,9 @@
 """Exit codes of the commands, and the line on stderr that explains a failure."""
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from storage import error_policy, terminal
@@ -39,7 +40,16 @@ def note(text: str) -> None:
     terminal.show(text, sys.stderr)
 
 
-def fail(text: str, *, code: int) -> NoReturn:
-    """Exit with `code` after one line on stderr."""
+def refuse(text: str) -> NoReturn:
+    """Exit with 2, for an invalid request, after one line on stderr."""
     note(f"error: {' '.join(text.split())}")
-    raise SystemExit(code)
+    raise SystemExit(2)
+
+
+@contextlib.contextmanager
+def refused_if_invalid() -> Iterator[None]:
+    """Turn a `ValueError` in the block into the exit of `refuse`."""
+    try:
+        yield
+    except ValueError as error:
+        refuse(str(error))

@@ -6,17 +6,15 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from flows import PROJECT
-from flows.cli.arguments import parser, predict_parser
-from flows.cli.exits import fail, guarded
+from flows.cli.arguments import parsed, parser, predict_parser
+from flows.cli.exits import guarded, refused_if_invalid
 from flows.cli.preflight import Told, checked, no_folder_stays
 from storage import terminal
 from tasks.cluster import capacity, node_checks
-from tasks.jobs import dashboard
 from tasks.learning.memory import gc_paused
-from tasks.planning import machine
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -26,8 +24,6 @@ FlowOf = Callable[[dict[str, Any]], "Flow[..., Any]"]
 
 The flow's file may be the script that runs. It is imported by name all the same, because Prefect records the name.
 """
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
 
 
 def training_flow(request: dict[str, Any]) -> "Flow[..., Any]":
@@ -49,14 +45,13 @@ def main(flow_of: FlowOf = training_flow, argv: Sequence[str] | None = None) -> 
     Returns:
         The exit code: 0, 1 (failed), 2 (invalid request) or 130 (interrupted).
     """
-    arguments = parser().parse_args(argv)
-    dashboard.choose(arguments.dashboard)
-    machine.choose(arguments.cores)
+    arguments = parsed(parser(), argv)
     if arguments.check:
         return guarded(lambda: _told(arguments))
 
     def work() -> int:
-        planned = _requested(checked, arguments)
+        with refused_if_invalid():
+            planned = checked(arguments)
         needs = {"start_ray": planned.needs_ray, "downloads": planned.downloads}
         return run(flow_of, planned.request, as_json=arguments.json, **needs)
 
@@ -76,9 +71,7 @@ def _told(arguments: argparse.Namespace) -> int:
 
 def main_predict(flow_of: FlowOf = _prediction_flow, argv: Sequence[str] | None = None) -> int:
     """Run batch prediction; return an exit code as `main` does."""
-    arguments = predict_parser().parse_args(argv)
-    dashboard.choose(arguments.dashboard)
-    machine.choose(arguments.cores)
+    arguments = parsed(predict_parser(), argv)
     from tasks.planning import predict_request
 
     request = {
@@ -92,22 +85,15 @@ def main_predict(flow_of: FlowOf = _prediction_flow, argv: Sequence[str] | None 
     }
 
     def work() -> int:
-        _requested(capacity.check_workers, arguments.workers)
-        resolved = _requested(predict_request.resolve, **request)
-        needs_ray = arguments.workers != 0 and not resolved.is_done()
-        if needs_ray:
-            _requested(node_checks.check_nodes, resolved.root, arguments.workers)
+        with refused_if_invalid():
+            capacity.check_workers(arguments.workers)
+            resolved = predict_request.resolve(**request)
+            needs_ray = arguments.workers != 0 and not resolved.is_done()
+            if needs_ray:
+                node_checks.check_nodes(resolved.root, arguments.workers)
         return run(flow_of, request, as_json=arguments.json, start_ray=needs_ray)
 
     return guarded(work)
-
-
-def _requested(check: Callable[_P, _T], *arguments: _P.args, **keywords: _P.kwargs) -> _T:
-    """Return the result of `check`; report its `ValueError` in one line and exit with code 2."""
-    try:
-        return check(*arguments, **keywords)
-    except ValueError as error:
-        fail(str(error), code=2)
 
 
 def run(
@@ -134,7 +120,8 @@ def run(
             from flows.server.temporary_server import check_api, own_server
             from tasks.learning import sources
 
-        _requested(check_api)
+        with refused_if_invalid():
+            check_api()
 
         # Without workers, breakpoints work: a progress bar would overwrite the debugger's prompt.
         narrator = console.Narrator(Console(stderr=True), has_bar=request["workers"] != 0)

@@ -16,7 +16,7 @@ sys.path.insert(0, str(CHECKOUT))  # works from anywhere, installed or not
 
 from flows import PROJECT
 from flows.cli.arguments import Parser
-from flows.cli.exits import fail, guarded
+from flows.cli.exits import guarded, refuse, refused_if_invalid
 from storage.error_policy import Permanent
 from storage.uri import is_web_address, redact
 
@@ -47,16 +47,14 @@ def main() -> int:
 def _main() -> int:
     url = os.environ.get("PREFECT_API_URL")
     if url and not is_web_address(url):
-        fail(f"PREFECT_API_URL must be an address such as http://127.0.0.1:4200/api, got {redact(url)!r}", code=2)
+        refuse(f"PREFECT_API_URL must be an address such as http://127.0.0.1:4200/api, got {redact(url)!r}")
     from prefect.settings import get_current_settings
 
     if not get_current_settings().api.url:
-        fail("PREFECT_API_URL is not set; set it to the server to deploy to, or start one with `make up`", code=2)
-    try:
+        refuse("PREFECT_API_URL is not set; set it to the server to deploy to, or start one with `make up`")
+    with refused_if_invalid():
         for line in apply():
             print(line)
-    except ValueError as error:
-        fail(str(error), code=2)
     return 0
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
 
 from flows.cli.arguments import Parser
-from flows.cli.exits import fail, guarded
+from flows.cli.exits import guarded, refused_if_invalid
 from tasks.cluster.child import Child
 
 _WORKER = f"make-up-{socket.gethostname()}"
@@ -46,17 +46,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _main(arguments: argparse.Namespace) -> int:
     host, port = arguments.host, arguments.port
-    if trouble := _trouble(host, port):
-        fail(trouble, code=2)
+    with refused_if_invalid():
+        _check(host, port)
     url = _name_server(host, port)
     from flows.server import automations, deploy
     from flows.server.temporary_server import await_server
 
-    try:
+    with refused_if_invalid():
         deploy.declared()
         automations.webhook_url()
-    except ValueError as error:
-        fail(str(error), code=2)
     started = datetime.now(UTC)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way
     print(f"starting Prefect's server on {url}", flush=True)
@@ -160,25 +158,25 @@ def _is_loopback(host: str) -> bool:
     return all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in found)
 
 
-def _trouble(host: str, port: int) -> str:
-    """Return why this process cannot or must not listen there, or an empty string if it can."""
+def _check(host: str, port: int) -> None:
+    """Raise `ValueError` if this process cannot or must not listen there."""
     if not host:
-        return "--host must be an address or a name, got an empty value"
+        raise ValueError("--host must be an address or a name, got an empty value")
     if not _is_loopback(host) and not os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
-        return (
+        raise ValueError(
             f"--host {host!r} is reachable from other machines: set PREFECT_SERVER_API_AUTH_STRING=user:password first"
         )
     if not 0 < port < 65536:
-        return f"--port must be 1 to 65535, got {port}"
+        raise ValueError(f"--port must be 1 to 65535, got {port}")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
         except OSError as error:
+            what = f"cannot listen at --host {host!r} --port {port}: {error.strerror}; choose another address"
             if error.errno == errno.EADDRINUSE:
-                return f"--port {port} is in use: choose another port, or stop the program that uses it"
-            return f"cannot listen at --host {host!r} --port {port}: {error.strerror}; choose another address"
-    return ""
+                what = f"--port {port} is in use: choose another port, or stop the program that uses it"
+            raise ValueError(what) from None
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ def _turn_and_lease(spec: JobSpec) -> Iterator[Lease | None]:
         while spec.claim:
             keep = stack.enter_context(_turn(spec, spec.claim))
             try:
-                taken = stack.enter_context(_lease(spec, wait_s=0.0))
+                taken = stack.enter_context(_lease(spec, waits=False))
             except lease.Held as other:
                 stack.close()
                 _await_release(spec, other.holder)
@@ -131,7 +131,7 @@ def _turn_and_lease(spec: JobSpec) -> Iterator[Lease | None]:
                 yield taken
                 keep()
                 return
-        yield stack.enter_context(_lease(spec, wait_s=None))
+        yield stack.enter_context(_lease(spec, waits=True))
 
 
 def _turn(spec: JobSpec, claim: Claim) -> contextlib.AbstractContextManager[Callable[[], None]]:
@@ -144,13 +144,13 @@ def _turn(spec: JobSpec, claim: Claim) -> contextlib.AbstractContextManager[Call
     )
 
 
-def _lease(spec: JobSpec, *, wait_s: float | None) -> contextlib.AbstractContextManager[Lease | None]:
+def _lease(spec: JobSpec, *, waits: bool) -> contextlib.AbstractContextManager[Lease | None]:
     """Wait for the exclusive right to produce the target; None if another job has committed it meanwhile."""
     return lease.held(
         spec.storage,
         spec.target,
         owner=os.environ.get(JOB_NAME, f"process {os.getpid()}"),
-        wait_s=wait_s,
+        waits=waits,
         is_done=lambda: manifest.is_committed(spec.target),
         on_wait=lambda other: _tell_of(spec, other),
     )

@@ -106,7 +106,7 @@ class _Worker:
 
     def _hold(self, target: URI, step: Step) -> None:
         ttl_s = self._ttl_s * step.ttls
-        with contextlib.suppress(Held), lease.held(self._root, target, owner="", ttl_s=ttl_s, wait_s=step.pause_s):
+        with contextlib.suppress(Held), lease.held(self._root, target, owner="", ttl_s=ttl_s, waits=False):
             time.sleep(step.pause_s)
 
     def _holder(self, target: URI) -> None:
