@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from prefect.deployments.steps import run_shell_script, set_working_directory
+from prefect.deployments.steps.pull import set_working_directory
+from prefect.deployments.steps.utility import run_shell_script
 from prefect.utilities.templating import apply_values
 
 from flows.server import deploy
@@ -44,11 +45,12 @@ def test_a_worker_finds_the_code_where_its_environment_says_or_where_it_was_depl
     monkeypatch.setenv("PWD", str(tmp_path / "deployed from"))
     monkeypatch.delenv("PIPELINE_CHECKOUT", raising=False)
     pull = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())["pull"]
-    deployed = apply_values(pull, {}, remove_notset=False)  # as `prefect deploy` does
+    deployed: Any = apply_values(pull, {}, remove_notset=False)  # as `prefect deploy` does
     monkeypatch.setenv("PWD", str(tmp_path / "cwd"))
     if named:
         monkeypatch.setenv("PIPELINE_CHECKOUT", str(tmp_path / named))
     (script, folder) = [options for step in deployed for options in step.values()]
     said = asyncio.run(run_shell_script(**{name: value for name, value in script.items() if name != "id"}))
-    set_working_directory(**apply_values(folder, {script["id"]: said}))
+    directory: Any = apply_values(folder["directory"], {script["id"]: said})
+    set_working_directory(directory)
     assert Path.cwd() == tmp_path / expected
