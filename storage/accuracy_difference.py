@@ -2,16 +2,14 @@
 
 import math
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 _Z = 1.959963984540054
 """Two-sided 95 % of the normal distribution."""
 
 
-class Difference(BaseModel):
+class Difference(BaseModel, frozen=True, extra="forbid"):
     """Accuracy of a challenger minus that of a rival on the same rows, with its uncertainty."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     num_rows: int
     """Rows that both predicted."""

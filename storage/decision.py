@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Callable
 from typing import Any, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic import AwareDatetime, BaseModel, ValidationInfo, field_validator
 
 from storage.accuracy_difference import Difference
 from storage.uri import URI, CheckpointURI, EvaluationURI
@@ -13,13 +13,11 @@ ROLLED_BACK = "rolled back by hand from "
 """Start of a rollback's reason, followed by the withdrawn champion; earlier versions recorded it only there."""
 
 
-class Decision(BaseModel):
+class Decision(BaseModel, frozen=True, extra="forbid"):
     """One decision of the gate or of a user: the champion from now on, and the reason.
 
     Results are URIs here and references in storage: as context of the validation, pass a function that resolves them.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     number: int
     """Number of the decision, from 1, without gaps."""

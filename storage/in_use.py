@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, ValidationError
+from pydantic import AwareDatetime, BaseModel, ValidationError
 
 from storage import error_policy, files, lease, lease_records, reference
 from storage.manifest import Damaged
@@ -34,10 +34,8 @@ _EVERY_S = 600.0
 _POLL_S = 0.2
 
 
-class Record(BaseModel):
+class Record(BaseModel, frozen=True):
     """Results that the run `owner` uses."""
-
-    model_config = ConfigDict(frozen=True)
 
     owner: str
     process: Process

@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 import re
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from storage import files
 from storage.process import Process
@@ -27,10 +27,8 @@ class Holder:
     """Number of this holder among all holders of the target, from 1."""
 
 
-class Record(BaseModel):
+class Record(BaseModel, frozen=True, extra="forbid"):
     """Content of a lease file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     target: URI
     """URI of the result that the holder makes."""

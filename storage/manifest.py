@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_validator
 
 from storage import files, reference, streams
 from storage.error_policy import Permanent
@@ -24,10 +24,8 @@ class Damaged(Permanent, RuntimeError):
     """Committed files differ from what was committed, or are missing."""
 
 
-class File(BaseModel):
+class File(BaseModel, frozen=True, extra="forbid"):
     """One file of a committed dataset."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str = Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$")
     """Path relative to the URI."""
@@ -45,10 +43,8 @@ class File(BaseModel):
         return None if value is None else check_name(value, field="split")
 
 
-class Parent(BaseModel):
+class Parent(BaseModel, frozen=True, extra="forbid"):
     """Parent that a result was made from, with digests of the bytes that it had then."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     uri: str
     """Reference of the parent: relative to the storage root, or a URI if it lies below another root."""
@@ -64,10 +60,8 @@ class Parent(BaseModel):
         return value
 
 
-class Manifest(BaseModel):
+class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
     """Content and origin of a committed URI; immutable."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     format: Literal[1, 2] = 2
     """Version of the layout; version 1 had URIs in place of `Parent` objects."""
@@ -143,6 +137,11 @@ def load(uri: URI) -> Manifest:
     if found.digest is not None and found != found.signed():
         raise _damaged_manifest(uri, "is not what was committed (SHA-256)")
     return found
+
+
+def is_committed(uri: URI) -> bool:
+    """Return whether `uri` has a manifest."""
+    return files.exists(uri.child(NAME))
 
 
 def first_problem(error: ValidationError) -> str:

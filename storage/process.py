@@ -6,13 +6,11 @@ import socket
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 
-class Process(BaseModel):
+class Process(BaseModel, frozen=True, extra="forbid"):
     """Identity of one process among all that ever ran; without /proc, too little is known to tell it from others."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str
     """Name of the machine or container."""

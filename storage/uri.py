@@ -1,12 +1,16 @@
 """URIs: locations in storage, and the only values that tasks pass to each other."""
 
+import hashlib
+import json
 import os
 import re
-from typing import Self
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic_core import CoreSchema, core_schema
 
+FINGERPRINT_LENGTH = 12
+"""Hexadecimal digits: 48 bits, so a collision is unlikely until one root holds millions of results."""
 _LONGEST = 1000
 """Maximum characters of a storage root: S3 allows 1,024 including the path below it, and disks hardly more."""
 ALLOWED_ROOTS = "PIPELINE_ALLOWED_ROOTS"
@@ -175,3 +179,13 @@ def _normal(path: str, *, shown: str) -> str:
     if ".." in components:
         raise ValueError(f"a URI must not contain '..', got {shown!r}")
     return "/" + "/".join(component for component in components if component not in ("", "."))
+
+
+def fingerprint(stage: str, *, version: int, parents: list[str], parameters: dict[str, Any]) -> str:
+    """Hash a stage, its version, the parents' fingerprints and `parameters` (JSON values).
+
+    Equal arguments give the same digest on every machine.
+    """
+    made_from = {"stage": stage, "version": version, "parents": parents, "parameters": parameters}
+    canonical = json.dumps(made_from, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:FINGERPRINT_LENGTH]

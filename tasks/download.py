@@ -12,12 +12,12 @@ from prefect.runtime import flow_run
 from storage import commits, files, lease, manifest, streams
 from storage.manifest import Damaged, File, Manifest
 from storage.uri import URI, FilesURI
+from tasks.jobs.spec import scratch_of
 from tasks.learning.datasets import DataSet, SourceFile
 from tasks.learning.sources import fetch_file
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage, tidy
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import is_committed
 
 
 @task(name="download", **task_options, task_run_name="download {plan.data_name}")
@@ -37,7 +37,7 @@ def download(plan: Plan, sources: Sequence[str]) -> FilesURI | None:
                 plan.root,
                 uri,
                 owner=f"flow run {flow_run.name or os.getpid()}",
-                is_done=lambda: is_committed(uri),
+                is_done=lambda: manifest.is_committed(uri),
                 on_wait=lambda other: logger().warning(
                     "waiting: %s on %s is already downloading this dataset", other.owner, other.host
                 ),
@@ -47,7 +47,7 @@ def download(plan: Plan, sources: Sequence[str]) -> FilesURI | None:
                         plan.data_set,
                         uri,
                         mirrors=[*sources, *plan.data_set.mirrors],
-                        scratch=plan.scratch(uri),
+                        scratch=scratch_of(plan.root, uri),
                         log=logger().info,
                         patience_s=plan.patience_s,
                     )
@@ -56,7 +56,7 @@ def download(plan: Plan, sources: Sequence[str]) -> FilesURI | None:
 
 def _are_not_needed(uri: FilesURI, raw: URI) -> bool:
     """Return whether the files are missing or damaged while the raw dataset made from them exists."""
-    if not is_committed(raw):
+    if not manifest.is_committed(raw):
         return False
     try:
         return manifest.find(uri) is None

@@ -10,14 +10,13 @@ from storage import manifest
 from storage.uri import URI, DatasetURI, FilesURI
 from tasks.cluster.runner import GRACE_S, InProcess, Runner, retry_on_fault
 from tasks.jobs.ingest import own_files
-from tasks.jobs.spec import IngestSpec
+from tasks.jobs.spec import IngestSpec, scratch_of
 from tasks.learning import datasets
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage
 from tasks.planning import warm_start
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
-from tasks.planning.result_uris import scratch_of
 from tasks.planning.user_images import Own
 
 
@@ -37,7 +36,13 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
         if not current.reused:
             chosen = cluster if plan.ingest_on_ray() else InProcess()
             if plan.own is not None:
-                _run(chosen, plan, plan.raw, parameters=plan.own_parameters, **_own(plan.own, plan.scratch(plan.raw)))
+                _run(
+                    chosen,
+                    plan,
+                    plan.raw,
+                    parameters=plan.own_parameters,
+                    **_own(plan.own, scratch_of(plan.root, plan.raw)),
+                )
             else:
                 source = {"kind": "files", "source": files, "data_set": plan.recipe.data}
                 _run(chosen, plan, plan.raw, parameters={"data": plan.data_name}, **source)
@@ -63,9 +68,7 @@ def ingest_pictures(pictures: Own, request: BatchRequest, cluster: Runner) -> Da
 
 
 def _run(chosen: Runner, asked: Plan | BatchRequest, raw: DatasetURI, **source: Any) -> None:
-    scratch = scratch_of(asked.root, raw)
-    spec = IngestSpec(storage=asked.root, deadline_s=asked.deadline_s, scratch=scratch, target=raw, **source)
-    chosen.run("ingest", spec, target=raw, scratch=scratch)
+    chosen.run("ingest", IngestSpec(storage=asked.root, deadline_s=asked.deadline_s, target=raw, **source))
 
 
 def _own(found: Own, scratch: URI) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
-from tasks.planning.result_uris import predictions_of, scratch_of
+from tasks.planning.result_uris import predictions_of
 
 
 @task(name="predict", **task_options, **retry_on_fault)
@@ -50,5 +50,5 @@ def _predict(
                 needs=needs,
                 accept_mixed_numerics=asked.accept_mixed_numerics,
             )
-            cluster.run("predict", spec, target=target, scratch=scratch_of(asked.root, target))
+            cluster.run("predict", spec)
     return target

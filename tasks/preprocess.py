@@ -22,5 +22,5 @@ def preprocess(raw: DatasetURI, plan: Plan, cluster: Runner) -> DatasetURI:
                 target=plan.prepared,
                 parameters=plan.preprocess_parameters,
             )
-            cluster.run("preprocess", spec, target=plan.prepared, scratch=plan.scratch(plan.prepared))
+            cluster.run("preprocess", spec)
     return plan.prepared

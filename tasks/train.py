@@ -15,13 +15,11 @@ def train(prepared: DatasetURI, plan: Plan, cluster: Runner) -> CheckpointURI:
     """Train and keep the epoch with the lowest validation loss; resume from the newest complete checkpoint."""
     with stage("train", plan.checkpoint, deadline_s=plan.deadline_s + GRACE_S) as current:
         if not current.reused:
-            scratch = plan.scratch(plan.checkpoint)
             spec = TrainSpec(
                 storage=plan.root,
                 deadline_s=plan.deadline_s,
                 source=prepared,
                 target=plan.checkpoint,
-                scratch=scratch,
                 initial=plan.initial,
                 recipe=plan.recipe,
                 parameters=plan.train_parameters,
@@ -29,5 +27,5 @@ def train(prepared: DatasetURI, plan: Plan, cluster: Runner) -> CheckpointURI:
                 stall_s=plan.stall_s,
                 accept_mixed_numerics=plan.accept_mixed_numerics,
             )
-            cluster.run("train", spec, target=plan.checkpoint, scratch=scratch)
+            cluster.run("train", spec)
     return plan.checkpoint

@@ -33,8 +33,8 @@ class Finished:
     folder: Path
     root: Root
     result: dict[str, Any]
-    commands: dict[str, bool]
-    """Of the processes that it started, and whether they had torch."""
+    commands: set[str]
+    """Of the processes that it started."""
 
     def again(self, *arguments: str) -> Run:
         """Another run on the same root."""
@@ -48,15 +48,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     root = Root(str(folder / "root"))
     with mirrors.serve(mnist_sample.FOLDER) as mirror:
         run = Run(*_QUICK, "--source", mirror.address, "--storage", str(root), folder=folder)
-        commands: dict[str, bool] = {}
-
-        def look() -> None:
-            for pid, command in run.processes().items():
-                with contextlib.suppress(OSError):
-                    has_torch = "libtorch" in Path(f"/proc/{pid}/maps").read_text()
-                    commands[command] = has_torch or commands.get(command, False)
-
-        with repeatedly(look, interval_s=0.5):
+        commands: set[str] = set()
+        with repeatedly(lambda: commands.update(run.processes().values()), interval_s=0.5):
             result = run.result()
     assert all(file["url"].startswith(mirror.address) for file in result["source"]["files"])
     return Finished(folder, root, result, commands)
@@ -119,19 +112,10 @@ def test_the_report_shows_the_figures_of_the_evaluation_and_loads_nothing(finish
 
 def test_a_local_ray_has_no_process_that_nobody_needs(finished: Finished) -> None:
     assert not any("tasks.jobs.ingest" in command for command in finished.commands), "the sample pays for no job"
-    usual = ["ray::RayTrainWorker", "ray::JobSupervisor", "dashboard.py", "--modules-to-load=JobHead,", "gcs_server"]
-    spared = ["ray.util.client.server", "StatsActor", "AutoscalingCoordinator"]
+    usual = ["ray::RayTrainWorker", "ray::JobSupervisor", "dashboard.py", "gcs_server"]
+    spared = ["ray.util.client.server", "AutoscalingCoordinator", "TrainController"]
     seen = {name for name in usual + spared for command in finished.commands if name in command}
     assert seen == set(usual)
-
-
-def test_the_driver_of_a_training_has_no_torch_as_its_worker_does(finished: Finished) -> None:
-    has_torch = {
-        name: [found for command, found in finished.commands.items() if name in command]
-        for name in ("-m tasks.jobs.train ", "ray::RayTrainWorker")  # the latter's name also says what it is called for
-    }
-    assert has_torch["-m tasks.jobs.train "] and not any(has_torch["-m tasks.jobs.train "])
-    assert any(has_torch["ray::RayTrainWorker"])
 
 
 def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finished) -> None:

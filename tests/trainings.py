@@ -64,7 +64,6 @@ class Trainings:
             threads=os.cpu_count(),
             source=self._prepared,
             target=CheckpointURI(self.root.child(f"checkpoints/{name}")),
-            scratch=self.root.child(f"runs/{name}"),
             recipe=recipes.override(recipes.load("mnist-sample-resnet18"), settings),
             parameters={},
             workers=workers,

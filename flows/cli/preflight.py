@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from storage import terminal
+from storage import manifest, terminal
 from storage.admin.format import count
 from storage.manifest import Damaged
 from storage.uri import URI, Root, parse_root
@@ -18,7 +18,6 @@ from tasks.cluster import capacity, node_checks
 from tasks.jobs import scaling
 from tasks.learning import recipes
 from tasks.learning.recipes import Recipe
-from tasks.planning import result_uris
 
 if TYPE_CHECKING:
     from tasks.planning.plan import Plan
@@ -173,7 +172,7 @@ class Planned:
         results |= {"ingest": made.raw} if made.data is None else {}
         results |= {"preprocess": made.prepared, "train": made.checkpoint}
         results |= {"predict": made.predictions, "evaluate": made.evaluation}
-        to_do = [stage for stage, uri in results.items() if uri and (again or not result_uris.is_committed(uri))]
+        to_do = [stage for stage, uri in results.items() if uri and (again or not manifest.is_committed(uri))]
         stages = f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
         return f"{recipe.name} on {made.data_name}, {count(recipe.epochs, 'epoch')}; {stages}"
 
@@ -181,7 +180,7 @@ class Planned:
     def downloads(self) -> bool:
         """True if the run downloads a data set."""
         made = (self.plan.raw, self.plan.files)
-        return self.plan.given is None and not any(uri and result_uris.is_committed(uri) for uri in made)
+        return self.plan.given is None and not any(uri and manifest.is_committed(uri) for uri in made)
 
     @property
     def has_work(self) -> bool:
@@ -211,7 +210,7 @@ def _planned(arguments: argparse.Namespace, asked: Asked, root: Root) -> Planned
     )
     if asked.sample and asked.base.fallback is None and made.data_set.notice is None:
         raise ValueError(f"--source: recipe {asked.base.name!r} has no sample; omit --source sample")
-    there = next((uri for uri in (made.raw, made.files) if uri and result_uris.is_committed(uri)), None)
+    there = next((uri for uri in (made.raw, made.files) if uri and manifest.is_committed(uri)), None)
     unreachable = not (there or made.own or asked.sample or sources.reachable(made.data_set, asked.addresses))
     may_fall_back = asked.base.fallback is not None and not asked.addresses and not arguments.no_sample
     waits = unreachable and arguments.patience > 0

@@ -11,12 +11,11 @@ from storage.admin import catalog
 from storage.admin.catalog import SCRATCH, SHELVES, Folder
 from storage.admin.kept_by_gc import Needs, inputs
 from storage.files import Entry
-from storage.fingerprint import LENGTH
 from storage.manifest import Damaged
-from storage.uri import URI, Root
+from storage.uri import FINGERPRINT_LENGTH, URI, Root
 
 _DAY_S = 24 * 3600
-_OURS = re.compile(rf".+-[0-9a-f]{{{LENGTH}}}", re.DOTALL)
+_OURS = re.compile(rf".+-[0-9a-f]{{{FINGERPRINT_LENGTH}}}", re.DOTALL)
 """Folder names that a run creates; a folder with another name and without a manifest may be somebody else's."""
 _TEMPORARY = re.compile(r"(?:[^/]+/)*?\.tmp-[^/]*")
 """A path down to its first temporary component, a file or folder that is not complete yet."""

@@ -71,7 +71,7 @@ def _unfinished(root: Root, folder: Folder, used: Collection[str], kinds: Collec
         return None
     target = root.child(f"{SHELVES[_MAKES[stage]]}/{folder.uri.name}")
     holder = lease.holder(root, target)
-    if files.exists(target.child(manifest.NAME)):
+    if manifest.is_committed(target):
         return None
     waiting_or_not = "waiting" if target.name in used else _INTERRUPTED
     state = f"running on {holder.host}" if holder else waiting_or_not

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from storage import error_policy, files, manifest, streams
+from storage import error_policy, manifest, streams
 from storage.admin import champions
 from storage.admin.catalog import Folder
 from storage.manifest import Damaged, File
@@ -62,5 +62,5 @@ def of_registry(root: Root) -> Iterator[str]:
             yield str(error)
             continue
         champion = reigns[-1].champion if reigns else None
-        if champion and not files.exists(champion.child(manifest.NAME)):
+        if champion and not manifest.is_committed(champion):
             yield f"{champion}, the champion of {data}, is not committed; restore it, or promote another"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage import files, manifest
-from storage.uri import URI, redact
+from storage.uri import redact
 from tasks.cluster import jobs_api
 from tasks.cluster.child import Child
 from tasks.cluster.job_log import Follower, JobFailed, JobRefused
@@ -56,37 +56,37 @@ class RayJobs:
         if wanted and self._local:
             self._start()
 
-    def run(self, stage: str, spec: JobSpec, *, target: URI, scratch: URI) -> None:
-        """Run a job to its end, or follow a live job for the same `target`; log to the running task's logger.
+    def run(self, stage: str, spec: JobSpec) -> None:
+        """Run a job to its end, or follow a live job for the same target; log to the running task's logger.
 
         Raises `JobRefused` for an error that a retry would meet again, `JobFailed` for any other. If interrupted, it
         stops the job, unless it found it running.
         """
         client = self.connect()
         # A fingerprint does not depend on the storage root, and one cluster may serve several roots.
-        name = f"{stage}-{target.fingerprint}-{hashlib.sha256(spec.storage.encode()).hexdigest()[:_ROOT_DIGITS]}-"
+        name = f"{stage}-{spec.target.fingerprint}-{hashlib.sha256(spec.storage.encode()).hexdigest()[:_ROOT_DIGITS]}-"
         try:
             found = self._live_job(client, name)
         except (OSError, RuntimeError) as error:
             raise JobFailed(f"Ray's jobs cannot be listed: {error}") from error
-        job = found or self._submit(client, stage, name, spec, scratch)
+        job = found or self._submit(client, stage, name, spec)
         self._link(stage, job)
         try:
             self._follow(client, job, stage, deadline_s=spec.deadline_s)
-            if not files.exists(target.child(manifest.NAME)):
+            if not manifest.is_committed(spec.target):
                 raise JobFailed(
-                    f"job {job} succeeded, but {target} is not committed; check that all nodes share the storage"
+                    f"job {job} succeeded, but {spec.target} is not committed; check that all nodes share the storage"
                 )
         except JobFailed:
             # When two runs make one URI, the first to commit wins; the other may fail over that, which is a success.
-            if not files.exists(target.child(manifest.NAME)):
+            if not manifest.is_committed(spec.target):
                 raise
         except BaseException:
             if not found:
                 with contextlib.suppress(Exception):
                     client.stop_job(job)
             raise
-        tidy(scratch)
+        tidy(spec.scratch)
 
     def dismiss(self) -> None:
         """Do what `end` does, but return at once."""
@@ -141,8 +141,8 @@ class RayJobs:
         logger().info("Ray dashboard (during this run): %s%s", redact(self._address), self._how_to_log_in)
         return self._client
 
-    def _submit(self, client: "JobSubmissionClient", stage: str, prefix: str, spec: JobSpec, scratch: URI) -> str:
-        place = scratch.child(f"{stage}.json")
+    def _submit(self, client: "JobSubmissionClient", stage: str, prefix: str, spec: JobSpec) -> str:
+        place = spec.scratch.child(f"{stage}.json")
         spec = machine.shared(spec) if self._local else spec
         files.replace(place, spec.model_dump_json(indent=1).encode())
         python = sys.executable if self._local else "python"

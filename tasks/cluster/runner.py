@@ -4,7 +4,6 @@ from typing import Any, Protocol
 
 from storage import files
 from storage.error_policy import Permanent
-from storage.uri import URI
 from tasks.cluster.job_log import Follower, JobFailed, failure
 from tasks.jobs import errors, main
 from tasks.jobs.deadline import DeadlineExceeded
@@ -19,14 +18,12 @@ GRACE_S = 60
 class Runner(Protocol):
     """Runs jobs; implemented by `ray_jobs.RayJobs` and `InProcess`."""
 
-    def run(self, stage: str, spec: JobSpec, *, target: URI, scratch: URI) -> None:
-        """Run a job until `target` is committed; its log and progress go to the logger of the running task.
+    def run(self, stage: str, spec: JobSpec) -> None:
+        """Run a job until its target is committed; its log and progress go to the logger of the running task.
 
         Args:
             stage: Name of the job, such as `train`: the module below `tasks.jobs`.
-            spec: Parameters of the job.
-            target: URI of the result.
-            scratch: Folder for the spec and the attempts; removed after the job has succeeded.
+            spec: Parameters of the job; its scratch folder is removed after the job has succeeded.
 
         Raises:
             JobRefused: A retry would meet the same error again.
@@ -37,21 +34,23 @@ class Runner(Protocol):
 class InProcess:
     """Runner for `--workers 0`: jobs run in this process, so that breakpoints in model and training loop work."""
 
-    def run(self, stage: str, spec: JobSpec, *, target: URI, scratch: URI) -> None:
+    def run(self, stage: str, spec: JobSpec) -> None:
         """Run the job in this process; its lines and progress go to the logger of the running task.
 
         Raises `JobRefused` if a retry would fail the same way, else `JobFailed`; the cause is the original error.
         """
         follower = Follower(stage)
         spec = machine.shared(spec)
-        files.replace(scratch.child(f"{stage}.json"), spec.model_dump_json(indent=1).encode())  # gc keeps what it names
+        files.replace(
+            spec.scratch.child(f"{stage}.json"), spec.model_dump_json(indent=1).encode()
+        )  # gc keeps what it names
         try:
             main.run_here(spec, tell=follower.line)
         except DeadlineExceeded:
             raise
         except Exception as error:
-            raise failure(errors.described(error, folder=scratch)) from error
-        tidy(scratch)
+            raise failure(errors.described(error, folder=spec.scratch)) from error
+        tidy(spec.scratch)
 
 
 def _may_help(task: Any, run: Any, state: Any) -> bool:

@@ -137,7 +137,7 @@ def _turn_and_lease(spec: JobSpec) -> Iterator[Lease | None]:
 def _turn(spec: JobSpec, claim: Claim) -> contextlib.AbstractContextManager[Callable[[], None]]:
     return machine_slots.turn(
         claim,
-        is_done=lambda: _is_done(spec),
+        is_done=lambda: manifest.is_committed(spec.target),
         on_wait=lambda who: events.say(WAITING, who=who),
         on_turn=lambda: events.say(WAITING, who=None),
         on_trouble=lambda text: events.tell(f"WARNING: {text}"),
@@ -151,20 +151,16 @@ def _lease(spec: JobSpec, *, wait_s: float | None) -> contextlib.AbstractContext
         spec.target,
         owner=os.environ.get(JOB_NAME, f"process {os.getpid()}"),
         wait_s=wait_s,
-        is_done=lambda: _is_done(spec),
+        is_done=lambda: manifest.is_committed(spec.target),
         on_wait=lambda other: _tell_of(spec, other),
     )
 
 
 def _await_release(spec: JobSpec, other: Holder) -> None:
     _tell_of(spec, other)
-    while not _is_done(spec) and lease.holder(spec.storage, spec.target):
+    while not manifest.is_committed(spec.target) and lease.holder(spec.storage, spec.target):
         time.sleep(_LOOK_S)
 
 
 def _tell_of(spec: JobSpec, other: Holder) -> None:
     events.tell(f"WARNING: waiting: {other.owner} on {other.host} is already producing {spec.target}")
-
-
-def _is_done(spec: JobSpec) -> bool:
-    return files.exists(spec.target.child(manifest.NAME))

@@ -44,6 +44,11 @@ ASKED = "asked"
 """File that the caller puts into the probe's folder, for the nodes to find."""
 
 
+def scratch_of(root: Root, target: URI) -> URI:
+    """Return the folder for temporary files of attempts at `target`; it is deleted once `target` is committed."""
+    return root.child(f"runs/{target.name}")
+
+
 class JobSpec(BaseModel):
     """Base of every job's spec."""
 
@@ -59,6 +64,11 @@ class JobSpec(BaseModel):
     """Threads of each computing process; None: as many as Ray gives it CPUs."""
     claim: Claim | None = None
     """Resources of this machine to take turns for; None: the job needs no turn, or Ray schedules it on a cluster."""
+
+    @property
+    def scratch(self) -> URI:
+        """Folder for the spec and for temporary files of all attempts."""
+        return scratch_of(self.storage, self.target)
 
 
 class SourceEntry(BaseModel, frozen=True, extra="forbid"):
@@ -108,8 +118,6 @@ class IngestSpec(JobSpec):
     parameters: dict[str, Any]
     """Name of the data set. For the user's own also image_size, channels and, if no folder is called train or test,
     test_fraction; for images that are only predicted also classes."""
-    scratch: URI
-    """Folder for temporary files of attempts."""
 
     @property
     def is_new(self) -> bool:
@@ -136,8 +144,6 @@ class TrainSpec(JobSpec):
 
     source: DatasetURI
     target: CheckpointURI
-    scratch: URI
-    """Folder of all attempts at this training."""
     initial: CheckpointURI | None = None
     """Checkpoint with the initial weights (warm start); None: random weights."""
     recipe: Recipe

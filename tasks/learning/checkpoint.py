@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from storage import commits, files, manifest, tables
 from storage.manifest import File
@@ -32,10 +32,8 @@ TRAINING_IMAGES = "training-images"
 """Prefix of the file with the first training images, in an attempt and in a committed checkpoint."""
 
 
-class Meta(BaseModel):
+class Meta(BaseModel, frozen=True, extra="forbid"):
     """Everything in a checkpoint except tensors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: dict[str, Any]
     """The `ModelSpec`: architecture, image shape, class names, normalisation."""

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 if TYPE_CHECKING:
     from torch import device as torch_device
@@ -16,14 +16,12 @@ _EXTENSIONS = ("amx", "asimd", "avx", "bf16", "fma", "i8mm", "neon", "sve", "vsx
 """Prefixes of the CPU capabilities by which the libraries used by torch choose their code."""
 
 
-class Numerics(BaseModel):
+class Numerics(BaseModel, frozen=True, extra="forbid"):
     """Numerics of one process; if they are equal, the same computation gives the same bits on a CPU in fp32.
 
     Training also needs the same number of threads, so a resumed training uses the number it began with. A forward pass
     gave the same bits with 1 to 4 threads (ResNet-18, ViT, MobileNetV3 and a small CNN, fp32 and bf16, torch 2.14).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     torch: str
     """Version and build of torch; on a GPU also the version of cuDNN."""

@@ -2,7 +2,7 @@
 
 import re
 
-from storage import access, files, manifest
+from storage import access, manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, parse_root
 from tasks.learning import datasets, images
 from tasks.learning.recipes import Recipe
@@ -19,7 +19,7 @@ def default_recipe(data: str | None) -> str:
         access.check_readable(uri, option="--data")
     except FileNotFoundError:
         return "mnist-resnet18"
-    if files.exists(uri.child(manifest.NAME)):
+    if manifest.is_committed(uri):
         is_own = "image_size" in check_committed("--data", uri, kinds=("raw",)).parameters
         return "images-resnet18" if is_own else "mnist-resnet18"
     return "images-resnet18"
@@ -49,7 +49,7 @@ def given(data: str, recipe: Recipe) -> DatasetURI | Own:
     except FileNotFoundError:
         expected = f"{user_images.LAYOUT}, or the URI of a raw dataset"
         raise user_images.nothing_at(uri, option="--data", expected=expected) from None
-    if not files.exists(uri.child(manifest.NAME)):
+    if not manifest.is_committed(uri):
         check_shift(recipe, side=recipe.image_size)
         return user_images.find(URI(uri), test_fraction=recipe.test_fraction)
     made = check_committed("--data", uri, kinds=("raw",))

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 
-from storage import access, files
+from storage import access, files, manifest
 from storage.admin.catalog import check_links
 from storage.uri import DatasetURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
@@ -13,7 +13,6 @@ from tasks.learning.recipes import Recipe
 from tasks.planning import machine, warm_start
 from tasks.planning.data_option import check_shift, given
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import is_committed
 from tasks.planning.user_images import Own, check_apart
 
 _YEAR = 365 * 24 * 60
@@ -102,6 +101,6 @@ def refreshed(plan: Plan) -> Plan:
     num_evaluations = len(files.children(plan.evaluation.parent))
     for refresh in range(1, num_evaluations + 2):  # each has its own URI, so one of these is free
         repeated = dataclasses.replace(plan, refresh=refresh)
-        if not is_committed(repeated.evaluation):
+        if not manifest.is_committed(repeated.evaluation):
             return repeated
     raise AssertionError(f"--refresh did not change any URI: {plan.evaluation} is the same for every attempt")

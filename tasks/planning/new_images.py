@@ -9,8 +9,7 @@ from typing import Any
 
 from storage import access, default_championship, files, manifest
 from storage.admin import champions
-from storage.fingerprint import fingerprint
-from storage.uri import URI, CheckpointURI, DatasetURI, Root
+from storage.uri import URI, CheckpointURI, DatasetURI, Root, fingerprint
 from tasks.jobs.spec import NEW
 from tasks.planning import user_images
 from tasks.planning.result_uris import VERSIONS
@@ -35,7 +34,7 @@ def are_at(uri: DatasetURI) -> bool:
             return True
         expected = f"{_LAYOUT}, or the URI of a dataset"
         raise user_images.nothing_at(uri, option="--dataset", expected=expected) from None
-    return not files.exists(uri.child(manifest.NAME))
+    return not manifest.is_committed(uri)
 
 
 def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None) -> Own:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from storage import default_championship, manifest, registry
-from storage.fingerprint import fingerprint
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root, fingerprint
 from tasks.jobs.deadline import deadline
 from tasks.jobs.scaling import Needs, Workers, needs_of
 from tasks.learning import datasets, user_code
 from tasks.learning.recipes import Recipe
 from tasks.planning import user_images as own
-from tasks.planning.result_uris import VERSIONS, evaluation_of, is_committed, place, predictions_of, scratch_of
+from tasks.planning.result_uris import VERSIONS, evaluation_of, place, predictions_of
 from tasks.planning.user_images import Own
 from tasks.promotion import gate
 
@@ -199,10 +198,6 @@ class Plan:
         """Settings of the gate; optional ones are present only if requested."""
         return gate.settings_of(self.recipe, judge_only=self.judge_only)
 
-    def scratch(self, target: URI) -> URI:
-        """Return the scratch folder of attempts at `target`; it is deleted once `target` is committed."""
-        return scratch_of(self.root, target)
-
     def predictions_of(self, checkpoint: CheckpointURI) -> PredictionsURI:
         """Return the URI of the predictions of any `checkpoint` on this plan's test rows."""
         return predictions_of(self.root, checkpoint, self.prepared, split="test")
@@ -228,13 +223,13 @@ class Plan:
             uris: list[URI] = [self.prepared, self.checkpoint, self.predictions]
             uris += [self.raw] if self.ingest_on_ray() else []
             uris += map(self.predictions_of, self.rivals())
-            return not all(is_committed(uri) for uri in uris)
+            return not all(manifest.is_committed(uri) for uri in uris)
 
     def ingest_on_ray(self) -> bool:
         """Return whether ingest is worth a Ray job: the data is large, in pieces that can be spread over nodes."""
         if self.own is not None:
             return self.own.is_much
-        if self.files is None or len({file.shard for file in self.data_set.files}) <= 1 or is_committed(self.raw):
+        if self.files is None or manifest.is_committed(self.raw) or len({f.shard for f in self.data_set.files}) <= 1:
             return False
         try:
             listed = manifest.load(self.files).files
@@ -263,7 +258,7 @@ class Plan:
             return self._places[stage]
         found = find()
         before = _CHAIN[: _CHAIN.index(stage)]
-        if self._places.keys() >= set(before) and all(map(is_committed, parents)):
+        if self._places.keys() >= set(before) and all(map(manifest.is_committed, parents)):
             self._places[stage] = found
         return found
 

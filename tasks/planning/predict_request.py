@@ -13,7 +13,7 @@ from tasks.learning import user_code
 from tasks.planning import new_images as pictures
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_numbers, check_root
-from tasks.planning.result_uris import is_committed, predictions_of
+from tasks.planning.result_uris import predictions_of
 from tasks.planning.user_images import Own
 
 
@@ -42,7 +42,7 @@ class BatchRequest:
 
     def is_done(self) -> bool:
         """Return whether the predictions are already committed."""
-        return is_committed(predictions_of(self.root, self.checkpoint, self.dataset, split=self.split))
+        return manifest.is_committed(predictions_of(self.root, self.checkpoint, self.dataset, split=self.split))
 
 
 def resolve(

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from storage import files, manifest
-from storage.fingerprint import fingerprint
 from storage.manifest import Damaged
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, Root
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, Root, fingerprint
 
 # "download" stands for the raw dataset, which that stage once wrote: the name is part of its fingerprints.
 VERSIONS = {"files": 1, "download": 1, "preprocess": 2, "train": 2, "predict": 2, "evaluate": 1, "report": 4}
@@ -54,7 +53,7 @@ def place(
 def _there(wanted: URI) -> URI:
     """Return the committed result with the fingerprint of `wanted`, under any name in its folder; else `wanted`."""
     named = sorted(name for name in files.children(wanted.parent) if name.endswith(f"-{wanted.fingerprint}"))
-    found = [uri for uri in map(wanted.parent.child, named) if files.exists(uri.child(manifest.NAME))]
+    found = [uri for uri in map(wanted.parent.child, named) if manifest.is_committed(uri)]
     return found[0] if found and wanted not in found else wanted
 
 
@@ -73,11 +72,6 @@ def _content(uri: URI) -> str | None:
         return None
 
 
-def scratch_of(root: Root, target: URI) -> URI:
-    """Return the scratch folder of attempts at `target`."""
-    return root.child(f"runs/{target.name}")
-
-
 def predictions_of(root: Root, checkpoint: CheckpointURI, dataset: DatasetURI, *, split: str | None) -> PredictionsURI:
     """Return the URI of the predictions of `checkpoint` on one split (None: all rows) of `dataset`."""
     name, parents = checkpoint.name.rpartition("-")[0], [checkpoint, dataset]
@@ -90,8 +84,3 @@ def evaluation_of(root: Root, predictions: PredictionsURI, *, classes: Sequence[
     name, parameters = predictions.name.rpartition("-")[0], {"classes": list(classes)} if classes else {}
     found = place("evaluate", root.child("evaluations"), name=name, parents=[predictions], parameters=parameters)
     return EvaluationURI(found)
-
-
-def is_committed(uri: URI) -> bool:
-    """Return whether `uri` has a manifest."""
-    return files.exists(uri.child(manifest.NAME))

@@ -3,7 +3,7 @@
 import operator
 from typing import TYPE_CHECKING, Any
 
-from storage import files, manifest, registry
+from storage import manifest, registry
 from storage.manifest import Manifest
 from storage.uri import CheckpointURI
 from tasks.jobs.spec import SPLIT_BY
@@ -120,7 +120,7 @@ def _check_split(plan: "Plan", champion: CheckpointURI, split: dict[str, Any]) -
 
 def _known(plan: "Plan") -> dict[str, Any]:
     """Return shape and classes of the images; None where they are unknown until the data is read."""
-    if plan.own is not None and (plan.own.classes or not files.exists(plan.raw.child(manifest.NAME))):
+    if plan.own is not None and (plan.own.classes or not manifest.is_committed(plan.raw)):
         size = plan.recipe.image_size
         return {"image_shape": [size, size, plan.recipe.channels], "classes": list(plan.own.classes) or None}
     if plan.given is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from storage import files, manifest, registry
+from storage import manifest, registry
 from storage.accuracy_difference import Difference
 from storage.decision import Decision
 from storage.uri import CheckpointURI, EvaluationURI
@@ -45,7 +45,7 @@ def rivals_of(checkpoint: CheckpointURI, decisions: Sequence[Decision], gate: Ga
     if champion in (None, checkpoint):
         return {}
     rivals = {"champion": champion}
-    best = registry.best(decisions, _is_there) if gate["margin"] > 0 else None
+    best = registry.best(decisions, manifest.is_committed) if gate["margin"] > 0 else None
     return rivals if best in (None, champion, checkpoint) else rivals | {"best": best}
 
 
@@ -178,7 +178,3 @@ def _told(what: str, classes: Sequence[str]) -> str:
 def _metrics(evaluation: EvaluationURI) -> dict[str, float]:
     statistics = manifest.load(evaluation).statistics
     return {name: statistics[name] for name in ("test_accuracy", "test_loss", "expected_calibration_error", "num_rows")}
-
-
-def _is_there(checkpoint: CheckpointURI) -> bool:
-    return files.exists(checkpoint.child(manifest.NAME))

@@ -13,14 +13,13 @@ from storage import manifest, tables
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.cluster.runner import Runner
 from tasks.cluster.session import session
-from tasks.jobs.spec import JobSpec, PredictSpec, PreprocessSpec, TrainSpec
+from tasks.jobs.spec import JobSpec, PredictSpec, PreprocessSpec, TrainSpec, scratch_of
 from tasks.learning import checkpoint, checkpoint_result, images, recipes, training_state
 from tasks.learning.datasets import Split
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
-from tasks.planning import result_uris
 from tests.benchmarks import data
 from tests.benchmarks.arm import Arm
 from tests.benchmarks.ratios import Bar
@@ -98,7 +97,6 @@ class Bench:
             deadline_s=_DAY_S,
             source=prepared,
             target=target,
-            scratch=result_uris.scratch_of(self.root, target),
             recipe=recipes.override(self.recipe, settings),
             parameters={},
             workers=None,
@@ -145,7 +143,7 @@ def commit_untrained(root: Root, prepared: DatasetURI, target: CheckpointURI) ->
     spec = ModelSpec(model=recipe.model, image_shape=image_shape, classes=classes, mean=(128.0,), std=(74.0,))
     loader = ResidentLoader(rows, rows, seed=0, rank=0, device=device)
     trainer = Trainer(recipe, Classifier(spec), loader, precision=precision, device=device)
-    scratch = result_uris.scratch_of(root, target)
+    scratch = scratch_of(root, target)
     about = {"parameters": {}, "resolved": {"precision": precision}}
     history = [trainer.run_epoch(1)]
     snapshot = training_state.take(trainer, history, prepared=prepared.fingerprint, about=about)
@@ -176,7 +174,7 @@ def predict(cluster: Runner, root: Root, model: CheckpointURI, dataset: DatasetU
 
 def run(cluster: Runner, stage: str, root: Root, spec: JobSpec) -> None:
     """The job of `spec`, to its end."""
-    cluster.run(stage, spec, target=spec.target, scratch=result_uris.scratch_of(root, spec.target))
+    cluster.run(stage, spec)
 
 
 def at_least(value: float) -> Bar:

@@ -53,7 +53,6 @@ def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes
         deadline_s=600,
         source=prepared,
         target=CheckpointURI(root.child(f"checkpoints/{name}-0123456789ab")),
-        scratch=root.child(f"runs/{name}-0123456789ab"),
         recipe=recipe,
         parameters={"workers": 0},
         workers=0,
@@ -62,5 +61,4 @@ def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes
 
 def run(spec: JobSpec) -> None:
     """Do here what the job of `spec` would do."""
-    scratch = spec.scratch if isinstance(spec, TrainSpec) else spec.storage.child("runs/none")
-    InProcess().run("stage", spec, target=spec.target, scratch=scratch)
+    InProcess().run("stage", spec)

@@ -38,7 +38,7 @@ def until_interrupted(trainer, epoch, **how):
 Trainer.run_epoch = until_interrupted
 spec = TrainSpec.model_validate_json(Path(sys.argv[1]).read_text())
 try:
-    InProcess().run("train", spec, target=spec.target, scratch=spec.scratch)
+    InProcess().run("train", spec)
 except KeyboardInterrupt:
     pass
 finally:

@@ -8,7 +8,7 @@ import pytest
 from ray.exceptions import OutOfMemoryError, RayTaskError
 
 from storage import commits, files, manifest, tables
-from storage.uri import URI, CheckpointURI, DatasetURI, Root
+from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.jobs import datasource, errors, scaling
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import job as train
@@ -34,7 +34,6 @@ def training(folder: Path, *, rows: int, batch_size: int, workers: int) -> Train
         deadline_s=600,
         source=prepared,
         target=CheckpointURI(f"{folder}/checkpoint-0123456789ab"),
-        scratch=URI(f"{folder}/runs"),
         recipe=recipe,
         parameters={},
         workers=workers,

@@ -50,10 +50,3 @@ def test_a_deadline_ends_the_controller_with_it(controlled: Callable[[Callable[[
     with pytest.raises(DeadlineExceeded), deadline(0.2):
         controlled(lambda: None)
     assert threading.active_count() == before
-
-
-def test_training_starts_no_actor_that_nobody_has_work_for() -> None:
-    lean = LeanTrainer(print)
-    usual = {type(callback).__name__ for callback in super(LeanTrainer, lean)._create_default_callbacks()}
-    left = {type(callback).__name__ for callback in lean._create_default_callbacks()}
-    assert usual - left == {"DatasetsCallback", "PlacementGroupCleanerCallback"}

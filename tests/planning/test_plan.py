@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from storage import access, commits, registry
+from storage import access, commits, manifest, registry
 from storage.decision import Decision
 from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI
 from tasks.jobs.deadline import DeadlineExceeded
@@ -190,7 +190,7 @@ def test_planning_that_blocks_ends_at_the_deadline(tmp_path: Path, monkeypatch: 
 def raw_dataset(root: Path) -> str:
     """A committed raw dataset of the default recipe's data set, which lies there already."""
     uri = URI(f"{root}/datasets/raw/mnist-0123456789ab")
-    if not result_uris.is_committed(uri):
+    if not manifest.is_committed(uri):
         commits.commit(uri, kind="raw", parents={}, parameters={"data": "mnist"}, listed=[])
     return uri
 
@@ -209,7 +209,7 @@ class TestNeedsRay:
         made = make(tmp_path)
         for stage in self.RAY_STAGES:
             commit(uris(made)[stage])
-        assert not result_uris.is_committed(made.raw) and not made.needs_ray()
+        assert not manifest.is_committed(made.raw) and not made.needs_ray()
 
     def test_ray_is_needed_for_predictions_of_the_champion_that_are_missing(self, tmp_path: Path) -> None:
         made, champion = make(tmp_path), make(tmp_path, "epochs=5").checkpoint

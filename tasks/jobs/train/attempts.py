@@ -99,7 +99,7 @@ def trained_on(spec: TrainSpec, prepared: Manifest) -> str:
 
 def commit(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) -> None:
     """Commit the best epoch of all attempts, unless another run was first; the job `started` at this monotonic time."""
-    if not files.exists(spec.target.child(manifest.NAME)):
+    if not manifest.is_committed(spec.target):
         split = prepared.statistics.get("split")
         about = {"seconds": time.monotonic() - started, "loader": loader, "split": split}
         trained = prepared.as_parent(spec.source)

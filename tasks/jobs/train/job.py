@@ -96,21 +96,20 @@ def fit(
     actor that the faster trainer does not have. `configured` are arguments of both trainers.
     """
     with gc_paused():
-        if tuned.is_on(cores) and loader != attempts.RAY_DATA and not dashboard.shows_training():
-            from tasks.jobs.backends.tuned.trainer import LeanTrainer
-
-            LeanTrainer(loop, timeout_s=timeout_s, **configured).fit()
-            return
         from ray.train.torch import TorchConfig, TorchTrainer
 
         from tasks.jobs.train.ray_shards import RankShards
+    trainer = TorchTrainer
     if loader == attempts.RAY_DATA:
         made = manifest.load(prepared)
         splits = {name: made.split(name) for name in attempts.SPLITS}
         shards = RankShards(prepared, splits, batch_size=batch_size)
         configured |= {"datasets": shards.datasets(), "dataset_config": shards}
-    trainer = TorchTrainer(loop, torch_config=TorchConfig(timeout_s=timeout_s), **configured)
-    aside(trainer.fit)
+    elif tuned.is_on(cores) and not dashboard.shows_training():
+        from tasks.jobs.backends.tuned.trainer import LeanTrainer
+
+        trainer = LeanTrainer
+    aside(trainer(loop, torch_config=TorchConfig(timeout_s=timeout_s), **configured).fit)
 
 
 def train_on_one_rank(config: Assignment) -> None:

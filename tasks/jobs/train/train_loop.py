@@ -143,7 +143,7 @@ def _of_rank_0(value: _T, world_size: int) -> _T:
 
 def _committed(spec: TrainSpec, trainer: Trainer) -> bool:
     """Return True if another run has committed the target, as rank 0 sees it."""
-    return _of_rank_0(trainer.rank == 0 and files.exists(spec.target.child(manifest.NAME)), trainer.world_size)
+    return _of_rank_0(trainer.rank == 0 and manifest.is_committed(spec.target), trainer.world_size)
 
 
 def _resume(

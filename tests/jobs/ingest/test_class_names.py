@@ -45,7 +45,6 @@ def ingested(root: Root, given: Mapping[str, tuple[Sequence[Any], dict[str, str]
         storage=root,
         deadline_s=60,
         source=pets,
-        scratch=root.child("runs/pets-0123456789ab"),
         kind="parquet",
         digest=listed.digest,
         parameters={"data": "pets", "image_size": 8, "channels": 3},

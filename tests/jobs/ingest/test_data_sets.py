@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from storage import commits, files, manifest, tables
-from storage.uri import URI, DatasetURI, Root
+from storage.uri import DatasetURI, Root
 from tasks.cluster.runner import InProcess
 from tasks.download import download
 from tasks.ingest import ingest
@@ -42,12 +42,12 @@ def asked(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
 class ByHand:
     """A job in a process of its own, with a Ray of its own: this one may have Ray imported with other settings."""
 
-    def run(self, stage: str, spec: JobSpec, *, target: URI, scratch: URI) -> None:
-        place = scratch.child("spec.json")
+    def run(self, stage: str, spec: JobSpec) -> None:
+        place = spec.scratch.child("spec.json")
         files.replace(place, spec.model_dump_json().encode())
         env = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_MODE")}
         subprocess.run([sys.executable, "-m", f"tasks.jobs.{stage}", place], cwd=CHECKOUT, env=env, check=True)
-        files.remove(scratch)
+        files.remove(spec.scratch)
 
 
 def ingested(asked: Plan, mirror: Path, cluster: Any) -> manifest.Manifest:

@@ -38,7 +38,6 @@ def spec_of(root: Root, photos: URI) -> IngestSpec:
         storage=root,
         deadline_s=60,
         source=photos,
-        scratch=root.child("runs/my-photos-0123456789ab"),
         kind="images",
         classes=list(found.classes),
         digest=found.digest,

@@ -3,37 +3,28 @@
 import sys
 from types import SimpleNamespace
 from typing import Any
-from uuid import uuid4
 
 import ray
-from ray.data._internal import stats
 from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as coordinator
 from ray.data._internal.execution.operators import hash_shuffle_v2
 from ray.data._internal.execution.operators.shuffle_operators import shuffle_reduce_operator
-
-from tasks.jobs import dashboard
 
 _TRAIN = "ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_client"
 """Module of Ray Train that uses the same coordinator actor."""
 
 
 def configure() -> None:
-    """Run shuffles in the usual workers, and two of Ray Data's actors in this process.
+    """Run shuffles in the usual workers, and the coordinator of Ray Data in this process.
 
     Each process takes seconds to start, and wakes up a hundred times a second as long as it lives.
     """
     # Ray runs the tasks of a shuffle in separate processes, meant for gigabytes of rows; here they share processes.
     hash_shuffle_v2._SHUFFLE_MAP_RUNTIME_ENV.clear()
     shuffle_reduce_operator._SHUFFLE_REDUCE_RUNTIME_ENV.clear()
-    # Replace two actors that would outlive the job: the coordinator that shares a cluster among jobs, and statistics.
+    # Replace an actor that would outlive the job: the coordinator that shares a cluster among jobs.
     here = _Here(_Coordinator(send_resources_request=lambda *_: None))  # a local Ray has nobody to ask for more nodes
     for module in filter(None, [coordinator, sys.modules.get(_TRAIN)]):
         module.get_or_create_autoscaling_coordinator = lambda: here  # type: ignore[attr-defined]
-    if dashboard.kind() == dashboard.FULL:
-        return
-    for name in ("update_execution_metrics", "update_iteration_metrics", "register_dataset_to_stats_actor"):
-        setattr(stats._StatsManager, name, lambda *_, **__: None)
-    stats._StatsManager.gen_dataset_id_from_stats_actor = lambda: uuid4().hex
 
 
 class _Here:

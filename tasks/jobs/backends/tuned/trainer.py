@@ -1,4 +1,4 @@
-"""Ray Train with its controller in the process that starts the training, and with fewer processes."""
+"""Ray Train with its controller in the process that starts the training."""
 
 import asyncio
 import threading
@@ -7,27 +7,19 @@ from typing import Any
 import ray
 from ray.runtime_context import RuntimeContext
 from ray.train import Result
-from ray.train.backend import Backend, BackendConfig
+from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
-from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 from tasks.jobs.deadline import aside
 
-_UNNEEDED = {"DatasetsCallback", "PlacementGroupCleanerCallback"}
-"""Callbacks to leave out: workers read their rows themselves, and a job's end frees what its controller held."""
 
+class LeanTrainer(TorchTrainer):
+    """`TorchTrainer` that controls its workers from this process instead of an actor of its own.
 
-class LeanTrainer(DataParallelTrainer):
-    """Trainer that controls its workers from this process, and starts no actor without work in this project.
-
-    `timeout_s` limits how long workers wait for each other in a collective. Ray Train's extra processes each take
-    seconds to start, one after the other, and wake up a hundred times a second during the training. No
-    fault tolerance is lost: a separate controller that dies also ends its job, the workers and what they held.
+    The actor takes seconds to start, before any worker does, and wakes up a hundred times a second during the training.
+    No fault tolerance is lost: a separate controller that dies also ends its job, the workers and what they held.
     """
-
-    def __init__(self, *positional: Any, timeout_s: int = 1800, **named: Any) -> None:
-        super().__init__(*positional, backend_config=_ProcessGroup(timeout_s=timeout_s), **named)
 
     def _initialize_and_run_controller(self, **given: Any) -> Result:
         controller = Controller(**given)
@@ -38,65 +30,13 @@ class LeanTrainer(DataParallelTrainer):
 
         return aside(control, give_up=controller.given_up.set)
 
-    def _create_default_callbacks(self) -> list[Any]:
-        return [each for each in super()._create_default_callbacks() if type(each).__name__ not in _UNNEEDED]
-
-
-class _ProcessGroup(BackendConfig):
-    """Ray Train's `TorchConfig`, but without a process group if there is only one worker.
-
-    Then neither the worker nor this process waits for any set-up, and this process needs no torch.
-    """
-
-    def __init__(self, *, timeout_s: int) -> None:
-        self.timeout_s = timeout_s
-
-    @property
-    def backend_cls(self) -> type[Backend]:
-        return _Torch
-
-
-class _Torch(Backend):
-    share_cuda_visible_devices = True
-
-    def on_start(self, worker_group: Any, backend_config: Any) -> None:
-        if len(worker_group) > 1:
-            from ray.train.torch import TorchConfig
-
-            config = TorchConfig(timeout_s=backend_config.timeout_s)
-            config.backend_cls().on_start(worker_group, config)
-
-    def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
-        if len(worker_group) > 1:
-            from ray.train.torch import TorchConfig
-
-            TorchConfig().backend_cls().on_shutdown(worker_group, backend_config)
-
-
-class _Alone:
-    """Replacement of the actor by which workers wait for each other, if there is only one worker."""
-
-    @property
-    def broadcast_from_rank_zero(self) -> "_Alone":
-        return self
-
-    def remote(self, *, data: Any, **_: Any) -> ray.ObjectRef:
-        return ray.put(data)
-
 
 class _Workers(WorkerGroup):
-    @staticmethod
-    def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
-        return custom_runtime_env  # workers inherit Ray Train's variables; an environment of their own delays the start
-
-    def _init_train_context_on_workers(self, workers: list[Any], sync_actor: Any, *given: Any) -> None:
-        if len(workers) == 1:
-            ray.kill(sync_actor)
-            sync_actor = _Alone()
+    def _init_train_context_on_workers(self, *given: Any) -> None:
         real = ray.get_runtime_context
         ray.get_runtime_context = lambda: _NoActor(real())
         try:
-            super()._init_train_context_on_workers(workers, sync_actor, *given)
+            super()._init_train_context_on_workers(*given)
         finally:
             ray.get_runtime_context = real
 
