@@ -1,5 +1,6 @@
 """A Prefect server and worker as processes of their own, as an operator runs them, seen through the server's API."""
 
+import base64
 import contextlib
 import json
 import os
@@ -34,10 +35,13 @@ def _is_busy(error: BaseException) -> bool:
 
 
 class Server:
-    """A Prefect server on a port of the loopback interface, seen through its API."""
+    """A Prefect server on a port of the loopback interface, seen through its API; `auth` is user:password."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, auth: str = "") -> None:
         self.port = port
+        self._headers = {"Content-Type": "application/json"}
+        if auth:
+            self._headers["Authorization"] = f"Basic {base64.b64encode(auth.encode()).decode()}"
         self.url = f"http://127.0.0.1:{port}/api"
 
     def answers(self) -> bool:
@@ -50,8 +54,7 @@ class Server:
     def api(self, method: str, path: str, body: Any = None) -> Any:
         """One call of the server's API, again while its database is busy, as Prefect's own client does."""
         content = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.url + path, data=content, method=method)
-        request.add_header("Content-Type", "application/json")
+        request = urllib.request.Request(self.url + path, data=content, method=method, headers=self._headers)
         with urllib.request.urlopen(request, timeout=30) as answer:
             text = answer.read()
         return json.loads(text) if text else None

@@ -140,7 +140,8 @@ def _create_pools(client: "SyncPrefectClient", wanted: Declared) -> Iterator[str
 
 def _run_prefect_deploy() -> None:
     command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
-    answer = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True)
+    env = os.environ | {"PWD": str(CHECKOUT)}  # prefect.yaml's folder for workers without PIPELINE_CHECKOUT
+    answer = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
     if answer.returncode:
         raise DeployFailed(
             "`prefect deploy --all` failed; some deployments may have been updated; its output:\n"

@@ -1,10 +1,14 @@
-"""What is wrong with prefect.yaml is refused by name before a server is asked for anything."""
+"""What is wrong with prefect.yaml is refused by name before a server is asked for anything; where workers find code."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from prefect.deployments.steps.pull import set_working_directory
+from prefect.deployments.steps.utility import run_shell_script
+from prefect.utilities.templating import apply_values
 
 from flows.server import deploy
 from tests.runs import CHECKOUT
@@ -29,3 +33,24 @@ def test_a_wrong_file_is_refused_by_name(
     monkeypatch.setattr(deploy, "CHECKOUT", tmp_path)
     with pytest.raises(ValueError, match=named):
         deploy.declared()
+
+
+@pytest.mark.parametrize(("named", "expected"), [("worker's", "worker's"), (None, "deployed from")])
+def test_a_worker_finds_the_code_where_its_environment_says_or_where_it_was_deployed_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, expected: str
+) -> None:
+    for folder in ("worker's", "deployed from", "cwd"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    monkeypatch.setenv("PWD", str(tmp_path / "deployed from"))
+    monkeypatch.delenv("PIPELINE_CHECKOUT", raising=False)
+    pull = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())["pull"]
+    deployed: Any = apply_values(pull, {}, remove_notset=False)  # as `prefect deploy` does
+    monkeypatch.setenv("PWD", str(tmp_path / "cwd"))
+    if named:
+        monkeypatch.setenv("PIPELINE_CHECKOUT", str(tmp_path / named))
+    (script, folder) = [options for step in deployed for options in step.values()]
+    said = asyncio.run(run_shell_script(**{name: value for name, value in script.items() if name != "id"}))
+    directory: Any = apply_values(folder["directory"], {script["id"]: said})
+    set_working_directory(directory)
+    assert Path.cwd() == tmp_path / expected

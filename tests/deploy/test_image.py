@@ -1,0 +1,107 @@
+"""deploy/Dockerfile builds one small image from what is locked, which runs without root."""
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.deploy import image
+from tests.runs import CHECKOUT
+
+_BUILD, _IMAGE = image.stages()
+_LOCKED = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", (CHECKOUT / "requirements.lock").read_text(), re.MULTILINE))
+
+
+def _runs(stage: list[tuple[str, str]]) -> str:
+    return "\n".join(words for name, words in stage if name == "RUN")
+
+
+def test_every_file_that_is_copied_exists_is_tracked_and_is_let_through_to_the_build() -> None:
+    let_through = (image.DOCKERFILE.parent / "Dockerfile.dockerignore").read_text().splitlines()
+    for sources, _ in [*image.copied(_BUILD), *image.copied(_IMAGE)]:
+        for source in sources:
+            assert subprocess.run(["git", "ls-files", "--error-unmatch", source], cwd=CHECKOUT).returncode == 0
+            assert f"!{source}" in let_through
+    allowed = {line[1:] for line in let_through if line.startswith("!")}
+    assert "*" in let_through and allowed == {source for sources, _ in image.copied(_IMAGE) for source in sources}
+
+
+def test_the_image_ends_as_a_user_without_rights_who_owns_nothing_in_it() -> None:
+    users = [words for name, words in _IMAGE if name == "USER"]
+    assert users == ["1000:1000"]
+    assert "useradd --uid 1000" in _runs(_IMAGE)
+    assert not any("--chown" in words for name, words in _IMAGE if name == "COPY")
+    assert _IMAGE.index(("USER", users[0])) > max(number for number, (name, _) in enumerate(_IMAGE) if name == "COPY")
+
+
+def test_the_last_stage_begins_anew_from_a_slim_base_and_installs_nothing() -> None:
+    bases = [words for stage in (_BUILD, _IMAGE) for name, words in stage if name == "FROM"]
+    assert bases == ["python:${PYTHON}-slim AS build", "python:${PYTHON}-slim"]
+    assert re.search(r"\b(pip|uv|apt-get)\b", _runs(_IMAGE)) is None
+    assert "apt-get" not in _runs(_BUILD)
+    assert all("--no-cache" in line for line in _runs(_BUILD).splitlines() if " install " in line)
+
+
+def test_what_is_installed_is_what_the_lock_pins() -> None:
+    assert "--constraint requirements.lock --requirement pyproject.toml" in _runs(_BUILD)
+    needed = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert {name for name in _closure(needed) if name not in _LOCKED} == set()
+
+
+def test_the_build_fails_for_a_package_that_is_not_locked(tmp_path: Path) -> None:
+    check = next(line for line in _runs(_BUILD).splitlines() if "locked" in line)
+    check = check.replace("uv pip freeze --python /opt/venv", "cat frozen").replace("$TORCH", "cpu")
+    (tmp_path / "requirements.lock").write_text("numpy==2.4.6\ntorch==2.14.1\npytz==2026.6 ; sys_platform == 'linux'\n")
+    for frozen, code in [("numpy==2.4.6\npytz==2026.6\ntorch==2.14.1+cpu\n", 0), ("numpy==2.4.6\nnumba==0.1\n", 1)]:
+        (tmp_path / "frozen").write_text(frozen)
+        assert subprocess.run(["sh", "-c", check], cwd=tmp_path).returncode == code
+
+
+def test_the_image_has_the_python_of_the_project_and_writes_only_below_tmp() -> None:
+    (version,) = [words for name, words in _BUILD if name == "ARG" and words.startswith("PYTHON=")]
+    assert (
+        version
+        == "PYTHON="
+        + yaml.safe_load((CHECKOUT / ".github/workflows/ci.yml").read_text())["jobs"]["run"]["steps"][1]["with"][
+            "python-version"
+        ]
+    )
+    told = image.variables()
+    assert told["PATH"].startswith("/opt/venv/bin:")
+    assert told["HOME"] == "/tmp" and told["PREFECT_HOME"].startswith("/tmp/")
+    assert ("WORKDIR", told["PIPELINE_CHECKOUT"]) in _IMAGE
+
+
+def test_what_the_image_holds_of_the_checkout_is_enough_to_check_and_deploy(tmp_path: Path) -> None:
+    folder = image.assemble(tmp_path / "pipeline")
+    for words in (["flows/pipeline.py", "--help"], ["flows/server/deploy.py", "--help"], ["-m", "storage", "--help"]):
+        subprocess.run([sys.executable, *words], cwd=folder, check=True, capture_output=True)
+    declared = yaml.safe_load((folder / "prefect.yaml").read_text())["deployments"]
+    assert all((folder / one["entrypoint"].partition(":")[0]).exists() for one in declared)
+
+
+def _closure(names: list[str]) -> set[str]:
+    """The names of `names` and of all that they need here, as far as it is installed."""
+    found: set[tuple[str, frozenset[str]]] = set()
+    todo = [Requirement(name) for name in names]
+    while todo:
+        one = todo.pop()
+        key = (canonicalize_name(one.name), frozenset(one.extras))
+        if key not in found:
+            found.add(key)
+            todo += _needs(one)
+    return {name for name, _ in found}
+
+
+def _needs(one: Requirement) -> Iterator[Requirement]:
+    for text in importlib.metadata.requires(one.name) or []:
+        needed = Requirement(text)
+        if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in ("", *one.extras)):
+            yield needed

@@ -1,0 +1,155 @@
+"""What compose.yaml starts works together: S3, server, deployments and worker end a run on the sample.
+
+Commands and variables are those of the file. Replaced are hosts and ports by loopback ones, Postgres by SQLite, and the
+fixed folders of the images by folders of the test. The worker's checkout is not where the deployments were registered.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import registry
+from storage.uri import Root
+from tasks.cluster.child import Child
+from tests.deploy import composed, image
+from tests.operated import Server, free_port
+from tests.runs import await_that
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+_PROGRAMS = Path(sys.executable).parent
+_HOST = {name: os.environ[name] for name in ("LANG", "PIPELINE_SLOTS", "OMP_WAIT_POLICY") if name in os.environ}
+_S3_PORTS = ("master.port", "volume.port", "filer.port")
+_SMALL = {"epochs": 1, "model": "small-cnn", "accuracy_floor": 0}
+"""A training of seconds."""
+
+
+class Composed(Server):
+    """The services of compose.yaml as processes of this machine."""
+
+    def __init__(self, folder: Path, checkout: Path) -> None:
+        env = composed.example(empty="s3cret") | {"PREFECT_PORT": str(free_port()), "S3_PORT": str(free_port())}
+        super().__init__(int(env["PREFECT_PORT"]), auth=f"admin:{env['PREFECT_PASSWORD']}")
+        self._services, self._folder, self.checkout, self._env = composed.services(env), folder, checkout, env
+
+    def environment(self, name: str) -> dict[str, str]:
+        """The variables of service `name`, on top of those that its image sets."""
+        scratch = self._folder / "scratch" / name
+        scratch.mkdir(parents=True, exist_ok=True)
+        of_image = {variable: value.replace("/tmp", str(scratch)) for variable, value in image.variables().items()}
+        of_image |= {"PATH": f"{_PROGRAMS}:{os.environ['PATH']}", "PIPELINE_CHECKOUT": str(self.checkout)}
+        named = self._services[name]["environment"] | {"PREFECT_SERVER_DATABASE_CONNECTION_URL": ""}
+        return _HOST | of_image | {variable: self._here(value) for variable, value in named.items() if value}
+
+    def command(self, name: str) -> list[str]:
+        """The command of service `name`."""
+        return [self._here(word) for word in self._services[name]["command"]]
+
+    def run(self, name: str) -> None:
+        """Service `name`, which ends by itself, in the working directory of its image."""
+        words = self.command(name)
+        answer = subprocess.run(
+            [_PROGRAMS / words[0], *words[1:]],
+            env=self.environment(name),
+            cwd=self.checkout,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+
+    @contextlib.contextmanager
+    def running(self, name: str) -> Iterator[None]:
+        """Service `name`, from the moment that its healthcheck succeeds until the block ends."""
+        words = self.command(name)
+        if name == "s3":
+            words = ["weed", "-logtostderr=true", words[0], *self._added_to_s3(), *words[1:]]
+        child = Child([str(_PROGRAMS / words[0]), *words[1:]], env=self.environment(name))
+        try:
+            if "healthcheck" in self._services[name]:
+                await_that(lambda: self._is_healthy(name) or not child.running, limit_s=180, interval_s=0.5)
+            assert child.running, child.output()
+            yield
+        finally:
+            child.end()
+
+    def _added_to_s3(self) -> list[str]:
+        """What the entry point of its image adds, and ports that are free here."""
+        folder = self._folder / "data"
+        folder.mkdir()
+        ports = [f"-{name}{kind}={free_port()}" for name in (*_S3_PORTS, "s3.port") for kind in ("", ".grpc")]
+        kept = [port for port in ports if not port.startswith("-s3.port=")]
+        return [f"-dir={folder}", "-volume.max=0", "-master.volumeSizeLimitMB=64", "-volume.minFreeSpace=64MiB", *kept]
+
+    def _is_healthy(self, name: str) -> bool:
+        test = [self._here(word) for word in self._services[name]["healthcheck"]["test"][1:]]
+        return subprocess.run(test, env=self.environment(name), capture_output=True).returncode == 0
+
+    def _here(self, text: str) -> str:
+        """`text` of compose.yaml with hosts and ports of this machine."""
+        for name, port in (("server", "PREFECT_PORT"), ("s3", "S3_PORT")):
+            inside = {"server": "4200", "s3": "8333"}[name]
+            for host in (name, "127.0.0.1"):
+                text = text.replace(f"{host}:{inside}", f"127.0.0.1:{self._env[port]}")
+            text = self._env[port] if text == inside else text.replace(f"port={inside}", f"port={self._env[port]}")
+        return text.replace("-ip=s3", "-ip=127.0.0.1").replace("0.0.0.0", "127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
+    """All services of compose.yaml but Postgres; the folder of the image was moved after `deploy`."""
+    folder = tmp_path_factory.mktemp("composed")
+    services = Composed(folder, image.assemble(folder / "image" / "pipeline"))
+    with services.running("s3"), services.running("server"):
+        services.run("bucket")
+        services.run("deploy")
+        services.checkout = services.checkout.rename(folder / "elsewhere")
+        with services.running("worker"):
+            yield services
+
+
+def test_a_run_on_the_sample_ends_and_its_champion_is_in_the_bucket(
+    started: Composed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import s3fs
+
+    assert started.deployment("mnist/train")["schedules"][0]["active"]
+    run = started.start("mnist/smoke", settings=_SMALL)
+    assert started.await_end(run) == ["Completed"], started.log(run)
+    worker = started.environment("worker")
+    for name in ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, worker[name])
+    s3fs.S3FileSystem.clear_instance_cache()
+    assert registry.champion(Root(worker["PIPELINE_STORAGE"]), "mnist-sample") is not None
+    s3fs.S3FileSystem.clear_instance_cache()
+    assert {path.name for path in started.checkout.iterdir()} >= {"flows", "tasks", "storage"}
+    assert not (started.checkout / "data").exists()
+
+
+def test_the_server_answers_nobody_without_the_password(started: Composed) -> None:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        Server(started.port).api("POST", "/flows/filter", {})
+    assert refused.value.code == 401
+
+
+def test_a_server_takes_the_kubernetes_work_pool_and_refuses_a_wrong_variable(started: Composed) -> None:
+    template = composed.DEPLOY / "kubernetes-work-pool.json"
+    words = ["work-pool", "create", "--type", "kubernetes", "--base-job-template", str(template), "kubernetes"]
+    env = started.environment("deploy")
+    subprocess.run([_PROGRAMS / "prefect", *words], env=env, cwd=started.checkout, check=True, capture_output=True)
+    pool = started.api("GET", "/work_pools/kubernetes")
+    assert pool["base_job_template"] == json.loads(template.read_text())
+    given: dict[str, Any] = {"name": "in-kubernetes", "flow_id": started.deployment("mnist/smoke")["flow_id"]}
+    given |= {"work_pool_name": "kubernetes", "enforce_parameter_schema": False}
+    started.api("POST", "/deployments/", {**given, "job_variables": {"storage": "s3://pipeline/other"}})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        started.api("POST", "/deployments/", {**given, "job_variables": {"finished_job_ttl": "soon"}})
+    assert b"finished_job_ttl" in refused.value.read()
