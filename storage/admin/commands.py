@@ -95,8 +95,8 @@ def _show_decisions(root: Root, data: str) -> int:
     decisions = champions.decisions(root, data)
     for decision in decisions:
         _print([f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"])
-        beside = [f"beside the {role}: {found}" for role, found in decision.differences.items()]
-        _print(f"        {line}" for line in [format.decided(decision), *beside])
+        compared = [f"compared with the {role}: {found}" for role, found in decision.differences.items()]
+        _print(f"        {line}" for line in [format.decided(decision), *compared])
     _print([f"champion: {(decisions[-1].champion if decisions else None) or 'none'}"])
     return 0
 

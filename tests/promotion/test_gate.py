@@ -64,7 +64,7 @@ def test_of_sixty_rows_one_image_decides_nothing(contest: Contest, capsys: pytes
     assert found.lower < 0 < found.difference < found.upper
     assert registry.history(contest.plan.root, "photos")[-1] == decision
     main(["champion", "photos", "--storage", contest.plan.root])
-    assert f"        beside the champion: {found}\n" in capsys.readouterr().out
+    assert f"        compared with the champion: {found}\n" in capsys.readouterr().out
 
 
 def test_without_significance_the_same_image_decides_and_the_difference_is_shown_all_the_same(contest: Contest) -> None:
