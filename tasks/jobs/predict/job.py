@@ -16,7 +16,7 @@ from storage.manifest import File
 from tasks.jobs import events, row_origins, scaling
 from tasks.jobs.backends.base import Engine
 from tasks.jobs.spec import PredictSpec
-from tasks.learning import images, numerics, user_errors
+from tasks.learning import devices, images, numerics, user_errors
 from tasks.learning.memory import gc_paused
 from tasks.learning.numerics import Numerics
 
@@ -109,13 +109,15 @@ class _NumericsSeen:
 class Predictor:
     """One worker of the pool: holds the model and writes the prediction part of each input part that it is given."""
 
-    def __init__(self, *, spec: str, threads: int, sharing: int) -> None:
+    def __init__(self, *, spec: str, threads: int, sharing: int, device: str) -> None:
         with gc_paused():
             from tasks.learning.inference import Inference  # imports torch, which the driver does not need
 
             self.spec = PredictSpec.model_validate_json(spec)
+            place = devices.choose(device, where=scaling.node_name())
+            threads = scaling.threads_here(threads, sharing=sharing)
             with user_errors.named():
-                self.inference = Inference(self.spec.model, threads=scaling.threads_here(threads, sharing=sharing))
+                self.inference = Inference(self.spec.model, threads=threads, device=place)
         self.origins = row_origins.table_of(self.spec.source)
         self._there: dict[str, list[str]] = {}
         """Names of the files in each split's folder when this worker first looked there."""

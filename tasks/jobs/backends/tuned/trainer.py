@@ -61,9 +61,9 @@ class _Torch(Backend):
 
     def on_start(self, worker_group: Any, backend_config: Any) -> None:
         if len(worker_group) > 1:
-            from ray.train.torch import TorchConfig
+            from tasks.jobs.train.checked_gpus import CheckedTorchConfig
 
-            config = TorchConfig(timeout_s=backend_config.timeout_s)
+            config = CheckedTorchConfig(timeout_s=backend_config.timeout_s)
             config.backend_cls().on_start(worker_group, config)
 
     def on_shutdown(self, worker_group: Any, backend_config: Any) -> None:
