@@ -1,6 +1,9 @@
 """Runs on a cluster that has shrunk to its head: capacity is what it may add, and it shrinks again afterwards."""
 
+import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +13,7 @@ from storage import manifest
 from storage.uri import URI
 from tasks.cluster.capacity import nodes_of
 from tests.clusters import Growing, growing
-from tests.runs import Run, await_that
+from tests.runs import CHECKOUT, Run, await_that
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -19,6 +22,34 @@ _NODE_TYPES = {
     "gpus": ({"CPU": 2.0, "GPU": 1.0, "accelerator_type:T4": 1.0}, 1),
 }
 """Two nodes with CPUs, one with a GPU that exists by name only."""
+_REQUESTS: dict[str, tuple[int | None, dict[str, str], str]] = {
+    "auto": (None, {}, "1 workers with 1 GPU and 1 CPUs each"),
+    "a kind of GPU": (None, {"accelerator_type": "T4"}, "1 workers with 1 GPU and 1 CPUs each"),
+    "auto on CPUs": (None, {"device": "cpu"}, "1 workers with 1 CPUs each"),
+    "a number on CPUs": (4, {"device": "cpu"}, "4 workers with 1 CPUs each"),
+    "too many": (
+        *(2, {}),
+        "--workers must be at most the number of GPUs that it has or may add, 1, got 2; or use --set device=cpu",
+    ),
+    "no such GPU": (
+        *(None, {"accelerator_type": "H100"}),
+        "accelerator_type must be one that a node has, got 'H100'; this Ray has T4",
+    ),
+}
+"""Workers, their needs, and what the check says."""
+_PROGRAM = """
+import json, sys
+from tasks.cluster import capacity
+from tasks.jobs.scaling import Needs
+
+def check(workers, needs):
+    try:
+        return capacity.check_workers(workers, Needs(**needs))
+    except ValueError as error:
+        return str(error)
+
+print(json.dumps([check(*one) for one in json.loads(sys.argv[1])]))
+"""
 _SAMPLE = ["--recipe", "mnist-sample-resnet18", "--set", "model=small-cnn", "--set", "epochs=1"]
 
 
@@ -32,47 +63,26 @@ def _is_empty(cluster: Growing) -> bool:
     return [node.get("CPU", 0) for node in nodes_of(cluster.address)] == [0]
 
 
-def _checked(cluster: Growing, folder: Path, *arguments: str) -> str:
-    """What `--check` says about Ray."""
-    root = ["--storage", str(folder / "root")]
-    run = Run("--check", *_SAMPLE, *root, *arguments, folder=folder, env=cluster.env)
-    run.process.wait()
-    told = [line.split(maxsplit=2) for line in run.output.read_text().splitlines()]
-    return next(f"{verdict} {about}" for verdict, what, about in told if what == "Ray")
+@pytest.fixture(scope="module")
+def said(cluster: Growing) -> dict[str, str]:
+    """What the check of each request says about Ray."""
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, json.dumps([(number, needs) for number, needs, _ in _REQUESTS.values()])],
+        env=os.environ | cluster.env | {"PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(_REQUESTS, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ([], "1 workers with 1 GPU and 1 CPUs each"),
-        (["--set", "accelerator_type=T4"], "1 workers with 1 GPU and 1 CPUs each"),
-        (["--set", "device=cpu", "--workers", "4"], "4 workers with 1 CPUs each"),
-        (["--set", "device=cpu"], "1 workers with 1 CPUs each"),
-    ],
-    ids=["auto", "a kind of GPU", "a number", "auto on CPUs"],
-)
+@pytest.mark.parametrize("request_", _REQUESTS)
 def test_capacity_of_a_cluster_without_workers_is_what_it_may_add(
-    cluster: Growing, tmp_path: Path, arguments: list[str], says: str
+    cluster: Growing, said: dict[str, str], request_: str
 ) -> None:
-    may = "0 nodes, 0 CPUs, 0 GPUs and may add 3 nodes, 8 CPUs, 1 GPUs"
-    assert _checked(cluster, tmp_path, *arguments) == f"ok {cluster.address}: {may}; {says}"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--workers", "2"], "--workers must be at most the number of GPUs that it has or may add, 1, got 2"),
-        (
-            ["--set", "accelerator_type=H100"],
-            "accelerator_type must be one that a node has, got 'H100'; this Ray has T4",
-        ),
-    ],
-)
-def test_what_exceeds_the_declared_maxima_is_refused(
-    cluster: Growing, tmp_path: Path, arguments: list[str], says: str
-) -> None:
-    assert _checked(cluster, tmp_path, *arguments).startswith(f"refused {says}")
-    assert _is_empty(cluster)
+    may = f"{cluster.address}: 0 nodes, 0 CPUs, 0 GPUs and may add 3 nodes, 8 CPUs, 1 GPUs; "
+    assert said[request_].removeprefix(may) == _REQUESTS[request_][2]
+    assert _is_empty(cluster), "a check starts no node"
 
 
 def test_a_whole_pipeline_runs_from_no_worker_node_and_leaves_none(cluster: Growing, tmp_path: Path) -> None:

@@ -51,8 +51,9 @@ _TRAIN = """
 import json, os, sys, time
 import ray
 from pathlib import Path
+from ray.train.torch import TorchConfig
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train import job
+from tasks.jobs.train import checked_gpus, job
 
 def on_one_rank(config):
     import ray.train
@@ -67,6 +68,7 @@ def on_one_rank(config):
 
 ray.init(logging_level="WARNING")
 folder = sys.argv[2]
+checked_gpus.CheckedTorchConfig = lambda timeout_s: TorchConfig(backend="gloo", timeout_s=timeout_s)
 job.train_on_one_rank = on_one_rank
 job.attempts.commit = lambda *_, **__: None
 job.run(TrainSpec.model_validate_json(sys.argv[1]))
@@ -141,6 +143,7 @@ def test_each_rank_computes_on_a_gpu_of_its_own(env: Mapping[str, str], prepared
     assert sorted(one["held"][0] for one in found) == [str(number) for number in range(8)]
 
 
+@pytest.mark.slow
 def test_a_worker_with_a_gpu_that_torch_cannot_use_ends_the_job_at_once_and_names_its_node(
     env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path
 ) -> None:
