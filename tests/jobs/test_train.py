@@ -9,7 +9,7 @@ from ray.exceptions import OutOfMemoryError, RayTaskError
 
 from storage import commits, files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
-from tasks.jobs import datasource, errors, scaling
+from tasks.jobs import datasource, errors, node_types, scaling
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import job as train
 from tasks.jobs.train import worker as rank
@@ -46,6 +46,7 @@ def training(folder: Path, *, rows: int, batch_size: int, workers: int) -> Train
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster for four workers, which is never asked for any."""
     monkeypatch.setattr(scaling, "nodes", lambda: [{"CPU": 5}])
+    monkeypatch.setattr(node_types, "addable", list)
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("a worker would have been started")
