@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from storage import manifest
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
+from tasks.cluster import node_checks
 from tasks.cluster.jobs_api import JOB_ENV
 from tasks.cluster.local_ray import await_ray, start_ray
-from tasks.jobs.spec import PredictSpec, TrainSpec
+from tasks.jobs.spec import ASKED, NODES, Node, PredictSpec, TrainSpec
 from tests.jobs import raw
 from tests.operated import free_port
 from tests.runs import CHECKOUT
@@ -46,6 +48,23 @@ configure(max_cpus=None)
 spec = PredictSpec.model_validate_json(sys.argv[1])
 rows = OnRay(threads=None).pool(Actor, [{"index": index} for index in range(24)], spec)
 print(json.dumps([json.loads(row["found"]) for row in rows]))
+"""
+_PREDICT = """
+import json, sys
+import ray
+from storage.uri import URI
+from tasks.jobs import errors
+from tasks.jobs.backends.ray import OnRay, configure
+from tasks.jobs.predict.job import Predictor
+from tasks.jobs.spec import PredictSpec
+
+ray.init(logging_level="WARNING")
+configure(max_cpus=None)
+spec = PredictSpec.model_validate_json(sys.argv[1])
+try:
+    list(OnRay(threads=None).pool(Predictor, [{"index": 0, "file": sys.argv[3]}], spec))
+except Exception as error:
+    print(json.dumps(errors.described(error, folder=URI(sys.argv[2]))))
 """
 _TRAIN = """
 import json, os, sys, time
@@ -111,9 +130,10 @@ def to_train(folder: Path, prepared: DatasetURI, **changes: Any) -> TrainSpec:
     return spec.model_copy(update={"workers": None, **changes})
 
 
-def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(env: Mapping[str, str], tmp_path: Path) -> None:
-    root = Root(str(tmp_path))
-    spec = PredictSpec(
+def to_predict(folder: Path) -> PredictSpec:
+    """The job of a cluster that predicts with one worker per GPU."""
+    root = Root(str(folder))
+    return PredictSpec(
         storage=root,
         deadline_s=60,
         model=CheckpointURI(root.child("checkpoints/small-0123456789ab")),
@@ -122,7 +142,10 @@ def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(env: Mapping[
         split=None,
         workers=None,
     )
-    done = run(_POOL, spec.model_dump_json(), env=env)
+
+
+def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(env: Mapping[str, str], tmp_path: Path) -> None:
+    done = run(_POOL, to_predict(tmp_path).model_dump_json(), env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert {(one["device"], one["sharing"], one["threads"]) for one in found} == {("cuda", 8, 1)}
@@ -154,3 +177,32 @@ def test_a_worker_with_a_gpu_that_torch_cannot_use_ends_the_job_at_once_and_name
     (error,) = [json.loads(line.partition("::error ")[2]) for line in done.stdout.splitlines() if "::error " in line]
     assert (error["type"], error["permanent"]) == ("UnusableGpu", True), error["message"]
     assert error["message"].startswith("torch cannot use a GPU on node ") and "--set device=cpu" in error["message"]
+
+
+@pytest.mark.slow
+def test_an_actor_with_a_gpu_that_torch_cannot_use_does_not_predict_on_the_cpu(
+    env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path
+) -> None:
+    spec = to_predict(tmp_path).model_copy(update={"source": prepared})
+    part = manifest.load(prepared).split("test")[0].model_dump_json()
+    done = run(_PREDICT, spec.model_dump_json(), str(tmp_path), part, env=env)
+    error = json.loads(done.stdout.splitlines()[-1])
+    assert (error["type"], error["permanent"]) == ("UnusableGpu", True), error["message"]
+    assert error["message"].startswith("torch cannot use a GPU on node ") and "--set device=cpu" in error["message"]
+
+
+def test_the_checks_before_a_run_find_a_node_whose_gpus_torch_cannot_use(
+    env: Mapping[str, str], tmp_path: Path
+) -> None:
+    program = "from tasks.jobs.nodes import main; main()"
+    for options, finds in (([], False), (["--gpus"], True)):
+        folder = tmp_path / str(finds)
+        folder.mkdir()
+        (folder / ASKED).touch()
+        done = run(program, str(folder), *options, env=env)
+        (line,) = [line for line in done.stdout.splitlines() if NODES in line]
+        (node,) = [Node.model_validate(one) for one in json.loads(line.partition(NODES)[2])["nodes"]]
+        assert node.trouble is None and bool(node.gpu_trouble) == finds
+        problems = list(node_checks.find_problems((node,), Root(str(tmp_path)), here=node))
+        told = f"torch cannot use the GPUs of node {node.name}: torch "
+        assert len(problems) == finds and all(problem.startswith(told) for problem in problems)
