@@ -75,7 +75,7 @@ def _main(arguments: argparse.Namespace) -> int:
         chosen = dataset_versions.chosen(found, names=arguments.version, first=arguments.first, last=arguments.last)
         if not arguments.list:
             dataset_versions.check_one(chosen)
-            node_checks.check_nodes(root, arguments.workers)
+            node_checks.check_nodes(root, arguments.workers, scaling.needs_of(recipe))
     if arguments.list:
         for one in chosen:
             terminal.show(one)

@@ -1,4 +1,4 @@
-"""A Ray cluster of two nodes on this machine, each with a core of its own, one of which can die."""
+"""Ray clusters on this machine: of two nodes, one of which can die, and one that grows from nothing and shrinks."""
 
 import contextlib
 import json
@@ -104,6 +104,89 @@ class TwoNodes:
 def two_nodes(env: Mapping[str, str], *, apart: Path | None = None) -> Iterator[TwoNodes]:
     """A cluster for as long as the block lasts."""
     cluster = TwoNodes(env, apart=apart)
+    try:
+        cluster.begin()
+        yield cluster
+    finally:
+        cluster.end()
+
+
+class Growing:
+    """A head without CPUs and a real autoscaler, whose nodes are processes of this machine.
+
+    As `ray.cluster_utils.AutoscalingCluster`, which lacks a file in Ray's wheels and ends all Rays of the machine.
+    """
+
+    def __init__(self, env: Mapping[str, str], folder: Path, *, node_types: Mapping[str, tuple[dict[str, float], int]]):
+        port = free_port()
+        file = folder / "autoscaling.yaml"
+        file.write_text(json.dumps(_autoscaling(f"127.0.0.1:{port}", node_types)))
+        self._env = dict(env) | {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "RAY_FAKE_CLUSTER": "1",
+            "AUTOSCALER_UPDATE_INTERVAL_S": "1",
+        }
+        options = [f"--port={port}", "--num-cpus=0", f"--autoscaling-config={file}"]
+        self._head, self.address, _ = start_ray(self._env, *options)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What sends a run to this cluster."""
+        return {name: self._env[name] for name in _AUTH} | {"RAY_ADDRESS": self.address}
+
+    def begin(self) -> None:
+        """Return once the head is there."""
+        os.environ.update({name: self._env[name] for name in _AUTH})
+        await_ray(self._head, self.address)
+        await_that(lambda: nodes_of(self.address), limit_s=60, interval_s=0.5)
+
+    def end(self) -> None:
+        """End every node."""
+        self._head.end()
+        for name in _AUTH:
+            os.environ.pop(name, None)
+
+
+def _autoscaling(gcs_address: str, node_types: Mapping[str, tuple[dict[str, float], int]]) -> dict[str, Any]:
+    """The configuration of Ray's autoscaler for nodes on one machine; a node goes after about ten idle seconds."""
+    types = {
+        name: {"resources": resources, "max_workers": most, "node_config": {}}
+        for name, (resources, most) in node_types.items()
+    }
+    none = {"resources": {"CPU": 0}, "max_workers": 0, "node_config": {}}
+    commands = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
+    return {
+        "cluster_name": "growing",
+        "max_workers": 8,
+        "provider": {
+            "type": "fake_multinode",
+            "gcs_address": gcs_address,
+            "use_node_id_as_ip": True,
+            "disable_node_updaters": True,
+            "disable_launch_config_check": True,
+        },
+        "available_node_types": {"ray.head.default": none} | types,
+        "head_node_type": "ray.head.default",
+        "auth": {},
+        "upscaling_speed": 1.0,
+        "idle_timeout_minutes": 0.15,
+        "docker": {},
+        "file_mounts": {},
+        "cluster_synced_files": [],
+        "file_mounts_sync_continuously": False,
+        "rsync_exclude": [],
+        "rsync_filter": [],
+    } | {f"{name}_commands": [] for name in commands}
+
+
+@contextlib.contextmanager
+def growing(
+    env: Mapping[str, str], folder: Path, *, node_types: Mapping[str, tuple[dict[str, float], int]]
+) -> Iterator[Growing]:
+    """A cluster for as long as the block lasts; resources and largest number of each type of node."""
+    cluster = Growing(env, folder, node_types=node_types)
     try:
         cluster.begin()
         yield cluster

@@ -45,7 +45,7 @@ def test_a_run_claims_the_gpus_that_it_can_use(
 ) -> None:
     for bus in ("0000:04:00.0", "0000:05:00.0"):
         (tmp_path / bus).mkdir()
-    monkeypatch.setattr(machine, "_GPUS", tmp_path)
+    monkeypatch.setattr(machine, "_GPUS", [(str(tmp_path), "*")])
     assert machine.gpus({} if told is None else {"CUDA_VISIBLE_DEVICES": told}) == found
 
 

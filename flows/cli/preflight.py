@@ -104,8 +104,12 @@ def checked(arguments: argparse.Namespace, look: Look = strictly) -> "Planned":
         look("run", Planned.describe, planned)
     if arguments.check or planned.has_work:
         look("disk", capacity.check_disk, root)
-        look("nodes", node_checks.check_nodes, root, arguments.workers)
+        look("nodes", lambda root, asked: _nodes(root, arguments.workers, asked), root, asked)
     return planned
+
+
+def _nodes(root: Root, workers: scaling.Workers, asked: "Asked") -> str:
+    return node_checks.check_nodes(root, workers, scaling.needs_of(asked.recipe))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,57 +1,111 @@
 """Capacity check before a run: what this machine, or the cluster that RAY_ADDRESS names, can give."""
 
+import contextlib
+import functools
 import json
 import os
+import re
 import tempfile
 import time
 import urllib.request
+import uuid
+from collections.abc import Sequence
 from http.client import HTTPException
+from typing import Any
 
 from storage import error_policy, files
 from storage.uri import URI, Root, redact
+from tasks.cluster import jobs_api
 from tasks.jobs import dashboard, scaling
+from tasks.jobs.spec import NODE_TYPES
+from tasks.learning import devices
 from tasks.planning import machine
 
 SPARE_CPUS = 3
 """CPUs that a local Ray counts beyond the machine's own: a driver and data tasks run beside the workers."""
 _ASK_S = 4
 """Timeout of a request to a cluster's dashboard, and of the wait for its first usable node, in seconds."""
+_TYPE_OF_ITS_OWN = re.compile(r"node_?[0-9a-f]{40,}", re.IGNORECASE)
+"""Name of a node's type where nothing is declared: Ray's id of the node; the dashboard changes its letters' case."""
+_JOB_S = 60
+"""Timeout of the job that asks which nodes a cluster may add, in seconds."""
 LEAST_FREE_BYTES = 256_000_000
 """Least free disk for any run, in bytes: a checkpoint of the smallest model beside Ray's own files."""
 
 
 def check_workers(workers: scaling.Workers, needs: scaling.Needs = scaling.ANY) -> str:
-    """Describe the resources for `workers` (None: auto, 0: no Ray); takes at most 5 s, also if a cluster is silent.
+    """Describe the resources for `workers` (None: auto, 0: no Ray); takes 5 s at most, longer on a cluster that grows.
 
     Raises:
-        ValueError: Ray can never give this, or RAY_ADDRESS or PIPELINE_DASHBOARD is wrong; names wanted and found.
+        ValueError: There can never be these resources, or RAY_ADDRESS or PIPELINE_DASHBOARD is wrong; names wanted and
+            found.
     """
     machine.cores_asked(workers)
+    address = os.environ.get("RAY_ADDRESS", "")
+    if not address or workers == 0:
+        _check_gpus_here(workers, needs)
     if workers == 0:
         return "not used: the work runs in this process"
     dashboard.kind()
-    address = os.environ.get("RAY_ADDRESS", "")
-    if address:
-        found = _usable_nodes(address)
-        given = scaling.resolve(workers, threads=None, nodes=found, needs=needs)
-        cpus, gpus = (int(sum(node.get(kind, 0) for node in found)) for kind in ("CPU", "GPU"))
-        have = f"{len(found)} nodes, {cpus} CPUs, {gpus} GPUs"
-        return f"{redact(address)}: {have}; {given.workers} workers with {given.cpus:g} CPUs each"
-    if needs.accelerator_type and not _has_gpu():
-        raise ValueError(
-            f"accelerator_type is {needs.accelerator_type!r}, but this machine has no GPU; omit it, or set "
-            "RAY_ADDRESS to a cluster"
-        )
+    return _of_cluster(address, workers, needs) if address else _of_this_machine(workers, needs)
+
+
+def _of_cluster(address: str, workers: scaling.Workers, needs: scaling.Needs) -> str:
+    nodes, given = _usable_nodes(address), None
+    addable: list[scaling.Resources] = []
+    if nodes and (needs.device == "cpu" or scaling.num_gpus(*nodes)):  # else GPUs may come
+        with contextlib.suppress(ValueError):
+            given = scaling.resolve(workers, threads=None, nodes=nodes, needs=needs)
+    if given is None:
+        addable = _addable(address)
+        if not nodes and not addable:
+            raise ValueError(
+                f"RAY_ADDRESS={redact(address)}: no node of that cluster has any CPUs; add a node, or unset it to "
+                "use a local Ray"
+            )
+        given = scaling.resolve(workers, threads=None, nodes=nodes, addable=addable, needs=needs)
+    have = _counted(nodes) + (f" and may add {_counted(addable)}" if addable else "")
+    each = f"{'1 GPU and ' if given.use_gpu else ''}{given.cpus:g} CPUs each"
+    return f"{redact(address)}: {have}; {given.workers} workers with {each}"
+
+
+def _counted(nodes: Sequence[scaling.Resources]) -> str:
+    return f"{len(nodes)} nodes, {scaling.cpus(nodes):g} CPUs, {scaling.num_gpus(*nodes)} GPUs"
+
+
+def _of_this_machine(workers: scaling.Workers, needs: scaling.Needs) -> str:
     most = machine.cores() + SPARE_CPUS - 1
+    gpus = 0 if needs.device == "cpu" else len(machine.gpus())
     elastic = scaling.limits(workers)
+    asked = int(elastic[0 if gpus else 1] if elastic else workers or 1)
+    if gpus and asked > gpus:
+        raise ValueError(
+            f"--workers must be at most the number of GPUs of this machine, {gpus}, got {workers}; for more, set "
+            f"RAY_ADDRESS to a cluster, or {devices.WAY_OUT}"
+        )
+    if gpus and not needs.cpus:  # they share the CPUs
+        return f"local, {machine.cores()} cores, {gpus} GPUs, at most {gpus} workers"
     most = int(most // (needs.cpus or 1))
-    if int(elastic[1] if elastic else workers or 1) > most:
+    if asked > most:
         each = f"with {needs.cpus:g} CPUs each (cpus_per_worker) " if needs.cpus else ""
         raise ValueError(
             f"--workers {each}must be at most {most} on this machine, got {workers or 1}; for more, set RAY_ADDRESS "
             "to a cluster"
         )
     return f"local, {machine.cores()} cores, at most {most} workers"
+
+
+def _check_gpus_here(workers: scaling.Workers, needs: scaling.Needs) -> None:
+    """Raise `ValueError` if a GPU is asked for and this machine has none; ask torch, which takes seconds, last."""
+    if not (needs.accelerator_type or needs.device == "cuda") or machine.gpus() or not devices.trouble_in_child():
+        return
+    if needs.accelerator_type:
+        raise ValueError(
+            f"accelerator_type is {needs.accelerator_type!r}, but this machine has no GPU; omit it, or set "
+            "RAY_ADDRESS to a cluster"
+        )
+    cluster = "" if workers == 0 else "set RAY_ADDRESS to a cluster with GPUs, or "
+    raise ValueError(f"device=cuda needs a GPU, but this machine has none; {cluster}{devices.WAY_OUT}")
 
 
 def check_disk(root: Root) -> str:
@@ -65,21 +119,10 @@ def check_disk(root: Root) -> str:
     return ", ".join(f"{files.free_bytes(place) / 1e9:.1f} GB free in {place}" for place in places)
 
 
-def _has_gpu() -> bool:
-    import torch  # takes seconds: only when a GPU is asked for
-
-    return torch.cuda.is_available()
-
-
 def _usable_nodes(address: str) -> list[scaling.Resources]:
-    """Wait for nodes that can take work: a dashboard that just started answers before its nodes are up."""
+    """Wait a while for nodes that can take work: a dashboard that just started answers before its nodes are up."""
     asked = time.monotonic()
-    while not (found := scaling.usable(nodes_of(address))):
-        if time.monotonic() - asked > _ASK_S:
-            raise ValueError(
-                f"RAY_ADDRESS={redact(address)}: no node of that cluster has any CPUs; add a node, or unset it to "
-                "use a local Ray"
-            )
+    while not (found := scaling.usable(nodes_of(address))) and time.monotonic() - asked < _ASK_S:
         time.sleep(0.2)
     return found
 
@@ -87,9 +130,7 @@ def _usable_nodes(address: str) -> list[scaling.Resources]:
 def nodes_of(address: str) -> list[dict[str, float]]:
     """Return the resources of each live node of the cluster, from the dashboard that also takes jobs."""
     try:
-        request = urllib.request.Request(f"{address}/api/v0/nodes?limit=10000", headers=authorization())
-        with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
-            listed = json.load(answer)["data"]["result"]["result"]
+        listed = _get(address, "/api/v0/nodes?limit=10000")["result"]["result"]
     except (OSError, ValueError, TypeError, KeyError, HTTPException) as error:
         reason = "RAY_AUTH_TOKEN was not accepted" if getattr(error, "code", 0) in (401, 403) else error
         raise ValueError(
@@ -97,6 +138,36 @@ def nodes_of(address: str) -> list[dict[str, float]]:
             f"{redact(address)!r} ({reason}); unset it to use a local Ray"
         ) from None
     return [node["resources_total"] for node in listed if node["state"] == "ALIVE"]
+
+
+@functools.cache
+def _addable(address: str) -> list[scaling.Resources]:
+    """Return the nodes that the cluster may add: only a job on its head can tell; none if that does not work."""
+    if _is_fixed(address):
+        return []
+    command, name = "exec python -m tasks.jobs.node_types", f"node-types-{uuid.uuid4().hex[:12]}"
+    with contextlib.suppress(ValueError):
+        _, log = jobs_api.log_of(address, command, name=name, limit_s=_JOB_S)
+        for line in log.splitlines():
+            if NODE_TYPES in line:
+                pairs = json.loads(line.partition(NODE_TYPES)[2])["addable"]
+                return [resources for resources, number in pairs for _ in range(number)]
+    return []
+
+
+def _is_fixed(address: str) -> bool:
+    """Return True if the autoscaler says that it only watches: each node is then a type of its own, named after it."""
+    try:
+        report = _get(address, "/api/cluster_status")["clusterStatus"]["autoscalerReport"]
+        return bool(report["activeNodes"]) and all(map(_TYPE_OF_ITS_OWN.fullmatch, report["activeNodes"]))
+    except (OSError, ValueError, TypeError, KeyError, HTTPException):  # it has another one, or none
+        return False
+
+
+def _get(address: str, path: str) -> Any:
+    request = urllib.request.Request(f"{address}{path}", headers=authorization())
+    with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
+        return json.load(answer)["data"]
 
 
 def authorization() -> dict[str, str]:

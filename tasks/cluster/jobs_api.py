@@ -2,11 +2,13 @@
 
 import logging
 import os
+import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.s3 import ENDPOINTS
-from storage.uri import ALLOWED_ROOTS
+from storage.uri import ALLOWED_ROOTS, redact
 from tasks.jobs import dashboard
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ CODE = Path(__file__).resolve().parents[2]
 
 _REQUEST_S = 30
 """Timeout of one request to Ray, in seconds."""
+_POLL_S = 0.2
 JOB_ENV = {
     # The default of 2 s costs a small run more than its own work takes; each check interrupts the training.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
@@ -29,6 +32,8 @@ JOB_ENV = {
     "PYTHONUNBUFFERED": "1",
 }
 """Environment of every job."""
+_OF_GPUS = re.compile(r"(TORCH_)?NCCL_.*|FI_.*|PYTORCH_(.*_)?ALLOC_CONF")
+"""Names of the variables for NCCL, libfabric (the network of NCCL in some clouds) and torch's memory on GPUs."""
 
 
 def connect(address: str) -> "JobSubmissionClient":
@@ -44,14 +49,35 @@ def connect(address: str) -> "JobSubmissionClient":
     return Client(address)
 
 
+def log_of(address: str, entrypoint: str, *, name: str, limit_s: float) -> tuple[str, str]:
+    """Run a short job on the cluster, for `limit_s` at most; return its last status and its log.
+
+    Raises `ValueError` if the cluster takes no jobs.
+    """
+    try:
+        client = connect(address)
+        job = client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=what_goes_along())
+        deadline = time.monotonic() + limit_s
+        while not (status := client.get_job_status(job)).is_terminal() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        log = client.get_job_logs(job)
+        if not status.is_terminal():
+            client.stop_job(job)
+    except Exception as error:
+        reason = redact(" ".join(str(error).split()))
+        raise ValueError(f"RAY_ADDRESS={redact(address)}: it did not accept a job: {reason}") from error
+    return str(status), log
+
+
 def what_goes_along() -> dict[str, Any]:
     """Return the runtime environment of a job on a cluster.
 
-    It holds this checkout's code and the variables for S3's endpoint and region, the allowed storage roots and NCCL. It
-    never holds the S3 keys, since Ray's dashboard shows a job's environment. With PIPELINE_DASHBOARD=full, training
-    jobs also report their state; whether the cluster's dashboard shows it depends on the cluster.
+    It holds this checkout's code and the variables for S3's endpoint and region, the allowed storage roots, and NCCL,
+    its network and CUDA's memory. It never holds the S3 keys, since Ray's dashboard shows a job's environment. With
+    PIPELINE_DASHBOARD=full, training jobs also report their state; whether the cluster's dashboard shows it depends on
+    the cluster.
     """
     names = (*ENDPOINTS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_CA_BUNDLE", ALLOWED_ROOTS)
-    along = {name: value for name, value in os.environ.items() if name in names or name.startswith("NCCL_")}
+    along = {name: value for name, value in os.environ.items() if name in names or _OF_GPUS.fullmatch(name)}
     shown = dashboard.TRAIN_STATE if dashboard.kind() == dashboard.FULL else {}
     return {"env_vars": JOB_ENV | along | shown, "py_modules": [str(CODE / "tasks"), str(CODE / "storage")]}

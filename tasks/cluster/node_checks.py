@@ -1,10 +1,9 @@
-"""Node checks before a run: versions, free disk and access to storage on every node of the cluster."""
+"""Node checks before a run: versions, free disk, GPUs and access to storage on every node of the cluster."""
 
 import functools
 import json
 import os
 import shlex
-import time
 import uuid
 from collections.abc import Iterator
 
@@ -12,24 +11,28 @@ from storage import files
 from storage.uri import URI, Root, redact
 from tasks.cluster import jobs_api
 from tasks.cluster.capacity import LEAST_FREE_BYTES
-from tasks.jobs.scaling import Workers
+from tasks.jobs.scaling import ANY, Needs, Workers
 from tasks.jobs.spec import ASKED, NODES, Node
+from tasks.learning import devices
+from tasks.planning import machine
 
 _LIMIT_S = 90
 """Timeout of the whole check, in seconds; after 30 s the check's own job reports the nodes that did not answer."""
-_POLL_S = 0.2
 
 
-def check_nodes(root: Root, workers: Workers = None) -> str:
-    """Check the nodes of the cluster that RAY_ADDRESS names, if any; return what they have in common.
+def check_nodes(root: Root, workers: Workers = None, needs: Needs = ANY) -> str:
+    """Check the nodes of the cluster that RAY_ADDRESS names, else this machine; return what they have in common.
 
-    Raises `ValueError` if a node cannot run a task, differs in versions from this process, is low on disk, or sees
-    another folder at `root` than this process; the message names the nodes, what is wrong and what to do.
+    Raises `ValueError` if a node cannot run a task, differs in versions from this process, is low on disk, has GPUs
+    that torch cannot use (unless `needs` no GPU), or sees another folder at `root` than this process; the message names
+    the nodes, what is wrong and what to do.
     """
-    address = os.environ.get("RAY_ADDRESS", "")
+    address, uses_gpus = os.environ.get("RAY_ADDRESS", ""), needs.device != "cpu"
     if not address or workers == 0:
+        if uses_gpus and (trouble := _trouble_here()):
+            raise ValueError(f"torch cannot use the GPUs of this machine: {trouble}; or {devices.WAY_OUT}")
         return "only this machine"
-    nodes = _nodes(address, root)
+    nodes = _nodes(address, root, asks_gpus=uses_gpus)
     problems = list(find_problems(nodes, root, here=Node.here(name="here", probe="")))
     if problems:
         raise ValueError(f"RAY_ADDRESS={redact(address)}: " + "; ".join(problems))
@@ -54,6 +57,9 @@ def find_problems(nodes: tuple[Node, ...], root: Root, *, here: Node) -> Iterato
         if others:
             found = ", ".join(sorted({str(getattr(node, what)) for node in others}))
             yield f"{named(others)} has {title} {found}, this process has {wanted}: install requirements.lock there"
+    for node in answered:
+        if node.gpu_trouble:
+            yield f"torch cannot use the GPUs of node {node.name}: {node.gpu_trouble}; or {devices.WAY_OUT}"
     if full := [node for node in answered if node.free < LEAST_FREE_BYTES]:
         yield f"the disk of {named(full)} has less than {LEAST_FREE_BYTES / 1e6:.0f} MB free: free some space there"
     if apart := [node for node in answered if not node.sees_storage]:
@@ -62,12 +68,17 @@ def find_problems(nodes: tuple[Node, ...], root: Root, *, here: Node) -> Iterato
 
 
 @functools.cache
-def _nodes(address: str, root: Root) -> tuple[Node, ...]:
+def _trouble_here() -> str | None:
+    return devices.trouble_in_child() if machine.gpus() else None
+
+
+@functools.cache
+def _nodes(address: str, root: Root, *, asks_gpus: bool) -> tuple[Node, ...]:
     """Ask every live node about itself, once per process; remove all probes afterwards."""
     folder = root.child(f"_probe-{uuid.uuid4().hex}")
     files.create(folder.child(ASKED), b"asked")
     try:
-        nodes = _ask(address, folder)
+        nodes = _ask(address, folder, asks_gpus=asks_gpus)
         return tuple(_as_seen_from_here(node, folder) for node in nodes)
     finally:
         files.remove(folder)
@@ -79,26 +90,13 @@ def _as_seen_from_here(node: Node, folder: URI) -> Node:
     return node.model_copy(update={"sees_storage": sees})
 
 
-def _ask(address: str, folder: URI) -> list[Node]:
+def _ask(address: str, folder: URI, *, asks_gpus: bool) -> list[Node]:
     """Return the nodes' answers, collected by a job on the cluster; raise `ValueError` if no job can run there."""
-    where = f"RAY_ADDRESS={redact(address)}"
-    try:
-        client = jobs_api.connect(address)
-        job = client.submit_job(
-            entrypoint=f"exec python -m tasks.jobs.nodes {shlex.quote(folder)}",
-            submission_id=f"nodes-{folder.fingerprint}",
-            runtime_env=jobs_api.what_goes_along(),
-        )
-        deadline = time.monotonic() + _LIMIT_S
-        while not (status := client.get_job_status(job)).is_terminal() and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        log = client.get_job_logs(job)
-        if not status.is_terminal():
-            client.stop_job(job)
-    except Exception as error:
-        raise ValueError(f"{where}: it did not accept a job: {redact(' '.join(str(error).split()))}") from error
+    command = f"exec python -m tasks.jobs.nodes {shlex.quote(folder)}{' --gpus' * asks_gpus}"
+    status, log = jobs_api.log_of(address, command, name=f"nodes-{folder.fingerprint}", limit_s=_LIMIT_S)
     told = [line.partition(NODES)[2] for line in log.splitlines() if NODES in line]
     if not told:
+        where = f"RAY_ADDRESS={redact(address)}"
         lines = [line for line in log.splitlines() if line.strip()] or ["it printed nothing"]
         raise ValueError(f"{where}: a job cannot run there ({status}): {lines[-1].strip()}; see docs/cluster.md")
     return [Node.model_validate(node) for node in json.loads(told[0])["nodes"]]

@@ -39,16 +39,16 @@ def session(root: Root, *, wanted: bool, workers: Workers, needs: Needs = ANY) -
         needs: Resources that each worker needs.
 
     Raises:
-        ValueError: A job is wanted, but Ray can never give the workers, the disk is full or a node is unfit.
+        ValueError: A job is wanted, but there can never be the workers, the disk is full or a node is unfit.
     """
     with machine.given_back():
-        if workers == 0:
-            yield InProcess()
-            return
         if wanted:
             check_workers(workers, needs)
             check_disk(root)
-            check_nodes(root)
+            check_nodes(root, workers, needs)
+        if workers == 0:
+            yield InProcess()
+            return
         early = _early.get([])
         if wanted and early:
             jobs = early.pop()

@@ -71,7 +71,8 @@ def root_cause(error: BaseException) -> BaseException:
     """Return the original error, without what Ray, Ray Train and Ray Data have wrapped around it."""
     while True:
         failures = getattr(error, "worker_failures", None) or {}
-        candidates = [*failures.values(), getattr(error, "cause", None), error.__cause__, error.__context__]
+        given = (getattr(error, name, None) for name in ("cause", "controller_failure"))
+        candidates = [*failures.values(), *given, error.__cause__, error.__context__]
         inner = next((one for one in candidates if isinstance(one, BaseException) and one is not error), None)
         if inner is None or not type(error).__module__.startswith("ray"):
             return error

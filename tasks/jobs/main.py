@@ -71,9 +71,26 @@ def _work_on_ray(spec: JobSpec) -> None:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     ray.init(logging_level="WARNING")
     configure(max_cpus=spec.threads)
+    if spec.threads is None:
+        _await_a_node()
     _work(spec, OnRay(threads=spec.threads))
     time.sleep(_LAST_LINES_S)
     ray.shutdown()  # else the interpreter does this as it exits, half a second later
+
+
+def _await_a_node() -> None:
+    """Return once a task can run; on a cluster that has shrunk to its head a waiting task makes it grow."""
+    import ray
+
+    from tasks.jobs import scaling
+
+    if not scaling.cpus(scaling.nodes()):
+        events.tell("waiting for the cluster to add a node with CPUs")
+        ray.get(ray.remote(num_cpus=1)(_nothing).remote())
+
+
+def _nothing() -> None:
+    pass
 
 
 def run_here(spec: JobSpec, *, tell: Callable[[str], None]) -> None:

@@ -1,6 +1,7 @@
-"""Ray job that checks each node of the cluster: versions, free disk, and a probe of the storage.
+"""Ray job that checks each node of the cluster: versions, free disk, GPUs, and a probe of the storage.
 
-`python -m tasks.jobs.nodes FOLDER`; the caller has put the file `asked` into that folder.
+`python -m tasks.jobs.nodes FOLDER [--gpus]`; the caller has put the file `asked` into that folder. With `--gpus`, a
+node that counts GPUs also asks torch whether it can use them.
 """
 
 import importlib
@@ -11,8 +12,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from storage import error_policy, files
 from storage.uri import URI, redact
-from tasks.jobs import errors, events
+from tasks.jobs import errors, events, scaling
 from tasks.jobs.spec import ASKED, NODES, Node
+from tasks.learning import devices
 
 _LIMIT_S = 30
 """Seconds that a node may take to answer."""
@@ -21,7 +23,7 @@ _LIMIT_S = 30
 def main() -> None:
     """Print the answers of all live nodes as one marked line of JSON."""
     here = importlib.import_module("tasks.jobs.nodes")  # workers cannot import `__main__`
-    folder = URI(sys.argv[1])
+    folder, asks_gpus = URI(sys.argv[1]), "--gpus" in sys.argv
     ray.init(logging_level="WARNING")
     task = ray.remote(num_cpus=0, max_retries=0)(here.look)
     asked: dict[ray.ObjectRef, dict[str, str]] = {}
@@ -30,7 +32,8 @@ def main() -> None:
             continue
         there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
         about = {"name": f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})", "probe": node["NodeID"]}
-        asked[task.options(scheduling_strategy=there).remote(folder, about)] = about
+        has_gpus = asks_gpus and scaling.num_gpus(node["Resources"]) > 0
+        asked[task.options(scheduling_strategy=there).remote(folder, about, has_gpus)] = about
     ready, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_LIMIT_S)
     answers = [_answer(one, asked[one]) for one in ready]
     late = {"trouble": f"did not answer within {_LIMIT_S} s"}
@@ -39,7 +42,7 @@ def main() -> None:
     events.say(NODES, nodes=[answer.model_dump() for answer in answers if answer.probe not in gone])
 
 
-def look(folder: str, about: dict[str, str]) -> str:
+def look(folder: str, about: dict[str, str], has_gpus: bool = False) -> str:
     """Return this node's state as JSON; write its probe to `folder` only if it finds the caller's file there."""
     uri = URI(folder)
     sees, trouble = True, None
@@ -52,7 +55,8 @@ def look(folder: str, about: dict[str, str]) -> str:
         if not error_policy.is_storage_error(error):
             raise
         trouble = f"cannot use {uri.parent}: {redact(' '.join(str(error).split()))}"
-    return Node.here(**about, sees_storage=sees, trouble=trouble).model_dump_json()
+    gpu_trouble = devices.trouble_in_child(hidden_by_ray=True) if has_gpus else None
+    return Node.here(**about, sees_storage=sees, trouble=trouble, gpu_trouble=gpu_trouble).model_dump_json()
 
 
 def _answer(reference: ray.ObjectRef, about: dict[str, str]) -> Node:

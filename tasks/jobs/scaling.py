@@ -1,8 +1,12 @@
 """Number and size of a job's workers: as asked for, or as the cluster allows."""
 
 import dataclasses
+import math
 import os
+import socket
+import sys
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from tasks.learning.recipes import Recipe
 
@@ -11,6 +15,8 @@ Resources = Mapping[str, float]
 Workers = int | str | None
 """Workers as asked for: a number (0: without Ray), `MIN:MAX` for elastic ones, None for auto."""
 
+_ACCELERATOR = "accelerator_type:"
+"""Start of the name of the resource by which Ray knows a node's kind of GPU."""
 READING_THREADS = 2
 """Threads with which a training worker reads ahead."""
 
@@ -23,6 +29,8 @@ class Needs:
     """Kind of GPU by Ray's name for it; empty: any, or none."""
     cpus: float = 0.0
     """CPUs as Ray counts them; 0: an equal share of a node."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`cuda`: a whole GPU; `cpu`: none, even if there are some; `auto`: a GPU if the cluster has or may add any."""
 
 
 ANY = Needs()
@@ -53,7 +61,22 @@ def nodes() -> list[Resources]:
 
 def usable(alive: Sequence[Resources]) -> list[Resources]:
     """Return the nodes among `alive` that can take work."""
-    return [node for node in alive if node.get("CPU", 0) >= 1]
+    return [node for node in alive if node.get("CPU", 0) >= 1 or num_gpus(node)]
+
+
+def num_gpus(*nodes: Resources) -> int:
+    """Return the number of whole GPUs of `nodes`."""
+    return sum(int(node.get("GPU", 0)) for node in nodes)
+
+
+def node_name() -> str:
+    """Return the name of this process's node: its address and the first digits of Ray's id, without Ray its host."""
+    if "ray" in sys.modules:
+        import ray
+
+        if ray.is_initialized():
+            return f"{ray.util.get_node_ip_address()} ({ray.get_runtime_context().get_node_id()[:8]})"
+    return socket.gethostname()
 
 
 def limits(workers: Workers) -> tuple[int, int] | None:
@@ -66,42 +89,111 @@ def limits(workers: Workers) -> tuple[int, int] | None:
     return int(fewest), int(most)
 
 
-def resolve(workers: Workers, *, threads: int | None, nodes: Sequence[Resources], needs: Needs = ANY) -> Scale:
+def resolve(
+    workers: Workers,
+    *,
+    threads: int | None,
+    nodes: Sequence[Resources],
+    addable: Sequence[Resources] = (),
+    needs: Needs = ANY,
+) -> Scale:
     """Choose number and size of workers on `nodes`; if `workers` is None, one per GPU, else one per node.
 
-    Of elastic workers, as many as fit. `threads` is the total of this machine, shared among the workers; None: as many
-    per worker as CPUs. Raises `ValueError`, with what was asked and what exists, if the cluster can never give it.
+    Args:
+        workers: As asked for; of elastic workers, as many as fit.
+        threads: Total of this machine, shared among the workers; None: as many per worker as CPUs.
+        nodes: Nodes that are alive.
+        addable: Nodes that the cluster may add: they count for what is asked for, while None takes the nodes that are
+            alive, or one worker if none of those will do.
+        needs: Resources that each worker requires.
+
+    Raises:
+        ValueError: The cluster can never give it; says what was asked for and what exists.
     """
+    use_gpu = check_device(needs, [*nodes, *addable])
+    every = [*nodes, *addable]
+    number = _number(workers, nodes, needs, use_gpu, is_local=threads is not None)
+    if number > _most(every, needs, use_gpu):
+        may = " that it has or may add" if addable else ""
+        raise ValueError(_too_many(workers or number, number, every, needs, use_gpu, may=may))
+    taken = _for_workers(nodes if number <= _most(nodes, needs, use_gpu) else every, needs, use_gpu)
+    per_node = max(min(num_gpus(node), number) for node in taken) if use_gpu else -(-number // len(taken))
+    cpus_each = needs.cpus or _share(taken, number, per_node, use_gpu)
+    if threads is not None:
+        cpus_each = needs.cpus or min(1.0, cpus_each)
+    threads_each = max(1, int(cpus_each) if threads is None else threads // number)
+    return Scale(workers=number, use_gpu=use_gpu, cpus=cpus_each, threads=threads_each, per_node=per_node)
+
+
+def check_device(needs: Needs, nodes: Sequence[Resources]) -> bool:
+    """Return True if workers take GPUs; raise `ValueError` if they need one that no node among `nodes` has."""
+    if needs.device == "cpu":
+        return False
     if needs.accelerator_type:
-        nodes = _with_accelerator(nodes, needs.accelerator_type)
-    if any(node.get("GPU", 0) >= 1 for node in nodes):
-        nodes = [node for node in nodes if node.get("GPU", 0) >= 1]  # a worker with a GPU fits on no other node
-    gpus, cpus = (int(sum(node.get(kind, 0) for node in nodes)) for kind in ("GPU", "CPU"))
-    most = int((cpus - 1) // (needs.cpus or 1))
-    if needs.cpus:  # a worker never spans nodes
-        most = min(most, sum(int(node.get("CPU", 0) // needs.cpus) for node in nodes))
-    elastic = limits(workers)
+        _check_accelerator(needs.accelerator_type, nodes)
+    if needs.device == "cuda" and not num_gpus(*nodes):
+        raise ValueError("device=cuda needs a GPU, but this Ray has none and may add none; use --set device=cpu")
+    return num_gpus(*nodes) > 0
+
+
+def _for_workers(nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> list[Resources]:
+    """Return the nodes that a worker may run on; one with a GPU fits on no other node."""
+    if not use_gpu:
+        return [node for node in nodes if cpus([node]) >= 1]
+    kind = f"{_ACCELERATOR}{needs.accelerator_type}"
+    return [node for node in nodes if num_gpus(node) and (not needs.accelerator_type or node.get(kind))]
+
+
+def _number(workers: Workers, nodes: Sequence[Resources], needs: Needs, use_gpu: bool, *, is_local: bool) -> int:
+    """Return the number of workers that is wanted: one per GPU or node that is alive, if the user has named none."""
+    most, elastic = _most(nodes, needs, use_gpu), limits(workers)
     if elastic:
-        number = max(elastic[0], min(elastic[1], gpus or most))
-    else:
-        number = int(workers or 0) or gpus or (1 if threads else len(nodes))
-    if gpus and number > gpus:
-        raise ValueError(f"--workers must be at most the number of GPUs, {gpus}, got {workers or number}")
-    if number > most:
-        each = f"with {needs.cpus:g} CPUs each (cpus_per_worker) " if needs.cpus else ""
-        raise ValueError(
-            f"--workers {each}must be at most {max(0, most)} on a cluster with {cpus} CPUs, got {workers or number}; "
-            "one CPU per node stays free"
-        )
-    per_node = max(min(int(node["GPU"]), number) for node in nodes) if gpus else -(-number // len(nodes))
-    cpus_each: float = needs.cpus or 1
-    if threads is None:
-        # One CPU of each node stays free, else data tasks would wait for ever.
-        cpus_each = needs.cpus or max(1, min(_share(node, number, per_node) for node in nodes))
-        threads_each = max(1, int(cpus_each))
-    else:
-        threads_each = max(1, threads // number)
-    return Scale(workers=number, use_gpu=gpus > 0, cpus=cpus_each, threads=threads_each, per_node=per_node)
+        return max(elastic[0], min(elastic[1], most))
+    automatic = most if use_gpu else 1 if is_local else len(_for_workers(nodes, needs, use_gpu))
+    return int(workers or 0) or max(1, automatic)
+
+
+def _most(nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> int:
+    """Return how many workers fit on `nodes`: none spans nodes, and a CPU stays free, else data tasks wait for ever.
+
+    Workers with GPUs share the other CPUs, however few there are, unless each needs a number of its own.
+    """
+    places = _for_workers(nodes, needs, use_gpu)
+    if use_gpu and not needs.cpus:
+        return num_gpus(*places) if cpus(nodes) >= 1 else 0
+    each = needs.cpus or 1
+    on_nodes = [int(cpus([node]) // each) for node in places]
+    if use_gpu:
+        on_nodes = [min(number, num_gpus(node)) for number, node in zip(on_nodes, places, strict=True)]
+    return min(sum(on_nodes), int((cpus(nodes) - 1) // each))
+
+
+def _too_many(asked: Workers, number: int, nodes: Sequence[Resources], needs: Needs, use_gpu: bool, *, may: str) -> str:
+    gpus = num_gpus(*_for_workers(nodes, needs, use_gpu))
+    if use_gpu and number > gpus:
+        return f"--workers must be at most the number of GPUs{may}, {gpus}, got {asked}; or use --set device=cpu"
+    each = f"with {needs.cpus:g} CPUs each (cpus_per_worker) " if needs.cpus else ""
+    most = max(0, _most(nodes, needs, use_gpu))
+    limit = f"at most {most} on a cluster with {cpus(nodes):g} CPUs{may}"
+    return f"--workers {each}must be {limit}, got {asked}; one CPU per node stays free"
+
+
+def cpus(nodes: Sequence[Resources]) -> float:
+    """Return the number of CPUs of `nodes`, as Ray counts them."""
+    return sum(node.get("CPU", 0) for node in nodes)
+
+
+def _share(nodes: Sequence[Resources], number: int, per_node: int, use_gpu: bool) -> float:
+    """Return the CPUs of each worker: those of its node but one, which stays free, in equal shares.
+
+    Workers with GPUs may get parts of a CPU, where a node has more GPUs than CPUs; others get one at least.
+    """
+    shares = []
+    for node in nodes:
+        spare = max(0.0, node.get("CPU", 0) - 1)
+        share = spare / (min(num_gpus(node), number) if use_gpu else per_node)
+        shares.append(math.floor(share) if share >= 1 else math.floor(share * 100) / 100 if use_gpu else 1.0)
+    return float(min(shares))
 
 
 def has_idle_nodes(given: Scale, nodes: Sequence[Resources]) -> bool:
@@ -110,20 +202,11 @@ def has_idle_nodes(given: Scale, nodes: Sequence[Resources]) -> bool:
     return given.use_gpu and idle > given.workers * READING_THREADS
 
 
-def _with_accelerator(nodes: Sequence[Resources], wanted: str) -> list[Resources]:
-    mark = "accelerator_type:"
-    found = [node for node in nodes if node.get(f"{mark}{wanted}")]
-    if not found:
-        there = sorted({name.removeprefix(mark) for node in nodes for name in node if name.startswith(mark)})
+def _check_accelerator(wanted: str, nodes: Sequence[Resources]) -> None:
+    if not any(node.get(f"{_ACCELERATOR}{wanted}") for node in nodes):
+        there = sorted({name.removeprefix(_ACCELERATOR) for node in nodes for name in node if _ACCELERATOR in name})
         has = f"has {', '.join(there)}" if there else "has no GPU with a known type"
         raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; this Ray {has}")
-    return found
-
-
-def _share(node: Resources, number: int, per_node: int) -> int:
-    """Return the CPUs of `node` for each worker that may share it."""
-    sharing = min(int(node["GPU"]), number) if node.get("GPU", 0) >= 1 else per_node
-    return (int(node["CPU"]) - 1) // sharing
 
 
 def threads_here(most: int, *, sharing: int) -> int:
@@ -137,4 +220,4 @@ def threads_here(most: int, *, sharing: int) -> int:
 
 def needs_of(recipe: Recipe) -> Needs:
     """Return the resources that each worker requires."""
-    return Needs(accelerator_type=recipe.accelerator_type, cpus=recipe.cpus_per_worker)
+    return Needs(accelerator_type=recipe.accelerator_type, cpus=recipe.cpus_per_worker, device=recipe.device)

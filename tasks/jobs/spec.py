@@ -31,6 +31,8 @@ RANK = "::rank "
 """Start of the log line with a training worker's rank as JSON."""
 IMAGES = "::images "
 """Start of the log line with the place of the first training images as JSON: uri, file."""
+NODE_TYPES = "::node-types "
+"""Start of the log line with the nodes that a cluster may add as JSON: addable, pairs of resources and a number."""
 WAITING = "::waiting "
 """Start of the log line that says as JSON whom on this machine the job waits for; null: it waits no longer."""
 ERROR = "::error "
@@ -69,6 +71,10 @@ class JobSpec(BaseModel):
     def scratch(self) -> URI:
         """Folder for the spec and for temporary files of all attempts."""
         return scratch_of(self.storage, self.target)
+
+    def device(self, asked: str) -> str:
+        """Return the device of a job without Ray; `auto` must use the GPUs of this machine, if there are any."""
+        return "cuda" if asked == "auto" and self.claim and self.claim.gpus else asked
 
 
 class SourceEntry(BaseModel, frozen=True, extra="forbid"):
@@ -189,14 +195,16 @@ class Node(BaseModel, frozen=True, extra="forbid"):
     """Free bytes on the disk of Ray's own files."""
     sees_storage: bool = True
     """True if the node found the caller's file."""
+    gpu_trouble: str | None = None
+    """Reason why torch cannot use the GPUs that Ray counts there, and what to do; None: it can, or nobody asked."""
     trouble: str | None = None
     """Reason why the node cannot work, if known."""
 
     @classmethod
-    def here(cls, *, name: str, probe: str, sees_storage: bool = True, trouble: str | None = None) -> Self:
+    def here(cls, *, name: str, probe: str, **found: Any) -> Self:
         """Describe the node of this process; CPU and GPU builds of a library count as the same version."""
         ray, torch = ((producer()[name] or "").partition("+")[0] or None for name in ("ray", "torch"))
         python = ".".join(platform.python_version_tuple()[:2])
         free = shutil.disk_usage(tempfile.gettempdir()).free
-        found = {"python": python, "ray": ray, "torch": torch, "free": free, "trouble": trouble}
-        return cls.model_validate({"name": name, "probe": probe, "sees_storage": sees_storage, **found})
+        about = {"name": name, "probe": probe, "python": python, "ray": ray, "torch": torch, "free": free}
+        return cls.model_validate(about | found)

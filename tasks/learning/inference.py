@@ -54,11 +54,11 @@ def load(model: str, *, storage: str = "./data") -> Model:
 
 
 class Inference:
-    """Model of a committed checkpoint, on the GPU if this process has one, at the precision it was trained in."""
+    """Model of a committed checkpoint on `device`, at the precision it was trained in."""
 
-    def __init__(self, uri: CheckpointURI, *, threads: int) -> None:
+    def __init__(self, uri: CheckpointURI, *, threads: int, device: torch.device) -> None:
         torch.set_num_threads(threads)
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.device = device
         if self.device.type == "cpu":
             memory.keep()
         model, meta = training_state.load_model(uri)

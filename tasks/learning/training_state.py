@@ -14,6 +14,9 @@ from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import Classifier, ModelSpec
 
+_OF_THE_DEVICE = ("fused", "foreach", "capturable")
+"""Settings of an optimizer that belong to the device it runs on, not to its state."""
+
 
 def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> Snapshot:
     """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, numerics."""
@@ -49,6 +52,8 @@ def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any])
     check_same(meta, prepared=prepared, about=about)
     trainer.model.load_state_dict(safetensors.torch.load(content[WEIGHTS]))
     training = torch.load(io.BytesIO(content[TRAINING]), weights_only=True, map_location=trainer.device)
+    for saved, own in zip(training["optimizer"]["param_groups"], trainer.optimizer.param_groups, strict=True):
+        saved.update({name: own[name] for name in _OF_THE_DEVICE})
     trainer.optimizer.load_state_dict(training["optimizer"])
     trainer.scheduler.load_state_dict(training["scheduler"])
     return [EpochMetrics(**metrics) for metrics in meta.history]  # type: ignore[arg-type]

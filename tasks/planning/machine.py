@@ -17,7 +17,8 @@ CORES = "PIPELINE_CORES"
 """Environment variable: number of cores that a run without a cluster uses; unset: all cores available to it."""
 SLOTS = "PIPELINE_SLOTS"
 """Environment variable: folder through which runs of several users take turns; unset: a folder of this user."""
-_GPUS = Path("/proc/driver/nvidia/gpus")
+_GPUS = (("/proc/driver/nvidia/gpus", "*"), ("/dev", "nvidia[0-9]*"), ("/dev", "dxg"))
+"""Folders and names by which a machine shows its GPUs: to NVIDIA's driver, in a container, and in WSL."""
 _Spec = TypeVar("_Spec", bound=JobSpec)
 
 
@@ -47,9 +48,10 @@ def cores(env: Mapping[str, str] = os.environ) -> int:
 
 def gpus(env: Mapping[str, str] = os.environ) -> list[str]:
     """Return the available GPUs by number or as in CUDA_VISIBLE_DEVICES; loading CUDA to ask it would take seconds."""
+    there = max(len(list(Path(folder).glob(names))) for folder, names in _GPUS)
     told = env.get("CUDA_VISIBLE_DEVICES")
-    if told is None:
-        return [str(number) for number, _ in enumerate(_GPUS.glob("*"))]
+    if told is None or not there:
+        return [str(number) for number in range(there)]
     names = [name.strip() for name in told.split(",")]
     return [name for name in names if name and not name.startswith("-") and name != "NoDevFiles"]
 
@@ -57,7 +59,11 @@ def gpus(env: Mapping[str, str] = os.environ) -> list[str]:
 def shared(spec: _Spec) -> _Spec:
     """Add to `spec` the number of threads per process and, for long jobs, the claim on cores and GPUs to wait for."""
     # Jobs that use all threads take turns: two of them at once on the same cores are very slow.
-    doing = "training" if isinstance(spec, TrainSpec) else "predicting" if isinstance(spec, PredictSpec) else None
+    doing, device = None, "cpu"
+    if isinstance(spec, TrainSpec):
+        doing, device = "training", spec.recipe.device
+    elif isinstance(spec, PredictSpec):
+        doing, device = "predicting", spec.needs.device
     run, name = _run()
     claim = doing and Claim(
         folder=_folder(),
@@ -68,7 +74,7 @@ def shared(spec: _Spec) -> _Spec:
         doing=doing,
         cores=sorted(os.sched_getaffinity(0)),
         num_cores=cores(),
-        gpus=gpus(),
+        gpus=[] if device == "cpu" else gpus(),
     )
     return spec.model_copy(update={"threads": cores(), "claim": claim})
 

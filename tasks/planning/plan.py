@@ -23,7 +23,7 @@ _PREPROCESS_FIELDS = ("split_seed", "validation_fraction", "max_quarantined")
 _LATER_FIELDS = {"flip": "none", "initialize": "random", "accumulation": 1}
 """Newer recipe fields and their neutral values, which leave fingerprints of earlier results unchanged."""
 _OWN_FIELDS = ("image_size", "channels")
-_SCALE_FIELDS = ("accelerator_type", "cpus_per_worker", "prefetch_batches")
+_SCALE_FIELDS = ("device", "accelerator_type", "cpus_per_worker", "prefetch_batches")
 _NOT_TRAINING_FIELDS = {
     *("name", "data", "fallback", "origin", "accuracy_floor", "margin", "significance", "test_fraction"),
     *(*_OWN_FIELDS, *_SCALE_FIELDS, *_PREPROCESS_FIELDS),

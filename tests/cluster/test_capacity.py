@@ -5,11 +5,15 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tasks.cluster import capacity
+from tasks.cluster import capacity, jobs_api
+from tasks.jobs.scaling import Needs
+from tasks.learning import devices
+from tasks.planning import machine
 
 
 @contextlib.contextmanager
@@ -54,3 +58,52 @@ def test_a_cluster_without_any_cpu_is_refused_by_name(monkeypatch: pytest.Monkey
         monkeypatch.setenv("RAY_ADDRESS", address)
         with pytest.raises(ValueError, match=f"RAY_ADDRESS={address}: no node of that cluster has any CPUs"):
             capacity.check_workers(None)
+
+
+class TestThisMachine:
+    @pytest.fixture(autouse=True)
+    def two_gpus(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """A machine of 16 cores with two GPUs, as its driver shows them."""
+        for number in range(2):
+            (tmp_path / str(number)).touch()
+        for name in ("RAY_ADDRESS", "CUDA_VISIBLE_DEVICES", machine.CORES):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(machine, "_GPUS", [(str(tmp_path), "*")])
+        monkeypatch.setattr(machine, "cores", lambda: 16)
+        monkeypatch.setattr(devices, "trouble_in_child", lambda: pytest.fail("torch was asked, which takes seconds"))
+
+    def test_more_workers_than_gpus_are_refused_with_their_number_and_the_way_out(self) -> None:
+        told = (
+            "number of GPUs of this machine, 2, got 8; for more, set RAY_ADDRESS to a cluster, or use --set device=cpu"
+        )
+        with pytest.raises(ValueError, match=told):
+            capacity.check_workers(8)
+        assert capacity.check_workers(2) == "local, 16 cores, 2 GPUs, at most 2 workers"
+
+    def test_workers_without_gpus_are_limited_by_cores_alone(self) -> None:
+        assert capacity.check_workers(8, Needs(device="cpu")) == "local, 16 cores, at most 18 workers"
+
+    def test_hidden_gpus_do_not_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+        with pytest.raises(ValueError, match="number of GPUs of this machine, 1, got 2"):
+            capacity.check_workers(2)
+
+    def test_a_machine_without_gpus_refuses_what_needs_one_also_without_ray(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(machine, "_GPUS", [("/nowhere", "*")])
+        monkeypatch.setattr(devices, "trouble_in_child", lambda: "no driver")
+        for workers, way in (
+            (0, "none; use --set"),
+            (None, "none; set RAY_ADDRESS to a cluster with GPUs, or use --set"),
+        ):
+            with pytest.raises(ValueError, match=f"device=cuda needs a GPU, but this machine has {way} device=cpu"):
+                capacity.check_workers(workers, Needs(device="cuda"))
+
+
+def test_variables_for_gpus_and_their_network_go_along_to_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    along = ("NCCL_DEBUG", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "FI_PROVIDER", "PYTORCH_CUDA_ALLOC_CONF")
+    for name in (*along, "PYTORCH_ALLOC_CONF", "MY_NCCL_SECRET", "PYTORCH_OTHER"):
+        monkeypatch.setenv(name, "1")
+    found = jobs_api.what_goes_along()["env_vars"].keys()
+    assert {*along, "PYTORCH_ALLOC_CONF"} <= found and not {"MY_NCCL_SECRET", "PYTORCH_OTHER"} & found

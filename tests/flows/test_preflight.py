@@ -183,6 +183,7 @@ def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_t
         ({"torch": None}, "node b has torch None, this process has 2.14.1: install requirements.lock there"),
         ({"free": 1000}, "the disk of node b has less than 256 MB free: free some space there"),
         ({"sees_storage": False}, "--storage: /x is a different folder on node b: use s3://bucket/prefix or a shared "),
+        ({"gpu_trouble": "no driver"}, "torch cannot use the GPUs of node b: no driver; or use --set device=cpu to "),
         ({"trouble": "did not answer within 30 s"}, "node b did not answer within 30 s"),
     ],
 )

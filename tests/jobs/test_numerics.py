@@ -229,6 +229,31 @@ class TestTraining:
         assert epochs_done == [1, 1, 2, 3] and made["resolved"]["precision"] == "fp32"
         assert [one["precision"] for one in made["numerics_set_aside"]] == ["bf16"]
 
+    def test_training_of_a_gpu_goes_on_without_one_where_that_is_asked_for_and_the_mix_is_told(
+        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]
+    ) -> None:
+        spec, here = accepting(to_train(tmp_path, prepared)), Numerics.here
+
+        def there(device: torch.device, *, precision: str) -> Numerics:
+            return here(device, precision=precision).model_copy(update={"device": "cuda", "processor": "NVIDIA H100"})
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Numerics, "here", there)
+            self.interrupt(spec, at=3)
+        for place in Path(spec.scratch).glob(f"attempt-1/epoch-*/{META}"):
+            meta = Meta.model_validate_json(place.read_bytes())
+            was = meta.model_copy(update={"resolved": meta.resolved | {"device": "cuda", "precision": "bf16"}})
+            place.write_text(was.signed().model_dump_json())
+        automatic = spec.model_copy(update={"workers": None})
+        assert attempts.workers_before(automatic) == 1, "`auto` keeps the number of workers that it began with"
+        assert attempts.workers_before(automatic.model_copy(update={"accept_mixed_numerics": False})) is None
+        run(spec)
+        made = manifest.load(spec.target).statistics
+        assert epochs_done == [1, 2, 3] and made["resolved"]["device"] == "cpu"
+        assert [one["device"] for one in made["numerics"]] == ["cuda", "cpu"]
+        (note,) = numerics.notes(made, what="the training")
+        assert note.startswith("the training used mixed numerics") and "NVIDIA H100" in note
+
 
 class TestChoice:
     def test_differences_are_named_field_by_field(self) -> None:

@@ -7,6 +7,8 @@ import pytest
 from tasks.jobs.scaling import Needs, Resources, has_idle_nodes, limits, resolve, threads_here
 
 _LAPTOP: list[Resources] = [{"CPU": 5}]
+_GPU_NODES: list[Resources] = [{"CPU": 16, "GPU": 4, "accelerator_type:A100": 1}] * 2
+"""What a cluster may add in several tests: two nodes with eight GPUs in all."""
 
 
 def test_a_local_run_is_one_worker_with_all_the_threads() -> None:
@@ -120,3 +122,79 @@ def test_other_nodes_read_where_gpus_train_and_they_have_more_cpus_than_the_work
 ) -> None:
     given = resolve(None, threads=None, nodes=nodes)
     assert has_idle_nodes(given, nodes) is is_idle
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ([{"CPU": 8, "GPU": 8}], (8, 0.87)),
+        ([{"CPU": 4, "GPU": 8}], (8, 0.37)),
+        ([{"CPU": 1, "GPU": 8}], (8, 0)),
+        ([{"CPU": 4}, {"CPU": 0, "GPU": 2}], (2, 0)),
+    ],
+    ids=["as many", "more GPUs than CPUs", "one CPU", "a node without CPUs"],
+)
+def test_workers_with_gpus_share_the_cpus_but_one_however_few_there_are(
+    nodes: list[Resources], expected: tuple[int, float]
+) -> None:
+    given = resolve(None, threads=None, nodes=nodes)
+    assert (given.workers, given.cpus, given.use_gpu, given.threads) == (*expected, True, 1)
+    assert given.cpus * given.workers <= max(node["CPU"] for node in nodes) - 1
+
+
+def test_gpus_of_this_machine_have_a_worker_each_even_if_it_has_fewer_cores() -> None:
+    given = resolve(None, threads=4, nodes=[{"CPU": 7, "GPU": 8}])
+    assert (given.workers, given.cpus, given.threads) == (8, 0.75, 1)
+
+
+def test_gpus_without_any_cpu_in_the_cluster_are_refused_rather_than_waited_for() -> None:
+    with pytest.raises(ValueError, match="must be at most 0 on a cluster with 0 CPUs"):
+        resolve(None, threads=None, nodes=[{"CPU": 0, "GPU": 8}])
+
+
+def test_workers_that_ask_for_no_gpu_take_none_where_there_are_some() -> None:
+    nodes: list[Resources] = [{"CPU": 16, "GPU": 4}, {"CPU": 8}]
+    given = resolve(None, threads=None, nodes=nodes, needs=Needs(device="cpu"))
+    assert (given.workers, given.use_gpu, given.cpus) == (2, False, 7)
+    assert resolve(10, threads=None, nodes=nodes, needs=Needs(device="cpu")).workers == 10
+
+
+def test_workers_that_ask_for_a_gpu_are_refused_where_none_can_be_and_told_the_way_out() -> None:
+    needs = Needs(device="cuda")
+    with pytest.raises(ValueError, match="device=cuda needs a GPU, .* has none and may add none; use --set device=cpu"):
+        resolve(None, threads=None, nodes=[{"CPU": 16}], addable=[{"CPU": 16}], needs=needs)
+    assert resolve(None, threads=None, nodes=[{"CPU": 16}], addable=_GPU_NODES, needs=needs).use_gpu
+
+
+@pytest.mark.parametrize(
+    ("nodes", "expected"),
+    [
+        ([], (1, True, 15)),
+        ([{"CPU": 2}], (1, True, 15)),
+        ([{"CPU": 2}, {"CPU": 8, "GPU": 2, "accelerator_type:A100": 1}], (2, True, 3)),
+    ],
+    ids=["nothing is alive", "only a head", "some GPUs"],
+)
+def test_auto_takes_the_gpus_that_are_alive_and_one_where_they_have_yet_to_come(
+    nodes: list[Resources], expected: tuple[int, bool, float]
+) -> None:
+    for needs in (Needs(), Needs(accelerator_type="A100")):
+        given = resolve(None, threads=None, nodes=nodes, addable=_GPU_NODES, needs=needs)
+        assert (given.workers, given.use_gpu, given.cpus) == expected
+
+
+def test_a_number_of_workers_may_be_what_the_cluster_has_and_may_add() -> None:
+    given = resolve(8, threads=None, nodes=[{"CPU": 2}], addable=_GPU_NODES)
+    assert (given.workers, given.use_gpu, given.cpus, given.per_node) == (8, True, 3, 4)
+    with pytest.raises(ValueError, match="the number of GPUs that it has or may add, 8, got 9; or use --set device=cp"):
+        resolve(9, threads=None, nodes=[{"CPU": 2}], addable=_GPU_NODES)
+    on_cpus = resolve(4, threads=None, nodes=[], addable=[{"CPU": 3}] * 2)
+    assert (on_cpus.workers, on_cpus.use_gpu, on_cpus.cpus) == (4, False, 1)
+    with pytest.raises(ValueError, match="at most 5 on a cluster with 6 CPUs that it has or may add, got 6"):
+        resolve(6, threads=None, nodes=[], addable=[{"CPU": 3}] * 2)
+
+
+def test_elastic_workers_begin_with_what_is_alive_and_may_be_as_many_as_may_come() -> None:
+    given = resolve("1:8", threads=None, nodes=[{"CPU": 16, "GPU": 2}], addable=_GPU_NODES)
+    assert (given.workers, given.use_gpu) == (2, True)
+    assert resolve("3:8", threads=None, nodes=[], addable=_GPU_NODES).workers == 3

@@ -9,10 +9,11 @@ from ray.exceptions import OutOfMemoryError, RayTaskError
 
 from storage import commits, files, manifest, tables
 from storage.uri import CheckpointURI, DatasetURI, Root
-from tasks.jobs import datasource, errors, scaling
+from tasks.jobs import datasource, errors, node_types, scaling
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import job as train
 from tasks.jobs.train import worker as rank
+from tasks.jobs.train.attempts import Assignment
 from tasks.learning import images, recipes
 from tasks.learning.epoch_metrics import WrongBatchSize, local_batch_size
 
@@ -44,6 +45,7 @@ def training(folder: Path, *, rows: int, batch_size: int, workers: int) -> Train
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster for four workers, which is never asked for any."""
     monkeypatch.setattr(scaling, "nodes", lambda: [{"CPU": 5}])
+    monkeypatch.setattr(node_types, "addable", list)
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("a worker would have been started")
@@ -87,6 +89,10 @@ def test_shares_of_the_batch_add_up_to_it_and_differ_by_at_most_one(batch_size: 
     assert max(shares) - min(shares) <= 1
 
 
+def _assignment(spec: TrainSpec) -> Assignment:
+    return Assignment(spec=spec.model_dump_json(), attempt="attempt-1", threads=1, loader="resident", use_gpu=False)
+
+
 def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +103,7 @@ def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
     monkeypatch.setattr(rank, "_train", damaged)
     spec = training(tmp_path, rows=40, batch_size=8, workers=1)
     with pytest.raises(manifest.Damaged):
-        rank.train({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1, "loader": "resident"})
+        rank.train(_assignment(spec))
     with pytest.raises(errors.WorkerError) as caught:
         errors.raise_left(spec.scratch.child("attempt-1"))
     message = "train/part is damaged: restore it, then run again"
@@ -114,5 +120,5 @@ def test_an_error_after_which_a_restart_may_help_is_not_left(
     monkeypatch.setattr(rank, "_train", fails)
     spec = training(tmp_path, rows=40, batch_size=8, workers=1)
     with pytest.raises(type(error)):
-        rank.train({"spec": spec.model_dump_json(), "attempt": "attempt-1", "threads": 1, "loader": "resident"})
+        rank.train(_assignment(spec))
     assert not errors.is_left(spec.scratch.child("attempt-1"))

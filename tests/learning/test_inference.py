@@ -60,7 +60,8 @@ def test_what_the_docs_show_loads_exports_and_tells_the_history(
     assert len(blocks) == 4 and len([line for line in blocks[0].splitlines() if line]) == 3
     assert (probabilities.shape, probabilities.dtype) == ((5, len(here["model"].classes)), torch.float32)
     assert torch.allclose(probabilities.sum(1), torch.ones(5))
-    own = inference.Inference(CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab")), threads=1)
+    trained = CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab"))
+    own = inference.Inference(trained, threads=1, device=torch.device("cpu"))
     assert torch.allclose(torch.from_numpy(own.probabilities(images.numpy())), probabilities, atol=1e-5)
     exported = torch.export.load("model.pt2").module()
     other = torch.from_numpy(digits["test"].images[5:12].copy())

@@ -33,6 +33,18 @@ def test_resumed_run_of_a_model_that_draws_is_equal_bit_by_bit(
     assert same(weights(resumed), weights(whole))
 
 
+def test_how_an_optimizer_runs_on_a_device_is_not_taken_to_another(digits: dict[str, Split], tmp_path: Path) -> None:
+    recipe = training.recipe(model="small", batch_size=16)
+    train, validation = training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32)
+    there, here = (training.trainer(recipe, train, validation) for _ in range(2))
+    history, place = [there.run_epoch(1)], URI(str(tmp_path))
+    there.optimizer.param_groups[0]["capturable"] = True  # as on a GPU; on a CPU it would be an error
+    checkpoint.write(place, training_state.take(there, history, prepared="0123456789ab", about=ABOUT))
+    training_state.restore(place, here, prepared="0123456789ab", about=ABOUT)
+    assert here.optimizer.param_groups[0]["capturable"] is False
+    assert here.run_epoch(2).step == 2 * history[0].step
+
+
 @pytest.mark.parametrize(
     ("model", "world_size"),
     [("resnet18", 2), pytest.param("resnet18", 3, marks=pytest.mark.slow), ("drawing", 2), ("drawing", 3)],

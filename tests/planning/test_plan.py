@@ -55,6 +55,7 @@ SETTINGS = {
     "loader=streaming": "checkpoint",
     "loader=ray-data": "checkpoint",
     "accumulation=2": "checkpoint",
+    "device=cpu": None,
     "accelerator_type=A100": None,
     "cpus_per_worker=0.5": None,
     "prefetch_batches=4": None,

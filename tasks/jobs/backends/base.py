@@ -37,7 +37,10 @@ class Engine(Protocol):
         """Yield `function(item, **keywords)` of every item, in order."""
 
     def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
-        """Yield `part(**item)` of every item, in any order, from instances of `worker(spec=, threads=, sharing=)`."""
+        """Yield `part(**item)` of every item, in any order.
+
+        Instances are made by `worker(spec=, threads=, sharing=, device=)`; on `cuda` each has a GPU to itself.
+        """
 
     def train(self, spec: TrainSpec) -> None:
         """Run a training and commit its checkpoint."""

@@ -47,7 +47,8 @@ class InProcess:
         yield from dataset_parts.in_threads(lambda item: function(item, **keywords), items, threads=threads)
 
     def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
-        only = worker(spec=spec.model_dump_json(), threads=spec.threads or os.cpu_count(), sharing=1)
+        device, threads = spec.device(spec.needs.device), spec.threads or os.cpu_count()
+        only = worker(spec=spec.model_dump_json(), threads=threads, sharing=1, device=device)
         for item in items:
             yield only.part(**item)
 

@@ -10,7 +10,7 @@ from ray.data import ActorPoolStrategy, Dataset
 
 from storage.manifest import File
 from storage.uri import DatasetURI
-from tasks.jobs import dataset_parts, datasource, scaling
+from tasks.jobs import dataset_parts, datasource, node_types, scaling
 from tasks.jobs.backends import tuned
 from tasks.jobs.backends.base import Function, Route, Row, send
 from tasks.jobs.spec import PredictSpec, TrainSpec
@@ -76,10 +76,14 @@ class OnRay:
         yield from source.map(function, fn_kwargs=keywords).iter_rows()
 
     def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
-        given = scaling.resolve(spec.workers, threads=self.threads, nodes=scaling.nodes(), needs=spec.needs)
+        addable = node_types.addable() if self.threads is None else []
+        nodes = scaling.nodes()
+        given = scaling.resolve(spec.workers, threads=self.threads, nodes=nodes, addable=addable, needs=spec.needs)
+        device = "cuda" if given.use_gpu else "cpu"
+        shared = {"threads": given.threads, "sharing": given.per_node, "device": device}
         done = ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(
             worker,
-            fn_constructor_kwargs={"spec": spec.model_dump_json(), "threads": given.threads, "sharing": given.per_node},
+            fn_constructor_kwargs={"spec": spec.model_dump_json()} | shared,
             compute=ActorPoolStrategy(size=min(given.workers, len(items))),
             batch_size=1,
             num_cpus=given.cpus,

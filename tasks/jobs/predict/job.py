@@ -1,11 +1,12 @@
 """The predict job: a pool of workers takes the parts of a dataset; each input part gives one prediction part."""
 
 import collections
+import functools
 import itertools
 import json
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +17,12 @@ from storage.manifest import File
 from tasks.jobs import events, row_origins, scaling
 from tasks.jobs.backends.base import Engine
 from tasks.jobs.spec import PredictSpec
-from tasks.learning import images, numerics, user_errors
+from tasks.learning import devices, images, numerics, user_errors
 from tasks.learning.memory import gc_paused
 from tasks.learning.numerics import Numerics
+
+if TYPE_CHECKING:
+    from tasks.learning.inference import Inference
 
 _INPUT_KEY = b"input_sha256"
 _MODEL_KEY = b"model_sha256"
@@ -109,16 +113,25 @@ class _NumericsSeen:
 class Predictor:
     """One worker of the pool: holds the model and writes the prediction part of each input part that it is given."""
 
-    def __init__(self, *, spec: str, threads: int, sharing: int) -> None:
-        with gc_paused():
-            from tasks.learning.inference import Inference  # imports torch, which the driver does not need
-
-            self.spec = PredictSpec.model_validate_json(spec)
-            with user_errors.named():
-                self.inference = Inference(self.spec.model, threads=scaling.threads_here(threads, sharing=sharing))
+    def __init__(self, *, spec: str, threads: int, sharing: int, device: str) -> None:
+        self.spec = PredictSpec.model_validate_json(spec)
+        self._device, self._threads = device, scaling.threads_here(threads, sharing=sharing)
         self.origins = row_origins.table_of(self.spec.source)
         self._there: dict[str, list[str]] = {}
         """Names of the files in each split's folder when this worker first looked there."""
+
+    @functools.cached_property
+    def inference(self) -> "Inference":
+        """The model on its device; loaded for the first part, since Ray Data drops the types of a constructor's errors.
+
+        Raises `UnusableGpu` if this worker has a GPU that torch cannot use.
+        """
+        with gc_paused():
+            from tasks.learning.inference import Inference  # imports torch, which the driver does not need
+
+            device = devices.choose(self._device, where=scaling.node_name())
+            with user_errors.named():
+                return Inference(self.spec.model, threads=self._threads, device=device)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
         given = zip(batch["index"], batch["file"], strict=True)

@@ -33,6 +33,8 @@ class Assignment(TypedDict):
     attempt: str
     loader: str
     threads: int
+    use_gpu: bool
+    """True if a GPU is reserved for the worker."""
 
 
 def begin(
@@ -76,6 +78,15 @@ def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int],
             found.append(rows // share if share else 0)
             check_steps(found[-1], batch_size=batch_size, world_size=world_size, num_rows=rows)
     return min(found)
+
+
+def workers_before(spec: TrainSpec) -> int | None:
+    """Return the number of workers of the epochs to resume from, if `auto` may choose another and epochs may be mixed.
+
+    Another device often comes with another number: the weights depend on that number, which `auto` has settled once.
+    """
+    found = next(checkpoint.whole(spec.scratch), None) if spec.accept_mixed_numerics and spec.workers is None else None
+    return int(found[1].resolved["workers"]) if found else None
 
 
 def new_attempt(scratch: URI) -> str:

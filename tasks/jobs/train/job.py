@@ -7,7 +7,7 @@ from typing import Any
 
 from storage import manifest
 from storage.uri import DatasetURI
-from tasks.jobs import dashboard, errors, scaling
+from tasks.jobs import dashboard, errors, node_types, scaling
 from tasks.jobs.backends import tuned
 from tasks.jobs.deadline import aside
 from tasks.jobs.spec import TrainSpec
@@ -34,7 +34,9 @@ def run(spec: TrainSpec) -> None:
     started = time.monotonic()
     nodes = scaling.nodes()
     needs = scaling.needs_of(spec.recipe)
-    given = scaling.resolve(spec.workers, threads=spec.threads, nodes=nodes, needs=needs)
+    addable = node_types.addable() if spec.threads is None else []
+    workers = attempts.workers_before(spec) or spec.workers
+    given = scaling.resolve(workers, threads=spec.threads, nodes=nodes, addable=addable, needs=needs)
     elastic = scaling.limits(spec.workers)
     prepared = manifest.load(spec.source)
     numbers = range(elastic[0], elastic[1] + 1) if elastic else [given.workers]
@@ -45,7 +47,13 @@ def run(spec: TrainSpec) -> None:
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
     # On a busy cluster, workers wait until they can start: they are known to fit. Elastic ones are counted again.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
-    assignment = Assignment(spec=spec.model_dump_json(), attempt=attempt, loader=loader, threads=given.threads)
+    assignment = Assignment(
+        spec=spec.model_dump_json(),
+        attempt=attempt,
+        loader=loader,
+        threads=given.threads,
+        use_gpu=given.use_gpu,
+    )
     try:
         fit(
             train_on_one_rank,
@@ -96,10 +104,11 @@ def fit(
     actor that the faster trainer does not have. `configured` are arguments of both trainers.
     """
     with gc_paused():
-        from ray.train.torch import TorchConfig, TorchTrainer
+        from ray.train.torch import TorchTrainer
 
+        from tasks.jobs.train.checked_gpus import CheckedTorchConfig
         from tasks.jobs.train.ray_shards import RankShards
-    trainer = TorchTrainer
+    configured["torch_config"] = CheckedTorchConfig(timeout_s=timeout_s)
     if loader == attempts.RAY_DATA:
         made = manifest.load(prepared)
         splits = {name: made.split(name) for name in attempts.SPLITS}
@@ -108,8 +117,9 @@ def fit(
     elif tuned.is_on(cores) and not dashboard.shows_training():
         from tasks.jobs.backends.tuned.trainer import LeanTrainer
 
-        trainer = LeanTrainer
-    aside(trainer(loop, torch_config=TorchConfig(timeout_s=timeout_s), **configured).fit)
+        LeanTrainer(loop, **configured).fit()
+        return
+    aside(TorchTrainer(loop, **configured).fit)
 
 
 def train_on_one_rank(config: Assignment) -> None:

@@ -3,14 +3,12 @@
 import os
 import time
 
-import torch
-
 from storage import files, manifest
 from storage.uri import URI
 from tasks.jobs import scaling
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, train_loop
-from tasks.learning import user_errors
+from tasks.learning import devices, user_errors
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch
 from tasks.learning.loaders import to_device
 
@@ -23,7 +21,7 @@ def run(spec: TrainSpec) -> None:
     started = time.monotonic()
     prepared = manifest.load(spec.source)
     loader, attempt = attempts.begin(spec, prepared, workers=[1])
-    device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    device = devices.choose(spec.device(spec.recipe.device), where=scaling.node_name())
     here = train_loop.RankContext(
         rank=0,
         world_size=1,

@@ -21,7 +21,7 @@ from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.train import attempts, train_loop
 from tasks.jobs.train.attempts import Assignment
 from tasks.jobs.train.make_loader import RowSource
-from tasks.learning import images, user_errors
+from tasks.learning import devices, images, user_errors
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize
 from tasks.learning.resume import NumericsChanged
@@ -43,7 +43,7 @@ def train(config: Assignment) -> None:
         return  # this is the retry of a permanent error
     try:
         with watched(limit_s=spec.stall_s) as beat, user_errors.named(model=spec.recipe.model):
-            _train(spec, attempt, loader=config["loader"], threads=config["threads"], beat=beat)
+            _train(spec, attempt, config, beat=beat)
     except Exception as error:
         cause = errors.root_cause(error)  # the message of Ray Data's own error is its whole traceback
         is_on_every_rank = isinstance(cause, NonFiniteLoss | WrongBatchSize | WrongResume | NumericsChanged)
@@ -56,19 +56,19 @@ def train(config: Assignment) -> None:
             raise
 
 
-def _train(spec: TrainSpec, attempt: URI, *, loader: str, threads: int, beat: Callable[[], None]) -> None:
-    context = ray.train.get_context()
+def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[[], None]) -> None:
+    context, loader = ray.train.get_context(), config["loader"]
     rank = failpoints.rank = context.get_world_rank()
     events.say(RANK, rank=rank)
     prepared = manifest.load(spec.source)
-    device, rows = get_device(), None
+    device, rows = device_of(use_gpu=config["use_gpu"]), None
     if loader == attempts.RAY_DATA:
         rows = ray_data_rows(prepared, device, prefetch_batches=spec.recipe.prefetch_batches)
     here = train_loop.RankContext(
         rank=rank,
         world_size=context.get_world_size(),
         device=device,
-        threads=scaling.threads_here(threads, sharing=context.get_local_world_size()),
+        threads=scaling.threads_here(config["threads"], sharing=context.get_local_world_size()),
         prepare=prepare,
         report=report,
         loader=loader,
@@ -76,6 +76,12 @@ def _train(spec: TrainSpec, attempt: URI, *, loader: str, threads: int, beat: Ca
         beat=beat,
     )
     train_loop.train(spec, prepared, attempt, here)
+
+
+def device_of(*, use_gpu: bool) -> torch.device:
+    """Return the device of this rank; raise `UnusableGpu` if it has a GPU that torch cannot use."""
+    device = devices.choose("cuda" if use_gpu else "cpu", where=scaling.node_name())
+    return get_device() if use_gpu else device  # which of several GPUs that it sees
 
 
 def ray_data_rows(prepared: Manifest, device: torch.device, *, prefetch_batches: int) -> RowSource:

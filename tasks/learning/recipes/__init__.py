@@ -129,6 +129,9 @@ class Recipe:
     """Gate: largest p-value (exact McNemar test on the same test rows, two-sided) at which a challenger that is better
     than the champion is promoted; 0: no test. Ignored if `margin` is above 0."""
 
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device of every worker: a whole GPU (cuda), none (cpu), or auto: a GPU wherever Ray has or may add any. Does not
+    change the names of results."""
     accelerator_type: str = ""
     """GPU type of every worker, in Ray's terms, such as A100; empty: any. Does not change the names of results."""
     cpus_per_worker: float = Field(default=0.0, ge=0)
@@ -142,6 +145,8 @@ class Recipe:
         check_name(self.name, field="name")
         datasets.check_known(self.data)
         models.check_known(self.model)
+        if self.accelerator_type and self.device == "cpu":
+            raise ValueError(f"accelerator_type must be empty with device=cpu, got {self.accelerator_type!r}")
         if self.accumulation > self.batch_size:
             raise ValueError(f"accumulation must be <= {self.batch_size}, got {self.accumulation}")
 

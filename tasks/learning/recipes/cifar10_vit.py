@@ -4,7 +4,10 @@ from tasks.learning.recipes import Recipe
 
 
 def recipe() -> Recipe:
-    """Return the recipe: the tutorial's model, optimizer and batch size, plus one-cycle schedule, shifts, mirroring."""
+    """Return the recipe: the tutorial's model, optimizer and batch size, plus one-cycle schedule, shifts, mirroring.
+
+    It takes a GPU; `--set device=cpu` computes on CPUs.
+    """
     return Recipe(
         name="cifar10-vit",
         data="cifar10",
@@ -15,5 +18,6 @@ def recipe() -> Recipe:
         weight_decay=1e-2,
         max_shift=4,
         flip="horizontal",
+        device="cuda",
         accuracy_floor=0.35,
     )

@@ -1,0 +1,157 @@
+"""Nodes that a cluster may add: the maxima that its autoscaler was given, as the head node knows them.
+
+`python -m tasks.jobs.node_types` prints them; Ray's public interfaces name the nodes that are alive, but not these.
+A job's driver runs on the head node. Two places are known: the file of `ray up` or `ray start --autoscaling-config`,
+and on Kubernetes the RayCluster resource, which a head pod may read if its cluster has an autoscaler.
+"""
+
+import itertools
+import json
+import os
+import ssl
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from storage.uri import redact
+from tasks.jobs import events, scaling
+from tasks.jobs.scaling import Resources
+from tasks.jobs.spec import NODE_TYPES
+
+_MOST_NODES = 10_000
+"""Most nodes of one type that are counted; KubeRay's own default is more than two thousand million."""
+_OPTION = "--autoscaling-config="
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where Kubernetes puts what a pod needs to call its API."""
+_ASK_S = 10
+_HEAD = "node:__internal_head__"
+"""Resource by which Ray marks the head node."""
+
+NodeTypes = Sequence[tuple[Resources, int]]
+"""Resources of each type of node, and how many nodes of it there may be."""
+
+
+def main() -> None:
+    """Print the nodes that the cluster may add as one marked line of JSON."""
+    import ray
+
+    ray.init(logging_level="WARNING")
+    alike = itertools.groupby(addable())
+    events.say(NODE_TYPES, addable=[(resources, sum(1 for _ in nodes)) for resources, nodes in alike])
+
+
+def addable() -> list[Resources]:
+    """Return the nodes that may still join the connected cluster, one entry each; none if it does not grow."""
+    import ray
+
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    try:
+        declared, most = _declared(ray.get_runtime_context().gcs_address)
+    except Exception as error:  # whatever is wrong there, the nodes that are alive can be used
+        reason = redact(" ".join(str(error).split()))
+        events.tell(f"WARNING: only nodes that are alive count: those that may be added are unknown ({reason})")
+        return []
+    return left_over(declared, most, alive)
+
+
+def left_over(declared: NodeTypes, most: int, alive: Sequence[Resources]) -> list[Resources]:
+    """Return the nodes of the `declared` types, at most `most` in all, without those that are `alive`; GPUs first."""
+    workers = [node for node in alive if _HEAD not in node]
+    found: list[Resources] = []
+    for resources, number in sorted(declared, key=lambda one: -scaling.num_gpus(one[0])):
+        there = sum(_size(node) == _size(resources) for node in workers)
+        found += [resources] * max(0, min(number, _MOST_NODES) - there)
+    return found[: max(0, most - len(workers))]
+
+
+def _size(node: Resources) -> tuple[float, int]:
+    return node.get("CPU", 0), scaling.num_gpus(node)
+
+
+def _declared(gcs_address: str) -> tuple[NodeTypes, int]:
+    """Return the types of nodes that may be added, and how many nodes there may be in all beside the head."""
+    file = config_file(gcs_address)
+    if file is not None:
+        import yaml
+
+        return of_config(yaml.safe_load(file.read_text()))
+    name = os.environ.get("RAY_CLUSTER_NAME")
+    if name and _ACCOUNT.exists():
+        return of_ray_cluster(_ask_kubernetes(name))
+    return [], 0
+
+
+def config_file(gcs_address: str, processes: Path = Path("/proc")) -> Path | None:
+    """Return the file that this cluster's monitor was given, none if it does not run here or was given none."""
+    port = gcs_address.rpartition(":")[2]
+    for command in _commands(processes):
+        options = [part for part in command if part.startswith("--")]
+        ours = any(option.startswith("--gcs-address=") and option.endswith(f":{port}") for option in options)
+        given = next((option for option in options if option.startswith(_OPTION)), None)
+        if ours and given:
+            return Path(given.removeprefix(_OPTION)).expanduser()
+    return None
+
+
+def _commands(processes: Path) -> Iterator[list[str]]:
+    for place in processes.glob("[0-9]*/cmdline"):
+        try:
+            yield place.read_text(errors="replace").split("\0")
+        except OSError:  # it has ended
+            continue
+
+
+def of_config(config: Mapping[str, Any]) -> tuple[NodeTypes, int]:
+    """Read the configuration of a cluster in the form of `ray up`."""
+    most = int(config.get("max_workers", 2))
+    head, types = config.get("head_node_type"), config["available_node_types"]
+    return [
+        (about.get("resources", {}), int(about.get("max_workers", 0 if name == head else most)))
+        for name, about in types.items()
+    ], most
+
+
+def of_ray_cluster(resource: Mapping[str, Any]) -> tuple[NodeTypes, int]:
+    """Read a RayCluster resource of KubeRay."""
+    spec = resource["spec"]
+    groups = spec.get("workerGroupSpecs", []) if spec.get("enableInTreeAutoscaling") else []
+    declared = [
+        (_resources_of(group), int(group.get("maxReplicas", 0)) * int(group.get("numOfHosts", 1)))
+        for group in groups
+        if not group.get("suspend")
+    ]
+    return declared, sum(number for _, number in declared)
+
+
+def _resources_of(group: Mapping[str, Any]) -> Resources:
+    """Return what Ray counts on a pod of `group`: as Ray is told, else limits or requests of the first container."""
+    container = group["template"]["spec"]["containers"][0].get("resources", {})
+    limits = container.get("requests", {}) | container.get("limits", {})
+    params, own = group.get("rayStartParams", {}), group.get("resources", {})
+    gpus = sum(float(amount) for name, amount in limits.items() if name.endswith("/gpu"))
+    cpus = own.get("CPU", params.get("num-cpus", limits.get("cpu", 0)))
+    others = json.loads(params.get("resources", "{}").strip("'\"").replace('\\"', '"'))
+    found = others | {"CPU": _quantity(cpus), "GPU": _quantity(own.get("GPU", params.get("num-gpus", gpus)))}
+    return {str(name): float(amount) for name, amount in found.items()}
+
+
+def _quantity(text: object) -> float:
+    """Return a Kubernetes quantity of whole units; thousandths are rounded up, as Ray's autoscaler does."""
+    told = str(text)
+    return float(-(-int(told[:-1]) // 1000)) if told.endswith("m") else float(told)
+
+
+def _ask_kubernetes(name: str) -> Mapping[str, Any]:
+    host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT_HTTPS", "443")
+    namespace, token = ((_ACCOUNT / file).read_text().strip() for file in ("namespace", "token"))
+    url = f"https://{host}:{port}/apis/ray.io/v1/namespaces/{namespace}/rayclusters/{name}"
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    trusted = ssl.create_default_context(cafile=str(_ACCOUNT / "ca.crt"))
+    with urllib.request.urlopen(request, timeout=_ASK_S, context=trusted) as answer:
+        found: Mapping[str, Any] = json.load(answer)
+        return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Ray Train's set-up of torch's process group, after each worker has made sure that it can use its GPU.
+
+Without a usable GPU, NCCL fails in the set-up, before a worker runs any code of ours, with an error that names neither
+the node nor the reason, and that Ray Train and Prefect would retry.
+"""
+
+import dataclasses
+from typing import Any
+
+from ray.train.backend import Backend
+from ray.train.torch import TorchConfig
+
+from tasks.jobs import scaling
+from tasks.learning import devices
+
+
+@dataclasses.dataclass
+class CheckedTorchConfig(TorchConfig):
+    """Ray Train's `TorchConfig` with the check."""
+
+    @property
+    def backend_cls(self) -> type[Backend]:
+        """Return the backend that checks first."""
+        return _Checked
+
+
+class _Checked(Backend):
+    share_cuda_visible_devices = True
+
+    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+        if worker_group.get_resources_per_worker().get("GPU", 0):
+            worker_group.execute(check_gpu)
+        TorchConfig().backend_cls().on_start(worker_group, backend_config)
+
+    def on_shutdown(self, worker_group: Any, backend_config: TorchConfig) -> None:
+        TorchConfig().backend_cls().on_shutdown(worker_group, backend_config)
+
+
+def check_gpu() -> None:
+    """Raise `UnusableGpu` if torch cannot use the GPU of this worker."""
+    devices.choose("cuda", where=scaling.node_name())

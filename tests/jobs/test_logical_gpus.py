@@ -1,0 +1,208 @@
+"""GPUs that exist by name only: what is asked of Ray, what each worker and actor gets, and that none falls back."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from storage import manifest
+from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
+from tasks.cluster import node_checks
+from tasks.cluster.jobs_api import JOB_ENV
+from tasks.cluster.local_ray import await_ray, start_ray
+from tasks.jobs.spec import ASKED, NODES, Node, PredictSpec, TrainSpec
+from tests.jobs import raw
+from tests.operated import free_port
+from tests.runs import CHECKOUT
+
+pytestmark = [
+    pytest.mark.skipif(torch.cuda.is_available(), reason="the GPUs of this machine are real"),
+    pytest.mark.timeout(300),
+]
+_AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
+_POOL = """
+import json, os, sys, time
+import ray
+from tasks.jobs.backends.ray import OnRay, configure
+from tasks.jobs.spec import PredictSpec
+
+class Actor:
+    def __init__(self, *, spec, threads, sharing, device):
+        self.about = {"threads": threads, "sharing": sharing, "device": device}
+
+    def __call__(self, batch):
+        time.sleep(0.5)  # so that each of them gets a part
+        held = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+        found = {"held": held, "visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "pid": os.getpid(), **self.about}
+        return {"found": [json.dumps(found)] * len(batch["index"])}
+
+ray.init(logging_level="WARNING")
+configure(max_cpus=None)
+spec = PredictSpec.model_validate_json(sys.argv[1])
+rows = OnRay(threads=None).pool(Actor, [{"index": index} for index in range(24)], spec)
+print(json.dumps([json.loads(row["found"]) for row in rows]))
+"""
+_PREDICT = """
+import json, sys
+import ray
+from storage.uri import URI
+from tasks.jobs import errors
+from tasks.jobs.backends.ray import OnRay, configure
+from tasks.jobs.predict.job import Predictor
+from tasks.jobs.spec import PredictSpec
+
+ray.init(logging_level="WARNING")
+configure(max_cpus=None)
+spec = PredictSpec.model_validate_json(sys.argv[1])
+try:
+    list(OnRay(threads=None).pool(Predictor, [{"index": 0, "file": sys.argv[3]}], spec))
+except Exception as error:
+    print(json.dumps(errors.described(error, folder=URI(sys.argv[2]))))
+"""
+_TRAIN = """
+import json, os, sys, time
+import ray
+from pathlib import Path
+from ray.train.torch import TorchConfig
+from tasks.jobs.spec import TrainSpec
+from tasks.jobs.train import checked_gpus, job
+
+def on_one_rank(config):
+    import ray.train
+    import torch
+    from tasks.jobs.train import worker
+    from tasks.learning import devices
+    torch.cuda.is_available = lambda: True
+    context, held = ray.train.get_context(), ray.get_runtime_context().get_accelerator_ids()["GPU"]
+    found = {"rank": context.get_world_rank(), "world_size": context.get_world_size(), "held": held}
+    found |= {"visible": os.environ["CUDA_VISIBLE_DEVICES"], "device": str(worker.device_of(use_gpu=config["use_gpu"]))}
+    Path(folder, str(found["rank"])).write_text(json.dumps(found))
+
+ray.init(logging_level="WARNING")
+folder = sys.argv[2]
+checked_gpus.CheckedTorchConfig = lambda timeout_s: TorchConfig(backend="gloo", timeout_s=timeout_s)
+job.train_on_one_rank = on_one_rank
+job.attempts.commit = lambda *_, **__: None
+job.run(TrainSpec.model_validate_json(sys.argv[1]))
+"""
+
+
+@pytest.fixture(scope="module")
+def env() -> Iterator[Mapping[str, str]]:
+    """What connects a process to a Ray of 4 CPUs that counts 8 GPUs."""
+    port = free_port()
+    auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    env = os.environ | JOB_ENV | auth | {"PYTHONPATH": str(CHECKOUT), "RAY_ADDRESS": f"127.0.0.1:{port}"}
+    head, address, _ = start_ray(env, f"--port={port}", "--num-cpus=4", "--num-gpus=8", "--no-monitor")
+    try:
+        os.environ.update(auth)
+        await_ray(head, address)
+        yield env
+    finally:
+        head.end()
+        for name in _AUTH:
+            os.environ.pop(name, None)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
+    """About 150 rows of 12 x 12 pixels."""
+    root = Root(str(tmp_path_factory.mktemp("prepared")))
+    spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=30))
+    raw.run(spec)
+    return spec.target
+
+
+def run(program: str, *arguments: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", program, *arguments], env=dict(env), capture_output=True, text=True)
+
+
+def to_train(folder: Path, prepared: DatasetURI, **changes: Any) -> TrainSpec:
+    """The job of a cluster that trains on `prepared` with one worker per GPU."""
+    spec = raw.to_train(Root(str(folder)), prepared, model="small-cnn")
+    return spec.model_copy(update={"workers": None, **changes})
+
+
+def to_predict(folder: Path) -> PredictSpec:
+    """The job of a cluster that predicts with one worker per GPU."""
+    root = Root(str(folder))
+    return PredictSpec(
+        storage=root,
+        deadline_s=60,
+        model=CheckpointURI(root.child("checkpoints/small-0123456789ab")),
+        source=DatasetURI(root.child("datasets/raw/small-0123456789ab")),
+        target=PredictionsURI(root.child("predictions/small-0123456789ab")),
+        split=None,
+        workers=None,
+    )
+
+
+def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(env: Mapping[str, str], tmp_path: Path) -> None:
+    done = run(_POOL, to_predict(tmp_path).model_dump_json(), env=env)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {(one["device"], one["sharing"], one["threads"]) for one in found} == {("cuda", 8, 1)}
+    by_actor = {one["pid"]: (one["held"], one["visible"]) for one in found}
+    assert sorted(visible for _, visible in by_actor.values()) == [str(number) for number in range(8)]
+    assert all(held == [visible] for held, visible in by_actor.values())
+
+
+@pytest.mark.slow
+def test_each_rank_computes_on_a_gpu_of_its_own(env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    spec = to_train(tmp_path, prepared)
+    done = run(_TRAIN, spec.model_dump_json(), str(tmp_path / "ranks"), env=env)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [json.loads(file.read_text()) for file in sorted((tmp_path / "ranks").iterdir())]
+    assert [one["rank"] for one in found] == list(range(8)) and {one["world_size"] for one in found} == {8}
+    assert sorted(one["device"] for one in found) == [f"cuda:{number}" for number in range(8)]
+    assert sorted(one["held"][0] for one in found) == [str(number) for number in range(8)]
+
+
+@pytest.mark.slow
+def test_a_worker_with_a_gpu_that_torch_cannot_use_ends_the_job_at_once_and_names_its_node(
+    env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path
+) -> None:
+    spec = to_train(tmp_path, prepared, workers=1)
+    file = tmp_path / "spec.json"
+    file.write_text(spec.model_dump_json())
+    done = run("from tasks.jobs.main import main; main('train')", str(file), env=env)
+    (error,) = [json.loads(line.partition("::error ")[2]) for line in done.stdout.splitlines() if "::error " in line]
+    assert (error["type"], error["permanent"]) == ("UnusableGpu", True), error["message"]
+    assert error["message"].startswith("torch cannot use a GPU on node ") and "--set device=cpu" in error["message"]
+
+
+@pytest.mark.slow
+def test_an_actor_with_a_gpu_that_torch_cannot_use_does_not_predict_on_the_cpu(
+    env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path
+) -> None:
+    spec = to_predict(tmp_path).model_copy(update={"source": prepared})
+    part = manifest.load(prepared).split("test")[0].model_dump_json()
+    done = run(_PREDICT, spec.model_dump_json(), str(tmp_path), part, env=env)
+    error = json.loads(done.stdout.splitlines()[-1])
+    assert (error["type"], error["permanent"]) == ("UnusableGpu", True), error["message"]
+    assert error["message"].startswith("torch cannot use a GPU on node ") and "--set device=cpu" in error["message"]
+
+
+def test_the_checks_before_a_run_find_a_node_whose_gpus_torch_cannot_use(
+    env: Mapping[str, str], tmp_path: Path
+) -> None:
+    program = "from tasks.jobs.nodes import main; main()"
+    for options, finds in (([], False), (["--gpus"], True)):
+        folder = tmp_path / str(finds)
+        folder.mkdir()
+        (folder / ASKED).touch()
+        done = run(program, str(folder), *options, env=env)
+        (line,) = [line for line in done.stdout.splitlines() if NODES in line]
+        (node,) = [Node.model_validate(one) for one in json.loads(line.partition(NODES)[2])["nodes"]]
+        assert node.trouble is None and bool(node.gpu_trouble) == finds
+        problems = list(node_checks.find_problems((node,), Root(str(tmp_path)), here=node))
+        told = f"torch cannot use the GPUs of node {node.name}: torch "
+        assert len(problems) == finds and all(problem.startswith(told) for problem in problems)
