@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from prefect.automations import AutomationCore, CallWebhook, ChangeFlowRunState, EventTrigger, Posture
+from prefect.automations import Automation, AutomationCore, CallWebhook, ChangeFlowRunState, EventTrigger, Posture
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import BlockDocument, StateType
@@ -54,7 +54,7 @@ def apply(client: SyncPrefectClient) -> Iterator[str]:
         yield "set the webhook's address"
     new = _save_block(name, url) if url else None
     wanted = {f"{PROJECT}: {name}": parts for name, parts in automations(new).items()}
-    held = {one.name: one for one in client.read_automations() if one.name.startswith(f"{PROJECT}: ")}
+    held = {one.name: one for one in _all(client) if one.name.startswith(f"{PROJECT}: ")}
     for title in sorted(held.keys() - wanted.keys()):
         client.delete_automation(held[title].id)
         yield f"removed automation {title!r}"
@@ -103,6 +103,13 @@ def automations(webhook: UUID | None) -> dict[str, AutomationCore]:
         ):
             call = CallWebhook(block_document_id=webhook, payload=payload)
             found[name] = AutomationCore(name="", trigger=trigger, actions=[call])
+    return found
+
+
+def _all(client: SyncPrefectClient) -> list[Automation]:
+    found: list[Automation] = []
+    while page := client.read_automations(offset=len(found)):
+        found += page
     return found
 
 
