@@ -1,7 +1,7 @@
-"""Rows per second that a cluster's CPUs decode and augment: `python -m tests.benchmarks.encoded_feeding --nodes 2`.
+"""Rows per second that a cluster's CPUs decode and augment: `python -m tests.benchmarks.encoded_feeding --cpus 2`.
 
 Generated JPEG pictures of about 320 x 300 pixels, cropped at random to 256 x 256, mirrored and changed in colour, on a
-cluster of nodes with one CPU each; this process takes the batches, as a training worker does.
+local Ray with as many CPUs as asked for; this process takes the batches, as a training worker does.
 """
 
 import argparse
@@ -15,7 +15,6 @@ import pyarrow as pa
 import ray
 import torch
 from PIL import Image
-from ray.cluster_utils import Cluster
 
 from storage import commits, manifest, tables
 from storage.uri import DatasetURI
@@ -68,22 +67,18 @@ def rate(uri: DatasetURI) -> float:
 
 
 def main() -> None:
-    """Print the images per second, and on how many nodes they were transformed."""
+    """Print the images per second."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.encoded_feeding", description=__doc__)
-    parser.add_argument("--nodes", type=int, default=2, help="nodes of one CPU each (default: %(default)s)")
+    parser.add_argument("--cpus", type=int, default=2, help="CPUs that Ray counts (default: %(default)s)")
     parser.add_argument("--rows", type=int, default=1700, help="pictures (default: %(default)s)")
     given = parser.parse_args()
     os.environ.pop("RAY_ADDRESS", None)
     with tempfile.TemporaryDirectory(prefix="encoded-") as folder:
         uri = write(folder, rows=given.rows)
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
-        for _ in range(given.nodes - 1):
-            cluster.add_node(num_cpus=1)
-        ray.init(address=cluster.address, logging_level="ERROR")
+        ray.init(num_cpus=given.cpus, include_dashboard=False, logging_level="ERROR")
         ray.data.DataContext.get_current().enable_progress_bars = False
         print("images/s", rate(uri))
         ray.shutdown()
-        cluster.shutdown()
 
 
 if __name__ == "__main__":

@@ -122,14 +122,14 @@ def ddp(bench: Bench) -> Iterator[Ratio]:
 
 
 def encoded(bench: Bench) -> Iterator[Ratio]:
-    """14: JPEG pictures of 256 pixels, decoded and augmented by the tasks of two nodes with a CPU each, or of one."""
+    """14: JPEG pictures of 256 pixels, decoded and augmented by Ray Data's tasks on two CPUs, or on one."""
 
-    def on(nodes: int) -> float:
-        said = bench.module("encoded_feeding", "--nodes", str(nodes))
+    def on(cpus: int) -> float:
+        said = bench.module("encoded_feeding", "--cpus", str(cpus))
         return float(said.rpartition("images/s ")[2].split()[0])
 
     two, one = in_turn(lambda: on(2), lambda: on(1), pairs=bench.few_pairs)
-    what = "JPEG at 256 px, decoded and augmented: two nodes with a CPU each / one"
+    what = "JPEG at 256 px, decoded and augmented by tasks: two CPUs / one"
     yield Ratio(number=14, what=what, ours=two, other=one, unit="images/s", bar=None)
 
 
