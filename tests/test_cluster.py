@@ -13,6 +13,7 @@ from storage import files, manifest, tables
 from storage.uri import URI, Root
 from tests.clusters import TwoNodes, two_nodes
 from tests.faults.lab import NUM_TEST, raw_name, write_raw
+from tests.pictures import write_folder
 from tests.runs import Run, await_that
 from tests.s3 import Server
 
@@ -100,6 +101,24 @@ def test_a_node_without_a_training_worker_reads_for_the_one_that_has_it(
     workers = [actor for actor in cluster.state("actors") if "RayTrainWorker" in actor["class_name"]]
     nodes = {worker["node_id"] for worker in workers if worker["job_id"] in training}
     assert {read["node_id"] for read in reads} - nodes, f"only {nodes} read, where the worker was"
+
+
+def test_a_node_without_a_training_worker_transforms_encoded_images_as_the_manifest_records(
+    cluster: TwoNodes, s3: Server, tmp_path: Path
+) -> None:
+    photos = write_folder(tmp_path / "photos")
+    data, root = URI(f"s3://{s3.bucket}/photos"), Root(f"s3://{s3.bucket}/encoded")
+    for path in photos.rglob("*.*"):
+        files.replace(data.child(path.relative_to(photos).as_posix()), path.read_bytes())
+    fields = {"image_encoding": "encoded", "crop_scale": 0.5, "color_jitter": 0.2, "image_size": 16}
+    fields |= {"model": "small-cnn", "epochs": 1, "batch_size": 8, "max_shift": 0, "max_quarantined": 0.5}
+    settings = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
+    arguments = ["--json", "--data", data, "--storage", root, "--workers", "1", *settings]
+    result = Run(*arguments, folder=tmp_path, env=cluster.env).result()
+    found = manifest.load(URI(result["uris"]["checkpoint"])).statistics
+    assert found["loader"] == "ray-data", "as `auto` chooses"
+    trained, transformed = (set(found["nodes"][what]) for what in ("trained", "transformed"))
+    assert len(trained) == 1 and transformed - trained, "only the node that trained has transformed"
 
 
 def _run(cluster: TwoNodes, root: Root, folder: Path, recipe: Sequence[str] = _RECIPE) -> Run:

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
-from prefect.automations import Automation, AutomationCore, CallWebhook, ChangeFlowRunState, EventTrigger, Posture
+from prefect.automations import AutomationCore, CallWebhook, ChangeFlowRunState, EventTrigger, Posture
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import BlockDocument, StateType
+from prefect.events.schemas.automations import Automation
 from prefect.exceptions import ObjectNotFound
 from prefect.types import SecretDict
 from pydantic import SecretStr

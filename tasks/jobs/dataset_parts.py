@@ -69,9 +69,11 @@ def read_here(uri: DatasetURI, slices: Sequence[Slice], *, numbered: bool = Fals
         yield read_slice(uri, part, first=first if numbered else None)
 
 
-def read_ahead(uri: DatasetURI, slices: Sequence[Slice]) -> Iterator[pa.Table]:
-    """Yield the same tables as `read_here`, but read the next ones meanwhile in other threads."""
-    return in_threads(lambda part: read_slice(uri, part, first=None), slices, threads=_AHEAD)
+def read_ahead(
+    uri: DatasetURI, slices: Sequence[Slice], *, transform: Callable[[pa.Table], pa.Table] = lambda table: table
+) -> Iterator[pa.Table]:
+    """Yield `transform` of the tables of `read_here`; other threads read and transform the next ones meanwhile."""
+    return in_threads(lambda part: transform(read_slice(uri, part, first=None)), slices, threads=_AHEAD)
 
 
 def in_threads(function: Callable[[T], S], items: Iterable[T], *, threads: int) -> Iterator[S]:

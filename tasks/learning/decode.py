@@ -32,7 +32,7 @@ class Decoded:
     """One image in the form a model takes, with its original size and mode."""
 
     pixels: bytes
-    """uint8, HWC order."""
+    """uint8, HWC order; the content of the file itself where images are stored as they came."""
     width: int
     height: int
     mode: str
@@ -81,6 +81,15 @@ def decoded(content: bytes, size: int, channels: int) -> Decoded:
         return _decoded(image, size, channels, may_draft=True)
 
 
+def whole(content: bytes, channels: int) -> Image.Image:
+    """Decode as `decoded` does, but return the whole image at its own size, for a crop of it. Raises `Unreadable`."""
+    if not content:
+        raise Unreadable("empty file")
+    with _unreadable(), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+        flat, _ = _flat(image, image.mode)
+        return flat.convert(_MODES[channels])
+
+
 def fitted(image: Image.Image, size: int, channels: int) -> Decoded:
     """Convert an open image as `decoded` does, without modifying it. Raises `Unreadable`."""
     with _unreadable():
@@ -104,21 +113,27 @@ def _decoded(image: Image.Image, size: int, channels: int, *, may_draft: bool) -
     (width, height), mode = image.size, image.mode
     if may_draft:
         image.draft(_MODES[channels], (2 * size, 2 * size))  # a large JPEG need not be decoded in full
+    flat, mode = _flat(image, mode)
+    pixels = _fitted(flat, size, channels)
+    if image.format in _WITH_FRAMES and getattr(image, "is_animated", False):
+        mode += " (first of several frames)"
+    return Decoded(pixels, width, height, mode)
+
+
+def _flat(image: Image.Image, mode: str) -> tuple[Image.Image, str]:
+    """Rotate an open image by its EXIF and put it on white; return it with its `mode`, noting a choice of range."""
     stored = _Stored.of(image)
-    whole = ImageOps.exif_transpose(image)
+    upright = ImageOps.exif_transpose(image)
     if mode.startswith("I;16") or (mode == "I" and image.format == "PPM"):
-        whole, bits = _gray(whole, stored)
+        upright, bits = _gray(upright, stored)
         mode = f"{mode} ({bits} bits)"
     elif mode in ("F", "I"):
         raise Unreadable(
             "unsupported image with 32-bit or signed values: its value range is undefined; save it with 8 or 16 bits"
         )
     elif stored.has_deep_colours:
-        _check_deep(whole)
-    pixels = _fitted(_on_white(whole, step=stored.step), size, channels)
-    if image.format in _WITH_FRAMES and getattr(image, "is_animated", False):
-        mode += " (first of several frames)"
-    return Decoded(pixels, width, height, mode)
+        _check_deep(upright)
+    return _on_white(upright, step=stored.step), mode
 
 
 def scaled(image_HWC: np.ndarray, size: int, channels: int) -> Decoded:

@@ -1,4 +1,4 @@
-"""Images as rows of Arrow tables: raw bytes of fixed size, converted to arrays without a copy."""
+"""Images as rows of Arrow tables: pixels of fixed size, converted to arrays without a copy, or their files' bytes."""
 
 import itertools
 import json
@@ -7,14 +7,27 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
+from tasks.learning import decode
+
 _PART_BYTES = 64 * 2**20
+_ENCODED_PART_BYTES = 16 * 2**20
+"""Most bytes of a part of encoded images: one task decodes a part, so that there must be parts for many CPUs."""
 _MIN_PARTS = 4
+ENCODED = "encoded"
+"""Value of `image_encoding` of images that are stored as their files' bytes."""
 
 
-def schema(image_shape: Sequence[int], classes: Sequence[str], *, labelled: bool = True) -> pa.Schema:
-    """Build a schema: columns id, image (raw uint8, HWC) and, if `labelled`, label; shape and classes as metadata."""
-    fields = [("id", pa.int64()), ("image", pa.binary(int(np.prod(image_shape))))]
+def schema(
+    image_shape: Sequence[int], classes: Sequence[str], *, labelled: bool = True, encoding: str = "decoded"
+) -> pa.Schema:
+    """Build a schema: columns id, image and, if `labelled`, label; shape and classes as metadata.
+
+    Images are raw uint8 (HWC); with the `encoding` `encoded` the bytes of files, which decode to that shape.
+    """
+    is_encoded = encoding == ENCODED
+    fields = [("id", pa.int64()), ("image", pa.binary() if is_encoded else pa.binary(int(np.prod(image_shape))))]
     metadata = {"shape": json.dumps(list(image_shape)), "dtype": "uint8", "classes": json.dumps(list(classes))}
+    metadata |= {"encoding": ENCODED} if is_encoded else {}
     return pa.schema(fields + [("label", pa.int64())] * labelled, metadata=metadata)
 
 
@@ -35,14 +48,24 @@ def shape_of(metadata: Mapping[str, str]) -> tuple[int, int, int]:
     return height, width, channels
 
 
+def encoding_of(metadata: Mapping[str, str]) -> str:
+    """Read from a schema's metadata how images are stored: `decoded` or `encoded`."""
+    return metadata.get("encoding", "decoded")
+
+
 def classes_of(metadata: Mapping[str, str]) -> tuple[str, ...]:
     """Read the name of each label, from 0, from a schema's metadata."""
     return tuple(json.loads(metadata["classes"]))
 
 
 def to_arrays(table: pa.Table, shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return images (uint8, (N, H, W, C), read-only, a view if `table` has one chunk) and labels (none if missing)."""
+    """Return images (uint8, (N, H, W, C), read-only) and labels (none if missing).
+
+    Decoded images are a view if `table` has one chunk. Encoded ones are decoded and resized; a missing one is black.
+    """
     column = table["image"]
+    if pa.types.is_binary(column.type):
+        return _decoded(column, shape), table["label"].to_numpy() if "label" in table.column_names else None
     # combine_chunks copies even a single chunk.
     chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     row_bytes = int(np.prod(shape))
@@ -51,6 +74,17 @@ def to_arrays(table: pa.Table, shape: Sequence[int]) -> tuple[np.ndarray, np.nda
     flat.flags.writeable = False
     labels = table["label"].to_numpy() if "label" in table.column_names else None
     return flat.reshape(len(chunk), *shape), labels
+
+
+def _decoded(column: pa.ChunkedArray, shape: Sequence[int]) -> np.ndarray:
+    height, _, channels = shape
+    pixels = np.zeros((len(column), *shape), np.uint8)
+    for number, content in enumerate(column):
+        if content.is_valid:
+            found = decode.decoded(content.as_py(), height, channels)
+            pixels[number] = np.frombuffer(found.pixels, np.uint8).reshape(shape)
+    pixels.flags.writeable = False
+    return pixels
 
 
 def with_names(table: pa.Table) -> Iterator[tuple[np.ndarray, str]]:
@@ -62,9 +96,15 @@ def with_names(table: pa.Table) -> Iterator[tuple[np.ndarray, str]]:
     yield from ((image, classes[label]) for image, label in zip(pixels, labels, strict=True))
 
 
-def num_parts(num_rows: int, image_shape: Sequence[int]) -> int:
-    """Return the number of files of a split: at least 4 if it has as many rows, each at most 64 MiB or one image."""
-    rows_per_part = max(1, _PART_BYTES // int(np.prod(image_shape)))
+def num_parts(num_rows: int, image_shape: Sequence[int], *, encoded_bytes: int = 0) -> int:
+    """Return the number of files of a split: at least 4 if it has as many rows, each at most 64 MiB or one image.
+
+    If the rows are encoded images of `encoded_bytes` in total, at most about 16 MiB, of them and of their pixels.
+    """
+    row_bytes = int(np.prod(image_shape))
+    rows_per_part = max(1, _PART_BYTES // row_bytes)
+    if encoded_bytes and num_rows:
+        rows_per_part = max(1, _ENCODED_PART_BYTES // max(row_bytes, encoded_bytes // num_rows))
     needed = -(-num_rows // rows_per_part)
     return max(1, min(num_rows, max(_MIN_PARTS, needed)))
 

@@ -136,7 +136,7 @@ class Trainer:
         every = max(1, steps // 10)
         for step, (images, labels) in zip(range(1, steps + 1), self._timed(batches), strict=False):
             images = shifted(images, max_shift=self.recipe.max_shift, generator=augmentation)
-            if self.recipe.flip == "horizontal":
+            if self.recipe.flip == "horizontal" and self.recipe.image_encoding == "decoded":  # else done on loading
                 images = flipped(images, generator=augmentation)
             if step == 1 and on_first_batch:
                 on_first_batch(images, labels)

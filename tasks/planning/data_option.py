@@ -51,7 +51,10 @@ def given(data: str, recipe: Recipe) -> DatasetURI | Own:
         raise user_images.nothing_at(uri, option="--data", expected=expected) from None
     if not manifest.is_committed(uri):
         check_shift(recipe, side=recipe.image_size)
-        return user_images.find(URI(uri), test_fraction=recipe.test_fraction)
+        found_own = user_images.find(URI(uri), test_fraction=recipe.test_fraction)
+        if found_own.kind == "parquet" and recipe.image_encoding == images.ENCODED:
+            raise ValueError(f"image_encoding must be decoded for Parquet files, got 'encoded' for {uri}")
+        return found_own
     made = check_committed("--data", uri, kinds=("raw",))
     found = made.parameters.get("data")
     if found != datasets.name_of(recipe.data) and (recipe.data != datasets.OWN or found is None):
@@ -61,6 +64,9 @@ def given(data: str, recipe: Recipe) -> DatasetURI | Own:
     except (KeyError, ValueError):  # of an earlier version
         shape = datasets.load(recipe.data).image_shape
     check_shift(recipe, side=min(shape[:2]))
+    encoding = images.encoding_of(made.columns.get("metadata", {}))
+    if encoding != recipe.image_encoding:
+        raise ValueError(f"image_encoding must be {encoding}, as in --data {uri}, got {recipe.image_encoding!r}")
     return uri
 
 

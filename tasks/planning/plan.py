@@ -20,13 +20,13 @@ _CHAIN = ("preprocess", "train", "predict", "evaluate")
 """Stages whose result URIs change with the bytes of their parents; each comes after those that it depends on."""
 
 _PREPROCESS_FIELDS = ("split_seed", "validation_fraction", "max_quarantined")
-_LATER_FIELDS = {"flip": "none", "initialize": "random", "accumulation": 1}
+_LATER_FIELDS = {"flip": "none", "initialize": "random", "accumulation": 1, "crop_scale": 1.0, "color_jitter": 0.0}
 """Newer recipe fields and their neutral values, which leave fingerprints of earlier results unchanged."""
 _OWN_FIELDS = ("image_size", "channels")
 _SCALE_FIELDS = ("device", "accelerator_type", "cpus_per_worker", "prefetch_batches")
 _NOT_TRAINING_FIELDS = {
     *("name", "data", "fallback", "origin", "accuracy_floor", "margin", "significance", "test_fraction"),
-    *(*_OWN_FIELDS, *_SCALE_FIELDS, *_PREPROCESS_FIELDS),
+    *("image_encoding", *_OWN_FIELDS, *_SCALE_FIELDS, *_PREPROCESS_FIELDS),
 }
 
 
@@ -165,6 +165,8 @@ class Plan:
         """Parameters that determine the raw dataset of the user's own images besides their files."""
         found = {"data": self.data_name, "ingest": own.VERSION}
         found |= {name: getattr(self.recipe, name) for name in _OWN_FIELDS}
+        if self.recipe.image_encoding != "decoded":
+            found["image_encoding"] = self.recipe.image_encoding
         return found if self.test_fraction is None else found | {"test_fraction": self.test_fraction}
 
     @property

@@ -10,6 +10,7 @@ LINES: dict[str, Callable[[Bench], Iterator[Ratio]]] = {
     "ingest": stages.ingest,
     "training": stages.training,
     "ray-data": stages.ray_data,
+    "encoded": stages.encoded,
     "notebook": stages.notebook,
     "ddp": stages.ddp,
     "prediction": stages.prediction,

@@ -121,6 +121,18 @@ def ddp(bench: Bench) -> Iterator[Ratio]:
         yield Ratio(number=6, what=what, ours=mine, other=other, unit="images/s", bar=at_least(0.97))
 
 
+def encoded(bench: Bench) -> Iterator[Ratio]:
+    """14: JPEG pictures of 256 pixels, decoded and augmented by Ray Data's tasks on two CPUs, or on one."""
+
+    def on(cpus: int) -> float:
+        said = bench.module("encoded_feeding", "--cpus", str(cpus))
+        return float(said.rpartition("images/s ")[2].split()[0])
+
+    two, one = in_turn(lambda: on(2), lambda: on(1), pairs=bench.few_pairs)
+    what = "JPEG at 256 px, decoded and augmented by tasks: two CPUs / one"
+    yield Ratio(number=14, what=what, ours=two, other=one, unit="images/s", bar=None)
+
+
 def notebook(bench: Bench) -> Iterator[Ratio]:
     """5: a whole training call, Ray running."""
     epochs, split = bench.recipe.epochs, bench.splits["train"]

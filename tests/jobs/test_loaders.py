@@ -39,7 +39,8 @@ if kind == "ray-data":
     from tasks.jobs.train.ray_loader import RayDataRows
     from tasks.jobs.train.ray_shards import RankShards
 
-    ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", object_store_memory=100 * 2**20)
+    options = {"include_dashboard": False, "logging_level": "ERROR", "object_store_memory": 100 * 2**20}
+    ray.init(address="local", num_cpus=2, **options)
     splits = {split: manifest.load(uri).split(split) for split in ("train", "validation")}
     shards = RankShards(uri, splits, batch_size=100)
     iterators = shards.configure(shards.datasets(), 1)[0]

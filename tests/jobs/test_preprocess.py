@@ -35,7 +35,8 @@ ON_RAY = OnRay(threads=2)
 def local_ray() -> Iterator[None]:
     """A Ray of the tests' own."""
     with token_of_its_own() as patch:
-        ray.init(num_cpus=2, include_dashboard=False, logging_level="WARNING", object_store_memory=10**8)
+        options = {"include_dashboard": False, "logging_level": "WARNING", "object_store_memory": 10**8}
+        ray.init(address="local", num_cpus=2, **options)
         # What would else point to this Ray after its end.
         patch.setattr(coordinator, "get_or_create_autoscaling_coordinator", None)
         on_ray.configure(max_cpus=2)

@@ -33,7 +33,8 @@ _BATCH = 8
 def local_ray(s3: Server) -> Iterator[None]:
     """A Ray of the tests' own, whose tasks reach the S3 server."""
     with token_of_its_own():
-        ray.init(num_cpus=2, include_dashboard=False, logging_level="WARNING", object_store_memory=10**8)
+        options = {"include_dashboard": False, "logging_level": "WARNING", "object_store_memory": 10**8}
+        ray.init(address="local", num_cpus=2, **options)
         yield
         ray.shutdown()
 

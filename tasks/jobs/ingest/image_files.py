@@ -1,5 +1,6 @@
 """Source of the user's own image files: a piece of work is a part of the dataset."""
 
+import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -45,8 +46,9 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
         fraction = spec.parameters[_FRACTION]
         listed = content_split.with_splits(listed, fraction=fraction, classes=spec.classes, sha256=sha256)
     for split in ("train", "test", NEW):
-        here = [file.model_dump() for file in listed if file.split == split]
-        bounds = images.part_bounds(len(here), images.num_parts(len(here), shape))
+        chosen = [file for file in listed if file.split == split]
+        here = [file.model_dump() for file in chosen]
+        bounds = images.part_bounds(len(here), own_files.num_parts(spec, chosen))
         for index, (start, stop) in enumerate(bounds):
             about = {"split": split, "part": index, "first": start, "rows": stop - start}
             pieces.append(about | {"files": here[start:stop]})
@@ -73,6 +75,9 @@ def _image(spec: IngestSpec, file: SourceEntry) -> tuple[Decoded | None, dict[st
     content, digest = own_files.read(spec, file)
     about = {"size": file.size, "sha256": digest, "unreadable": 0, "problem": ""}
     try:
-        return decode.decoded(content, *own_files.size_of(spec)), about
+        found = decode.decoded(content, *own_files.size_of(spec))
+        if own_files.encoding_of(spec) == images.ENCODED:
+            found = dataclasses.replace(found, pixels=content)
+        return found, about
     except decode.Unreadable as error:
         return None, about | {"unreadable": 1, "problem": str(error)}

@@ -37,7 +37,9 @@ def run(spec: IngestSpec, engine: Engine) -> None:
         parents={"files": spec.source} if spec.kind == "files" else {},  # the user's own files are no committed result
         parameters=spec.parameters,
         listed=[*(File.model_validate(part) for one in done for part in one["parts"]), *beside],
-        schema=tables.describe(images.schema(work.shape, work.classes)),
+        schema=tables.describe(
+            images.schema(work.shape, work.classes, encoding=spec.parameters.get("image_encoding", "decoded"))
+        ),
         statistics={
             **about,
             "class_counts": pieces.class_counts(done, work.classes),

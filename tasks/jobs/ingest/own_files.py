@@ -56,6 +56,17 @@ def shape_of(spec: IngestSpec) -> tuple[int, int, int]:
     return size, size, channels
 
 
+def encoding_of(spec: IngestSpec) -> str:
+    """Return how images are stored: `decoded` or `encoded`."""
+    return str(spec.parameters.get("image_encoding", "decoded"))
+
+
+def num_parts(spec: IngestSpec, files: Sequence[SourceEntry]) -> int:
+    """Return the number of parts of image files."""
+    encoded_bytes = sum(file.size for file in files) if encoding_of(spec) == images.ENCODED else 0
+    return images.num_parts(len(files), shape_of(spec), encoded_bytes=encoded_bytes)
+
+
 def read(spec: IngestSpec, file: SourceEntry) -> tuple[bytes, str]:
     """Read a listed file; return content and SHA-256, or raise `ValueError` if it has changed since it was listed."""
     uri, etag = _place(spec, file)
@@ -103,7 +114,7 @@ def to_table(
     classes: Sequence[str],
 ) -> pa.Table:
     """Return a table of images with ids from `first` on; an image that could not be read has no pixels."""
-    columns = images.schema(shape_of(spec), classes)
+    columns = images.schema(shape_of(spec), classes, encoding=encoding_of(spec))
     arrays = [
         pa.array(range(first, first + len(decoded)), pa.int64()),
         pa.array([one and one.pixels for one in decoded], columns.field("image").type),

@@ -46,7 +46,8 @@ def run(spec: PreprocessSpec, engine: Engine) -> None:
     placed = place(checked, **split)
     del checked  # one row for each raw row: the largest object in this process
     checks.check_complete(placed, classes)
-    placed = _number_parts(placed, shape)
+    row_bytes = sum(file.size for file in raw.files) // raw.rows if _is_encoded(raw) else 0
+    placed = _number_parts(placed, shape, encoded_row_bytes=row_bytes)
     written = _write(spec, raw, placed, columns, shape, engine)
     listed = [File.model_validate_json(row["file"]) for row in written]
     if len(quarantined):
@@ -122,14 +123,20 @@ def random_keys(numbers: np.ndarray, *, seed: int) -> np.ndarray:
     return z
 
 
-def _number_parts(placed: pd.DataFrame, image_shape: tuple[int, int, int]) -> pd.DataFrame:
+def _is_encoded(raw: Manifest) -> bool:
+    return images.encoding_of(raw.columns["metadata"]) == images.ENCODED
+
+
+def _number_parts(
+    placed: pd.DataFrame, image_shape: tuple[int, int, int], *, encoded_row_bytes: int = 0
+) -> pd.DataFrame:
     """Add a column `part`: a number for every (split, index), counting over all splits."""
     placed["part"] = -1
     first = 0
     for split in SPLITS:
         here = placed["split"] == split
         num_rows = int(here.sum())
-        count = images.num_parts(num_rows, image_shape)
+        count = images.num_parts(num_rows, image_shape, encoded_bytes=num_rows * encoded_row_bytes)
         starts = [start for start, _ in images.part_bounds(num_rows, count)]
         placed.loc[here, "part"] = first + np.searchsorted(starts, placed.loc[here, "position"], side="right") - 1
         first += count

@@ -5,7 +5,7 @@ import math
 import time
 import uuid
 from collections.abc import Iterable
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from storage import files, manifest
 from storage.manifest import Manifest
@@ -21,6 +21,8 @@ DATALOADER: Final = "dataloader"
 """Name of the loader that wraps torch's DataLoader."""
 SPLITS: Final = ("train", "validation")
 """Splits that a training reads."""
+_NODES = "_nodes-rank-"
+"""Start of the name of a file in an attempt's folder: the nodes that worked for a rank."""
 _RESIDENT_BYTES = 2 * 2**30
 """Largest dataset, in bytes of pixels over all ranks, that `auto` holds in memory."""
 
@@ -41,6 +43,9 @@ def begin(
     spec: TrainSpec, prepared: Manifest, *, workers: Iterable[int], has_idle_nodes: bool = False
 ) -> tuple[str, str]:
     """Check that these `workers` can train, and create a new attempt; return the loader to use and its name."""
+    encoding = images.encoding_of(prepared.columns["metadata"])
+    if spec.recipe.image_encoding != encoding:
+        raise ValueError(f"image_encoding must be {encoding}, as in {spec.source}, got {spec.recipe.image_encoding!r}")
     loader = _chosen_loader(spec.recipe.loader, prepared, has_idle_nodes=has_idle_nodes)
     fewest_steps(spec.recipe.batch_size, prepared, workers=workers, loader=loader)
     if gone := checkpoint.discard_others(spec.scratch, prepared=trained_on(spec, prepared)):
@@ -56,13 +61,40 @@ def _chosen_loader(asked: str, prepared: Manifest, *, has_idle_nodes: bool) -> s
 
     `auto` keeps up to 2 GiB of pixels, over all ranks, in memory. Larger datasets are streamed: by Ray Data if GPUs
     train and other nodes have CPUs to read for them (`has_idle_nodes`), else by the workers, with the same batches.
+    Encoded images are always fed by Ray Data, whose tasks decode and augment them; without Ray, by this process.
     """
     if asked != "auto":
         return asked
+    if is_encoded(prepared):
+        return RAY_DATA
     num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
     if num_bytes <= _RESIDENT_BYTES:
         return "resident"
     return RAY_DATA if has_idle_nodes else "streaming"
+
+
+def is_encoded(prepared: Manifest) -> bool:
+    """Return whether images are stored as their files' bytes."""
+    return images.encoding_of(prepared.columns["metadata"]) == images.ENCODED
+
+
+def record_nodes(attempt: URI, *, rank: int, trained: str, transformed: Iterable[str]) -> None:
+    """Record on which node `rank` trains, and which nodes read and transformed rows for it."""
+    found = {"trained": trained, "transformed": sorted(transformed)}
+    files.replace(attempt.child(f"{_NODES}{rank}.json"), json.dumps(found).encode())
+
+
+def _nodes(scratch: URI) -> dict[str, list[str]]:
+    """Return the ids of the nodes that trained and that transformed rows, over all ranks and attempts."""
+    found: dict[str, set[str]] = {"trained": set(), "transformed": set()}
+    for number in checkpoint.attempts(scratch):
+        folder = scratch.child(f"attempt-{number}")
+        for name in files.children(folder):
+            if name.startswith(_NODES):
+                one = json.loads(files.read(folder.child(name)))
+                found["trained"].add(one["trained"])
+                found["transformed"].update(one["transformed"])
+    return {what: sorted(ids) for what, ids in found.items()}
 
 
 def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int], loader: str) -> int:
@@ -112,6 +144,8 @@ def commit(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) 
     """Commit the best epoch of all attempts, unless another run was first; the job `started` at this monotonic time."""
     if not manifest.is_committed(spec.target):
         split = prepared.statistics.get("split")
-        about = {"seconds": time.monotonic() - started, "loader": loader, "split": split}
+        about: dict[str, Any] = {"seconds": time.monotonic() - started, "loader": loader, "split": split}
+        if any((nodes := _nodes(spec.scratch)).values()):
+            about["nodes"] = nodes
         trained = prepared.as_parent(spec.source)
         checkpoint_result.commit(spec.scratch, spec.target, prepared=trained, initial=spec.initial, statistics=about)

@@ -113,7 +113,8 @@ def fit(
         made = manifest.load(prepared)
         splits = {name: made.split(name) for name in attempts.SPLITS}
         shards = RankShards(prepared, splits, batch_size=batch_size)
-        configured |= {"datasets": shards.datasets(), "dataset_config": shards}
+        if not attempts.is_encoded(made):  # for encoded images each worker makes the datasets of its epochs
+            configured |= {"datasets": shards.datasets(), "dataset_config": shards}
     elif tuned.is_on(cores) and not dashboard.shows_training():
         from tasks.jobs.backends.tuned.trainer import LeanTrainer
 

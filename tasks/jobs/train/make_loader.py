@@ -3,9 +3,11 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
+import pyarrow as pa
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
@@ -18,6 +20,7 @@ from tasks.learning import images
 from tasks.learning.loaders import MapStyleLoader, ResidentLoader, num_used, rows_of, to_device
 from tasks.learning.loop import Batch, Loader, mixed_seed
 from tasks.learning.recipes import Recipe
+from tasks.learning.transforms import Transform
 
 Block = tuple[np.ndarray, np.ndarray]
 """Images (uint8, BHWC) and labels (int64, (B,)), both read-only."""
@@ -30,8 +33,11 @@ _WINDOW_BYTES = 32 * 2**20
 class RowSource(Protocol):
     """Source of one rank's rows."""
 
-    def windows(self, split: str, *, size: int) -> Iterator[Batch]:
-        """Yield all rows of `split` in order, `size` at a time, on the device; the last batch may be smaller."""
+    def windows(self, split: str, *, size: int, epoch: int | None = None) -> Iterator[Batch]:
+        """Yield all rows of `split` in order, `size` at a time, on the device; the last batch may be smaller.
+
+        Encoded images are augmented for this `epoch`; None: decoded and resized only.
+        """
 
 
 def make_loader(
@@ -67,7 +73,10 @@ def make_loader(
     if kind == "dataloader":
         train, validation = (held(dataset_parts.whole(prepared.split(split))) for split in ("train", "validation"))
         return MapStyleLoader(train, validation, seed=recipe.seed, rank=rank, world_size=world_size, prepare=prepare)
-    found = rows or PartsReader(uri, slices, shape, device)
+    transform = None
+    if images.encoding_of(prepared.columns["metadata"]) == images.ENCODED:
+        transform = Transform.of(recipe, shape)
+    found = rows or PartsReader(uri, slices, shape, device, transform)
     window_rows = min(_WINDOW_ROWS, _WINDOW_BYTES // math.prod(shape))
     num_rows = sum(map(len, slices("train")))
     return StreamingLoader(found, num_rows=num_rows, window_rows=window_rows, seed=recipe.seed, rank=rank)
@@ -91,7 +100,7 @@ class StreamingLoader:
         yield from _batches(self._chosen(epoch, batch_size, left_out), batch_size)
 
     def validation_batches(self, *, batch_size: int) -> Iterator[Batch]:
-        for pixels, labels in self._windows("validation", batch_size):
+        for pixels, labels in self._windows("validation", batch_size, epoch=None):
             yield from zip(pixels.split(batch_size), labels.split(batch_size), strict=True)
 
     def _chosen(self, epoch: int, batch_size: int, left_out: int) -> Iterator[tuple[Batch, Tensor]]:
@@ -104,14 +113,15 @@ class StreamingLoader:
             torch.Generator().manual_seed(mixed_seed(self.seed, epoch, self.rank, number)) for number in (1, 3)
         )
         given = int(torch.randint(self.num_rows, (), generator=other))
-        for window in self._windows("train", batch_size):
+        for window in self._windows("train", batch_size, epoch=epoch):
             order = torch.randperm(len(window[1]), generator=generator)
             skipped, given = divmod(given + left_out * len(order), self.num_rows)
             yield window, order[: len(order) - skipped].to(window[1].device)
 
-    def _windows(self, split: str, batch_size: int) -> Iterator[Batch]:
+    def _windows(self, split: str, batch_size: int, *, epoch: int | None) -> Iterator[Batch]:
         """Yield windows of whole batches: one copy to the device for each, and batches are gathered there."""
-        yield from self.rows.windows(split, size=max(1, self.window_rows // batch_size) * batch_size)
+        size = max(1, self.window_rows // batch_size) * batch_size
+        yield from self.rows.windows(split, size=size, epoch=epoch)
 
 
 def _batches(chosen: Iterable[tuple[Batch, Tensor]], size: int) -> Iterator[Batch]:
@@ -141,10 +151,12 @@ class PartsReader:
     slices: Callable[[str], Sequence[Slice]]
     shape: tuple[int, int, int]
     device: torch.device
+    transform: Transform | None = None
+    """Transform of encoded images; None: the rows are pixels."""
 
-    def windows(self, split: str, *, size: int) -> Iterator[Batch]:
+    def windows(self, split: str, *, size: int, epoch: int | None = None) -> Iterator[Batch]:
         held, missing = list[Block](), size
-        for pixels, labels in _blocks(self.uri, self.slices(split), self.shape):
+        for pixels, labels in _blocks(self.uri, self.slices(split), self.shape, transform=self._at(epoch)):
             while len(labels):
                 held.append((pixels[:missing], labels[:missing]))
                 pixels, labels = pixels[missing:], labels[missing:]
@@ -155,9 +167,22 @@ class PartsReader:
         if held:
             yield to_device(self.device, tensors(held, num_rows=size - missing, shape=self.shape))
 
+    def _at(self, epoch: int | None) -> Callable[[pa.Table], pa.Table]:
+        return partial(self.transform, epoch=epoch) if self.transform else _unchanged
 
-def _blocks(uri: DatasetURI, slices: Sequence[Slice], shape: tuple[int, int, int]) -> Iterator[Block]:
-    for table in dataset_parts.read_ahead(uri, slices):
+
+def _unchanged(table: pa.Table) -> pa.Table:
+    return table
+
+
+def _blocks(
+    uri: DatasetURI,
+    slices: Sequence[Slice],
+    shape: tuple[int, int, int],
+    *,
+    transform: Callable[[pa.Table], pa.Table] = _unchanged,
+) -> Iterator[Block]:
+    for table in dataset_parts.read_ahead(uri, slices, transform=transform):
         pixels, labels = images.to_arrays(table, shape)
         assert labels is not None
         yield pixels, labels

@@ -1,16 +1,22 @@
 """Source of rows that Ray Data reads for a training worker, a window at a time, with `iter_torch_batches`."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
+import ray
 import torch
 from ray.data import DataIterator
 from ray.data.collate_fn import ArrowBatchCollateFn
 
+from storage.uri import DatasetURI
+from tasks.jobs import datasource
+from tasks.jobs.dataset_parts import Slice
+from tasks.jobs.train import ray_shards
 from tasks.jobs.train.make_loader import tensors
 from tasks.learning import images
 from tasks.learning.loop import Batch
+from tasks.learning.transforms import Transform
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +34,7 @@ class RayDataRows:
     device: torch.device
     prefetch_batches: int
 
-    def windows(self, split: str, *, size: int) -> Iterator[Batch]:
+    def windows(self, split: str, *, size: int, epoch: int | None = None) -> Iterator[Batch]:
         yield from self.shards[split].iter_torch_batches(
             batch_size=size,
             prefetch_batches=self.prefetch_batches,
@@ -38,11 +44,54 @@ class RayDataRows:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class EncodedRows:
+    """Rows of encoded images of this rank: Ray Data's tasks read, decode and augment them anywhere in the cluster.
+
+    The worker makes the dataset again for every pass, because the tasks must know the epoch.
+    """
+
+    uri: DatasetURI
+    slices: Mapping[str, Sequence[Slice]]
+    """This rank's rows of each split."""
+    transform: Transform
+    device: torch.device
+    prefetch_batches: int
+    world_size: int
+    nodes: set[str] = dataclasses.field(default_factory=set)
+    """Ids of the nodes whose tasks have transformed rows so far."""
+
+    def windows(self, split: str, *, size: int, epoch: int | None = None) -> Iterator[Batch]:
+        read = datasource.dataset(self.uri, self.slices[split])
+        pixels = read.map_batches(
+            _transformed,
+            batch_size=None,
+            batch_format="pyarrow",
+            zero_copy_batch=True,
+            fn_kwargs={"transform": self.transform, "epoch": epoch},
+        )
+        yield from ray_shards.ordered(pixels, self.world_size).iter_torch_batches(
+            batch_size=size,
+            prefetch_batches=self.prefetch_batches,
+            device=str(self.device),
+            collate_fn=_ToTensors(self.transform.image_shape, self.nodes),
+            pin_memory=self.device.type == "cuda",
+        )
+
+
+def _transformed(table: pa.Table, *, transform: Transform, epoch: int | None) -> pa.Table:
+    """Transform a block, in a task; column `node` says where."""
+    node = pa.array([ray.get_runtime_context().get_node_id()] * len(table), pa.string())
+    return transform(table, epoch=epoch).replace_schema_metadata(None).append_column("node", node)
+
+
 class _ToTensors(ArrowBatchCollateFn):
-    def __init__(self, shape: tuple[int, int, int]) -> None:
-        self.shape = shape
+    def __init__(self, shape: tuple[int, int, int], nodes: set[str] | None = None) -> None:
+        self.shape, self.nodes = shape, nodes
 
     def __call__(self, batch: pa.Table) -> Batch:
+        if self.nodes is not None:
+            self.nodes.update(batch["node"].unique().to_pylist())
         pixels, labels = images.to_arrays(batch, self.shape)
         assert labels is not None
         return tensors([(pixels, labels)], num_rows=len(labels), shape=self.shape)

@@ -43,10 +43,14 @@ class RankShards(ray.train.DataConfig):
     def _rows(self, name: str, rank: int, world_size: int) -> DataIterator:
         batch_size = self.batch_size if name == "train" else None
         shard = dataset_parts.shard(self.splits[name], rank=rank, world_size=world_size, batch_size=batch_size)
-        mine = datasource.dataset(self.uri, shard)
-        options = mine.context.execution_options
-        options.preserve_order = True
-        # Readers of different ranks do not know of each other; each would claim the whole object store.
-        store = ray.cluster_resources().get("object_store_memory", 0) * _OBJECT_STORE_SHARE / world_size
-        options.resource_limits = options.resource_limits.copy(object_store_memory=store)
-        return mine.iterator()
+        return ordered(datasource.dataset(self.uri, shard), world_size).iterator()
+
+
+def ordered(dataset: Dataset, world_size: int) -> Dataset:
+    """Make `dataset` keep its order and its share of the object store, as one of `world_size` ranks."""
+    options = dataset.context.execution_options
+    options.preserve_order = True
+    # Readers of different ranks do not know of each other; each would claim the whole object store.
+    store = ray.cluster_resources().get("object_store_memory", 0) * _OBJECT_STORE_SHARE / world_size
+    options.resource_limits = options.resource_limits.copy(object_store_memory=store)
+    return dataset

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+import ray
 import ray.train
 import torch
 from ray.train import Checkpoint, CheckpointUploadMode
@@ -16,7 +17,7 @@ from ray.train.torch import get_device, prepare_data_loader
 from storage import error_policy, failpoints, manifest
 from storage.manifest import Manifest
 from storage.uri import URI
-from tasks.jobs import errors, events, scaling
+from tasks.jobs import dataset_parts, errors, events, scaling
 from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.train import attempts, train_loop
 from tasks.jobs.train.attempts import Assignment
@@ -25,6 +26,7 @@ from tasks.learning import devices, images, user_errors
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize
 from tasks.learning.resume import NumericsChanged
+from tasks.learning.transforms import Transform
 
 EXIT_CODE = 86
 """Exit code of a worker that made no progress."""
@@ -61,8 +63,11 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     rank = failpoints.rank = context.get_world_rank()
     events.say(RANK, rank=rank)
     prepared = manifest.load(spec.source)
-    device, rows = device_of(use_gpu=config["use_gpu"]), None
-    if loader == attempts.RAY_DATA:
+    device, rows, reported = device_of(use_gpu=config["use_gpu"]), None, report
+    if loader == attempts.RAY_DATA and attempts.is_encoded(prepared):
+        rows, nodes = encoded_rows(spec, prepared, device)
+        reported = functools.partial(_report_with_nodes, attempt, nodes)
+    elif loader == attempts.RAY_DATA:
         rows = ray_data_rows(prepared, device, prefetch_batches=spec.recipe.prefetch_batches)
     here = train_loop.RankContext(
         rank=rank,
@@ -70,7 +75,7 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
         device=device,
         threads=scaling.threads_here(config["threads"], sharing=context.get_local_world_size()),
         prepare=prepare,
-        report=report,
+        report=reported,
         loader=loader,
         rows=rows,
         beat=beat,
@@ -91,6 +96,35 @@ def ray_data_rows(prepared: Manifest, device: torch.device, *, prefetch_batches:
     shards = {name: ray.train.get_dataset_shard(name) for name in attempts.SPLITS}
     shape = images.shape_of(prepared.columns["metadata"])
     return RayDataRows(shards, shape=shape, device=device, prefetch_batches=prefetch_batches)
+
+
+def encoded_rows(spec: TrainSpec, prepared: Manifest, device: torch.device) -> tuple[RowSource, set[str]]:
+    """Return the source of this rank's encoded rows, and the growing set of nodes whose tasks transform them."""
+    from tasks.jobs.train.ray_loader import EncodedRows
+
+    context, recipe = ray.train.get_context(), spec.recipe
+    rank, world_size = context.get_world_rank(), context.get_world_size()
+    sizes = {name: recipe.batch_size if name == "train" else None for name in attempts.SPLITS}
+    rows = EncodedRows(
+        uri=spec.source,
+        slices={
+            name: dataset_parts.shard(prepared.split(name), rank=rank, world_size=world_size, batch_size=size)
+            for name, size in sizes.items()
+        },
+        transform=Transform.of(recipe, images.shape_of(prepared.columns["metadata"])),
+        device=device,
+        prefetch_batches=recipe.prefetch_batches,
+        world_size=world_size,
+    )
+    return rows, rows.nodes
+
+
+def _report_with_nodes(attempt: URI, transformed: set[str], folder: URI, history: list[EpochMetrics]) -> None:
+    """Record which nodes have worked for this rank so far, then report as usual."""
+    trained = ray.get_runtime_context().get_node_id()
+    rank = ray.train.get_context().get_world_rank()
+    attempts.record_nodes(attempt, rank=rank, trained=trained, transformed=transformed)
+    report(folder, history)
 
 
 def report(folder: URI, history: list[EpochMetrics]) -> None:

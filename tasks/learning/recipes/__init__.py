@@ -99,12 +99,18 @@ class Recipe:
     """Augmentation: each image moves by up to this many pixels, in training only."""
     flip: Literal["none", "horizontal"] = "none"
     """Augmentation: each image is mirrored left to right with probability 1/2, in training only."""
+    crop_scale: float = Field(default=1.0, gt=0, le=1)
+    """Augmentation of encoded images: smallest share of its area to which each is cropped at random; 1: no crop."""
+    color_jitter: float = Field(default=0.0, ge=0, le=1)
+    """Augmentation of encoded images: largest random change of brightness, contrast and saturation, as a share."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto selects bf16 if the hardware supports it."""
     image_size: int = Field(default=64, ge=4, le=4096)
     """The user's own images: pixels per side after resizing."""
     channels: Literal[1, 3] = 3
     """The user's own images: 1 converts all of them to gray, 3 to RGB."""
+    image_encoding: Literal["decoded", "encoded"] = "decoded"
+    """The user's own image files: stored as pixels of `image_size`, or as they came and decoded in every epoch."""
     test_fraction: _Fraction = 0.2
     """The user's own images in class folders without splits: share that becomes test rows."""
     loader: Literal["auto", "resident", "streaming", "dataloader", "ray-data"] = "auto"
@@ -149,6 +155,24 @@ class Recipe:
             raise ValueError(f"accelerator_type must be empty with device=cpu, got {self.accelerator_type!r}")
         if self.accumulation > self.batch_size:
             raise ValueError(f"accumulation must be <= {self.batch_size}, got {self.accumulation}")
+
+        self._check_encoding()
+
+    def _check_encoding(self) -> None:
+        """Raise `ValueError` for fields that do not fit `image_encoding`."""
+        if self.image_encoding == "decoded":
+            for field, neutral in (("crop_scale", 1.0), ("color_jitter", 0.0)):
+                if getattr(self, field) != neutral:
+                    needed = "it needs image_encoding=encoded"
+                    raise ValueError(f"{field} must be {neutral:g}, got {getattr(self, field)}; {needed}")
+            return
+        if self.data != datasets.OWN:
+            kept = "only the user's own image files can be kept encoded"
+            raise ValueError(f"image_encoding must be decoded for data={self.data}, got 'encoded'; {kept}")
+        if self.loader in ("resident", "dataloader"):
+            raise ValueError(
+                f"loader must be auto, streaming or ray-data with image_encoding=encoded, got {self.loader!r}"
+            )
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON-ready values; `Recipe(**recipe.to_dict())` equals the recipe."""

@@ -1,0 +1,91 @@
+"""Transforms of images that are stored as their files' bytes: from a table of files to a table of pixels."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pyarrow as pa
+from PIL import Image
+
+from tasks.learning import decode, images
+from tasks.learning.recipes import Recipe
+
+_RATIOS = (3 / 4, 4 / 3)
+"""Smallest and largest width divided by height of a crop, as in torchvision's `RandomResizedCrop`."""
+_TRIES = 10
+"""Draws of a crop until one fits, as in torchvision; then the centre is taken."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Transform:
+    """Decoding and augmentation of encoded rows: a row's pixels depend only on its file, the seed, epoch and id."""
+
+    image_shape: tuple[int, int, int]
+    seed: int = 0
+    crop_scale: float = 1.0
+    flip: str = "none"
+    color_jitter: float = 0.0
+
+    @classmethod
+    def of(cls, recipe: Recipe, image_shape: tuple[int, int, int]) -> "Transform":
+        """Return the transform of the recipe's training rows."""
+        names = ("seed", "crop_scale", "flip", "color_jitter")
+        return cls(image_shape=image_shape, **{name: getattr(recipe, name) for name in names})
+
+    def __call__(self, table: pa.Table, *, epoch: int | None) -> pa.Table:
+        """Return ids, pixels (fixed-size binary, uint8 HWC) and labels; `epoch` None: decode and resize only."""
+        if epoch is None or not self._augments():
+            pixels, _ = images.to_arrays(table, self.image_shape)
+        else:
+            contents, ids = table["image"].to_pylist(), table["id"].to_pylist()
+            pixels = np.empty((len(ids), *self.image_shape), np.uint8)
+            for number, (content, id_) in enumerate(zip(contents, ids, strict=True)):
+                pixels[number] = self._augmented(content, np.random.default_rng((self.seed, epoch, id_)))
+        return images.to_table(table["id"].to_numpy(), pixels, table["label"].to_numpy(), classes=())
+
+    def _augments(self) -> bool:
+        return self.crop_scale < 1 or self.flip != "none" or self.color_jitter > 0
+
+    def _augmented(self, content: bytes, random: np.random.Generator) -> np.ndarray:
+        from torchvision.transforms.v2 import InterpolationMode, functional  # imports torch
+
+        height, width, channels = self.image_shape
+        if self.crop_scale < 1:
+            image = decode.whole(content, channels)
+            top, left, *size = crop(image.height, image.width, smallest=self.crop_scale, random=random)
+            how = {"interpolation": InterpolationMode.BILINEAR}
+            image = functional.resized_crop(image, top, left, *size, [height, width], **how)
+        else:
+            image = _image(decode.decoded(content, height, channels).pixels, self.image_shape)
+        if self.flip == "horizontal" and random.random() < 0.5:
+            image = functional.horizontal_flip(image)
+        if self.color_jitter > 0:
+            low = max(0.0, 1 - self.color_jitter)
+            strengths = low + (1 + self.color_jitter - low) * random.random(3)
+            image = functional.adjust_brightness(image, float(strengths[0]))
+            image = functional.adjust_contrast(image, float(strengths[1]))
+            if channels == 3:
+                image = functional.adjust_saturation(image, float(strengths[2]))
+        return np.asarray(image).reshape(self.image_shape)
+
+
+def crop(height: int, width: int, *, smallest: float, random: np.random.Generator) -> tuple[int, int, int, int]:
+    """Draw top, left, height and width of a crop with at least the share `smallest` of the area, as torchvision does.
+
+    Up to ten draws; if none fits, the largest centred crop with an allowed ratio of its sides.
+    """
+    for _ in range(_TRIES):
+        area = height * width * (smallest + (1 - smallest) * random.random())
+        low, high = map(math.log, _RATIOS)
+        ratio = math.exp(low + (high - low) * random.random())
+        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        if 0 < w <= width and 0 < h <= height:
+            return int((height - h + 1) * random.random()), int((width - w + 1) * random.random()), h, w
+    w = min(width, max(1, round(height * _RATIOS[1])))
+    h = min(height, max(1, round(width / _RATIOS[0])))
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def _image(pixels: bytes, shape: tuple[int, int, int]) -> Image.Image:
+    array = np.frombuffer(pixels, np.uint8).reshape(shape)
+    return Image.fromarray(array[:, :, 0] if shape[2] == 1 else array)

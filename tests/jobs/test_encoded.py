@@ -1,0 +1,292 @@
+"""Images that are kept as their files: the same rows as decoded ones, and draws that depend on no task or loader."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import ray
+import torch
+
+from storage import files, manifest, tables
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
+from tasks.jobs import dataset_parts
+from tasks.jobs.backends.in_process import InProcess
+from tasks.jobs.ingest import job as ingest
+from tasks.jobs.predict import job as predict
+from tasks.jobs.preprocess import job as preprocess
+from tasks.jobs.spec import IngestSpec, PredictSpec, PreprocessSpec, TrainSpec
+from tasks.jobs.train import attempts, make_loader
+from tasks.jobs.train.ray_loader import EncodedRows
+from tasks.learning import images, loop
+from tasks.learning.recipes import Recipe
+from tasks.learning.transforms import Transform, crop
+from tasks.planning import user_images
+from tests.jobs.raw import run
+from tests.pictures import BROKEN, encoded, write_folder
+from tests.rays import token_of_its_own
+
+_SHAPE = (16, 16, 3)
+_RECIPE = Recipe(
+    name="photos",
+    data="own",
+    model="small-cnn",
+    epochs=2,
+    batch_size=8,
+    seed=5,
+    image_size=16,
+    image_encoding="encoded",
+    crop_scale=0.3,
+    flip="horizontal",
+    color_jitter=0.4,
+    max_quarantined=0.5,
+    precision="fp32",
+)
+
+
+def made(folder: Path, encoding: str) -> tuple[DatasetURI, DatasetURI]:
+    """The raw and the prepared dataset of the photographs."""
+    root, photos = Root(str(folder / encoding)), URI(str(folder / "photos"))
+    found = user_images.find(photos)
+    parameters = {"data": "photos", "image_size": 16, "channels": 3}
+    raw = IngestSpec(
+        storage=root,
+        deadline_s=60,
+        source=photos,
+        kind="images",
+        classes=list(found.classes),
+        digest=found.digest,
+        parameters=parameters | ({} if encoding == "decoded" else {"image_encoding": encoding}),
+        target=DatasetURI(root.child("datasets/raw/photos-0123456789ab")),
+    )
+    files.replace(raw.listing, json.dumps([file.model_dump() for file in found.files]).encode())
+    ingest.run(raw, InProcess())
+    prepared = PreprocessSpec(
+        storage=root,
+        deadline_s=60,
+        source=raw.target,
+        target=DatasetURI(root.child("datasets/prepared/photos-0123456789ab")),
+        parameters={"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.5},
+    )
+    preprocess.run(prepared, InProcess())
+    return raw.target, prepared.target
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photographs, of which three are broken, and what was made of them in both encodings."""
+    folder = tmp_path_factory.mktemp("encoded")
+    write_folder(folder / "photos")
+    for encoding in ("decoded", "encoded"):
+        made(folder, encoding)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(folder: Path) -> DatasetURI:
+    """The prepared dataset of encoded images."""
+    return DatasetURI(str(folder / "encoded/datasets/prepared/photos-0123456789ab"))
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """A Ray of the tests' own."""
+    with token_of_its_own():
+        options = {"include_dashboard": False, "logging_level": "WARNING", "object_store_memory": 10**8}
+        ray.init(address="local", num_cpus=2, **options)
+        yield
+        ray.shutdown()
+
+
+def pixels_of(uri: DatasetURI, *splits: str) -> dict[tuple[str, int], bytes]:
+    """Pixels by split and id."""
+    found: dict[tuple[str, int], bytes] = {}
+    for split in splits:
+        table = tables.read_split(uri, split)
+        table = table.filter(table["image"].is_valid())
+        pixels, _ = images.to_arrays(table, _SHAPE)
+        found |= {(split, id_): one.tobytes() for id_, one in zip(table["id"].to_pylist(), pixels, strict=True)}
+    return found
+
+
+def test_raw_rows_are_the_files_and_decode_to_the_pixels_of_decoded_ones(folder: Path) -> None:
+    uris = [DatasetURI(str(folder / one / "datasets/raw/photos-0123456789ab")) for one in ("decoded", "encoded")]
+    old, new = map(manifest.load, uris)
+    assert pixels_of(uris[0], "train", "test") == pixels_of(uris[1], "train", "test")
+    assert {name: new.statistics[name] for name in ("unreadable", "found", "class_counts")} == {
+        name: old.statistics[name] for name in ("unreadable", "found", "class_counts")
+    }
+    contents = {path.read_bytes() for path in (folder / "photos/train").rglob("*.*") if path.is_file()}
+    stored = [one for one in tables.read_split(uris[1], "train")["image"].to_pylist() if one is not None]
+    assert stored and set(stored) <= contents
+    assert (images.encoding_of(old.columns["metadata"]), images.encoding_of(new.columns["metadata"])) == (
+        "decoded",
+        "encoded",
+    )
+
+
+def test_prepared_statistics_are_those_of_the_decoded_pixels(folder: Path, prepared: DatasetURI) -> None:
+    new, old = (
+        manifest.load(prepared),
+        manifest.load(DatasetURI(str(prepared).replace("/encoded/datasets", "/decoded/datasets"))),
+    )
+    pixels, _ = images.to_arrays(tables.read_split(prepared, "train"), _SHAPE)
+    assert np.allclose(new.statistics["mean"], pixels.reshape(-1, 3).mean(0))
+    assert np.allclose(new.statistics["std"], pixels.reshape(-1, 3).std(0))
+    assert new.statistics["quarantined"] == old.statistics["quarantined"] and sum(
+        new.statistics["quarantined"].values()
+    ) == len(BROKEN)
+    assert new.statistics["quarantined_files"] == old.statistics["quarantined_files"]
+
+
+def loader(
+    uri: DatasetURI, *, rank: int = 0, world_size: int = 1, on_ray: bool = False, recipe: Recipe = _RECIPE
+) -> loop.Loader:
+    """The loader of one rank."""
+    prepared, device, rows = manifest.load(uri), torch.device("cpu"), None
+    if on_ray:
+        batch = {"train": recipe.batch_size, "validation": None}
+        slices = {
+            name: dataset_parts.shard(prepared.split(name), rank=rank, world_size=world_size, batch_size=size)
+            for name, size in batch.items()
+        }
+        rows = EncodedRows(uri, slices, Transform.of(recipe, _SHAPE), device, prefetch_batches=1, world_size=world_size)
+    place: Any = {"rank": rank, "world_size": world_size, "device": device, "prepare": None, "rows": rows}
+    return make_loader.make_loader(recipe, uri, prepared, kind="ray-data", **place)
+
+
+def epoch(feed: loop.Loader, number: int) -> list[tuple[list[Any], list[Any]]]:
+    """Every batch of training and validation rows."""
+    batches = [*feed.train_batches(epoch=number, batch_size=4), *feed.validation_batches(batch_size=4)]
+    assert all(pixels.dtype == torch.uint8 and pixels.shape[1:] == _SHAPE for pixels, _ in batches)
+    return [(pixels.tolist(), labels.tolist()) for pixels, labels in batches]
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_tasks_give_every_rank_the_batches_that_it_would_transform_itself(
+    prepared: DatasetURI, local_ray: None, monkeypatch: pytest.MonkeyPatch, world_size: int
+) -> None:
+    monkeypatch.setattr(make_loader, "_WINDOW_ROWS", 12)
+    for rank in range(world_size):
+        ours, alone = (loader(prepared, rank=rank, world_size=world_size, on_ray=on_ray) for on_ray in (True, False))
+        assert ours.num_train_rows() == alone.num_train_rows()
+        first = epoch(ours, 1)
+        assert first == epoch(alone, 1) != epoch(alone, 2)
+        assert epoch(ours, 2) == epoch(alone, 2)
+
+
+def test_a_rows_draws_depend_on_seed_epoch_and_id_alone(prepared: DatasetURI) -> None:
+    table = tables.read_split(prepared, "train")
+    transform = Transform.of(_RECIPE, _SHAPE)
+    whole = transform(table, epoch=1).drop_columns("label").to_pylist()
+    alone = [row for start in range(len(table)) for row in transform(table.slice(start, 1), epoch=1).to_pylist()]
+    assert [row["image"] for row in whole] == [row["image"] for row in alone]
+    for other in (transform(table, epoch=2), dataclasses.replace(transform, seed=6)(table, epoch=1)):
+        assert sum(a["image"] == b for a, b in zip(whole, other["image"].to_pylist(), strict=True)) < len(whole) // 4
+
+
+def test_without_augmentation_training_rows_are_those_of_validation_and_prediction(prepared: DatasetURI) -> None:
+    table = tables.read_split(prepared, "train")
+    pixels, _ = images.to_arrays(table, _SHAPE)
+    plain = Transform(image_shape=_SHAPE)(table, epoch=1)
+    validated = Transform.of(_RECIPE, _SHAPE)(table, epoch=None)
+    assert [one.tobytes() for one in pixels] == plain["image"].to_pylist() == validated["image"].to_pylist()
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_each_augmentation_changes_pixels_and_flip_mirrors_them(channels: int) -> None:
+    shape = (16, 16, channels)
+    table = pa.table({"id": list(range(20)), "image": [encoded(n, 0) for n in range(20)], "label": [0] * 20})
+    plain = images.to_arrays(table, shape)[0]
+    flipped = images.to_arrays(Transform(image_shape=shape, flip="horizontal")(table, epoch=1), shape)[0]
+    mirrored = [np.array_equal(a, b[:, ::-1]) for a, b in zip(plain, flipped, strict=True)]
+    same = [np.array_equal(a, b) for a, b in zip(plain, flipped, strict=True)]
+    assert any(mirrored) and any(same) and all(np.logical_or(mirrored, same))
+    for transform in (Transform(image_shape=shape, crop_scale=0.2), Transform(image_shape=shape, color_jitter=0.5)):
+        changed = images.to_arrays(transform(table, epoch=1), shape)[0]
+        assert (changed != plain).any()
+
+
+@pytest.mark.parametrize(("height", "width"), [(40, 60), (1, 500), (500, 1)])
+def test_a_crop_lies_in_the_image_and_has_at_least_its_share(height: int, width: int) -> None:
+    random = np.random.default_rng(0)
+    for _ in range(200):
+        top, left, h, w = crop(height, width, smallest=0.25, random=random)
+        assert 0 <= top <= height - h and 0 <= left <= width - w and h > 0 and w > 0
+        assert min(height, width) == 1 or h * w > 0.22 * height * width, "rounding costs little"
+
+
+def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predicts_encoded_rows(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = (to_train(tmp_path, prepared, name) for name in ("whole", "cut"))
+    run(whole)
+    run_epoch = loop.Trainer.run_epoch
+
+    def interrupted(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
+        if epoch == 2:
+            raise KeyboardInterrupt
+        return run_epoch(trainer, epoch, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "run_epoch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(cut)
+    run(cut)
+    weights = [
+        [file.sha256 for file in manifest.load(one.target).files if "weights" in file.path] for one in (whole, cut)
+    ]
+    assert weights[0] == weights[1] and weights[0]
+    assert manifest.load(cut.target).statistics["loader"] == "ray-data"
+    target = PredictionsURI(str(tmp_path / "predictions-0123456789ab"))
+    predict.run(
+        PredictSpec(
+            storage=Root(str(tmp_path)),
+            deadline_s=60,
+            model=cut.target,
+            source=prepared,
+            target=target,
+            split="test",
+            workers=0,
+        ),
+        InProcess(),
+    )
+    assert manifest.load(target).rows == len(tables.read_split(prepared, "test"))
+
+
+def to_train(folder: Path, prepared: DatasetURI, name: str) -> TrainSpec:
+    return TrainSpec(
+        storage=Root(str(folder)),
+        deadline_s=60,
+        source=prepared,
+        target=CheckpointURI(str(folder / f"{name}-0123456789ab")),
+        recipe=_RECIPE,
+        parameters={},
+        workers=0,
+        threads=1,
+    )
+
+
+def test_a_recipe_for_the_other_encoding_is_refused(prepared: DatasetURI, tmp_path: Path) -> None:
+    decoded = dataclasses.replace(_RECIPE, image_encoding="decoded", crop_scale=1.0, color_jitter=0.0)
+    spec = to_train(tmp_path, prepared, "other").model_copy(update={"recipe": decoded})
+    with pytest.raises(ValueError, match=r"image_encoding must be encoded, as in .*, got 'decoded'"):
+        attempts.begin(spec, manifest.load(prepared), workers=[1])
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"image_encoding": "decoded"}, r"crop_scale must be 1, got 0.3; it needs image_encoding=encoded"),
+        ({"data": "mnist"}, r"image_encoding must be decoded for data=mnist"),
+        ({"loader": "resident"}, r"loader must be auto, streaming or ray-data with image_encoding=encoded"),
+        ({"loader": "dataloader"}, r"loader must be auto, streaming or ray-data with image_encoding=encoded"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_by_name(changed: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        dataclasses.replace(_RECIPE, **changed)
