@@ -20,6 +20,16 @@ def shifted(images_BHWC: Tensor, *, max_shift: int, generator: torch.Generator) 
     return padded[index, rows[:, :, None], columns[:, None, :]]
 
 
+def flipped_in_turn(images_BHWC: Tensor, *, epoch: int) -> Tensor:
+    """Mirror about half of the images left to right, in the next epoch the others (Jordan 2024, arXiv 2404.00498).
+
+    Whether an image's pixels add up to an odd number decides: it needs no random numbers and no memory of the epochs.
+    `images_BHWC` must not be augmented yet.
+    """
+    chosen = (images_BHWC.sum((1, 2, 3), keepdim=True) + epoch) % 2 == 1
+    return torch.where(chosen, images_BHWC.flip(2), images_BHWC)
+
+
 def flipped(images_BHWC: Tensor, *, generator: torch.Generator) -> Tensor:
     """Mirror each image left to right with probability 1/2; `generator` must be on the CPU."""
     chosen = torch.randint(0, 2, (len(images_BHWC), 1, 1, 1), generator=generator).to(images_BHWC.device)

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
-from tasks.learning.augmentation import flipped, shifted
+from tasks.learning.augmentation import flipped, flipped_in_turn, shifted
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, check_steps, local_batch_size
 from tasks.learning.modeling import Classifier, autocast, place
-from tasks.learning.optimizer import AdamW
+from tasks.learning.optimizer import make_optimizer, make_schedule
 from tasks.learning.recipes import Recipe
 
 _DRAWS = 2
@@ -68,15 +68,8 @@ class Trainer:
         (steps,) = self._reduced("MIN", num_rows // self.local_batch_size if self.local_batch_size else 0)
         self.steps_per_epoch = min(int(steps), most_steps or sys.maxsize)
         check_steps(self.steps_per_epoch, batch_size=recipe.batch_size, world_size=self.world_size, num_rows=num_rows)
-        self.optimizer = AdamW(
-            self.model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True
-        )
-        total_steps = self.steps_per_epoch * recipe.epochs
-        # OneCycleLR divides by zero if the warm-up is exactly one step, so leave out that step.
-        warmup = recipe.warmup_fraction if recipe.warmup_fraction * total_steps != 1 else 0.0
-        self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer, max_lr=recipe.learning_rate, total_steps=total_steps, pct_start=warmup
-        )
+        self.optimizer = make_optimizer(recipe, self.model)
+        self.scheduler = make_schedule(recipe, self.optimizer, total_steps=self.steps_per_epoch * recipe.epochs)
         self._data_wait_s = 0.0  # in this epoch so far
         self._ended_at: float | None = None  # end of the previous epoch, by `time.perf_counter`
 
@@ -135,6 +128,8 @@ class Trainer:
         batches = self.loader.train_batches(epoch=epoch, batch_size=self.local_batch_size, steps=steps)
         every = max(1, steps // 10)
         for step, (images, labels) in zip(range(1, steps + 1), self._timed(batches), strict=False):
+            if self.recipe.flip == "alternating":
+                images = flipped_in_turn(images, epoch=epoch)
             images = shifted(images, max_shift=self.recipe.max_shift, generator=augmentation)
             if self.recipe.flip == "horizontal" and self.recipe.image_encoding == "decoded":  # else done on loading
                 images = flipped(images, generator=augmentation)

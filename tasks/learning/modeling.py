@@ -1,5 +1,7 @@
 """A classifier of raw images that normalises them itself, and augmentation on the model's device."""
 
+from typing import Protocol, runtime_checkable
+
 import pydantic
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,14 @@ class ModelSpec:
     """Standard deviation of the training rows per channel, in units of 0 to 255."""
 
 
+@runtime_checkable
+class FromImages(Protocol):
+    """Architecture whose first weights depend on training images; any model may have this method."""
+
+    def initialize_from(self, images_BCHW: Tensor) -> None:
+        """Set weights from normalised training images, once, before the first epoch of a random start."""
+
+
 class Classifier(nn.Module):
     """Module from raw images (uint8, BHWC) to logits (float, (B, classes)), with its own normalisation."""
 
@@ -36,9 +46,13 @@ class Classifier(nn.Module):
         self.register_buffer("std", torch.tensor(spec.std, dtype=torch.float32).view(1, -1, 1, 1))
 
     def forward(self, images_BHWC: Tensor) -> Tensor:
-        images_BCHW = images_BHWC.permute(0, 3, 1, 2).to(torch.float32)
-        logits: Tensor = self.backbone((images_BCHW - self.mean) / self.std)
+        logits: Tensor = self.backbone(self.normalised(images_BHWC))
         return logits
+
+    def normalised(self, images_BHWC: Tensor) -> Tensor:
+        """Return the images as the backbone takes them: floats, BCHW."""
+        images_BCHW = images_BHWC.permute(0, 3, 1, 2).to(torch.float32)
+        return (images_BCHW - self.mean) / self.std
 
 
 def resolve_precision(asked: str, device: torch.device) -> str:

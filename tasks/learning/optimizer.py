@@ -1,8 +1,18 @@
-"""The optimizer: torch's AdamW, safe for weights in channels-last memory format."""
+"""Optimizer and learning-rate schedule of a recipe; the optimizers are torch's, safe for channels-last weights."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
+
+from tasks.learning.recipes import Recipe
+
+_FIRST, _LAST = 0.2, 0.07
+"""Shares of the peak at which the triangular schedule begins and ends; from airbench94, see `models.airbench94`."""
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.GroupNorm, nn.LayerNorm)
 
 
 class AdamW(torch.optim.AdamW):
@@ -17,7 +27,60 @@ class AdamW(torch.optim.AdamW):
         self.register_step_pre_hook(_align_gradients)
 
 
-def _align_gradients(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+class SGD(torch.optim.SGD):
+    """`torch.optim.SGD` that gives each gradient the memory layout of its weight before a step, as `AdamW` does."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.register_step_pre_hook(_align_gradients)
+
+
+def make_optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
+    """Make the optimizer of `recipe` for the parameters of `model`.
+
+    SGD has Nesterov's momentum, and a group of its own for the biases of normalisation layers: their learning rate is
+    `norm_bias_scale` times as high, with the same decay per step.
+    """
+    if recipe.optimizer == "adamw":
+        return AdamW(model.parameters(), lr=recipe.learning_rate, weight_decay=recipe.weight_decay, fused=True)
+    scale = recipe.norm_bias_scale
+    chosen = {id(module.bias) for module in model.modules() if isinstance(module, _NORMS) and scale != 1}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups: list[dict[str, Any]] = [{"params": [one for one in trained if id(one) not in chosen]}]
+    if biases := [one for one in trained if id(one) in chosen]:
+        faster = {"lr": recipe.learning_rate * scale, "weight_decay": recipe.weight_decay / scale}
+        groups.append({"params": biases, **faster})
+    how = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay, "momentum": recipe.momentum}
+    return SGD(groups, **how, nesterov=recipe.momentum > 0, fused=True)
+
+
+def make_schedule(recipe: Recipe, optimizer: Optimizer, *, total_steps: int) -> LRScheduler:
+    """Make the schedule of `recipe` for a training of `total_steps` steps, all epochs together."""
+    if recipe.schedule == "triangular":
+        return LambdaLR(optimizer, _triangle(total_steps, warmup_steps=int(recipe.warmup_fraction * total_steps)))
+    # OneCycleLR divides by zero if the warm-up is exactly one step, so leave out that step.
+    warmup = recipe.warmup_fraction if recipe.warmup_fraction * total_steps != 1 else 0.0
+    return OneCycleLR(
+        optimizer,
+        max_lr=[group["lr"] for group in optimizer.param_groups],
+        total_steps=total_steps,
+        pct_start=warmup,
+        cycle_momentum=recipe.optimizer == "adamw",  # SGD keeps the recipe's momentum
+    )
+
+
+def _triangle(total_steps: int, *, warmup_steps: int) -> Callable[[int], float]:
+    """Return the function from a step to the share of the peak: a straight line up, then one down."""
+
+    def share(step: int) -> float:
+        if step < warmup_steps:
+            return _FIRST + (1 - _FIRST) * step / warmup_steps
+        return 1 - (1 - _LAST) * (step - warmup_steps) / max(1, total_steps - warmup_steps)
+
+    return share
+
+
+def _align_gradients(optimizer: Optimizer, *_: Any) -> None:
     for group in optimizer.param_groups:
         for weight in group["params"]:
             if weight.grad is not None and weight.grad.stride() != weight.stride():

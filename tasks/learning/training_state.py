@@ -11,11 +11,14 @@ from storage import manifest
 from storage.uri import URI, CheckpointURI
 from tasks.learning.checkpoint import TRAINING, WEIGHTS, Meta, Snapshot, check_same, checked
 from tasks.learning.epoch_metrics import EpochMetrics
-from tasks.learning.loop import Trainer
-from tasks.learning.modeling import Classifier, ModelSpec
+from tasks.learning.loop import Loader, Trainer
+from tasks.learning.modeling import Classifier, FromImages, ModelSpec
 
 _OF_THE_DEVICE = ("fused", "foreach", "capturable")
 """Settings of an optimizer that belong to the device it runs on, not to its state."""
+
+_FIRST_ROWS = 5000
+"""Most rows from which a model is initialised, as in airbench94."""
 
 
 def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> Snapshot:
@@ -72,6 +75,18 @@ def begin_with(model: Classifier, uri: CheckpointURI) -> None:
                 f"initialize=champion: {name} of {uri} is {was!r}, but {now!r} here; use initialize=random"
             )
     model.backbone.load_state_dict(found.backbone.state_dict())
+
+
+def begin_with_rows(model: Classifier, loader: Loader) -> None:
+    """Initialise `model` from this rank's first training rows if its architecture asks for them.
+
+    With several ranks, the trainer gives all of them the weights of rank 0; every rank must call this.
+    """
+    num_rows = min(_FIRST_ROWS, loader.num_train_rows())
+    if isinstance(model.backbone, FromImages) and num_rows:
+        images, _ = next(iter(loader.train_batches(epoch=1, batch_size=num_rows)))
+        # On the CPU: the same weights on every device.
+        model.backbone.initialize_from(model.normalised(images.cpu()))
 
 
 def load_model(uri: CheckpointURI) -> tuple[Classifier, Meta]:

@@ -21,6 +21,7 @@ _CHAIN = ("preprocess", "train", "predict", "evaluate")
 
 _PREPROCESS_FIELDS = ("split_seed", "validation_fraction", "max_quarantined")
 _LATER_FIELDS = {"flip": "none", "initialize": "random", "accumulation": 1, "crop_scale": 1.0, "color_jitter": 0.0}
+_LATER_FIELDS |= {"optimizer": "adamw", "momentum": 0.9, "norm_bias_scale": 1.0, "schedule": "one-cycle"}
 """Newer recipe fields and their neutral values, which leave fingerprints of earlier results unchanged."""
 _OWN_FIELDS = ("image_size", "channels")
 _SCALE_FIELDS = ("device", "accelerator_type", "cpus_per_worker", "prefetch_batches")

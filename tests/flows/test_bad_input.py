@@ -83,7 +83,7 @@ PIPELINE = [
     Bad("pipeline --set precision=fp64", "precision ... bf16 ... 'fp64'"),
     Bad("pipeline --set loader=", "loader ... streaming ... ''"),
     Bad("pipeline --set prefetch_batches=-1", "prefetch_batches ... >= 0 ... -1"),
-    Bad("pipeline --set flip=vertical", "flip ... none, horizontal ... 'vertical'"),
+    Bad("pipeline --set flip=vertical", "flip ... none, horizontal, alternating ... 'vertical'"),
     Bad("pipeline --set image_size=1", "image_size ... >= 4 ... 1"),
     Bad("pipeline --set channels=2", "channels ... one of 1, 3 ... '2'"),
     Bad("pipeline --set initialize=champion", "initialize=champion ... no champion of 'mnist'"),

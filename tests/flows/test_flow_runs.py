@@ -47,7 +47,7 @@ def test_options_become_the_parameters_of_a_deployment(option: str, parameter: s
         ({"settings": {"epochs": 0}}, "'settings.epochs'"),
         ({"settings": {"epochs": "five"}}, "'settings.epochs'"),
         ({"settings": {"epoch": 5}}, "'epoch' was unexpected"),
-        ({"settings": {"flip": "vertical"}}, "'vertical' is not one of ['none', 'horizontal']"),
+        ({"settings": {"flip": "vertical"}}, "'vertical' is not one of ['none', 'horizontal', 'alternating']"),
         ({"workers": -1}, "less than the minimum of 0"),
         ({"workers": "many"}, "does not match"),
         ({"deadline_minutes": 0}, "'deadline_minutes'"),

@@ -104,6 +104,16 @@ class TestRun:
         assert [*history, resumed.run_epoch(2)] == undisturbed.history
         assert same(weights(resumed), undisturbed.weights)
 
+    def test_resumed_run_with_sgd_is_equal_bit_by_bit(self, digits: dict[str, Split], tmp_path: Path) -> None:
+        changes = {"optimizer": "sgd", "momentum": 0.8, "schedule": "triangular", "flip": "alternating"}
+        trainer, resumed = small(digits, **changes), small(digits, **changes)
+        history = [trainer.run_epoch(1)]
+        snapshot = training_state.take(trainer, history, prepared="0123456789ab", about=ABOUT)
+        checkpoint.write(URI(str(tmp_path)), snapshot)
+        training_state.restore(URI(str(tmp_path)), resumed, prepared="0123456789ab", about=ABOUT)
+        assert trainer.run_epoch(2) == resumed.run_epoch(2)
+        assert same(weights(trainer), weights(resumed))
+
     def test_other_seed_gives_another_run(self, digits: dict[str, Split]) -> None:
         some, other = (small(digits, seed=seed) for seed in (0, 1))
         some.run_epoch(1), other.run_epoch(1)

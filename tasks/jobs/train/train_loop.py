@@ -92,6 +92,8 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) 
         model = Classifier(model_of(recipe, prepared))
     if spec.initial:
         training_state.begin_with(model, spec.initial)
+    else:
+        training_state.begin_with_rows(model, loader)
     trainer = Trainer(recipe, model, loader, precision=precision, device=here.device, most_steps=most_steps)
     assert trainer.world_size == here.world_size, "the workers do not know of each other"
     events.tell(f"{recipe.model} on {kind}, {precision}, {threads} threads, {_rows_told(trainer)}")

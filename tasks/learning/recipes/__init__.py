@@ -87,18 +87,27 @@ class Recipe:
     """Rows per optimizer step, summed over all workers."""
     accumulation: int = Field(default=1, ge=1)
     """Pieces in which each worker computes its share of a batch, one after the other; more pieces take less memory."""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """AdamW, or SGD with Nesterov's momentum."""
     learning_rate: float = Field(default=2e-3, gt=0)
-    """Peak of the one-cycle schedule."""
+    """Peak of the schedule."""
     weight_decay: float = Field(default=1e-2, ge=0)
-    """AdamW's decoupled weight decay."""
+    """Share of each weight that a step takes off, times the learning rate; of SGD, part of the gradient."""
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum of SGD."""
+    norm_bias_scale: float = Field(default=1.0, gt=0)
+    """SGD: learning rate of the biases of normalisation layers, relative to that of the other weights."""
+    schedule: Literal["one-cycle", "triangular"] = "one-cycle"
+    """Learning rate over all steps: cosine from 1/25 of the peak to almost 0, or lines from 1/5 of it to 7/100."""
     warmup_fraction: _Fraction = 0.25
     """Share of all steps during which the learning rate rises to its peak."""
     label_smoothing: float = Field(default=0.05, ge=0, lt=1)
     """Share of each target spread evenly over all classes, in training only."""
     max_shift: int = Field(default=2, ge=0)
     """Augmentation: each image moves by up to this many pixels, in training only."""
-    flip: Literal["none", "horizontal"] = "none"
-    """Augmentation: each image is mirrored left to right with probability 1/2, in training only."""
+    flip: Literal["none", "horizontal", "alternating"] = "none"
+    """Augmentation, in training only: each image is mirrored left to right with probability 1/2, or alternating: half
+    of them in one epoch, the other half in the next."""
     crop_scale: float = Field(default=1.0, gt=0, le=1)
     """Augmentation of encoded images: smallest share of its area to which each is cropped at random; 1: no crop."""
     color_jitter: float = Field(default=0.0, ge=0, le=1)
@@ -156,6 +165,11 @@ class Recipe:
         if self.accumulation > self.batch_size:
             raise ValueError(f"accumulation must be <= {self.batch_size}, got {self.accumulation}")
 
+        if self.optimizer != "sgd":
+            for field, neutral in (("momentum", 0.9), ("norm_bias_scale", 1.0)):
+                if getattr(self, field) != neutral:
+                    needed = "it needs optimizer=sgd"
+                    raise ValueError(f"{field} must be {neutral:g}, got {getattr(self, field)}; {needed}")
         self._check_encoding()
 
     def _check_encoding(self) -> None:
@@ -169,6 +183,8 @@ class Recipe:
         if self.data != datasets.OWN:
             kept = "only the user's own image files can be kept encoded"
             raise ValueError(f"image_encoding must be decoded for data={self.data}, got 'encoded'; {kept}")
+        if self.flip == "alternating":
+            raise ValueError("flip must be none or horizontal with image_encoding=encoded, got 'alternating'")
         if self.loader in ("resident", "dataloader"):
             raise ValueError(
                 f"loader must be auto, streaming or ray-data with image_encoding=encoded, got {self.loader!r}"
