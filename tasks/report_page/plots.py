@@ -126,7 +126,8 @@ def _style() -> Iterator[None]:
         matplotlib.rc("font", size=10)
         matplotlib.rc("text", color=_MUTED)
         matplotlib.rc("axes", edgecolor=_LINE, labelcolor=_MUTED)
-        matplotlib.rc(("xtick", "ytick"), color=_LINE, labelcolor=_MUTED)
+        matplotlib.rc("xtick", color=_LINE, labelcolor=_MUTED)
+        matplotlib.rc("ytick", color=_LINE, labelcolor=_MUTED)
         matplotlib.rc("grid", color=_LINE)
         yield
 
