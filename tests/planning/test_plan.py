@@ -108,7 +108,8 @@ class TestURIs:
     def test_every_field_of_a_recipe_is_tried(self) -> None:
         tried = {setting.partition("=")[0] for setting in SETTINGS}
         fields = {field.name for field in dataclasses.fields(recipes.Recipe)}
-        assert fields - tried == {"name", "fallback", "origin", "initialize"}
+        for_encoded_images = {"image_encoding", "crop_scale", "color_jitter"}  # tests/planning/test_user_images.py
+        assert fields - tried == {"name", "fallback", "origin", "initialize", *for_encoded_images}
 
     def test_number_of_workers_changes_everything_from_the_checkpoint_on(self, tmp_path: Path) -> None:
         assert changed(make(tmp_path), make(tmp_path, workers=2)) == STAGES[2:]
