@@ -6,11 +6,12 @@ from typing import Any
 
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from storage import manifest
 from storage.uri import URI, CheckpointURI
 from tasks.learning.checkpoint import TRAINING, WEIGHTS, Meta, Snapshot, check_same, checked
-from tasks.learning.epoch_metrics import EpochMetrics
+from tasks.learning.epoch_metrics import EpochMetrics, metrics_of
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import Classifier, ModelSpec
 
@@ -19,7 +20,11 @@ _OF_THE_DEVICE = ("fused", "foreach", "capturable")
 
 
 def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> Snapshot:
-    """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, numerics."""
+    """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, numerics.
+
+    From a GPU the copy goes to pinned memory on a stream of its own: neither this thread nor the next step waits for
+    it. Whoever serializes the snapshot does.
+    """
     meta = Meta(
         model=dataclasses.asdict(trainer.model.spec),
         recipe=trainer.recipe.to_dict(),
@@ -30,10 +35,49 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about:
         sha256={},
         **about,
     )
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in trainer.model.state_dict().items()}
-    training = io.BytesIO()
-    torch.save({"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}, training)
-    return Snapshot(meta=meta, weights=safetensors.torch.save(weights), training=training.getvalue())
+    training = {"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}
+    copying = _Copying(trainer.device)
+    weights, training = copying.begun(dict(trainer.model.state_dict())), copying.begun(training)
+
+    def serialized() -> dict[str, bytes]:
+        copying.wait()
+        stored = io.BytesIO()
+        torch.save(training, stored)
+        by_name = {name: tensor.contiguous() for name, tensor in weights.items()}
+        return {WEIGHTS: safetensors.torch.save(by_name), TRAINING: stored.getvalue()}
+
+    return Snapshot(meta=meta, serialized=serialized)
+
+
+class _Copying:
+    """Copies of tensors to the host: finished at once from the CPU, and from a GPU after `wait`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def begun(self, value: Any) -> Any:
+        """Return `value` with a copy of each tensor in it, also in dictionaries, lists and tuples."""
+        if isinstance(value, Tensor):
+            return self._copied(value.detach())
+        if isinstance(value, dict):
+            return {key: self.begun(one) for key, one in value.items()}
+        return type(value)(map(self.begun, value)) if isinstance(value, list | tuple) else value
+
+    def _copied(self, tensor: Tensor) -> Tensor:
+        copy = tensor.clone()  # steps change the original while the copy is on its way
+        if self._stream is None or copy.device.type != "cuda":
+            return copy
+        on_host = torch.empty_like(copy, device="cpu", pin_memory=True)
+        self._stream.wait_stream(torch.cuda.current_stream(copy.device))
+        with torch.cuda.stream(self._stream):
+            on_host.copy_(copy, non_blocking=True)
+        copy.record_stream(self._stream)  # its memory is free for others only after the copy
+        return on_host
+
+    def wait(self) -> None:
+        """Wait until all copies are complete."""
+        if self._stream is not None:
+            self._stream.synchronize()
 
 
 def size_of(trainer: Trainer) -> int:
@@ -56,7 +100,7 @@ def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any])
         saved.update({name: own[name] for name in _OF_THE_DEVICE})
     trainer.optimizer.load_state_dict(training["optimizer"])
     trainer.scheduler.load_state_dict(training["scheduler"])
-    return [EpochMetrics(**metrics) for metrics in meta.history]  # type: ignore[arg-type]
+    return [metrics_of(row) for row in meta.history]
 
 
 def begin_with(model: Classifier, uri: CheckpointURI) -> None:
