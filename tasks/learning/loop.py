@@ -65,7 +65,7 @@ class Trainer:
         self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.model = place(model, precision=precision, device=device)
         self.step = Step(recipe, self.model, precision=precision, device=device, world_size=self.world_size)
-        self._run_step: Callable[[Tensor, Tensor], Tensor] = GraphedStep(self.step) if is_graphed else self.step
+        self.run_step = GraphedStep(self.step) if is_graphed else self.step
         self.local_batch_size = local_batch_size(recipe.batch_size, rank=self.rank, world_size=self.world_size)
         num_rows = loader.num_train_rows()
         (steps,) = self._reduced("MIN", num_rows // self.local_batch_size if self.local_batch_size else 0)
@@ -151,7 +151,7 @@ class Trainer:
             self.optimizer.zero_grad(set_to_none=True)
             # A restart repeats the model's random numbers exactly, and every rank draws different ones.
             seed_draws(mixed_seed(self.recipe.seed, epoch, step, self.rank, _DRAWS), self.device)
-            summed = self._run_step(images, labels)
+            summed = self.run_step(images, labels)
             self.optimizer.step()
             self.scheduler.step()
             on_batch()

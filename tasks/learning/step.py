@@ -85,11 +85,16 @@ class GraphedStep:
         self.step = step
         self._held: tuple[Tensor, Tensor] | None = None
         """The batch, in the memory from which the graph reads it."""
-        self._is_warm, self._draws_on_host = 0, True
+        self._steps_so_far, self._draws_on_host = 0, True
         self._stream = torch.cuda.Stream(step.device) if step.device.type == "cuda" else None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._made: tuple[Tensor, list[tuple[nn.Parameter, Tensor | None]]]
         """Results of the graph: the loss, and every weight's gradient."""
+
+    @property
+    def is_captured(self) -> bool:
+        """Return whether steps are replays of a graph by now."""
+        return self._graph is not None
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Do what `Step` does; the loss stays valid until the next call.
@@ -101,9 +106,9 @@ class GraphedStep:
             self._held = torch.empty_like(images), torch.empty_like(labels)
         for held, given in zip(self._held, (images, labels), strict=True):
             held.copy_(given)
-        if self._stream is None or (self._is_warm == _WARM_UP_STEPS and self._draws_on_host):
+        if self._stream is None or (self._steps_so_far == _WARM_UP_STEPS and self._draws_on_host):
             return self.step(*self._held)
-        if self._is_warm < _WARM_UP_STEPS:
+        if self._steps_so_far < _WARM_UP_STEPS:
             return self._warm_up(self._stream)
         if self._graph is None:
             self._graph = self._captured(self._stream)
@@ -120,10 +125,10 @@ class GraphedStep:
         with torch.cuda.stream(stream):
             loss = self.step(*self._held)
         torch.cuda.current_stream().wait_stream(stream)
-        self._is_warm += 1
+        self._steps_so_far += 1
         # Other threads may draw, too, but hardly in each of these steps.
         self._draws_on_host = self._draws_on_host and _host_states() != before
-        if self._is_warm == _WARM_UP_STEPS and self._draws_on_host and self.step.recipe.step == "graph":
+        if self._steps_so_far == _WARM_UP_STEPS and self._draws_on_host and self.step.recipe.step == "graph":
             raise ValueError(
                 f"step must be eager or auto for model {self.step.recipe.model}, which draws random numbers on the "
                 "host, got 'graph'"

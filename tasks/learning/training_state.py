@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+from collections.abc import Callable
 from typing import Any
 
 import safetensors.torch
@@ -36,11 +37,10 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about:
         **about,
     )
     training = {"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}
-    copying = _Copying(trainer.device)
-    weights, training = copying.begun(dict(trainer.model.state_dict())), copying.begun(training)
+    (weights, training), wait = _copied((dict(trainer.model.state_dict()), training), trainer.device)
 
     def serialized() -> dict[str, bytes]:
-        copying.wait()
+        wait()
         stored = io.BytesIO()
         torch.save(training, stored)
         by_name = {name: tensor.contiguous() for name, tensor in weights.items()}
@@ -49,35 +49,31 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about:
     return Snapshot(meta=meta, serialized=serialized)
 
 
-class _Copying:
-    """Copies of tensors to the host: finished at once from the CPU, and from a GPU after `wait`."""
+def _copied(state: Any, device: torch.device) -> tuple[Any, Callable[[], None]]:
+    """Return a copy of `state` on the host, and a function that waits until it is complete."""
+    copies = _mapped(state, lambda tensor: tensor.detach().clone())  # steps change the originals meanwhile
+    if device.type != "cuda":
+        return copies, lambda: None
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        return _mapped(copies, _to_pinned), stream.synchronize
 
-    def __init__(self, device: torch.device) -> None:
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def begun(self, value: Any) -> Any:
-        """Return `value` with a copy of each tensor in it, also in dictionaries, lists and tuples."""
-        if isinstance(value, Tensor):
-            return self._copied(value.detach())
-        if isinstance(value, dict):
-            return {key: self.begun(one) for key, one in value.items()}
-        return type(value)(map(self.begun, value)) if isinstance(value, list | tuple) else value
+def _to_pinned(tensor: Tensor) -> Tensor:
+    if tensor.device.type != "cuda":
+        return tensor
+    tensor.record_stream(torch.cuda.current_stream(tensor.device))  # its memory stays its own until it is copied
+    return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
 
-    def _copied(self, tensor: Tensor) -> Tensor:
-        copy = tensor.clone()  # steps change the original while the copy is on its way
-        if self._stream is None or copy.device.type != "cuda":
-            return copy
-        on_host = torch.empty_like(copy, device="cpu", pin_memory=True)
-        self._stream.wait_stream(torch.cuda.current_stream(copy.device))
-        with torch.cuda.stream(self._stream):
-            on_host.copy_(copy, non_blocking=True)
-        copy.record_stream(self._stream)  # its memory is free for others only after the copy
-        return on_host
 
-    def wait(self) -> None:
-        """Wait until all copies are complete."""
-        if self._stream is not None:
-            self._stream.synchronize()
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return `value` with every tensor changed, also in dictionaries, lists and tuples."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _mapped(one, change) for key, one in value.items()}
+    return type(value)(_mapped(one, change) for one in value) if isinstance(value, list | tuple) else value
 
 
 def size_of(trainer: Trainer) -> int:
