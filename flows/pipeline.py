@@ -24,11 +24,10 @@ from tasks.evaluate import evaluate
 from tasks.ingest import ingest
 from tasks.learning import datasets, recipes
 from tasks.learning.sources import mirror_address
-from tasks.orchestration.prefect_options import flow_options
+from tasks.orchestration.prefect_options import Limit, Name, Patience, RecipeName, Settings, Workers, flow_options
 from tasks.orchestration.stage import collected, using
 from tasks.orchestration.summary import outcome, summarize
 from tasks.planning import make_plan
-from tasks.planning.deployment_parameters import Limit, Name, Patience, RecipeName, Settings, Workers
 from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote

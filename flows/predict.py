@@ -20,11 +20,10 @@ from prefect import flow
 from flows.server.flow_runs import begun, end_task_runs
 from tasks.cluster.session import session
 from tasks.ingest import ingest_pictures
-from tasks.orchestration.prefect_options import flow_options
+from tasks.orchestration.prefect_options import Limit, NumWorkers, flow_options
 from tasks.orchestration.stage import collected, using
 from tasks.orchestration.summary import outcome, summarize_prediction
 from tasks.planning import predict_request
-from tasks.planning.deployment_parameters import Limit, NumWorkers
 from tasks.planning.make_plan import default_storage
 from tasks.predict import predict_batch
 

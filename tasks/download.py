@@ -81,7 +81,7 @@ def keep(
     origins: list[dict[str, Any]] = []
     for file in data_set.files:
         place, origin = uri.child(file.stored), scratch.child(f"origins/{file.stored}.json")
-        if _is_whole(place, file):
+        if files.exists(place) and streams.sha256(place) == file.sha256:
             log("%s: reusing the file of an earlier attempt", file.name)
             origins.append(_origin(file, origin))
         else:
@@ -101,13 +101,6 @@ def keep(
     )
     tidy(scratch)
     return committed
-
-
-def _is_whole(place: URI, file: SourceFile) -> bool:
-    try:
-        return streams.sha256(place) == file.sha256
-    except FileNotFoundError:
-        return False
 
 
 def _origin(file: SourceFile, noted: URI) -> dict[str, Any]:

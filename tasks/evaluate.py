@@ -20,15 +20,12 @@ from tasks.promotion.correct_rows import COLUMN, known_classes
 
 
 class WrongRows(RuntimeError):
-    """The predictions do not match the test rows one to one."""
+    """The predictions and the test rows do not match: a row is missing, duplicated or unknown, or a label differs."""
 
 
 @task(name="evaluate", **task_options)
 def evaluate(predictions: PredictionsURI, plan: Plan) -> EvaluationURI:
-    """Compute accuracy, loss, per-class metrics, confusion, calibration and worst mistakes over all test rows.
-
-    Raises `WrongRows` if a row is missing, duplicated or not a test row, or its label differs.
-    """
+    """Compute all metrics and the worst mistakes over exactly the test rows; raise `WrongRows` for others."""
     known, there = _classes(predictions, manifest.load(predictions))
     # Other classes change the URI, because earlier versions compared classes by number.
     target = evaluation_of(plan.root, predictions, classes=known if known != there else ())

@@ -14,7 +14,7 @@ from tasks.jobs.spec import IngestSpec, scratch_of
 from tasks.learning import datasets
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage
-from tasks.planning import warm_start
+from tasks.planning import new_images, warm_start
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
 from tasks.planning.user_images import Own
@@ -62,7 +62,7 @@ def ingest_pictures(pictures: Own, request: BatchRequest, cluster: Runner) -> Da
         if not current.reused:
             chosen = cluster if pictures.is_much else InProcess()
             own = _own(pictures, scratch_of(request.root, raw))
-            _run(chosen, request, raw, parameters=request.picture_parameters(), **own)
+            _run(chosen, request, raw, parameters=new_images.parameters(pictures, request.checkpoint), **own)
         _tell_unreadable("--dataset", raw)
     return raw
 

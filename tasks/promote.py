@@ -19,10 +19,7 @@ from tasks.promotion.gate import judge, rivals_of, standing
 
 @task(name="promote", **task_options)
 def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cluster: Runner) -> Decision:
-    """Make `checkpoint` the champion if it passes the gate; record the decision, its metrics and reason in any case.
-
-    The champion changes atomically. If another run decides in the meantime, compares again with the new champion.
-    """
+    """Make `checkpoint` the champion, atomically, if it passes the gate; record decision, metrics and reason anyway."""
     decisions = registry.history(plan.root, plan.championship)
     decision = standing(checkpoint, evaluation, decisions, plan.gate)
     with stage("promote", reused=decision is not None, deadline_s=plan.deadline_s):

@@ -26,9 +26,6 @@ from tasks.planning.result_uris import place
 from tasks.report_page import Picture
 from tasks.report_page.lineage import LineageStep
 
-_NUM_SAMPLES = 24
-_NUM_MISTAKES = 16
-_CLASSES_SHOWN = 20
 _RAW_FILES = "Raw files and SHA-256"
 
 
@@ -55,15 +52,11 @@ def report(
 
 def report_of(evaluation: EvaluationURI, decision: Decision, plan: Plan) -> ReportURI:
     """Return the URI of the report on `evaluation` and `decision`."""
-    name = plan.named_championship
-    found = place(
-        "report",
-        plan.root.child("reports"),
-        name=evaluation.name.rpartition("-")[0],
-        parents=[evaluation],
-        parameters={"decision": _as_json(decision, plan)} | ({"championship": name} if name else {}),
+    name, championship = evaluation.name.rpartition("-")[0], plan.named_championship
+    parameters = {"decision": _as_json(decision, plan)} | ({"championship": championship} if championship else {})
+    return ReportURI(
+        place("report", plan.root.child("reports"), name=name, parents=[evaluation], parameters=parameters)
     )
-    return ReportURI(found)
 
 
 def _as_json(decision: Decision, plan: Plan) -> dict[str, Any]:
@@ -79,7 +72,9 @@ def gather(
     raw, prepared, trained, predicted = map(manifest.load, uris)
     evaluated = read_evaluation(evaluation)
     classes = images.classes_of(prepared.columns["metadata"])
-    mistakes = evaluated["worst"][:_NUM_MISTAKES]
+    num_test = sum(file.rows or 0 for file in prepared.split("test"))
+    spread = np.linspace(0, num_test - 1, min(num_test, 24)).round().astype(int).tolist()
+    mistakes = [row["id"] for row in evaluated["worst"][:16]]
     first_seen = training_images(checkpoint, trained)
     made = {"download": _files(plan.raw, raw), "ingest": raw, "preprocess": prepared}
     made |= {"train": trained, "predict": predicted}
@@ -97,8 +92,8 @@ def gather(
         per_class=evaluated["per_class"],
         confusion=evaluated["confusion"],
         calibration=evaluated["calibration"],
-        samples=tuple(_pictures(plan.prepared, prepared, predictions, classes, _spread(prepared))),
-        mistakes=tuple(_pictures(plan.prepared, prepared, predictions, classes, [row["id"] for row in mistakes])),
+        samples=tuple(_pictures(plan.prepared, prepared, predictions, classes, spread)),
+        mistakes=tuple(_pictures(plan.prepared, prepared, predictions, classes, mistakes)),
         gate=dict(decision.gate),
         champion_metrics=decision.metrics.get("champion"),
         differences=tuple((role, str(found)) for role, found in decision.differences.items()),
@@ -143,11 +138,6 @@ def _resolved(trained: Manifest) -> dict[str, object]:
     return found | ({"numerics (resolved)": "; ".join(took_part)} if took_part else {})
 
 
-def _spread(prepared: Manifest) -> list[int]:
-    total = sum(file.rows or 0 for file in prepared.split("test"))
-    return [int(number) for number in np.linspace(0, total - 1, min(total, _NUM_SAMPLES)).round()]
-
-
 def _pictures(
     dataset: DatasetURI, prepared: Manifest, predictions: PredictionsURI, classes: Sequence[str], ids: Sequence[int]
 ) -> Iterator[Picture]:
@@ -169,14 +159,9 @@ def _pictures(
                 prediction=classes[row["prediction"]],
                 probability=row["probability"],
                 id=row["id"],
-                file=_file(row),
+                file=row.get("file") if row.get("row") is None else f"{row['file']} row {row['row']}",
             )
     return (found[number] for number in ids if number in found)
-
-
-def _file(row: dict[str, Any]) -> str | None:
-    """Return which of the user's own files a prediction is for; None if the predictions do not say."""
-    return row.get("file") if row.get("row") is None else f"{row['file']} row {row['row']}"
 
 
 def _lineage(
@@ -233,7 +218,7 @@ def _facts(uri: URI, made: Manifest) -> Iterator[tuple[str, str]]:
         yield "original sizes", " to ".join(f"{width} x {height}" for width, height in sizes)
     if made.kind == "prepared":
         for split, counts in statistics.get("class_counts", {}).items():
-            shown = [f"{name} {count:,}" for name, count in list(counts.items())[:_CLASSES_SHOWN]]
+            shown = [f"{name} {count:,}" for name, count in list(counts.items())[:20]]
             yield f"classes in {split}", ", ".join(shown) + (", ..." if len(counts) > len(shown) else "")
     if statistics.get("quarantined_files"):
         yield "excluded files", "\n".join(statistics["quarantined_files"])

@@ -100,20 +100,17 @@ class Follower:
     def line(self, line: str) -> None:
         """Handle one complete line."""
         if PROGRESS in line:
-            content = _json_after(PROGRESS, line)
-            if content:
+            if content := _json_after(PROGRESS, line):
                 self._progress(content)
         elif RANK in line:
             worker, content = _FROM_WORKER.match(line), _json_after(RANK, line)
             if worker and content:
                 self._ranks[worker["process"]] = content["rank"]
         elif IMAGES in line:
-            content = _json_after(IMAGES, line)
-            if content:
+            if content := _json_after(IMAGES, line):
                 _show_images(content)
         elif WAITING in line:
-            content = _json_after(WAITING, line)
-            if content:
+            if content := _json_after(WAITING, line):
                 self._wait(content["who"])
         elif ERROR in line:
             self._error = _json_after(ERROR, line) or self._error

@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
 CODE = Path(__file__).resolve().parents[2]
 """Folder of the packages `tasks` and `storage`."""
-
-_REQUEST_S = 30
-"""Timeout of one request to Ray, in seconds."""
 _POLL_S = 0.2
 JOB_ENV = {
     # The default of 2 s costs a small run more than its own work takes; each check interrupts the training.
@@ -42,7 +39,7 @@ def connect(address: str) -> "JobSubmissionClient":
 
     class Client(JobSubmissionClient):
         def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
-            return super()._do_request(method, endpoint, **{"timeout": _REQUEST_S, **options})
+            return super()._do_request(method, endpoint, **{"timeout": 30, **options})  # seconds
 
     for name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # they log every package that is uploaded with a job
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -57,7 +57,10 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
         "RAY_API_SERVER_ADDRESS": address,
         "TMPDIR": folder,
     }
-    command = [sys.executable, *_program(env), "start", "--head", "--block", "--port=0"]
+    program = ["-P", "-m", "ray.scripts.scripts"]
+    if tuned.is_on(machine.cores(env), env):  # leaves out what a small machine does not need
+        program = [str(Path(tuned.__file__).with_name("start_ray.py"))]
+    command = [sys.executable, *program, "start", "--head", "--block", "--port=0"]
     # Ray makes the folder that it is given writable for all users, so it lies inside one that only this user can enter.
     command += [f"--temp-dir={folder}/ray", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
     command += ["--dashboard-agent-listen-port=0", f"--num-cpus={machine.cores(env) + SPARE_CPUS}"]
@@ -69,13 +72,6 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
         more["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])  # py-spy
     given = {**_RARELY, **shown, **env, **more}
     return Child([*prefix, *command, *options], env=given, remove=folder), address, folder
-
-
-def _program(env: Mapping[str, str]) -> list[str]:
-    """Return the program to run: `ray`, or one that leaves out what a small machine does not need."""
-    if tuned.is_on(machine.cores(env), env):
-        return [str(Path(tuned.__file__).with_name("start_ray.py"))]
-    return ["-P", "-m", "ray.scripts.scripts"]
 
 
 def await_ray(child: Child, address: str) -> None:

@@ -26,7 +26,6 @@ from tasks.planning import machine
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-_ROOT_DIGITS = 8
 _POLL_S, _LONGEST_POLL_S, _POLL_SHARE = 0.25, 2.0, 0.02
 """Shortest and longest seconds between two questions to Ray about a job, and the share of the job's running time to
 wait: a longer job is asked about more rarely, since each answer keeps half of Ray busy."""
@@ -57,14 +56,10 @@ class RayJobs:
             self._start()
 
     def run(self, stage: str, spec: JobSpec) -> None:
-        """Run a job to its end, or follow a live job for the same target; log to the running task's logger.
-
-        Raises `JobRefused` for an error that a retry would meet again, `JobFailed` for any other. If interrupted, it
-        stops the job, unless it found it running.
-        """
+        """Run a job, or follow a live one for the same target; if interrupted, stop it unless it was found running."""
         client = self.connect()
         # A fingerprint does not depend on the storage root, and one cluster may serve several roots.
-        name = f"{stage}-{spec.target.fingerprint}-{hashlib.sha256(spec.storage.encode()).hexdigest()[:_ROOT_DIGITS]}-"
+        name = f"{stage}-{spec.target.fingerprint}-{hashlib.sha256(spec.storage.encode()).hexdigest()[:8]}-"
         try:
             found = self._live_job(client, name)
         except (OSError, RuntimeError) as error:
@@ -172,8 +167,8 @@ class RayJobs:
     def _live_job(self, client: "JobSubmissionClient", prefix: str) -> str | None:
         if self._local:
             return None
-        live = [job.submission_id for job in client.list_jobs() if not job.status.is_terminal()]
-        return next((name for name in live if name and name.startswith(prefix)), None)
+        live = [job.submission_id or "" for job in client.list_jobs() if not job.status.is_terminal()]
+        return next((name for name in live if name.startswith(prefix)), None)
 
     def _follow(self, client: "JobSubmissionClient", job: str, stage: str, *, deadline_s: float) -> None:
         deadline = counted() + deadline_s + 30  # the job enforces its own deadline; this one is for a stuck job

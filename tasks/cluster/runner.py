@@ -35,15 +35,11 @@ class InProcess:
     """Runner for `--workers 0`: jobs run in this process, so that breakpoints in model and training loop work."""
 
     def run(self, stage: str, spec: JobSpec) -> None:
-        """Run the job in this process; its lines and progress go to the logger of the running task.
-
-        Raises `JobRefused` if a retry would fail the same way, else `JobFailed`; the cause is the original error.
-        """
+        """Run the job in this process, as `Runner` says; the cause of a `JobFailed` is the original error."""
         follower = Follower(stage)
         spec = machine.shared(spec)
-        files.replace(
-            spec.scratch.child(f"{stage}.json"), spec.model_dump_json(indent=1).encode()
-        )  # gc keeps what it names
+        place = spec.scratch.child(f"{stage}.json")
+        files.replace(place, spec.model_dump_json(indent=1).encode())  # gc keeps what it names
         try:
             main.run_here(spec, tell=follower.line)
         except DeadlineExceeded:

@@ -50,15 +50,9 @@ def session(root: Root, *, wanted: bool, workers: Workers, needs: Needs = ANY) -
             yield InProcess()
             return
         early = _early.get([])
-        if wanted and early:
-            jobs = early.pop()
-            try:
-                yield jobs
-            finally:
-                jobs.dismiss()  # `starting` waits for its end
-            return
-        jobs = RayJobs(wanted=wanted)
+        in_advance = wanted and bool(early)
+        jobs = early.pop() if in_advance else RayJobs(wanted=wanted)
         try:
             yield jobs
         finally:
-            jobs.end()
+            jobs.dismiss() if in_advance else jobs.end()  # `starting` waits for the end of its Ray

@@ -71,7 +71,7 @@ def num_gpus(*nodes: Resources) -> int:
 
 def node_name() -> str:
     """Return the name of this process's node: its address and the first digits of Ray's id, without Ray its host."""
-    if "ray" in sys.modules:
+    if sys.modules.get("ray"):
         import ray
 
         if ray.is_initialized():

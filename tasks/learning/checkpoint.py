@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 from storage import commits, files, manifest, tables
 from storage.manifest import File
 from storage.uri import URI
-from tasks.learning.epoch_metrics import EpochMetrics
+from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, metrics_of
 from tasks.learning.numerics import Numerics
 
 META = "checkpoint.json"
@@ -59,8 +59,9 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def best_epoch(self) -> int:
-        """Epoch with the lowest validation loss so far, the earliest of equals."""
-        return int(min(self.history, key=lambda metrics: (metrics["validation_loss"], metrics["epoch"]))["epoch"])
+        """Epoch with the lowest validation loss of those that have a checkpoint so far, the earliest of equals."""
+        every, epochs = self.recipe.get("checkpoint_every", 1), self.recipe.get("epochs", 0)  # earlier versions: each
+        return best_epoch([metrics_of(row) for row in self.history], every=every, epochs=epochs)
 
     @property
     def identity(self) -> str:
@@ -86,12 +87,12 @@ class WrongResume(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Copy of the state after an epoch, as it will be stored; later training steps do not change it."""
+    """Copy of the state after an epoch; later training steps do not change it."""
 
     meta: Meta
     """Metadata, still without digests."""
-    weights: bytes
-    training: bytes
+    serialized: Callable[[], dict[str, bytes]]
+    """Returns the content of WEIGHTS and TRAINING; it takes a while, and may run in any thread."""
 
 
 def write(folder: URI, snapshot: Snapshot) -> None:
@@ -101,7 +102,7 @@ def write(folder: URI, snapshot: Snapshot) -> None:
         files.replace(folder.child(name), content)
         return hashlib.sha256(content).hexdigest()
 
-    content = {WEIGHTS: snapshot.weights, TRAINING: snapshot.training}
+    content = snapshot.serialized()
     with ThreadPoolExecutor() as pool:
         digests = dict(zip(content, pool.map(stored, content.keys(), content.values()), strict=True))
     meta = snapshot.meta.model_copy(update={"sha256": digests}).signed()
@@ -167,8 +168,7 @@ def of_epoch(scratch: URI, epoch: int, *, before: Meta) -> URI | None:
 
 
 def _history(meta: Meta) -> list[EpochMetrics]:
-    # comparison ignores measured times
-    return [EpochMetrics(**row) for row in meta.history]  # type: ignore[arg-type]
+    return [metrics_of(row) for row in meta.history]  # comparison ignores measured times
 
 
 def write_training_images(attempt: URI, table: pa.Table) -> File:

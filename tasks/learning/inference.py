@@ -10,7 +10,7 @@ from storage.admin import champions
 from storage.uri import CheckpointURI, parse_root
 from tasks.learning import inputs, memory, training_state
 from tasks.learning.inputs import Images, Picture
-from tasks.learning.modeling import Classifier, autocast, place
+from tasks.learning.modeling import Classifier, autocast, place, set_arithmetic
 from tasks.learning.numerics import Numerics
 
 _BATCH = 512
@@ -65,6 +65,7 @@ class Inference:
         self.identity = meta.identity
         """Digest of everything that decides its predictions; equal for two trainings with bit-identical results."""
         self.precision = str(meta.resolved["precision"])
+        set_arithmetic(self.precision, self.device)
         self.model = place(model, precision=self.precision, device=self.device).eval()
         self.numerics = Numerics.here(self.device, precision=self.precision)
 

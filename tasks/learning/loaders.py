@@ -18,8 +18,9 @@ class ResidentLoader:
     """
 
     def __init__(self, train: Batch, validation: Batch, *, seed: int, rank: int, device: torch.device) -> None:
-        self.train = to_device(device, train)
-        self.validation = to_device(device, validation)
+        self.train, self.validation = (  # all rows at once, which would be too much memory to pin
+            (images.to(device), labels.to(device)) for images, labels in (train, validation)
+        )
         self.seed, self.rank = seed, rank
 
     def num_train_rows(self) -> int:
@@ -27,7 +28,7 @@ class ResidentLoader:
 
     def train_batches(self, *, epoch: int, batch_size: int, steps: int | None = None) -> Iterator[Batch]:
         generator = torch.Generator().manual_seed(mixed_seed(self.seed, epoch, self.rank, 1))
-        order = torch.randperm(self.num_train_rows(), generator=generator).to(self.train[1].device)
+        order = moved(torch.randperm(self.num_train_rows(), generator=generator), self.train[1].device)
         for chosen in order[: num_used(len(order), batch_size, steps)].split(batch_size):
             yield rows_of(self.train, chosen)
 
@@ -89,5 +90,12 @@ def rows_of(batch: Batch, chosen: Tensor) -> Batch:
 
 
 def to_device(device: torch.device, batch: Batch) -> Batch:
-    """Move `batch` to `device`, without a copy if it is already there."""
-    return batch[0].to(device), batch[1].to(device)
+    """Move `batch` to `device`, without a copy if it is already there; the host does not wait for the copy."""
+    return moved(batch[0], device), moved(batch[1], device)
+
+
+def moved(rows: Tensor, device: torch.device) -> Tensor:
+    """Move `rows` to `device`, to a GPU through pinned memory: the host waits for a copy from any other."""
+    if device.type == "cuda" and rows.device.type == "cpu":
+        rows = rows.pin_memory()
+    return rows.to(device, non_blocking=True)

@@ -1,6 +1,5 @@
 """The training loop: plain PyTorch; ranks communicate only through `torch.distributed`."""
 
-import contextlib
 import math
 import random
 import sys
@@ -11,18 +10,20 @@ from typing import Literal, Protocol
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy
-from torch.nn.parallel import DistributedDataParallel
 
-from tasks.learning.augmentation import flipped, flipped_in_turn, shifted
+from tasks.learning.augmentation import drawn, flipped, flipped_in_turn, shifted
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, check_steps, local_batch_size
 from tasks.learning.modeling import Classifier, autocast, place
 from tasks.learning.optimizer import make_optimizer, make_schedule
 from tasks.learning.recipes import Recipe
+from tasks.learning.step import GraphedStep, Step, seed_draws
 
 _DRAWS = 2
 """Seed part that separates random numbers inside a model (dropout, stochastic depth) from augmentation and order."""
+_VALIDATION_BATCH_SIZE = 512
+"""Validation rows of a batch on the CPU, unless the recipe says another number."""
 Batch = tuple[Tensor, Tensor]
 """Images (uint8, BHWC) and labels (int64, (B,))."""
 
@@ -44,7 +45,10 @@ class Loader(Protocol):
 
 
 class Trainer:
-    """Model, optimizer and schedule of one rank; `run_epoch` is deterministic in (recipe, rank, world size, epoch)."""
+    """Model, optimizer and schedule of one rank; `run_epoch` is deterministic in (recipe, rank, world size, epoch).
+
+    `is_graphed`: batches lie in the same memory in every step, which a GPU runs as a CUDA graph; see `GraphedStep`.
+    """
 
     def __init__(
         self,
@@ -55,14 +59,13 @@ class Trainer:
         precision: str,
         device: torch.device,
         most_steps: int | None = None,
+        is_graphed: bool = False,
     ) -> None:
         self.recipe, self.loader, self.precision, self.device = recipe, loader, precision, device
         self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.model = place(model, precision=precision, device=device)
-        self.parallel: nn.Module = self.model
-        if self.world_size > 1:
-            is_fixed = device.type == "cpu" and precision == "fp32" and self.world_size > 2
-            self.parallel = _distributed(self.model, is_fixed=is_fixed, is_static=recipe.accumulation == 1)
+        self.step = Step(recipe, self.model, precision=precision, device=device, world_size=self.world_size)
+        self.run_step = GraphedStep(self.step) if is_graphed else self.step
         self.local_batch_size = local_batch_size(recipe.batch_size, rank=self.rank, world_size=self.world_size)
         num_rows = loader.num_train_rows()
         (steps,) = self._reduced("MIN", num_rows // self.local_batch_size if self.local_batch_size else 0)
@@ -70,6 +73,10 @@ class Trainer:
         check_steps(self.steps_per_epoch, batch_size=recipe.batch_size, world_size=self.world_size, num_rows=num_rows)
         self.optimizer = make_optimizer(recipe, self.model)
         self.scheduler = make_schedule(recipe, self.optimizer, total_steps=self.steps_per_epoch * recipe.epochs)
+        # What fits a GPU's memory with gradients fits it without. On the CPU the size decides the last digits of sums.
+        piece = math.ceil(self.local_batch_size / recipe.accumulation)
+        usual = piece if device.type == "cuda" else _VALIDATION_BATCH_SIZE
+        self.validation_batch_size = recipe.validation_batch_size or usual
         self._data_wait_s = 0.0  # in this epoch so far
         self._ended_at: float | None = None  # end of the previous epoch, by `time.perf_counter`
 
@@ -121,64 +128,60 @@ class Trainer:
         on_batch: Callable[[], None],
         on_first_batch: Callable[[Tensor, Tensor], None] | None,
     ) -> list[float]:
-        self.parallel.train()
-        augmentation = torch.Generator().manual_seed(mixed_seed(self.recipe.seed, epoch, self.rank))
-        totals = torch.zeros(3, dtype=torch.float64, device=self.device)
-        steps = self.steps_per_epoch
+        self.step.parallel.train()
+        self.step.totals.zero_()
+        steps, values = self.steps_per_epoch, list[float]()
         batches = self.loader.train_batches(epoch=epoch, batch_size=self.local_batch_size, steps=steps)
         every = max(1, steps // 10)
-        for step, (images, labels) in zip(range(1, steps + 1), self._timed(batches), strict=False):
+        for step, (images, labels), numbers in zip(
+            range(1, steps + 1), self._timed(batches), self._drawn(epoch), strict=False
+        ):
             if self.recipe.flip == "alternating":
                 images = flipped_in_turn(images, epoch=epoch)
-            images = shifted(images, max_shift=self.recipe.max_shift, generator=augmentation)
-            if self.recipe.flip == "horizontal" and self.recipe.image_encoding == "decoded":  # else done on loading
-                images = flipped(images, generator=augmentation)
+            images = shifted(images, numbers, max_shift=self.recipe.max_shift)
+            if self._mirrors:
+                images = flipped(images, numbers[-1])
             if step == 1 and on_first_batch:
                 on_first_batch(images, labels)
             self.optimizer.zero_grad(set_to_none=True)
             # A restart repeats the model's random numbers exactly, and every rank draws different ones.
-            _seed_draws(mixed_seed(self.recipe.seed, epoch, step, self.rank, _DRAWS), self.device)
-            summed = self._backward(images, labels, totals)
+            seed_draws(mixed_seed(self.recipe.seed, epoch, step, self.rank, _DRAWS), self.device)
+            summed = self.run_step(images, labels)
             self.optimizer.step()
             self.scheduler.step()
             on_batch()
-            if step % every == 0 or step == steps:
-                self._all_reduced_sum(totals.clone(), what=f"training loss in epoch {epoch}")  # ends a diverged run
+            if step % every == 0 or step == steps:  # the only times when the host waits for the device
+                *values, loss = self._read(self.step.totals, summed, what=f"training loss in epoch {epoch}")
                 if on_step:
-                    on_step(step, steps, summed.item() / len(labels))
-        return self._all_reduced_sum(totals, what=f"training loss in epoch {epoch}")
+                    on_step(step, steps, loss / len(labels))
+        return values
 
-    def _backward(self, images: Tensor, labels: Tensor, totals: Tensor) -> Tensor:
-        """Accumulate the gradients of a batch piece by piece; add loss, hits and rows to `totals`; return the loss."""
-        batch_loss = torch.zeros((), device=self.device)
-        pieces = list(zip(*(rows.chunk(self.recipe.accumulation) for rows in (images, labels)), strict=True))
-        for number, (some, targets) in enumerate(pieces, start=1):
-            model, waits = self.parallel, number < len(pieces)  # ranks exchange gradients with the last piece
-            with model.no_sync() if waits and isinstance(model, DistributedDataParallel) else contextlib.nullcontext():
-                with autocast(self.precision, self.device):
-                    logits = model(some)
-                smoothing = self.recipe.label_smoothing
-                summed = cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="sum")
-                # DDP averages over ranks: with this factor, every row of the global batch has the same weight.
-                (summed * (self.world_size / self.recipe.batch_size)).backward()
-            batch_loss += summed.detach()
-            totals[0] += summed.detach()
-            totals[1] += (logits.detach().argmax(1) == targets).sum()
-            totals[2] += len(targets)
-        return batch_loss
+    def _drawn(self, epoch: int) -> Iterator[Tensor]:
+        return drawn(
+            self.steps_per_epoch,
+            self.local_batch_size,
+            max_shift=self.recipe.max_shift,
+            mirrors=self._mirrors,
+            generator=torch.Generator().manual_seed(mixed_seed(self.recipe.seed, epoch, self.rank)),
+            device=self.device,
+        )
+
+    @property
+    def _mirrors(self) -> bool:
+        return self.recipe.flip == "horizontal" and self.recipe.image_encoding == "decoded"  # else done on loading
 
     @torch.inference_mode()
     def _validate(self, on_batch: Callable[[], None]) -> list[float]:
         self.model.eval()
         totals = torch.zeros(3, dtype=torch.float64, device=self.device)
-        for images, labels in self._timed(self.loader.validation_batches(batch_size=512)):
+        for images, labels in self._timed(self.loader.validation_batches(batch_size=self.validation_batch_size)):
             with autocast(self.precision, self.device):
                 logits = self.model(images)
             totals[0] += cross_entropy(logits.float(), labels, reduction="sum")
             totals[1] += (logits.argmax(1) == labels).sum()
             totals[2] += len(labels)
             on_batch()
-        return self._all_reduced_sum(totals, what="validation loss")
+        return self._read(totals, what="validation loss")
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield `batches` and add up the host's waiting time for them, without synchronising the device."""
@@ -198,10 +201,12 @@ class Trainer:
         dist.all_reduce(reduced, op=getattr(dist.ReduceOp, how))
         return [float(value) for value in reduced.tolist()]
 
-    def _all_reduced_sum(self, totals: Tensor, *, what: str) -> list[float]:
+    def _read(self, totals: Tensor, *local: Tensor, what: str) -> list[float]:
+        """Return `totals`, summed over all ranks, then the `local` scalars; the host waits for the device once."""
+        summed = totals.clone()
         if self.world_size > 1:
-            dist.all_reduce(totals)
-        values: list[float] = totals.tolist()
+            dist.all_reduce(summed)
+        values: list[float] = torch.cat([summed, *(one.to(summed.dtype).view(1) for one in local)]).tolist()
         if not math.isfinite(values[0]):
             raise NonFiniteLoss(
                 f"{what} is {values[0]}; lower learning_rate ({self.recipe.learning_rate}) or use precision=fp32"
@@ -209,31 +214,11 @@ class Trainer:
         return values
 
 
-def _distributed(model: nn.Module, *, is_fixed: bool, is_static: bool) -> DistributedDataParallel:
-    # is_fixed: a resumed process adds up gradients in the same order as an uninterrupted one. DDP rebuilds its buckets
-    # after a process's first backward pass, and with three or more ranks the order of addition depends on a gradient's
-    # place in its bucket; with two ranks, addition commutes. DDP keeps its first buckets if it looks for unused
-    # parameters, which costs one pass through the graph per step.
-    # is_static: every backward pass exchanges gradients; not so with accumulation.
-    return DistributedDataParallel(
-        model, gradient_as_bucket_view=True, find_unused_parameters=is_fixed, static_graph=is_static and not is_fixed
-    )
-
-
 def seed_everything(seed: int) -> None:
     """Seed Python's, NumPy's and torch's global generators."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
-
-
-def _seed_draws(seed: int, device: torch.device) -> None:
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    # `torch.manual_seed` seeds all devices; if CUDA exists but is not in use, that takes as long as a small step.
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
 
 
 def mixed_seed(*parts: int) -> int:

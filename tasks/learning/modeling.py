@@ -1,5 +1,6 @@
 """A classifier of raw images that normalises them itself, and augmentation on the model's device."""
 
+import contextlib
 from typing import Protocol, runtime_checkable
 
 import pydantic
@@ -56,17 +57,37 @@ class Classifier(nn.Module):
 
 
 def resolve_precision(asked: str, device: torch.device) -> str:
-    """Return `fp32` or `bf16` as `asked`; for `auto`, bf16 if `device` supports it."""
-    if asked != "auto":
-        return asked
+    """Return `fp32` or `bf16` as `asked`; for `auto`, bf16 if the hardware of `device` has it.
+
+    Raises `ValueError` if bf16 is asked for on a GPU that would emulate it, slower than fp32.
+    """
     if device.type == "cuda":
-        return "bf16" if torch.cuda.is_bf16_supported() else "fp32"
-    return "bf16" if torch.cpu.get_capabilities().get("avx512_bf16") else "fp32"
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        if asked == "bf16" and not has_bf16:
+            name = torch.cuda.get_device_name(device)
+            raise ValueError(f"precision must be fp32 or auto on {name}, which has no bf16, got 'bf16'")
+    else:
+        has_bf16 = bool(torch.cpu.get_capabilities().get("avx512_bf16"))
+    if asked == "auto":
+        return "bf16" if has_bf16 else "fp32"
+    return asked
 
 
-def autocast(precision: str, device: torch.device) -> torch.autocast:
+def set_arithmetic(precision: str, device: torch.device) -> None:
+    """Allow TF32, and let cuDNN choose by timing, on a GPU in bf16 only; fp32 is computed in fp32 by fixed algorithms.
+
+    For the whole process. `Numerics.here` records it.
+    """
+    if device.type == "cuda":
+        is_fast = precision == "bf16"
+        torch.set_float32_matmul_precision("high" if is_fast else "highest")
+        torch.backends.cudnn.allow_tf32 = is_fast  # torch's default is True
+        torch.backends.cudnn.benchmark = is_fast
+
+
+def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
     """Return the context in which a forward pass runs at `precision`."""
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bf16")
+    return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
 
 
 def place(model: Classifier, *, precision: str, device: torch.device) -> Classifier:

@@ -30,7 +30,8 @@ class Numerics(BaseModel, frozen=True, extra="forbid"):
     processor: str
     """Name of the CPU or GPU."""
     instructions: str
-    """Instruction set that torch uses, and the environment variables that change it."""
+    """Instruction set that torch uses, and the settings that change how: environment variables; on a GPU TF32 and
+    cuDNN's choice of algorithms by timing."""
     extensions: str
     """CPU capabilities by which the libraries used by torch choose their code; empty on a GPU."""
     precision: str
@@ -44,7 +45,9 @@ class Numerics(BaseModel, frozen=True, extra="forbid"):
         about = {"device": device.type, "precision": precision}
         if device.type == "cuda":
             version = f"{torch.__version__}, cuDNN {torch.backends.cudnn.version()}"
-            instructions = "sm_{}{}".format(*torch.cuda.get_device_capability(device))
+            is_tf32 = torch.backends.cudnn.allow_tf32 or torch.get_float32_matmul_precision() != "highest"
+            settings = ["TF32" if is_tf32 else "no TF32", *["cudnn.benchmark"] * torch.backends.cudnn.benchmark]
+            instructions = ", ".join(["sm_{}{}".format(*torch.cuda.get_device_capability(device)), *settings])
             name = torch.cuda.get_device_name(device)
             return cls(torch=version, processor=name, instructions=instructions, extensions="", **about)
         has = torch.cpu.get_capabilities()

@@ -2,15 +2,17 @@
 
 import dataclasses
 import io
+from collections.abc import Callable
 from typing import Any
 
 import safetensors.torch
 import torch
+from torch import Tensor
 
 from storage import manifest
 from storage.uri import URI, CheckpointURI
 from tasks.learning.checkpoint import TRAINING, WEIGHTS, Meta, Snapshot, check_same, checked
-from tasks.learning.epoch_metrics import EpochMetrics
+from tasks.learning.epoch_metrics import EpochMetrics, metrics_of
 from tasks.learning.loop import Loader, Trainer
 from tasks.learning.modeling import Classifier, FromImages, ModelSpec
 
@@ -22,7 +24,11 @@ _FIRST_ROWS = 5000
 
 
 def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> Snapshot:
-    """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, numerics."""
+    """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, numerics.
+
+    From a GPU the copy goes to pinned memory on a stream of its own: neither this thread nor the next step waits for
+    it. Whoever serializes the snapshot does.
+    """
     meta = Meta(
         model=dataclasses.asdict(trainer.model.spec),
         recipe=trainer.recipe.to_dict(),
@@ -33,10 +39,44 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about:
         sha256={},
         **about,
     )
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in trainer.model.state_dict().items()}
-    training = io.BytesIO()
-    torch.save({"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}, training)
-    return Snapshot(meta=meta, weights=safetensors.torch.save(weights), training=training.getvalue())
+    training = {"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}
+    (weights, training), wait = _copied((dict(trainer.model.state_dict()), training), trainer.device)
+
+    def serialized() -> dict[str, bytes]:
+        wait()
+        stored = io.BytesIO()
+        torch.save(training, stored)
+        by_name = {name: tensor.contiguous() for name, tensor in weights.items()}
+        return {WEIGHTS: safetensors.torch.save(by_name), TRAINING: stored.getvalue()}
+
+    return Snapshot(meta=meta, serialized=serialized)
+
+
+def _copied(state: Any, device: torch.device) -> tuple[Any, Callable[[], None]]:
+    """Return a copy of `state` on the host, and a function that waits until it is complete."""
+    copies = _mapped(state, lambda tensor: tensor.detach().clone())  # steps change the originals meanwhile
+    if device.type != "cuda":
+        return copies, lambda: None
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        return _mapped(copies, _to_pinned), stream.synchronize
+
+
+def _to_pinned(tensor: Tensor) -> Tensor:
+    if tensor.device.type != "cuda":
+        return tensor
+    tensor.record_stream(torch.cuda.current_stream(tensor.device))  # its memory stays its own until it is copied
+    return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
+
+
+def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Return `value` with every tensor changed, also in dictionaries, lists and tuples."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _mapped(one, change) for key, one in value.items()}
+    return type(value)(_mapped(one, change) for one in value) if isinstance(value, list | tuple) else value
 
 
 def size_of(trainer: Trainer) -> int:
@@ -59,7 +99,7 @@ def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any])
         saved.update({name: own[name] for name in _OF_THE_DEVICE})
     trainer.optimizer.load_state_dict(training["optimizer"])
     trainer.scheduler.load_state_dict(training["scheduler"])
-    return [EpochMetrics(**metrics) for metrics in meta.history]  # type: ignore[arg-type]
+    return [metrics_of(row) for row in meta.history]
 
 
 def begin_with(model: Classifier, uri: CheckpointURI) -> None:

@@ -14,8 +14,6 @@ from tasks.planning.plan import Plan
 from tasks.report_page import ReportData, number, plots
 
 _IMAGES_A_ROW = 8
-_MARKDOWN = re.compile(r"[!-/:-@\[-`{-~]")
-"""ASCII punctuation; a backslash before any of it makes Markdown show it literally."""
 
 
 def publish(data: ReportData, target: ReportURI, plan: Plan) -> None:
@@ -60,8 +58,8 @@ def publish_training_images(uri: URI, file: File) -> None:
 
 
 def _plain(text: str) -> str:
-    """Escape `text` so that Markdown shows it literally."""
-    return _MARKDOWN.sub(r"\\\g<0>", " ".join(text.split()))
+    """Escape `text` so that Markdown shows it literally: with a backslash before any ASCII punctuation."""
+    return re.sub(r"[!-/:-@\[-`{-~]", r"\\\g<0>", " ".join(text.split()))
 
 
 def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:

@@ -1,13 +1,41 @@
-"""Prefect options of all tasks and flows: no caching (storage shows what is done), no pickling, readable run names."""
+"""Prefect options of all tasks and flows: no caching (storage shows what is done), no pickling, readable run names.
 
+The types of a deployment's parameters add only schema, with which Prefect's server validates and its UI builds a form.
+Values are checked where they are used, with the same messages for every way to start the flow. The title of an
+alternative is its button in the form; an error describes the alternative whose type fits.
+"""
+
+import contextlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from prefect.cache_policies import NO_CACHE
 from prefect.runtime import deployment, flow_run
+from pydantic import Field
 
 from storage.producer import user
 from storage.uri import redact
+from tasks.learning import recipes
+from tasks.planning.make_plan import YEAR
+
+# Only the first alternative has a type, so that an error lists the recipes. The type is a list, because otherwise the
+# form returns to this alternative with each character typed into the other. The parameter's own type rejects null.
+_KNOWN = {"title": "of the project", "type": ["string", "null"], "enum": recipes.known()}
+_OUTSIDE = {"title": "of a file", "pattern": r"\.py:[A-Za-z_][A-Za-z0-9_]*$"}
+
+RecipeName = Annotated[str, Field(json_schema_extra={"anyOf": [_KNOWN, _OUTSIDE]})]
+"""A recipe of the project, or `path.py:function`."""
+_Count = Annotated[int, Field(json_schema_extra={"title": "number", "minimum": 0})]
+_Range = Annotated[str, Field(json_schema_extra={"title": "MIN:MAX", "pattern": r"^[1-9][0-9]*:[1-9][0-9]*$"})]
+Workers = _Count | _Range | None
+"""Number of training workers: a number, MIN:MAX for elastic training, or None for one per GPU."""
+_NUMBER_OR_NONE = [{"title": "number", "type": "integer", "minimum": 0}, {"type": "null"}]
+NumWorkers = Annotated[int | str | None, Field(json_schema_extra={"anyOf": _NUMBER_OR_NONE})]
+"""Number of prediction workers."""
+Settings = Annotated[dict[str, Any], Field(json_schema_extra=recipes.schema() | {"title": "fields"})] | None
+Name = Annotated[str, Field(json_schema_extra={"title": "name", "pattern": r"^([a-z0-9][a-z0-9-]{0,63})?$"})] | None
+Limit = Annotated[float, Field(json_schema_extra={"exclusiveMinimum": 0, "maximum": YEAR})]
+Patience = Annotated[float, Field(json_schema_extra={"minimum": 0, "maximum": YEAR})]
 
 
 def run_name() -> str:
@@ -22,10 +50,7 @@ task_options: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": Fals
 
 
 def named(parameters: Mapping[str, Any]) -> str:
-    """Name a run by its `parameters`: recipe, data and main settings, or model and dataset.
-
-    Accepts invalid parameters; the flow reports them.
-    """
+    """Name a run by its `parameters`, valid or not: recipe, data and main settings, or model and dataset."""
     if "recipe" not in parameters:
         words = [_last(parameters.get("model")), "on", _last(parameters.get("dataset")), parameters.get("split")]
     else:
@@ -41,17 +66,13 @@ def named(parameters: Mapping[str, Any]) -> str:
 
 def _settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recipe's main and changed fields; for a recipe from the user's own file, only the changed ones."""
-    from tasks.learning import recipes
-
     name, given = parameters["recipe"], parameters.get("settings")
     changed = dict(given) if isinstance(given, Mapping) else {}
-    try:
-        recipe = recipes.load(name) if name in recipes.known() else None
-    except ValueError:  # the flow reports it
-        recipe = None
-    if recipe is None:
-        return changed
-    return {"epochs": recipe.epochs, "learning_rate": recipe.learning_rate} | changed
+    if name in recipes.known():
+        with contextlib.suppress(ValueError):  # the flow reports it
+            recipe = recipes.load(name)
+            return {"epochs": recipe.epochs, "learning_rate": recipe.learning_rate} | changed
+    return changed
 
 
 def _last(place: str | None) -> str:

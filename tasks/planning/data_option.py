@@ -19,9 +19,8 @@ def default_recipe(data: str | None) -> str:
         access.check_readable(uri, option="--data")
     except FileNotFoundError:
         return "mnist-resnet18"
-    if manifest.is_committed(uri):
-        is_own = "image_size" in check_committed("--data", uri, kinds=("raw",)).parameters
-        return "images-resnet18" if is_own else "mnist-resnet18"
+    if manifest.is_committed(uri) and "image_size" not in check_committed("--data", uri, kinds=("raw",)).parameters:
+        return "mnist-resnet18"
     return "images-resnet18"
 
 

@@ -15,7 +15,7 @@ from tasks.planning.data_option import check_shift, given
 from tasks.planning.plan import Plan
 from tasks.planning.user_images import Own, check_apart
 
-_YEAR = 365 * 24 * 60
+YEAR = 365 * 24 * 60
 """In minutes; an upper limit, because the timers of Python, torch and Ray do not accept arbitrarily large values."""
 
 
@@ -90,10 +90,10 @@ def check_numbers(
     if isinstance(workers, int) and workers < 0:
         raise ValueError(f"--workers must be >= 0 (0 runs without Ray), got {workers}")
     for option, minutes in (("--deadline", deadline_minutes), ("--stall", stall_minutes)):
-        if not 0 < minutes <= _YEAR:
-            raise ValueError(f"{option} must be > 0 and at most {_YEAR} minutes (a year), got {minutes}")
-    if not 0 <= patience_minutes <= _YEAR:
-        raise ValueError(f"--patience must be >= 0 and at most {_YEAR} minutes (a year), got {patience_minutes}")
+        if not 0 < minutes <= YEAR:
+            raise ValueError(f"{option} must be > 0 and at most {YEAR} minutes (a year), got {minutes}")
+    if not 0 <= patience_minutes <= YEAR:
+        raise ValueError(f"--patience must be >= 0 and at most {YEAR} minutes (a year), got {patience_minutes}")
 
 
 def refreshed(plan: Plan) -> Plan:

@@ -19,10 +19,7 @@ _LAYOUT = "expected images, Parquet, or folders with either"
 
 
 def are_at(uri: DatasetURI) -> bool:
-    """Return whether `uri` is a file or folder of pictures, not a committed or unfinished dataset.
-
-    Raises `ValueError` if nothing exists there.
-    """
+    """Return whether `uri` is pictures, not a committed or unfinished dataset; raise `ValueError` if nothing exists."""
     if re.search(r"/datasets/(raw|prepared)/[^/]+-[0-9a-f]{12}$", uri):  # if not committed, an unfinished dataset
         return False
     if not uri.is_s3 and os.path.isfile(uri):
@@ -44,7 +41,7 @@ def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str |
             f"--split applies to datasets, got {split!r} for new pictures; use their folder instead: {uri}/{split}"
         )
     user_images.check_apart(root, uri, option="--dataset")
-    model = _model_of(checkpoint)
+    model = manifest.load(checkpoint).statistics["model"]
     height, width, _ = model["image_shape"]
     if height != width:
         raise ValueError(
@@ -76,7 +73,7 @@ def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Ow
 
 def parameters(found: Own, checkpoint: CheckpointURI) -> dict[str, Any]:
     """Return what determines the raw dataset of new pictures besides their files."""
-    model = _model_of(checkpoint)
+    model = manifest.load(checkpoint).statistics["model"]
     shape = {"image_size": model["image_shape"][0], "channels": model["image_shape"][2]}
     return {"data": found.name, "ingest": user_images.VERSION, "classes": list(model["classes"])} | shape
 
@@ -100,8 +97,3 @@ def championship_of(root: Root, uri: DatasetURI) -> str:
     if len(named) > 1:
         raise ValueError(f"--model: there are several champions; choose one: champion:{', champion:'.join(named)}")
     return named[0]
-
-
-def _model_of(checkpoint: CheckpointURI) -> dict[str, Any]:
-    found: dict[str, Any] = manifest.load(checkpoint).statistics["model"]
-    return found

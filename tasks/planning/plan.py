@@ -20,11 +20,23 @@ _CHAIN = ("preprocess", "train", "predict", "evaluate")
 """Stages whose result URIs change with the bytes of their parents; each comes after those that it depends on."""
 
 _PREPROCESS_FIELDS = ("split_seed", "validation_fraction", "max_quarantined")
-_LATER_FIELDS = {"flip": "none", "initialize": "random", "accumulation": 1, "crop_scale": 1.0, "color_jitter": 0.0}
-_LATER_FIELDS |= {"optimizer": "adamw", "momentum": 0.9, "norm_bias_scale": 1.0, "schedule": "one-cycle"}
+_LATER_FIELDS = {
+    "flip": "none",
+    "initialize": "random",
+    "accumulation": 1,
+    "crop_scale": 1.0,
+    "color_jitter": 0.0,
+    "validation_batch_size": 0,
+    "checkpoint_every": 1,
+    "compile": "off",
+    "optimizer": "adamw",
+    "momentum": 0.9,
+    "norm_bias_scale": 1.0,
+    "schedule": "one-cycle",
+}
 """Newer recipe fields and their neutral values, which leave fingerprints of earlier results unchanged."""
 _OWN_FIELDS = ("image_size", "channels")
-_SCALE_FIELDS = ("device", "accelerator_type", "cpus_per_worker", "prefetch_batches")
+_SCALE_FIELDS = ("device", "step", "accelerator_type", "cpus_per_worker", "prefetch_batches")
 _NOT_TRAINING_FIELDS = {
     *("name", "data", "fallback", "origin", "accuracy_floor", "margin", "significance", "test_fraction"),
     *("image_encoding", *_OWN_FIELDS, *_SCALE_FIELDS, *_PREPROCESS_FIELDS),

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 from storage import default_championship, manifest
 from storage.admin import champions
@@ -34,11 +33,6 @@ class BatchRequest:
     """Seconds after which the job is aborted."""
     accept_mixed_numerics: bool = False
     """Whether to reuse parts predicted with another torch, device or kind of processor."""
-
-    def picture_parameters(self) -> dict[str, Any]:
-        """Return what determines the raw dataset of new pictures besides their files."""
-        assert self.pictures is not None
-        return pictures.parameters(self.pictures, self.checkpoint)
 
     def is_done(self) -> bool:
         """Return whether the predictions are already committed."""

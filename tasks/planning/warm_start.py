@@ -4,7 +4,6 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from storage import manifest, registry
-from storage.manifest import Manifest
 from storage.uri import CheckpointURI
 from tasks.jobs.spec import SPLIT_BY
 from tasks.learning import datasets, images
@@ -33,7 +32,12 @@ def to_begin_with(plan: "Plan") -> CheckpointURI:
         ) from None
     _check_fits(plan, champion, made.statistics["model"])
     _check_split(plan, champion, made.statistics.get("split") or {})
-    return CheckpointURI(made.parent("initial", of=champion)) if _is_of_this_request(plan, champion, made) else champion
+    if "initial" in made.parents:
+        initial = CheckpointURI(made.parent("initial", of=champion))
+        is_same_data = made.parent("prepared", of=champion).fingerprint == plan.prepared.fingerprint
+        if is_same_data and made.parameters == plan.train_parameters | {"initialize": initial.fingerprint}:
+            return initial
+    return champion
 
 
 def check_comparable(plan: "Plan") -> None:
@@ -82,14 +86,6 @@ def _refuse(plan: "Plan", champion: CheckpointURI | None, why: str) -> None:
     raise ValueError(
         f"--championship: the champion of {plan.championship!r}, {champion}, {why}; choose another championship for "
         "this data with --championship NAME"
-    )
-
-
-def _is_of_this_request(plan: "Plan", champion: CheckpointURI, made: Manifest) -> bool:
-    return (
-        "initial" in made.parents
-        and made.parent("prepared", of=champion).fingerprint == plan.prepared.fingerprint
-        and made.parameters == plan.train_parameters | {"initialize": made.parent("initial", of=champion).fingerprint}
     )
 
 

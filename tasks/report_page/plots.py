@@ -24,6 +24,8 @@ _MAX_SIDE = 64
 
 def learning_curve(history: Sequence[Mapping[str, float]], quantity: str, *, best_epoch: int) -> str:
     """Plot `quantity` (loss or accuracy) per epoch for training and validation as SVG, with the best epoch marked."""
+    from matplotlib.ticker import MaxNLocator
+
     epochs = [row["epoch"] for row in history]
     with _style():
         figure = _figure(height=2.7)
@@ -36,7 +38,9 @@ def learning_curve(history: Sequence[Mapping[str, float]], quantity: str, *, bes
             axes.plot(epochs, values, dashes, color=colour, label=split, linewidth=1.8, marker=marker, markersize=3.5)
             told += [f"{split} from {values[0]:.4f} to {values[-1]:.4f}"] if values else []
         _mark(axes, history, quantity, best_epoch)
-        _label_epochs(axes, epochs, quantity)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
+        axes.set(xlabel="epoch", ylabel=quantity, xlim=(min(epochs, default=1) - 0.3, max(epochs, default=1) + 0.3))
+        _legend(axes)
     label = f"{quantity.capitalize()} per epoch: {', '.join(told)}; best epoch {best_epoch}"
     return _svg(figure, name=quantity, label=label)
 
@@ -151,14 +155,6 @@ def _mark(axes: "Axes", history: Sequence[Mapping[str, float]], quantity: str, b
             )  # fmt: skip
 
 
-def _label_epochs(axes: "Axes", epochs: Sequence[float], quantity: str) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
-    axes.set(xlabel="epoch", ylabel=quantity, xlim=(min(epochs, default=1) - 0.3, max(epochs, default=1) + 0.3))
-    _legend(axes)
-
-
 def _legend(axes: "Axes") -> None:
     axes.legend(
         loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=3, frameon=False, borderaxespad=0.2, handlelength=1.6,
@@ -174,9 +170,7 @@ def _svg(figure: "Figure", *, name: str, label: str) -> str:
     with _style(), matplotlib.rc_context({"svg.hashsalt": name}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
-    svg = re.sub(
-        r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg[svg.index("<svg") :], flags=re.DOTALL
-    )
+    svg = re.sub(r"(?s)<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg[svg.index("<svg") :])
     svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{name}-", svg)
     for colour, variable in _VARIABLES.items():
         svg = svg.replace(colour, f"var({variable})")

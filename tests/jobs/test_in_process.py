@@ -105,7 +105,7 @@ def test_nobody_is_told_of_a_checkpoint_that_could_not_be_written(
         raise error_policy.DiskFull("the disk is full")
 
     monkeypatch.setattr(checkpoint, "write", fails)
-    monkeypatch.setattr(single_process, "keep_newest_and_best", lambda folder, history: told.append(folder))
+    monkeypatch.setattr(single_process, "keep_newest_and_best", lambda folder, history, **how: told.append(folder))
     spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=2)
     with pytest.raises(JobRefused, match="the disk is full"):
         run(spec)

@@ -17,7 +17,7 @@ from storage import error_policy, manifest
 from storage.uri import DatasetURI, Root
 from tasks.cluster.job_log import Follower
 from tasks.jobs.spec import IMAGES, TrainSpec
-from tasks.learning import checkpoint, checkpoint_result, images, loop
+from tasks.learning import checkpoint, checkpoint_result, images, step
 from tasks.learning.modeling import Classifier
 from tests.jobs import raw
 from tests.jobs.raw import run
@@ -58,7 +58,7 @@ def test_first_images_that_went_into_the_model_are_kept_with_their_labels(
         return cross_entropy(logits, labels, **how)
 
     monkeypatch.setattr(Classifier, "forward", recorded)
-    monkeypatch.setattr(loop, "cross_entropy", recorded_loss)
+    monkeypatch.setattr(step, "cross_entropy", recorded_loss)
     spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=1, **changes)
     run(spec)
     pixels, labels = images.to_arrays(training_images_of(spec), (12, 12, 1))

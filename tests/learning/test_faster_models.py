@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from tasks.learning import models, recipes, training_state

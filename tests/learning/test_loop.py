@@ -272,19 +272,17 @@ class TestShift:
         return torch.randint(1, 256, (600, 9, 7, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
     def test_every_image_is_moved_as_a_whole_by_at_most_the_limit(self, images: torch.Tensor) -> None:
-        moved = shifted(images, max_shift=2, generator=torch.Generator().manual_seed(1))
+        moved = shifted(images, training.numbers(600, seed=1), max_shift=2)
         found = [self.offset(before, after) for before, after in zip(images, moved, strict=True)]
         assert set(found) == {(down, right) for down in range(-2, 3) for right in range(-2, 3)}
 
     def test_same_generator_state_gives_the_same_shifts(self, images: torch.Tensor) -> None:
-        one, two, other = (
-            shifted(images, max_shift=2, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
-        )
+        one, two, other = (shifted(images, training.numbers(600, seed=seed), max_shift=2) for seed in (1, 1, 2))
         assert torch.equal(one, two)
         assert not torch.equal(one, other)
 
     def test_shift_of_nothing_changes_nothing(self, images: torch.Tensor) -> None:
-        assert torch.equal(shifted(images, max_shift=0, generator=torch.Generator()), images)
+        assert torch.equal(shifted(images, training.numbers(600, seed=0), max_shift=0), images)
 
     @staticmethod
     def offset(before: torch.Tensor, after: torch.Tensor) -> tuple[int, int] | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from tasks.learning import recipes
+from tasks.learning import augmentation, recipes
 from tasks.learning.datasets import Split
 from tasks.learning.datasets.mnist import CLASSES
 from tasks.learning.epoch_metrics import EpochMetrics
@@ -31,12 +31,20 @@ def rows(split: Split, start: int, stop: int) -> Batch:
     return torch.from_numpy(split.images[start:stop].copy()), torch.from_numpy(split.labels[start:stop].copy())
 
 
-def trainer(recipe: Recipe, train: Batch, validation: Batch, *, rank: int = 0) -> Trainer:
+def trainer(recipe: Recipe, train: Batch, validation: Batch, *, rank: int = 0, is_graphed: bool = False) -> Trainer:
     """A run that is about to begin its first epoch, the same for the same arguments; MNIST's mean and deviation."""
     seed_everything(recipe.seed)
     spec = ModelSpec(model=recipe.model, image_shape=(28, 28, 1), classes=CLASSES, mean=(33.3,), std=(78.6,))
     loader = ResidentLoader(train, validation, seed=recipe.seed, rank=rank, device=CPU)
-    return Trainer(recipe, Classifier(spec), loader, precision="fp32", device=CPU)
+    return Trainer(recipe, Classifier(spec), loader, precision="fp32", device=CPU, is_graphed=is_graphed)
+
+
+def numbers(batch_size: int, *, seed: int, max_shift: int = 2) -> torch.Tensor:
+    """The random numbers of one step with shifts and mirrored images."""
+    (drawn,) = augmentation.drawn(
+        1, batch_size, max_shift=max_shift, mirrors=True, generator=torch.Generator().manual_seed(seed), device=CPU
+    )
+    return drawn
 
 
 def weights(trainer: Trainer) -> dict[str, torch.Tensor]:

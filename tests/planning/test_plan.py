@@ -58,7 +58,11 @@ SETTINGS = {
     "loader=streaming": "checkpoint",
     "loader=ray-data": "checkpoint",
     "accumulation=2": "checkpoint",
+    "validation_batch_size=64": "checkpoint",
+    "checkpoint_every=2": "checkpoint",
+    "compile=on": "checkpoint",
     "device=cpu": None,
+    "step=auto": None,
     "accelerator_type=A100": None,
     "cpus_per_worker=0.5": None,
     "prefetch_batches=4": None,
@@ -111,7 +115,8 @@ class TestURIs:
     def test_every_field_of_a_recipe_is_tried(self) -> None:
         tried = {setting.partition("=")[0] for setting in SETTINGS}
         fields = {field.name for field in dataclasses.fields(recipes.Recipe)}
-        assert fields - tried == {"name", "fallback", "origin", "initialize"}
+        for_encoded_images = {"image_encoding", "crop_scale", "color_jitter"}  # tests/planning/test_user_images.py
+        assert fields - tried == {"name", "fallback", "origin", "initialize", *for_encoded_images}
 
     def test_number_of_workers_changes_everything_from_the_checkpoint_on(self, tmp_path: Path) -> None:
         assert changed(make(tmp_path), make(tmp_path, workers=2)) == STAGES[2:]

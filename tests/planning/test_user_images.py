@@ -147,13 +147,24 @@ def test_results_are_not_put_among_the_images(pictures: Path) -> None:
         make_plan.make(storage=str(pictures / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures))
 
 
-@pytest.mark.parametrize("setting", ["image_size=32", "channels=1"])
-def test_the_recipes_size_and_channels_decide_the_raw_dataset(pictures: Path, tmp_path: Path, setting: str) -> None:
+@pytest.mark.parametrize("setting", ["image_size=32", "channels=1", "image_encoding=encoded"])
+def test_size_channels_and_encoding_decide_the_raw_dataset(pictures: Path, tmp_path: Path, setting: str) -> None:
     def raw(*settings: str) -> str:
         recipe = recipes.override(recipes.load("images-resnet18"), settings)
         return make_plan.make(storage=str(tmp_path / "root"), recipe=recipe, data=str(pictures)).raw
 
     assert raw() == raw("epochs=2") != raw(setting)
+
+
+@pytest.mark.parametrize("setting", ["crop_scale=0.5", "color_jitter=0.2", "flip=horizontal"])
+def test_augmentation_of_encoded_images_decides_the_checkpoint(pictures: Path, tmp_path: Path, setting: str) -> None:
+    def planned(*settings: str) -> tuple[str, str]:
+        recipe = recipes.override(recipes.load("images-resnet18"), ["image_encoding=encoded", *settings])
+        made = make_plan.make(storage=str(tmp_path / "root"), recipe=recipe, data=str(pictures))
+        return made.prepared, made.checkpoint
+
+    prepared, checkpoint = planned(setting)
+    assert prepared == planned()[0] and checkpoint != planned()[1]
 
 
 def test_files_on_s3_are_told_apart_by_their_etag(root: Root) -> None:

@@ -14,6 +14,7 @@ from tasks.jobs import dataset_parts, events
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import checkpoint, checkpoint_result, images
 from tasks.learning.epoch_metrics import check_steps, local_batch_size
+from tasks.learning.recipes import Recipe
 
 RAY_DATA: Final = "ray-data"
 """Name of the loader that Ray Data feeds."""
@@ -47,7 +48,10 @@ def begin(
     if spec.recipe.image_encoding != encoding:
         raise ValueError(f"image_encoding must be {encoding}, as in {spec.source}, got {spec.recipe.image_encoding!r}")
     loader = _chosen_loader(spec.recipe.loader, prepared, has_idle_nodes=has_idle_nodes)
+    workers = list(workers)
     fewest_steps(spec.recipe.batch_size, prepared, workers=workers, loader=loader)
+    if spec.recipe.step == "graph":  # a recipe that asks for one asks for GPUs, too
+        takes_graph(spec.recipe, device="cuda", world_size=max(workers), loader=loader)
     if gone := checkpoint.discard_others(spec.scratch, prepared=trained_on(spec, prepared)):
         events.tell(
             f"WARNING: earlier attempts that are not resumed: {gone}, because the bytes of {spec.source} or of the "
@@ -71,6 +75,25 @@ def _chosen_loader(asked: str, prepared: Manifest, *, has_idle_nodes: bool) -> s
     if num_bytes <= _RESIDENT_BYTES:
         return "resident"
     return RAY_DATA if has_idle_nodes else "streaming"
+
+
+def takes_graph(recipe: Recipe, *, device: str, world_size: int, loader: str) -> bool:
+    """Return whether the steps of `recipe` run as a CUDA graph.
+
+    Args:
+        recipe: Its `step` decides; `auto`: wherever it can.
+        device: `cpu` or `cuda`.
+        world_size: Number of workers.
+        loader: Kind of loader.
+
+    Raises:
+        ValueError: A graph is asked for and cannot be had here.
+    """
+    needed = {"a GPU": device == "cuda", "workers=1": world_size == 1, "loader=resident": loader == "resident"}
+    missing = [name for name, is_there in needed.items() if not is_there]
+    if missing and recipe.step == "graph":
+        raise ValueError(f"step must be eager or auto without {' and '.join(missing)}, got 'graph'")
+    return recipe.step != "eager" and not missing
 
 
 def is_encoded(prepared: Manifest) -> bool:

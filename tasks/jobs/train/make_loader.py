@@ -17,7 +17,7 @@ from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts
 from tasks.jobs.dataset_parts import Slice
 from tasks.learning import images
-from tasks.learning.loaders import MapStyleLoader, ResidentLoader, num_used, rows_of, to_device
+from tasks.learning.loaders import MapStyleLoader, ResidentLoader, moved, num_used, rows_of, to_device
 from tasks.learning.loop import Batch, Loader, mixed_seed
 from tasks.learning.recipes import Recipe
 from tasks.learning.transforms import Transform
@@ -116,7 +116,7 @@ class StreamingLoader:
         for window in self._windows("train", batch_size, epoch=epoch):
             order = torch.randperm(len(window[1]), generator=generator)
             skipped, given = divmod(given + left_out * len(order), self.num_rows)
-            yield window, order[: len(order) - skipped].to(window[1].device)
+            yield window, moved(order[: len(order) - skipped], window[1].device)
 
     def _windows(self, split: str, batch_size: int, *, epoch: int | None) -> Iterator[Batch]:
         """Yield windows of whole batches: one copy to the device for each, and batches are gathered there."""

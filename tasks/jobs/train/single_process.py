@@ -1,5 +1,6 @@
 """Training without Ray, in this process: the same steps and the same kind of checkpoints as with one worker."""
 
+import functools
 import os
 import time
 
@@ -28,7 +29,7 @@ def run(spec: TrainSpec) -> None:
         device=device,
         threads=scaling.threads_here(spec.threads or os.cpu_count() or 1, sharing=1),
         prepare=lambda batches: (to_device(device, batch) for batch in batches),
-        report=keep_newest_and_best,
+        report=functools.partial(keep_newest_and_best, every=spec.recipe.checkpoint_every),
         loader=loader,
     )
     with user_errors.named(model=spec.recipe.model):
@@ -36,9 +37,12 @@ def run(spec: TrainSpec) -> None:
     attempts.commit(spec, prepared, started=started, loader=loader)
 
 
-def keep_newest_and_best(folder: URI, history: list[EpochMetrics]) -> None:
-    """Remove all checkpoints of an attempt but the best one and the newest, which is in `folder`."""
-    kept = {folder.name, f"epoch-{best_epoch(history):04d}"}
+def keep_newest_and_best(folder: URI, history: list[EpochMetrics], *, every: int) -> None:
+    """Remove all checkpoints of an attempt but the best one and the newest, which is in `folder`.
+
+    There is one after `every` so many epochs.
+    """
+    kept = {folder.name, f"epoch-{best_epoch(history, every=every):04d}"}
     for name in files.children(folder.parent):
         if name.startswith("epoch-") and name not in kept:
             files.remove(folder.parent.child(name))

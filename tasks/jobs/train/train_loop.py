@@ -21,12 +21,13 @@ from tasks.jobs.spec import EPOCHS, IMAGES, TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train.make_loader import RowSource, make_loader
 from tasks.learning import checkpoint, images, memory, resume, training_state
-from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, wait_hints
+from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, wait_hints
 from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.memory import gc_paused
-from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
+from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
 from tasks.learning.numerics import Numerics
 from tasks.learning.recipes import Recipe
+from tasks.learning.step import compiled_code
 
 _CHECKPOINTS = 4
 """Most checkpoints that exist at once: two that are kept, one being written, and the committed one."""
@@ -61,6 +62,11 @@ class RankContext:
 
 def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) -> None:
     """Train `spec.recipe` on `prepared` to its last epoch, starting from the newest complete checkpoint, if any."""
+    with compiled_code(spec.recipe, below=spec.storage):
+        _train(spec, prepared, attempt, here)
+
+
+def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) -> None:
     recipe, rank, kind = spec.recipe, here.rank, here.device.type
     if kind == "cuda":
         torch.cuda.set_device(here.device)  # NCCL sends objects through the current device, by default the first
@@ -70,6 +76,8 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) 
         memory.keep()
     seed_everything(recipe.seed)
     precision = resolve_precision(recipe.precision, here.device)
+    set_arithmetic(precision, here.device)
+    is_graphed = attempts.takes_graph(recipe, device=kind, world_size=here.world_size, loader=here.loader)
     resolved = {"workers": here.world_size, "device": kind, "precision": precision, "threads": threads}
     elastic, most_steps = scaling.limits(spec.workers), None
     if elastic:  # neither value limits what may be resumed, but the schedule needs equally many steps in every epoch
@@ -94,7 +102,8 @@ def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) 
         training_state.begin_with(model, spec.initial)
     else:
         training_state.begin_with_rows(model, loader)
-    trainer = Trainer(recipe, model, loader, precision=precision, device=here.device, most_steps=most_steps)
+    how: dict[str, Any] = {"precision": precision, "most_steps": most_steps, "is_graphed": is_graphed}
+    trainer = Trainer(recipe, model, loader, device=here.device, **how)
     assert trainer.world_size == here.world_size, "the workers do not know of each other"
     events.tell(f"{recipe.model} on {kind}, {precision}, {threads} threads, {_rows_told(trainer)}")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * training_state.size_of(trainer))
@@ -169,7 +178,7 @@ def _resume(
         torch.set_num_threads(threads)
     history = training_state.restore(start.uri, trainer, prepared=trained_on, about=about)
     if trainer.rank == 0:
-        note = f"done before, resuming from its checkpoint; best so far: epoch {best_epoch(history)}"
+        note = f"done before, resuming from its checkpoint; best so far: epoch {_best(history, trainer.recipe)}"
         events.progress(EPOCHS, len(history), trainer.recipe.epochs, note)
         if found := checkpoint.find_training_images(spec.scratch):
             _tell_images(*found)
@@ -198,12 +207,18 @@ class Checkpoints:
         self._written: Future[None] | None = None
 
     def take(self, history: list[EpochMetrics], trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> None:
-        """Start to write the state after the latest epoch; first wait for the previous one, and raise its error."""
-        self.finish()
-        self._history, metrics = list(history), history[-1]
+        """Start to write the state after the latest epoch, if it is to have a checkpoint.
+
+        First waits for the previous one, and raises its error.
+        """
+        recipe, epoch = trainer.recipe, history[-1].epoch
+        if has_checkpoint(epoch, every=recipe.checkpoint_every, epochs=recipe.epochs):
+            self.finish()
+            self._history = list(history)
+            if trainer.rank == 0:
+                snapshot = training_state.take(trainer, history, prepared=prepared, about=about)
+                self._written = self.aside.submit(checkpoint.write, self._folder(epoch), snapshot)
         if trainer.rank == 0:
-            snapshot = training_state.take(trainer, history, prepared=prepared, about=about)
-            self._written = self.aside.submit(checkpoint.write, self._folder(metrics.epoch), snapshot)
             _tell_epoch(history, trainer)
 
     def keep_images(self, images_BHWC: torch.Tensor, labels: torch.Tensor, *, classes: Sequence[str]) -> None:
@@ -233,9 +248,13 @@ class Checkpoints:
         return self.attempt.child(f"epoch-{epoch:04d}")
 
 
+def _best(history: list[EpochMetrics], recipe: Recipe) -> int:
+    return best_epoch(history, every=recipe.checkpoint_every, epochs=recipe.epochs)
+
+
 def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     """Report the latest epoch: its metrics, whether it is the best so far, and hints if it waited too long."""
-    metrics, best = history[-1], best_epoch(history)
+    metrics, best = history[-1], _best(history, trainer.recipe)
     num_images = trainer.steps_per_epoch * trainer.recipe.batch_size
     speed = num_images / metrics.train_s if metrics.train_s else 0.0
     figures = vars(metrics) | {"images_per_s": speed, "best_epoch": best}

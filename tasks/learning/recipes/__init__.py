@@ -114,6 +114,12 @@ class Recipe:
     """Augmentation of encoded images: largest random change of brightness, contrast and saturation, as a share."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto selects bf16 if the hardware supports it."""
+    validation_batch_size: int = Field(default=0, ge=0, le=2**24)
+    """Rows per validation batch of each worker; 0: 512, on a GPU as many as it trains on at once."""
+    checkpoint_every: int = Field(default=1, ge=1)
+    """Epochs from one checkpoint to the next; the best epoch is chosen among those with one. The last one has one."""
+    compile: Literal["off", "on"] = "off"
+    """Compile the model's training step with torch.compile; on: compiled code is kept for later runs."""
     image_size: int = Field(default=64, ge=4, le=4096)
     """The user's own images: pixels per side after resizing."""
     channels: Literal[1, 3] = 3
@@ -147,6 +153,9 @@ class Recipe:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of every worker: a whole GPU (cuda), none (cpu), or auto: a GPU wherever Ray has or may add any. Does not
     change the names of results."""
+    step: Literal["eager", "graph", "auto"] = "eager"
+    """Launch of a step on a GPU: kernel by kernel, as one CUDA graph (one worker, rows in memory, a model that never
+    waits for the GPU), or auto: a graph where there can be one. Does not change the names of results."""
     accelerator_type: str = ""
     """GPU type of every worker, in Ray's terms, such as A100; empty: any. Does not change the names of results."""
     cpus_per_worker: float = Field(default=0.0, ge=0)
@@ -162,6 +171,8 @@ class Recipe:
         models.check_known(self.model)
         if self.accelerator_type and self.device == "cpu":
             raise ValueError(f"accelerator_type must be empty with device=cpu, got {self.accelerator_type!r}")
+        if self.step == "graph" and (self.device != "cuda" or self.loader not in ("auto", "resident")):
+            raise ValueError("step must be eager or auto without device=cuda and loader=resident or auto, got 'graph'")
         if self.accumulation > self.batch_size:
             raise ValueError(f"accumulation must be <= {self.batch_size}, got {self.accumulation}")
 

@@ -20,5 +20,6 @@ def recipe() -> Recipe:
         max_shift=4,
         flip="horizontal",
         device="cuda",
+        step="auto",
         accuracy_floor=0.9,
     )

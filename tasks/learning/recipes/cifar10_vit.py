@@ -19,5 +19,6 @@ def recipe() -> Recipe:
         max_shift=4,
         flip="horizontal",
         device="cuda",
+        step="auto",
         accuracy_floor=0.35,
     )

@@ -1,0 +1,208 @@
+"""The step of one rank: forward and backward pass of a batch, on a GPU also as a CUDA graph."""
+
+import contextlib
+import os
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+
+from storage.uri import Root
+from tasks.learning.modeling import Classifier, autocast
+from tasks.learning.recipes import Recipe
+
+_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+"""Environment variable that names the folder in which torch.compile keeps code."""
+_WARM_UP_STEPS = 3
+"""Steps before the capture of a graph, as torch recommends: libraries choose their algorithms and allocate in them."""
+
+
+class Step:
+    """Forward and backward pass of a batch; leaves its gradients in the weights, and never waits for the device."""
+
+    def __init__(
+        self, recipe: Recipe, model: Classifier, *, precision: str, device: torch.device, world_size: int
+    ) -> None:
+        self.recipe, self.precision, self.device, self.world_size = recipe, precision, device, world_size
+        self.model = model
+        self.parallel: nn.Module = model
+        if world_size > 1:
+            is_fixed = device.type == "cpu" and precision == "fp32" and world_size > 2
+            self.parallel = _distributed(
+                model, is_fixed=is_fixed, is_static=recipe.accumulation == 1, is_gpu=device.type == "cuda"
+            )
+        self.totals = torch.zeros(3, dtype=torch.float64, device=device)
+        """Loss, hits and rows since the totals were last set to zero."""
+        is_compiled = recipe.compile == "on"
+        self.forward: Callable[[Tensor], Tensor] = (
+            torch.compile(self.parallel, dynamic=False) if is_compiled else self.parallel
+        )
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Accumulate the gradients of a batch piece by piece, add to `totals`, and return the summed loss.
+
+        Args:
+            images: uint8, BHWC.
+            labels: int64, (B,).
+
+        Returns:
+            A scalar on the device.
+        """
+        batch_loss = torch.zeros((), device=self.device)
+        pieces = list(zip(*(rows.chunk(self.recipe.accumulation) for rows in (images, labels)), strict=True))
+        for number, (some, targets) in enumerate(pieces, start=1):
+            model, waits = self.parallel, number < len(pieces)  # ranks exchange gradients with the last piece
+            with model.no_sync() if waits and isinstance(model, DistributedDataParallel) else contextlib.nullcontext():
+                with autocast(self.precision, self.device):
+                    logits = self.forward(some)
+                smoothing = self.recipe.label_smoothing
+                summed = cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="sum")
+                # DDP averages over ranks: with this factor, every row of the global batch has the same weight.
+                (summed * (self.world_size / self.recipe.batch_size)).backward()
+            batch_loss += summed.detach()
+            self.totals[0] += summed.detach()
+            self.totals[1] += (logits.detach().argmax(1) == targets).sum()
+            self.totals[2] += len(targets)
+        return batch_loss
+
+
+class GraphedStep:
+    """A step whose batches lie in the same memory every time; on a GPU it is captured once and replayed from then on.
+
+    A replay is one launch instead of hundreds. The first steps run as usual, on the stream of the capture. The graph
+    ends with the gradients: the optimizer's one fused call follows it, because the schedule changes numbers (Adam's
+    first beta) that a graph would keep. A model may draw random numbers on the device, which each replay draws anew
+    from the generator's seed; one that draws on the host cannot be captured.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self.step = step
+        self._held: tuple[Tensor, Tensor] | None = None
+        """The batch, in the memory from which the graph reads it."""
+        self._steps_so_far, self._draws_on_host = 0, True
+        self._stream = torch.cuda.Stream(step.device) if step.device.type == "cuda" else None
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._made: tuple[Tensor, list[tuple[nn.Parameter, Tensor | None]]]
+        """Results of the graph: the loss, and every weight's gradient."""
+
+    @property
+    def is_captured(self) -> bool:
+        """Return whether steps are replays of a graph by now."""
+        return self._graph is not None
+
+    def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Do what `Step` does; the loss stays valid until the next call.
+
+        Raises:
+            ValueError: The model draws random numbers on the host, and the recipe requires a graph.
+        """
+        if self._held is None:
+            self._held = torch.empty_like(images), torch.empty_like(labels)
+        for held, given in zip(self._held, (images, labels), strict=True):
+            held.copy_(given)
+        if self._stream is None or (self._steps_so_far == _WARM_UP_STEPS and self._draws_on_host):
+            return self.step(*self._held)
+        if self._steps_so_far < _WARM_UP_STEPS:
+            return self._warm_up(self._stream)
+        if self._graph is None:
+            self._graph = self._captured(self._stream)
+        self._graph.replay()
+        loss, gradients = self._made
+        for weight, gradient in gradients:  # the optimizer's were set to None
+            weight.grad = gradient
+        return loss
+
+    def _warm_up(self, stream: torch.cuda.Stream) -> Tensor:
+        assert self._held is not None
+        before = _host_states()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            loss = self.step(*self._held)
+        torch.cuda.current_stream().wait_stream(stream)
+        self._steps_so_far += 1
+        # Other threads may draw, too, but hardly in each of these steps.
+        self._draws_on_host = self._draws_on_host and _host_states() != before
+        if self._steps_so_far == _WARM_UP_STEPS and self._draws_on_host and self.step.recipe.step == "graph":
+            raise ValueError(
+                f"step must be eager or auto for model {self.step.recipe.model}, which draws random numbers on the "
+                "host, got 'graph'"
+            )
+        return loss
+
+    def _captured(self, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+        assert self._held is not None
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: another thread may copy a checkpoint meanwhile.
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            loss = self.step(*self._held)
+        self._made = loss, [(weight, weight.grad) for weight in self.step.model.parameters()]
+        return graph
+
+
+@contextlib.contextmanager
+def compiled_code(recipe: Recipe, *, below: Root) -> Iterator[None]:
+    """Keep the code that torch.compile makes in the block, for later runs: in `compiled/` below a local storage root.
+
+    Loading it executes it. So the folder must belong to this user, and nobody else may enter it; otherwise, and on S3,
+    it is a temporary folder that is deleted after the block. `TORCHINDUCTOR_CACHE_DIR`, where set, names another one.
+    """
+    if recipe.compile == "off" or _CACHE in os.environ:
+        yield
+        return
+    with contextlib.ExitStack() as stack:
+        folder = None if below.is_s3 else Path(below, "compiled")
+        if folder is None or not _is_private(folder):
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="compiled-")))
+        os.environ[_CACHE] = str(folder)
+        try:
+            yield
+        finally:
+            del os.environ[_CACHE]
+
+
+def _is_private(folder: Path) -> bool:
+    """Create `folder` if it is missing; return whether this user alone may use it."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(parents=True, mode=0o700)
+    about = folder.stat()
+    return about.st_uid == os.getuid() and not about.st_mode & 0o077
+
+
+def _host_states() -> tuple[object, ...]:
+    """Return the states of the host's global generators, to compare."""
+    numpys = np.random.get_state(legacy=False)["state"]
+    return random.getstate(), bytes(numpys["key"]), numpys["pos"], torch.get_rng_state().numpy().tobytes()
+
+
+def _distributed(model: nn.Module, *, is_fixed: bool, is_static: bool, is_gpu: bool) -> DistributedDataParallel:
+    # is_fixed: a resumed process adds up gradients in the same order as an uninterrupted one. DDP rebuilds its buckets
+    # after a process's first backward pass, and with three or more ranks the order of addition depends on a gradient's
+    # place in its bucket; with two ranks, addition commutes. DDP keeps its first buckets if it looks for unused
+    # parameters, which costs one pass through the graph per step.
+    # is_static: every backward pass exchanges gradients; not so with accumulation.
+    # is_gpu: copying gradients into their bucket together spares launches, but it divides by the number of ranks where
+    # copying one by one multiplies by its inverse: with three CPU ranks the last bits would be other ones than before.
+    return DistributedDataParallel(
+        model,
+        gradient_as_bucket_view=True,
+        batched_grad_copy=is_gpu,
+        forward_sync_buffers=False,  # `Trainer` sends those of rank 0 to all ranks, once per epoch
+        find_unused_parameters=is_fixed,
+        static_graph=is_static and not is_fixed,
+    )
+
+
+def seed_draws(seed: int, device: torch.device) -> None:
+    """Seed the generators that models draw from: Python's, NumPy's, torch's, and on a GPU the one of `device`."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    # `torch.manual_seed` seeds all devices; if CUDA exists but is not in use, that takes as long as a small step.
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)

@@ -1,0 +1,79 @@
+"""Recipe fields of a training's steps and checkpoints, in whole jobs: which epochs are kept, and where graphs run."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import files, manifest
+from storage.uri import DatasetURI, Root
+from tasks.jobs.train import attempts
+from tasks.learning import loop, training_state
+from tests.jobs import raw
+from tests.jobs.raw import run
+from tests.learning import training
+from tests.learning.training import same
+
+pytestmark = pytest.mark.usefixtures("more_models")
+
+
+def test_checkpoint_of_every_second_epoch_is_resumed_from_and_the_best_of_them_is_committed(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Root(str(tmp_path))
+    whole, cut = (raw.to_train(root, prepared, name=name, epochs=5, checkpoint_every=2) for name in ("whole", "cut"))
+    run(whole)
+    run_epoch, trained = loop.Trainer.run_epoch, list[int]()
+
+    def interrupted(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
+        trained.append(epoch)
+        if trained == [1, 2, 3, 4]:
+            raise KeyboardInterrupt
+        return run_epoch(trainer, epoch, **how)
+
+    monkeypatch.setattr(loop.Trainer, "run_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(cut)
+    left = [name for name in files.children(cut.scratch.child("attempt-1")) if name.startswith("epoch-")]
+    assert left == ["epoch-0002"]
+    run(cut)
+    assert trained == [1, 2, 3, 4, 3, 4, 5]
+    (model, meta), (expected, _) = (training_state.load_model(spec.target) for spec in (cut, whole))
+    assert same(model.state_dict(), expected.state_dict())
+    kept = [row for row in meta.history if row["epoch"] in (2, 4, 5)]
+    assert len(meta.history) == 5
+    assert meta.best_epoch == meta.epoch == min(kept, key=lambda row: row["validation_loss"])["epoch"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "where", "is_graph"),
+    [
+        ("eager", ("cuda", 1, "resident"), False),
+        ("auto", ("cuda", 1, "resident"), True),
+        ("auto", ("cpu", 1, "resident"), False),
+        ("auto", ("cuda", 2, "resident"), False),
+        ("auto", ("cuda", 1, "streaming"), False),
+    ],
+)
+def test_auto_takes_a_graph_where_there_can_be_one(asked: str, where: tuple[str, int, str], is_graph: bool) -> None:
+    device, world_size, loader = where
+    recipe = training.recipe(step=asked)
+    assert attempts.takes_graph(recipe, device=device, world_size=world_size, loader=loader) is is_graph
+
+
+def test_graph_of_several_workers_is_refused_before_they_start(prepared: DatasetURI, tmp_path: Path) -> None:
+    spec = raw.to_train(Root(str(tmp_path)), prepared, step="graph", device="cuda")
+    with pytest.raises(ValueError, match="^step must be eager or auto without workers=1, got 'graph'$"):
+        attempts.begin(spec, manifest.load(prepared), workers=[1, 2])
+    assert attempts.begin(spec, manifest.load(prepared), workers=[1]) == ("resident", "attempt-1")
+
+
+def test_job_without_a_gpu_trains_a_recipe_that_takes_graphs_where_it_can(prepared: DatasetURI, tmp_path: Path) -> None:
+    auto, eager = (
+        raw.to_train(Root(str(tmp_path)), prepared, name=step, epochs=1, step=step, device="cpu")
+        for step in ("auto", "eager")
+    )
+    run(auto)
+    run(eager)
+    (model, _), (expected, _) = (training_state.load_model(spec.target) for spec in (auto, eager))
+    assert same(model.state_dict(), expected.state_dict())

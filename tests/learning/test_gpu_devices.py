@@ -1,0 +1,194 @@
+"""A GPU's step without a GPU: nothing waits for the device, nothing lies on another one, precision by capability."""
+
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.func import functional_call
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tasks.learning import augmentation, recipes, step
+from tasks.learning.loaders import ResidentLoader
+from tasks.learning.loop import Batch, Trainer
+from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
+from tasks.learning.numerics import Numerics
+from tests.learning import training
+from tests.learning.training import CPU
+
+pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
+
+META, CUDA = torch.device("meta"), torch.device("cuda", 0)
+CLASSES = tuple("0123456789")
+
+
+class Crossings(TorchDispatchMode):
+    """Records every operation that makes the host wait for a device: reads of a scalar, and copies between devices."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        name = str(function)
+        on = {one.device.type for one in (*args, made) if isinstance(one, torch.Tensor)}
+        if "_local_scalar_dense" in name or ("copy" in name and len(on) > 1):
+            self.found.append(name)
+        return made
+
+
+@pytest.fixture
+def fused_on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let fused optimizers run on `meta`, for which their operations are registered."""
+    for name in ("adam", "sgd"):
+        monkeypatch.setattr(sys.modules[f"torch.optim.{name}"], "_device_dtype_check_for_fused", lambda weight: None)
+
+
+@pytest.fixture
+def flags() -> Iterator[None]:
+    """Put the process's settings for arithmetic on GPUs back afterwards."""
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    tf32, benchmark = cudnn.allow_tf32, cudnn.benchmark
+    yield
+    torch.set_float32_matmul_precision(matmul)
+    cudnn.allow_tf32, cudnn.benchmark = tf32, benchmark
+
+
+def on_meta(*, steps: int, is_graphed: bool, **changes: Any) -> Trainer:
+    recipe = training.recipe(batch_size=4, flip="horizontal", **changes)
+    rows = torch.zeros(4 * steps, 28, 28, 1, dtype=torch.uint8), torch.zeros(4 * steps, dtype=torch.int64)
+    spec = ModelSpec(model=recipe.model, image_shape=(28, 28, 1), classes=CLASSES, mean=(33.3,), std=(78.6,))
+    loader = ResidentLoader(rows, rows, seed=0, rank=0, device=META)
+    return Trainer(recipe, Classifier(spec), loader, precision="fp32", device=META, is_graphed=is_graphed)
+
+
+@pytest.mark.usefixtures("fused_on_meta")
+class TestWaiting:
+    @pytest.mark.parametrize(
+        ("model", "steps", "is_graphed"),
+        [
+            ("small", 10, False),
+            ("small", 40, False),
+            ("small", 40, True),
+            ("resnet18", 10, False),
+            ("vit-patch4", 10, True),
+        ],
+    )
+    def test_host_waits_for_the_device_only_ten_times_an_epoch(
+        self, monkeypatch: pytest.MonkeyPatch, model: str, steps: int, is_graphed: bool
+    ) -> None:
+        # an epoch's order, and the random numbers of its augmentation
+        assert self.crossings(monkeypatch, model, steps, is_graphed) == ["aten._to_copy.default"] * 2
+
+    @pytest.mark.parametrize("how", ["cpu", "item"])
+    def test_model_that_waits_is_noticed(self, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+        norm = torch.nn.functional.cross_entropy
+
+        def waits(logits: torch.Tensor, *given: Any, **options: Any) -> torch.Tensor:
+            getattr(logits.sum(), how)()
+            return norm(logits, *given, **options)
+
+        monkeypatch.setattr(step, "cross_entropy", waits)
+        with pytest.raises((NotImplementedError, RuntimeError), match="meta"):
+            self.crossings(monkeypatch, "small", 10, False)
+
+    @staticmethod
+    def crossings(monkeypatch: pytest.MonkeyPatch, model: str, steps: int, is_graphed: bool) -> list[str]:
+        trainer, reads = on_meta(steps=steps, is_graphed=is_graphed, model=model), list[str]()
+
+        def read(self: Trainer, totals: torch.Tensor, *local: torch.Tensor, what: str) -> list[float]:
+            reads.append(what)
+            return [1.0] * (len(totals) + len(local))
+
+        monkeypatch.setattr(Trainer, "_read", read)
+        with Crossings() as seen:
+            trainer.run_epoch(1)
+        assert len(reads) == 10 + 1, "ten reads in training, and one of the validation loss"
+        found: list[str] = seen.found
+        return found
+
+
+class TestDevices:
+    """With tensors that claim to be on a GPU, an operation between two devices is an error as on a real one."""
+
+    @pytest.fixture(autouse=True)
+    def _mode(self) -> Iterator[None]:
+        with FakeTensorMode(allow_non_fake_inputs=False):
+            yield
+
+    @staticmethod
+    def rows(device: torch.device) -> Batch:
+        return torch.zeros(64, 32, 32, 3, dtype=torch.uint8, device=device), torch.zeros(
+            64, dtype=torch.int64, device=device
+        )
+
+    def test_augmentation_stays_on_the_gpu(self) -> None:
+        images, _ = self.rows(CUDA)
+        numbers = torch.zeros(3, 64, dtype=torch.int64, device=CUDA)
+        moved = augmentation.flipped(augmentation.shifted(images, numbers, max_shift=2), numbers[-1])
+        assert moved.device == CUDA and moved.shape == images.shape
+
+    def test_numbers_that_were_left_on_the_host_are_noticed(self) -> None:
+        with pytest.raises(RuntimeError, match="device"):
+            augmentation.flipped(self.rows(CUDA)[0], torch.zeros(64, dtype=torch.int64))
+
+    @pytest.mark.parametrize("name", [name for name in recipes.known() if name != "images-resnet18"])
+    def test_model_of_every_recipe_computes_on_the_gpu(self, name: str) -> None:
+        spec = ModelSpec(
+            model=recipes.load(name).model, image_shape=(32, 32, 3), classes=CLASSES, mean=(1.0,) * 3, std=(1.0,) * 3
+        )
+        with unset_fake_temporarily():
+            model = Classifier(spec)
+            shapes = {name: (one.shape, one.dtype) for name, one in model.state_dict().items()}
+        weights = {name: torch.empty(shape, dtype=dtype, device=CUDA) for name, (shape, dtype) in shapes.items()}
+        logits = functional_call(model, weights, (self.rows(CUDA)[0],))
+        assert logits.device == CUDA and logits.shape == (64, 10)
+
+    def test_validation_rows_of_the_resident_loader_are_on_the_gpu(self) -> None:
+        loader = ResidentLoader(self.rows(CPU), self.rows(CPU), seed=0, rank=0, device=CUDA)
+        assert all(one.device == CUDA for batch in loader.validation_batches(batch_size=16) for one in batch)
+
+
+class TestPrecision:
+    @pytest.fixture(autouse=True)
+    def _turing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A T4: torch emulates bf16 on it."""
+        about = SimpleNamespace(major=7, minor=5, name="Tesla T4")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *device: about)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda *device: about.name)
+        monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (about.major, about.minor))
+
+    def test_gpu_without_bf16_trains_in_fp32(self) -> None:
+        assert resolve_precision("auto", CUDA) == "fp32"
+
+    def test_bf16_on_a_gpu_without_it_is_refused_by_name(self) -> None:
+        with pytest.raises(
+            ValueError, match="precision must be fp32 or auto on Tesla T4, which has no bf16, got 'bf16'"
+        ):
+            resolve_precision("bf16", CUDA)
+
+    def test_gpu_with_bf16_uses_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *device: SimpleNamespace(major=9, minor=0))
+        assert resolve_precision("auto", CUDA) == "bf16"
+
+    @pytest.mark.usefixtures("flags")
+    @pytest.mark.parametrize(
+        ("precision", "settings"), [("fp32", "sm_75, no TF32"), ("bf16", "sm_75, TF32, cudnn.benchmark")]
+    )
+    def test_tf32_and_timed_algorithms_are_used_in_bf16_alone_and_recorded(self, precision: str, settings: str) -> None:
+        set_arithmetic(precision, CUDA)
+        assert Numerics.here(CUDA, precision=precision).instructions == settings
+
+    @pytest.mark.usefixtures("flags")
+    def test_cpu_changes_no_setting_of_gpus(self) -> None:
+        before = (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
+        set_arithmetic("bf16", CPU)
+        after = (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32, torch.backends.cudnn.benchmark)
+        assert before == after

@@ -1,0 +1,170 @@
+"""Variants of the step and of what surrounds it agree with the plain ones: graphs, compiled code, snapshots."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from storage.uri import Root
+from tasks.learning import step, training_state
+from tasks.learning.datasets import Split
+from tasks.learning.loop import Trainer
+from tasks.learning.step import GraphedStep
+from tests.learning import training
+from tests.learning.training import computed, same, weights
+
+pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
+
+ABOUT: dict[str, Any] = {"parameters": {}, "resolved": {}}
+
+
+class Graph:
+    """Stands in for `torch.cuda.CUDAGraph` on a CPU: a replay does the captured work again, into the same tensors."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        assert isinstance(trainer.run_step, GraphedStep)
+        self.graphed, self.step, self.replays = trainer.run_step, trainer.step, 0
+
+    @contextlib.contextmanager
+    def capture(self, *graph: Any, **how: Any) -> Iterator[None]:
+        """Leave no trace in the totals: a capture computes nothing."""
+        before = self.step.totals.clone()
+        yield
+        self.step.totals.copy_(before)
+
+    def replay(self) -> None:
+        self.replays += 1
+        assert self.graphed._held is not None
+        self.step.model.zero_grad()
+        loss, gradients = self.graphed._made
+        loss.copy_(self.step(*self.graphed._held))
+        for weight, gradient in gradients:
+            if gradient is not None and weight.grad is not None:
+                gradient.copy_(weight.grad)
+            weight.grad = None  # as the optimizer leaves it, which no graph changes
+
+
+def small(digits: dict[str, Split], *, is_graphed: bool = False, **changes: Any) -> Trainer:
+    """A run of the small model on 64 digits, four steps an epoch."""
+    recipe = training.recipe(**{"model": "small", "batch_size": 16, "flip": "horizontal"} | changes)
+    train, validation = training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32)
+    return training.trainer(recipe, train, validation, is_graphed=is_graphed)
+
+
+class TestGraphed:
+    @pytest.mark.parametrize(
+        "changes", [{}, {"accumulation": 3}, {"model": "drawing"}], ids=["", "in pieces", "drawing"]
+    )
+    def test_steps_through_fixed_memory_are_the_eager_ones_bit_by_bit(
+        self, digits: dict[str, Split], changes: dict[str, Any]
+    ) -> None:
+        eager, static = small(digits, **changes), small(digits, is_graphed=True, **changes)
+        for epoch in (1, 2):
+            assert static.run_epoch(epoch) == eager.run_epoch(epoch)
+        assert same(weights(static), weights(eager))
+
+    def test_every_batch_lies_in_the_same_memory(self, digits: dict[str, Split]) -> None:
+        trainer, places = small(digits, is_graphed=True), set[int]()
+        trainer.model.register_forward_pre_hook(
+            lambda model, given: places.add(given[0].data_ptr()) if model.training else None
+        )
+        trainer.run_epoch(1)
+        assert len(places) == 1
+
+    def test_captured_step_is_replayed_after_three_that_are_not_with_the_same_results(
+        self, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        eager, graphed = small(digits), small(digits, is_graphed=True)
+        graph = self.on_fake_gpu(graphed, monkeypatch)
+        for epoch in (1, 2):
+            assert graphed.run_epoch(epoch) == eager.run_epoch(epoch)
+        assert same(weights(graphed), weights(eager))
+        assert graph.graphed.is_captured and graph.replays == 8 - 3
+
+    def test_model_that_draws_on_the_host_is_not_captured(
+        self, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        eager, graphed = small(digits, model="drawing"), small(digits, model="drawing", is_graphed=True)
+        graph = self.on_fake_gpu(graphed, monkeypatch)
+        for epoch in (1, 2):
+            assert graphed.run_epoch(epoch) == eager.run_epoch(epoch)
+        assert same(weights(graphed), weights(eager)) and not graph.graphed.is_captured
+        asked = small(digits, model="drawing", is_graphed=True, step="graph", device="cuda")
+        self.on_fake_gpu(asked, monkeypatch)
+        with pytest.raises(
+            ValueError, match="step must be eager or auto for model drawing, which draws random numbers"
+        ):
+            asked.run_epoch(1)
+
+    @staticmethod
+    def on_fake_gpu(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> Graph:
+        """Let `trainer` take its CPU for a GPU that captures."""
+        graph, stream = Graph(trainer), SimpleNamespace(wait_stream=lambda other: None)
+        monkeypatch.setattr(graph.graphed, "_stream", stream)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+        monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext())
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
+        monkeypatch.setattr(torch.cuda, "graph", graph.capture)
+        return graph
+
+    @pytest.mark.parametrize("changes", [{}, {"device": "cpu"}, {"device": "cuda", "loader": "streaming"}])
+    def test_recipe_that_cannot_have_a_graph_is_refused(self, changes: dict[str, Any]) -> None:
+        with pytest.raises(
+            ValueError, match="step must be eager or auto without device=cuda and loader=resident or auto"
+        ):
+            training.recipe(step="graph", **changes)
+
+
+class TestCompiled:
+    @pytest.mark.slow
+    def test_compiled_step_agrees_with_the_eager_one_and_leaves_its_code_below_the_root(
+        self, digits: dict[str, Split], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        with step.compiled_code(training.recipe(compile="on"), below=Root(str(tmp_path))):
+            found = small(digits, compile="on").run_epoch(1)
+        assert computed(found) == pytest.approx(computed(small(digits).run_epoch(1)), rel=1e-3)
+        assert list((tmp_path / "compiled").rglob("*.so")) and (tmp_path / "compiled").stat().st_mode & 0o777 == 0o700
+
+    @pytest.mark.parametrize("root", ["s3://bucket/prefix", "shared"])
+    def test_code_that_others_could_change_is_not_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str
+    ) -> None:
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        if not root.startswith("s3:"):
+            (tmp_path / "compiled").mkdir()
+            (tmp_path / "compiled").chmod(0o777)
+            root = str(tmp_path)
+        with step.compiled_code(training.recipe(compile="on"), below=Root(root)):
+            folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+            assert folder.is_dir() and not folder.is_relative_to(tmp_path)
+        assert not folder.exists() and "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+
+
+class TestValidation:
+    @pytest.mark.parametrize(
+        ("changes", "expected"), [({}, 512), ({"validation_batch_size": 7}, 7), ({"accumulation": 4}, 512)]
+    )
+    def test_batch_is_the_one_that_was_asked_for(
+        self, digits: dict[str, Split], changes: dict[str, Any], expected: int
+    ) -> None:
+        trainer, sizes = small(digits, **changes), list[int]()
+        trainer.model.register_forward_pre_hook(
+            lambda model, given: None if model.training else sizes.append(len(given[0]))
+        )
+        trainer.run_epoch(1)
+        assert max(sizes) == min(expected, 32) and trainer.validation_batch_size == expected
+
+
+def test_snapshot_does_not_change_with_later_steps(digits: dict[str, Split]) -> None:
+    trainer, again = small(digits), small(digits)
+    history = [trainer.run_epoch(1)]
+    later = training_state.take(trainer, history, prepared="0", about=ABOUT)
+    trainer.run_epoch(2)
+    at_once = training_state.take(again, [again.run_epoch(1)], prepared="0", about=ABOUT).serialized()
+    assert later.serialized() == at_once
