@@ -17,7 +17,7 @@ from storage import error_policy, manifest
 from storage.uri import DatasetURI, Root
 from tasks.cluster.job_log import Follower
 from tasks.jobs.spec import IMAGES, TrainSpec
-from tasks.learning import checkpoint, checkpoint_result, images, loop, step
+from tasks.learning import checkpoint, checkpoint_result, images, step
 from tasks.learning.modeling import Classifier
 from tests.jobs import raw
 from tests.jobs.raw import run
