@@ -13,6 +13,11 @@ from tasks.planning import make_plan, plan
 from tests.ingested import ingested
 
 PLANNED = {
+    "cifar10-airbench": (
+        "datasets/raw/cifar10-4990e596def1",
+        "datasets/prepared/cifar10-1cc2ee8aed75",
+        "checkpoints/cifar10-airbench-322643a1844b",
+    ),
     "cifar10-resnet18": (
         "datasets/raw/cifar10-4990e596def1",
         "datasets/prepared/cifar10-1cc2ee8aed75",

@@ -96,7 +96,7 @@ def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any])
     trainer.model.load_state_dict(safetensors.torch.load(content[WEIGHTS]))
     training = torch.load(io.BytesIO(content[TRAINING]), weights_only=True, map_location=trainer.device)
     for saved, own in zip(training["optimizer"]["param_groups"], trainer.optimizer.param_groups, strict=True):
-        saved.update({name: own[name] for name in _OF_THE_DEVICE})
+        saved.update({name: own[name] for name in _OF_THE_DEVICE if name in own})
     trainer.optimizer.load_state_dict(training["optimizer"])
     trainer.scheduler.load_state_dict(training["scheduler"])
     return [metrics_of(row) for row in meta.history]

@@ -1,6 +1,7 @@
 """Models that compute as another one does, or that begin with what training images say."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -76,7 +77,7 @@ class TestPackedAttention:
         found = []
         for model in pair:
             self.with_a_head(model).train().zero_grad()
-            cross_entropy(model(rows[0]), rows[1]).backward()
+            cross_entropy(model(rows[0]), rows[1]).backward()  # type: ignore[no-untyped-call]
             found.append({name: weight.grad for name, weight in model.named_parameters()})
         assert all(gradient is not None and gradient.any() for gradient in found[0].values())
         for name, gradient in found[0].items():
@@ -108,7 +109,8 @@ class TestAirbench:
 
     def test_the_whitening_and_the_scales_of_norms_are_frozen_and_all_else_learns(self) -> None:
         model = built("airbench94").train()
-        cross_entropy(model(torch.randn(4, 3, 32, 32)), torch.tensor([0, 1, 2, 3])).backward()
+        loss = cross_entropy(model(torch.randn(4, 3, 32, 32)), torch.tensor([0, 1, 2, 3]))
+        loss.backward()  # type: ignore[no-untyped-call]
         frozen = {name for name, weight in model.named_parameters() if weight.grad is None}
         norms = {name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
         assert frozen == {"whitening.weight"} | {f"{name}.weight" for name in norms} and len(norms) == 6
@@ -140,7 +142,7 @@ class TestAirbenchRecipe:
     @staticmethod
     def trainer(colours: tuple[Batch, Batch]) -> Trainer:
         """A short run of the recipe in fp32, before its first step."""
-        small = {"batch_size": 32, "epochs": 2, "precision": "fp32", "device": "cpu"}
+        small: dict[str, Any] = {"batch_size": 32, "epochs": 2, "precision": "fp32", "device": "cpu", "step": "eager"}
         usual = recipes.load("cifar10-airbench")
         recipe = dataclasses.replace(usual, **small, learning_rate=usual.learning_rate * 32 / usual.batch_size)
         seed_everything(recipe.seed)

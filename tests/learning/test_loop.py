@@ -105,7 +105,7 @@ class TestRun:
         assert same(weights(resumed), undisturbed.weights)
 
     def test_resumed_run_with_sgd_is_equal_bit_by_bit(self, digits: dict[str, Split], tmp_path: Path) -> None:
-        changes = {"optimizer": "sgd", "momentum": 0.8, "schedule": "triangular", "flip": "alternating"}
+        changes: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.8, "schedule": "triangular", "flip": "alternating"}
         trainer, resumed = small(digits, **changes), small(digits, **changes)
         history = [trainer.run_epoch(1)]
         snapshot = training_state.take(trainer, history, prepared="0123456789ab", about=ABOUT)

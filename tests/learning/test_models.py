@@ -35,7 +35,7 @@ def test_a_first_layer_that_fits_keeps_its_weights() -> None:
 
 
 def test_unknown_model_is_refused_with_what_there_is() -> None:
-    with pytest.raises(ValueError, match="one of resnet18, .* such as resnet34 .*, got 'resnet19'"):
+    with pytest.raises(ValueError, match="one of airbench94, resnet18, .* such as resnet34 .*, got 'resnet19'"):
         models.check_known("resnet19")
 
 

@@ -72,7 +72,8 @@ def test_triangle_rises_from_a_fifth_to_the_peak_and_falls_to_seven_hundredths(t
 def test_one_cycle_of_sgd_keeps_its_momentum() -> None:
     optimizer = _sgd(nn.Linear(1, 1), momentum=0.8)
     schedule = make_schedule(training.recipe(optimizer="sgd"), optimizer, total_steps=10)
-    optimizer.step(), schedule.step()
+    optimizer.step()
+    schedule.step()
     assert optimizer.param_groups[0]["momentum"] == 0.8
 
 
@@ -84,10 +85,12 @@ def _rates(total_steps: int, **changes: Any) -> list[float]:
     """The learning rate of each step, relative to its peak."""
     recipe = training.recipe(optimizer="sgd", learning_rate=2.0, **changes)
     optimizer = make_optimizer(recipe, nn.Linear(1, 1))
-    schedule, rates = make_schedule(recipe, optimizer, total_steps=total_steps), []
+    schedule = make_schedule(recipe, optimizer, total_steps=total_steps)
+    rates = list[float]()
     for _ in range(total_steps):
-        rates.append(schedule.get_last_lr()[0] / 2.0)
-        optimizer.step(), schedule.step()
+        rates.append(float(schedule.get_last_lr()[0]) / 2.0)
+        optimizer.step()
+        schedule.step()
     return rates
 
 

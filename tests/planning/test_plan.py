@@ -116,7 +116,13 @@ class TestURIs:
         tried = {setting.partition("=")[0] for setting in SETTINGS}
         fields = {field.name for field in dataclasses.fields(recipes.Recipe)}
         for_encoded_images = {"image_encoding", "crop_scale", "color_jitter"}  # tests/planning/test_user_images.py
-        assert fields - tried == {"name", "fallback", "origin", "initialize", *for_encoded_images}
+        for_sgd = {"momentum", "norm_bias_scale"}
+        assert fields - tried == {"name", "fallback", "origin", "initialize", *for_encoded_images, *for_sgd}
+
+    @pytest.mark.parametrize("setting", ["momentum=0.8", "norm_bias_scale=2"])
+    def test_settings_of_sgd_change_everything_from_the_checkpoint_on(self, tmp_path: Path, setting: str) -> None:
+        usual, other = (make(tmp_path, "optimizer=sgd", *settings) for settings in ([], [setting]))
+        assert changed(usual, other) == STAGES[2:]
 
     def test_number_of_workers_changes_everything_from_the_checkpoint_on(self, tmp_path: Path) -> None:
         assert changed(make(tmp_path), make(tmp_path, workers=2)) == STAGES[2:]

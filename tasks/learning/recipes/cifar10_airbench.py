@@ -30,5 +30,6 @@ def recipe() -> Recipe:
         max_shift=2,
         flip="alternating",
         device="cuda",
+        step="auto",
         accuracy_floor=0.93,
     )
