@@ -1,4 +1,1 @@
-"""URIs, immutable datasets and the registry of champions, on a local disk or on S3.
-
-This package does not import Ray, torch or Prefect.
-"""
+"""URIs, immutable datasets and the registry of champions, on disk or S3; no Ray, torch or Prefect."""

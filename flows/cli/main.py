@@ -13,8 +13,8 @@ from flows.cli.arguments import parsed, parser, predict_parser
 from flows.cli.exits import guarded, refused_if_invalid
 from flows.cli.preflight import Told, checked, no_folder_stays
 from storage import terminal
+from storage.process import gc_paused
 from tasks.cluster import capacity, node_checks
-from tasks.learning.memory import gc_paused
 
 if TYPE_CHECKING:
     from prefect import Flow

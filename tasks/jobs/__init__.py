@@ -1,4 +1,1 @@
-"""Entry points of the Ray jobs: they use Ray Data and Ray Train, never Prefect.
-
-Each one can also be run by hand: `python -m tasks.jobs.train SPEC`.
-"""
+"""Ray jobs, without Prefect; each can also be run by hand: `python -m tasks.jobs.train SPEC`."""

@@ -12,12 +12,12 @@ from storage import files, lease, manifest
 from storage.failpoints import failpoint
 from storage.lease import Lease
 from storage.lease_records import Holder
+from storage.process import gc_paused
 from storage.uri import URI
 from tasks.jobs import errors, events, machine_slots
 from tasks.jobs.deadline import deadline
 from tasks.jobs.slot_tickets import Claim
 from tasks.jobs.spec import ENDED, ERROR, JOB_NAME, WAITING, IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
-from tasks.learning.memory import gc_paused
 
 if TYPE_CHECKING:
     from tasks.jobs.backends.base import Engine

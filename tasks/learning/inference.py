@@ -6,9 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from storage import process
 from storage.admin import champions
 from storage.uri import CheckpointURI, parse_root
-from tasks.learning import inputs, memory, training_state
+from tasks.learning import inputs, training_state
 from tasks.learning.inputs import Images, Picture
 from tasks.learning.modeling import Classifier, autocast, place, set_arithmetic
 from tasks.learning.numerics import Numerics
@@ -60,7 +61,7 @@ class Inference:
         torch.set_num_threads(threads)
         self.device = device
         if self.device.type == "cpu":
-            memory.keep()
+            process.keep_memory()
         model, meta = training_state.load_model(uri)
         self.identity = meta.identity
         """Digest of everything that decides its predictions; equal for two trainings with bit-identical results."""

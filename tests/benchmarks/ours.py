@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from storage import manifest
+from storage import manifest, process
 from storage.uri import URI, DatasetURI, Root
 from tasks.cluster.ray_jobs import RayJobs
 from tasks.cluster.session import session
 from tasks.jobs.train.attempts import RAY_DATA
 from tasks.jobs.train.make_loader import make_loader
 from tasks.jobs.train.train_loop import Checkpoints, model_of, reporter
-from tasks.learning import memory, recipes
+from tasks.learning import recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision
 from tasks.learning.recipes import Recipe
@@ -57,7 +57,7 @@ def work(config: dict[str, Any]) -> None:
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
     torch.set_num_threads(config["threads"])
-    memory.keep()
+    process.keep_memory()
     prepared, device = manifest.load(uri), torch.device("cpu")
     seed_everything(recipe.seed)
     precision = resolve_precision(recipe.precision, device)

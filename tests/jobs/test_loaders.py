@@ -26,10 +26,9 @@ import torch
 from storage import manifest
 from storage.uri import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
-from tasks.learning import memory
 from tasks.learning.recipes import Recipe
 
-memory.keep()
+process.keep_memory()
 torch.set_num_threads(1)
 kind, uri = sys.argv[1], DatasetURI(sys.argv[2])
 recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1)

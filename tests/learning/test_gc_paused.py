@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tasks.learning.memory import gc_paused
+from storage.process import gc_paused
 
 
 @pytest.fixture

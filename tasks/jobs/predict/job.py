@@ -14,11 +14,11 @@ import pyarrow.parquet as pq
 
 from storage import commits, files, manifest, tables
 from storage.manifest import File
+from storage.process import gc_paused
 from tasks.jobs import events, row_origins, scaling
 from tasks.jobs.backends.base import Engine
 from tasks.jobs.spec import PredictSpec
 from tasks.learning import devices, images, numerics, user_errors
-from tasks.learning.memory import gc_paused
 from tasks.learning.numerics import Numerics
 
 if TYPE_CHECKING:

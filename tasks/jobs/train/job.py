@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from storage import manifest
+from storage.process import gc_paused
 from storage.uri import DatasetURI
 from tasks.jobs import dashboard, errors, node_types, scaling
 from tasks.jobs.backends import tuned
@@ -13,7 +14,6 @@ from tasks.jobs.deadline import aside
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train.attempts import Assignment
-from tasks.learning.memory import gc_paused
 
 _MAX_FAILURES = 3
 _MAX_PREEMPTIONS = 100

@@ -12,18 +12,18 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from storage import files, manifest
+from storage import files, manifest, process
 from storage.failpoints import failpoint
 from storage.manifest import File, Manifest
+from storage.process import gc_paused
 from storage.uri import URI, redact
 from tasks.jobs import events, scaling
 from tasks.jobs.spec import EPOCHS, IMAGES, TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train.make_loader import RowSource, make_loader
-from tasks.learning import checkpoint, images, memory, resume, training_state
+from tasks.learning import checkpoint, images, resume, training_state
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, wait_hints
 from tasks.learning.loop import Batch, Trainer, seed_everything
-from tasks.learning.memory import gc_paused
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
 from tasks.learning.numerics import Numerics
 from tasks.learning.recipes import Recipe
@@ -73,7 +73,7 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     threads = min(_gathered(here.threads, here.world_size))  # every rank must split its sums in the same way
     torch.set_num_threads(threads)
     if kind == "cpu":
-        memory.keep()
+        process.keep_memory()
     seed_everything(recipe.seed)
     precision = resolve_precision(recipe.precision, here.device)
     set_arithmetic(precision, here.device)

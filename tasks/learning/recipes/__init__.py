@@ -5,9 +5,10 @@ import dataclasses
 import difflib
 import functools
 import importlib
+import inspect
 import pkgutil
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -208,11 +209,11 @@ class Recipe:
 
 def known() -> list[str]:
     """Return the sorted names that `load` accepts."""
-    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
+    return sorted(_shipped())
 
 
 def load(name: str) -> Recipe:
-    """Load the recipe `name`: call `recipe()` of the module with that name.
+    """Load the recipe `name`: call the function of that name, with `_` for `-`, in a module of this package.
 
     `path.py:function` loads a recipe from a file outside the project. Raises `ValueError` listing the known names if
     there is no such recipe, and, before executing anything, for code files outside the allowed roots.
@@ -222,9 +223,14 @@ def load(name: str) -> Recipe:
         return _outside(name)
     if name not in known():
         raise ValueError(f"recipe must be one of {', '.join(known())}, or path.py:function, got {name!r}")
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    recipe: Recipe = module.recipe()
-    return recipe
+    return _shipped()[name]()
+
+
+@functools.cache
+def _shipped() -> dict[str, Callable[[], Recipe]]:
+    modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
+    made = [(name, thing) for module in modules for name, thing in vars(module).items() if inspect.isfunction(thing)]
+    return {name.replace("_", "-"): make for name, make in made}
 
 
 def own(thing: Any) -> str:

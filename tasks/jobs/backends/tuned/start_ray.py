@@ -3,9 +3,9 @@
 The pipeline runs it as a child process and never imports it.
 """
 
+import gc
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 _HOOK = "RAY_START_HOOK"
@@ -19,11 +19,10 @@ def prepare(parameters: Any, _: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(__file__).resolve().parents[4])  # else this folder's modules would be top-level ones
-    from tasks.learning.memory import gc_paused
+    del sys.path[0]  # else this folder's modules would be top-level ones
+    gc.disable()  # as in `storage.process.gc_paused`
+    from ray.scripts.scripts import main
 
-    with gc_paused():
-        from ray.scripts.scripts import main
-
+    gc.enable()
     os.environ[_HOOK] = "__main__.prepare"
     main()

@@ -10,10 +10,10 @@ import pytest
 _BATCHES = """
 import resource, sys
 import numpy as np
-from tasks.learning import memory
+from storage import process
 
 if sys.argv[1:] == ["keep"]:
-    memory.keep()
+    process.keep_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(100):
     # Two at a time, the later one gone first: what makes glibc give the top of its heap back.

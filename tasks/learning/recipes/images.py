@@ -1,11 +1,11 @@
-"""ResNet-18 on the user's own images, a folder or Parquet files: the default recipe for `--data`."""
+"""The default recipe for `--data`: the user's own images, a folder or Parquet files."""
 
 from tasks.learning.datasets import OWN
 from tasks.learning.recipes import Recipe
 
 
-def recipe() -> Recipe:
-    """Return the recipe: 64 x 64 RGB; the first model becomes champion if it beats always predicting the largest class.
+def images_resnet18() -> Recipe:
+    """Return ResNet-18 on 64 x 64 RGB; its first model becomes champion if it beats predicting the largest class.
 
     Folders have few test rows, where a single image proves nothing: later models must be significantly better.
     """
