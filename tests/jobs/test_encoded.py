@@ -163,16 +163,23 @@ def epoch(feed: loop.Loader, number: int) -> list[tuple[list[Any], list[Any]]]:
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_tasks_give_every_rank_the_batches_that_it_would_transform_itself(
+def test_tasks_give_every_rank_the_batches_that_it_would_transform_itself_and_every_row_once(
     prepared: DatasetURI, local_ray: None, monkeypatch: pytest.MonkeyPatch, world_size: int
 ) -> None:
     monkeypatch.setattr(make_loader, "_WINDOW_ROWS", 12)
+    seen: dict[str, list[bytes]] = {"train": [], "validation": []}
     for rank in range(world_size):
         ours, alone = (loader(prepared, rank=rank, world_size=world_size, on_ray=on_ray) for on_ray in (True, False))
         assert ours.num_train_rows() == alone.num_train_rows()
         first = epoch(ours, 1)
         assert first == epoch(alone, 1) != epoch(alone, 2)
         assert epoch(ours, 2) == epoch(alone, 2)
+        seen["train"] += [pixels.numpy().tobytes() for pixels, _ in ours.train_batches(epoch=1, batch_size=1)]
+        seen["validation"] += [pixels.numpy().tobytes() for pixels, _ in ours.validation_batches(batch_size=1)]
+    transform = Transform.of(_RECIPE, _SHAPE)
+    for split, number in (("train", 1), ("validation", None)):
+        rows = transform(tables.read_split(prepared, split), epoch=number)["image"].to_pylist()
+        assert sorted(seen[split]) == sorted(rows)
 
 
 @pytest.mark.parametrize(
