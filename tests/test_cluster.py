@@ -13,7 +13,7 @@ from storage import files, manifest, tables
 from storage.uri import URI, Root
 from tests.clusters import TwoNodes, two_nodes
 from tests.faults.lab import NUM_TEST, raw_name, write_raw
-from tests.jobs.test_encoded import to_make, trains
+from tests.photographs import to_make, trains
 from tests.pictures import write_folder
 from tests.runs import Run, await_that
 from tests.s3 import Server

@@ -1,7 +1,6 @@
 """Images that are kept as their files: the same rows as decoded ones, and draws that depend on no task or loader."""
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,63 +11,24 @@ import pytest
 import ray
 import torch
 
-from storage import files, manifest, tables
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
+from storage import manifest, tables
+from storage.uri import URI, DatasetURI, PredictionsURI, Root
 from tasks.jobs import dataset_parts
 from tasks.jobs.backends.in_process import InProcess
 from tasks.jobs.predict import job as predict
-from tasks.jobs.spec import IngestSpec, PredictSpec, PreprocessSpec, TrainSpec
+from tasks.jobs.spec import PredictSpec
 from tasks.jobs.train import attempts, make_loader
 from tasks.jobs.train.ray_loader import EncodedRows, off_gpu_nodes
 from tasks.learning import images, loop
 from tasks.learning.recipes import Recipe
 from tasks.learning.transforms import Transform, crop
-from tasks.planning import user_images
+from tests import photographs
 from tests.jobs.raw import run
 from tests.pictures import BROKEN, encoded, write_folder
 from tests.rays import token_of_its_own
 
 _SHAPE = (16, 16, 3)
-_RECIPE = Recipe(
-    name="photos",
-    data="own",
-    model="small-cnn",
-    epochs=2,
-    batch_size=8,
-    seed=5,
-    image_size=16,
-    image_encoding="encoded",
-    crop_scale=0.3,
-    flip="horizontal",
-    color_jitter=0.4,
-    max_quarantined=0.5,
-    precision="fp32",
-)
-
-
-def to_make(root: Root, photos: URI, encoding: str) -> tuple[IngestSpec, PreprocessSpec]:
-    """The jobs that make the raw and the prepared dataset of the photographs."""
-    found = user_images.find(photos)
-    parameters = {"data": "photos", "image_size": 16, "channels": 3}
-    raw = IngestSpec(
-        storage=root,
-        deadline_s=60,
-        source=photos,
-        kind="images",
-        classes=list(found.classes),
-        digest=found.digest,
-        parameters=parameters | ({} if encoding == "decoded" else {"image_encoding": encoding}),
-        target=DatasetURI(root.child("datasets/raw/photos-0123456789ab")),
-    )
-    files.replace(raw.listing, json.dumps([file.model_dump() for file in found.files]).encode())
-    prepared = PreprocessSpec(
-        storage=root,
-        deadline_s=60,
-        source=raw.target,
-        target=DatasetURI(root.child("datasets/prepared/photos-0123456789ab")),
-        parameters={"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.5},
-    )
-    return raw, prepared
+_RECIPE = photographs.RECIPE
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("encoded")
     write_folder(folder / "photos")
     for encoding in ("decoded", "encoded"):
-        for spec in to_make(Root(str(folder / encoding)), URI(str(folder / "photos")), encoding):
+        for spec in photographs.to_make(Root(str(folder / encoding)), URI(str(folder / "photos")), encoding):
             run(spec)
     return folder
 
@@ -246,7 +206,7 @@ def test_a_crop_lies_in_the_image_and_has_at_least_its_share(height: int, width:
 def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predicts_encoded_rows(
     prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, cut = (trains(Root(str(tmp_path)), prepared, name) for name in ("whole", "cut"))
+    whole, cut = (photographs.trains(Root(str(tmp_path)), prepared, name) for name in ("whole", "cut"))
     run(whole)
     run_epoch = loop.Trainer.run_epoch
 
@@ -281,23 +241,9 @@ def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predic
     assert manifest.load(target).rows == len(tables.read_split(prepared, "test"))
 
 
-def trains(root: Root, prepared: DatasetURI, name: str = "photos", **changes: Any) -> TrainSpec:
-    """The job that trains on `prepared` in its own process, with `changes` of the recipe."""
-    return TrainSpec(
-        storage=root,
-        deadline_s=60,
-        source=prepared,
-        target=CheckpointURI(root.child(f"checkpoints/{name}-0123456789ab")),
-        recipe=dataclasses.replace(_RECIPE, **changes),
-        parameters={},
-        workers=0,
-        threads=1,
-    )
-
-
 def test_a_recipe_for_the_other_encoding_is_refused(prepared: DatasetURI, tmp_path: Path) -> None:
     decoded = dataclasses.replace(_RECIPE, image_encoding="decoded", crop_scale=1.0, color_jitter=0.0)
-    spec = trains(Root(str(tmp_path)), prepared, "other").model_copy(update={"recipe": decoded})
+    spec = photographs.trains(Root(str(tmp_path)), prepared, "other").model_copy(update={"recipe": decoded})
     with pytest.raises(ValueError, match=r"image_encoding must be encoded, as in .*, got 'decoded'"):
         attempts.begin(spec, manifest.load(prepared), workers=[1])
 
