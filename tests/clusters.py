@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import secrets
+import subprocess
 import sys
 import urllib.request
 import uuid
@@ -13,12 +14,14 @@ from typing import Any
 
 from tasks.cluster.capacity import nodes_of
 from tasks.cluster.child import Child
+from tasks.cluster.jobs_api import JOB_ENV
 from tasks.cluster.local_ray import await_ray, start_ray
 from tests.operated import free_port
-from tests.runs import await_that, processes_with
+from tests.runs import CHECKOUT, await_that, processes_with
 
 _CPUS = 3
 """That each node counts: a worker takes all but one, so that two workers need two nodes."""
+_LIMIT_S = 600
 _MARK = "TEST_NODE"
 _AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 _APART = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs "$0" && exec "$@"']
@@ -55,12 +58,18 @@ class TwoNodes:
         """What sends a run to this cluster."""
         return {name: self._env[name] for name in _AUTH} | {"RAY_ADDRESS": self.address}
 
-    def add_a_node(self) -> None:
-        """Add a node, and return once it has joined."""
+    def drive(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run a program that connects to this cluster itself, as a job's driver does."""
+        env = self._env | JOB_ENV | {"PYTHONPATH": str(CHECKOUT), "RAY_ADDRESS": f"127.0.0.1:{self._port}"}
+        command = [sys.executable, "-c", program, *arguments]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=_LIMIT_S)
+
+    def add_a_node(self, *options: str) -> None:
+        """Add a node, and return once it has joined; `options` of `ray start` override the usual ones."""
         mark, before = uuid.uuid4().hex, len(nodes_of(self.address))
         command = [*self._apart, *_on_core(1), sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
         command += [f"--address=127.0.0.1:{self._port}", f"--num-cpus={_CPUS}", f"--object-store-memory={2**28}"]
-        command += ["--dashboard-agent-listen-port=0", "--disable-usage-stats"]
+        command += ["--dashboard-agent-listen-port=0", "--disable-usage-stats", *options]
         self._nodes.append((Child(command, env={**self._env, _MARK: mark, "TMPDIR": self._folder}), mark))
         await_that(lambda: len(nodes_of(self.address)) > before, limit_s=60, interval_s=0.5)
 

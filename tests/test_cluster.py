@@ -13,6 +13,7 @@ from storage import files, manifest, tables
 from storage.uri import URI, Root
 from tests.clusters import TwoNodes, two_nodes
 from tests.faults.lab import NUM_TEST, raw_name, write_raw
+from tests.photographs import to_make, trains
 from tests.pictures import write_folder
 from tests.runs import Run, await_that
 from tests.s3 import Server
@@ -20,6 +21,33 @@ from tests.s3 import Server
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 _RECIPE = ["--recipe", "mnist-sample-resnet18", "--workers", "2", "--set", "precision=fp32", "--set", "epochs=2"]
+_STAGES = """
+import sys
+
+import ray
+from ray.train.torch import TorchConfig
+from tasks.jobs.backends.ray import OnRay, configure
+from tasks.jobs.ingest import job as ingest
+from tasks.jobs.preprocess import job as preprocess
+from tasks.jobs.spec import IngestSpec, PreprocessSpec, TrainSpec
+from tasks.jobs.train import checked_gpus, job as train
+
+def on_one_rank(config):
+    import torch
+    from tasks.jobs.train import worker
+    worker.device_of = lambda use_gpu: torch.device("cpu")
+    worker.train(config)
+
+ray.init(logging_level="WARNING")
+configure(max_cpus=None)
+checked_gpus.CheckedTorchConfig = lambda timeout_s: TorchConfig(backend="gloo", timeout_s=timeout_s)
+train.train_on_one_rank = on_one_rank
+to_ingest, to_prepare, to_train = sys.argv[1:]
+ingest.run(IngestSpec.model_validate_json(to_ingest), OnRay(threads=None))
+preprocess.run(PreprocessSpec.model_validate_json(to_prepare), OnRay(threads=None))
+train.run(TrainSpec.model_validate_json(to_train))
+"""
+"""The stages on a cluster whose GPU exists by name only: its worker holds it, and computes on the CPU."""
 _SECONDS = 30.0
 """Within which a run that cannot be is refused; about 8 s on a quiet machine."""
 
@@ -103,22 +131,31 @@ def test_a_node_without_a_training_worker_reads_for_the_one_that_has_it(
     assert {read["node_id"] for read in reads} - nodes, f"only {nodes} read, where the worker was"
 
 
-def test_a_node_without_a_training_worker_transforms_encoded_images_as_the_manifest_records(
-    cluster: TwoNodes, s3: Server, tmp_path: Path
+@pytest.fixture
+def with_gpu(cluster: TwoNodes) -> str:
+    """Id of the cluster's other node, which counts a GPU and one CPU, beside a head with more CPUs and no GPU.
+
+    It stays so: a test that needs this comes last.
+    """
+    cluster.kill_a_node(lambda pid, command: os.kill(pid, signal.SIGKILL))
+    cluster.add_a_node("--num-gpus=1", "--num-cpus=1")
+    (found,) = [node for node in cluster.state("nodes") if node["resources_total"].get("GPU")]
+    return str(found["node_id"])
+
+
+def test_a_node_without_gpus_transforms_encoded_images_and_the_one_with_a_gpu_trains_as_the_manifest_records(
+    cluster: TwoNodes, with_gpu: str, s3: Server, tmp_path: Path
 ) -> None:
-    photos = write_folder(tmp_path / "photos")
-    data, root = URI(f"s3://{s3.bucket}/photos"), Root(f"s3://{s3.bucket}/encoded")
-    for path in photos.rglob("*.*"):
-        files.replace(data.child(path.relative_to(photos).as_posix()), path.read_bytes())
-    fields = {"image_encoding": "encoded", "crop_scale": 0.5, "color_jitter": 0.2, "image_size": 16}
-    fields |= {"model": "small-cnn", "epochs": 1, "batch_size": 8, "max_shift": 0, "max_quarantined": 0.5}
-    settings = [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
-    arguments = ["--json", "--data", data, "--storage", root, "--workers", "1", *settings]
-    result = Run(*arguments, folder=tmp_path, env=cluster.env).result()
-    found = manifest.load(URI(result["uris"]["checkpoint"])).statistics
+    photos, root = write_folder(tmp_path / "photos"), Root(f"s3://{s3.bucket}/encoded")
+    to_ingest, to_prepare = to_make(root, URI(str(photos)), "encoded")
+    to_train = trains(root, to_prepare.target, epochs=1).model_copy(update={"workers": None, "threads": None})
+    done = cluster.drive(_STAGES, *(spec.model_dump_json() for spec in (to_ingest, to_prepare, to_train)))
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = manifest.load(to_train.target).statistics
     assert found["loader"] == "ray-data", "as `auto` chooses"
-    trained, transformed = (set(found["nodes"][what]) for what in ("trained", "transformed"))
-    assert len(trained) == 1 and transformed - trained, "only the node that trained has transformed"
+    assert found["nodes"]["trained"] == [with_gpu]
+    (transformed,) = found["nodes"]["transformed"]
+    assert transformed != with_gpu, "of two nodes"
 
 
 def _run(cluster: TwoNodes, root: Root, folder: Path, recipe: Sequence[str] = _RECIPE) -> Run:

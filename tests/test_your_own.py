@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from storage import manifest, registry, tables
@@ -22,9 +23,10 @@ from storage.uri import URI, Root
 from tasks.cluster.jobs_api import JOB_ENV
 from tasks.cluster.local_ray import await_ray, start_ray
 from tasks.cluster.ray_jobs import RayJobs
-from tasks.learning import user_code
+from tasks.learning import images, user_code
 from tasks.learning.datasets import DataSet, SourceFile, cifar10, fashion_mnist
 from tasks.learning.datasets.mnist import read_idx
+from tasks.report_page import plots
 from tests.learning.test_cifar10 import write_archive
 from tests.pictures import BROKEN, CLASSES, encoded, write_folder
 from tests.rays import token_of_its_own
@@ -152,12 +154,50 @@ def test_the_same_folder_again_is_found_and_a_new_file_makes_a_training_that_goe
     assert again["uris"] == more["uris"], "its own model is in charge now, and still it is the same request"
 
 
+def test_photographs_that_stay_files_are_learned_shown_and_predicted_and_their_champion_is_trained_on(
+    flow: Flow, root: Root, tmp_path: Path
+) -> None:
+    from flows.predict import predict
+
+    folder = write_folder(tmp_path / "kept as files")
+    settings: dict[str, Any] = SMALL | {
+        "image_encoding": "encoded",
+        "crop_scale": 0.8,
+        "max_shift": 0,
+        "model": "small-cnn",
+    }
+    asked: dict[str, Any] = {"recipe": "images-resnet18", "storage": str(root), "data": str(folder), "workers": 0}
+    result = flow(**asked, settings=settings)
+    test = tables.read_split(URI(result["uris"]["prepared"]), "test")
+    assert pa.types.is_binary(test["image"].type), "files of any size"
+    decoded = dict(zip(test["id"].to_pylist(), images.to_arrays(test, (24, 24, 3))[0], strict=True))
+    page = (Path(result["uris"]["report"]) / "index.html").read_text()
+    shown = re.findall(r'<img src="([^"]+)" .*alt="Test row (\d+):', page)
+    assert len(shown) > 6 and all(source == plots.png(decoded[int(id_)]) for source, id_ in shown)
+    assert page.count('alt="Training image') > 6
+
+    here: dict[str, Any] = {"storage": str(root), "workers": 0}
+    again = predict(dataset=result["uris"]["raw"], split="test", **here)
+    rows, told = (
+        tables.read_split(URI(one["uris"]["predictions"]), "test").to_pandas().set_index("id")
+        for one in (again, result)
+    )
+    assert rows.loc[told.index, "prediction"].tolist() == told["prediction"].tolist()
+    assert rows.loc[told.index, "probability"].tolist() == pytest.approx(told["probability"].tolist())
+
+    more = flow(**asked, settings=settings | {"epochs": 1, "initialize": "champion"})
+    made = manifest.load(URI(more["uris"]["checkpoint"]))
+    assert made.parent("initial", of=URI(more["uris"]["checkpoint"])) == result["uris"]["checkpoint"]
+    first = made.statistics["history"][0]["validation_loss"]
+    assert first < manifest.load(URI(result["uris"]["checkpoint"])).statistics["history"][0]["validation_loss"]
+
+
 def test_parquet_as_hugging_face_writes_it_is_learned(flow: Flow, root: Root, tmp_path: Path) -> None:
     names = ["pear", "apple", "egg"]
     features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
     for split, count in (("train", 48), ("test", 12)):
-        images = [{"bytes": encoded(number, number % 3), "path": None} for number in range(count)]
-        frame = pd.DataFrame({"image": images, "label": [number % 3 for number in range(count)]})
+        contents = [{"bytes": encoded(number, number % 3), "path": None} for number in range(count)]
+        frame = pd.DataFrame({"image": contents, "label": [number % 3 for number in range(count)]})
         _write(frame, tmp_path / "fruit" / "data" / f"{split}-00000-of-00001.parquet", features)
     settings = SMALL | {"channels": 1, "epochs": 5}  # after 3 it depends on the machine whether it has learned
     result = flow(
@@ -229,8 +269,8 @@ def write_idx(folder: Path, *, train: int, test: int) -> DataSet:
     """A data set in the form of Fashion-MNIST, whose files lie in `folder`."""
     written = []
     for prefix, rows in (("train", train), ("t10k", test)):
-        images = np.random.default_rng(rows).integers(0, 256, (rows, 28, 28), dtype=np.uint8)
-        for kind, array in (("images-idx3", images), ("labels-idx1", (np.arange(rows) % 10).astype(np.uint8))):
+        pixels = np.random.default_rng(rows).integers(0, 256, (rows, 28, 28), dtype=np.uint8)
+        for kind, array in (("images-idx3", pixels), ("labels-idx1", (np.arange(rows) % 10).astype(np.uint8))):
             header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
             content = gzip.compress(header + array.tobytes())
             (folder / f"{prefix}-{kind}-ubyte.gz").write_bytes(content)
@@ -241,7 +281,6 @@ def write_idx(folder: Path, *, train: int, test: int) -> DataSet:
 
 
 def _write(frame: pd.DataFrame, path: Path, features: dict[str, Any]) -> None:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -196,10 +196,9 @@ def _share(nodes: Sequence[Resources], number: int, per_node: int, use_gpu: bool
     return float(min(shares))
 
 
-def has_idle_nodes(given: Scale, nodes: Sequence[Resources]) -> bool:
-    """Return True if GPUs train and nodes without GPUs have more CPUs for reading than the workers would use."""
-    idle = sum(node.get("CPU", 0) for node in nodes if node.get("GPU", 0) < 1)
-    return given.use_gpu and idle > given.workers * READING_THREADS
+def has_idle_nodes(workers: int, nodes: Sequence[Resources]) -> bool:
+    """Return True if nodes without GPUs have more CPUs for reading than so many `workers` with GPUs would use."""
+    return cpus([node for node in nodes if not num_gpus(node)]) > workers * READING_THREADS
 
 
 def _check_accelerator(wanted: str, nodes: Sequence[Resources]) -> None:

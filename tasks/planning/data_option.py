@@ -52,7 +52,10 @@ def given(data: str, recipe: Recipe) -> DatasetURI | Own:
         check_shift(recipe, side=recipe.image_size)
         found_own = user_images.find(URI(uri), test_fraction=recipe.test_fraction)
         if found_own.kind == "parquet" and recipe.image_encoding == images.ENCODED:
-            raise ValueError(f"image_encoding must be decoded for Parquet files, got 'encoded' for {uri}")
+            raise ValueError(
+                f"image_encoding must be decoded for Parquet files, got 'encoded' for {uri}; use --set "
+                "image_encoding=decoded without crop_scale and color_jitter, or give the images as files"
+            )
         return found_own
     made = check_committed("--data", uri, kinds=("raw",))
     found = made.parameters.get("data")
@@ -65,7 +68,10 @@ def given(data: str, recipe: Recipe) -> DatasetURI | Own:
     check_shift(recipe, side=min(shape[:2]))
     encoding = images.encoding_of(made.columns.get("metadata", {}))
     if encoding != recipe.image_encoding:
-        raise ValueError(f"image_encoding must be {encoding}, as in --data {uri}, got {recipe.image_encoding!r}")
+        raise ValueError(
+            f"image_encoding must be {encoding}, as in --data {uri}, got {recipe.image_encoding!r}; use --set "
+            f"image_encoding={encoding}, or give the folder of the images themselves"
+        )
     return uri
 
 

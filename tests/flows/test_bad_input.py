@@ -14,9 +14,9 @@ import storage.__main__
 from flows import backfill
 from flows.cli import main
 from flows.server import automations, deploy, up
-from storage import commits, manifest
+from storage import commits, manifest, tables
 from storage.uri import URI, Root
-from tasks.learning import recipes
+from tasks.learning import images, recipes
 from tasks.planning import make_plan, predict_request
 from tests import mirrors
 from tests.runs import no_flow
@@ -119,6 +119,18 @@ PIPELINE = [
     Bad("pipeline --data {file}", "--data ... {file}"),
     Bad("pipeline --data {prepared}", "--data ... of kind raw ... {prepared} of kind prepared"),
     Bad("pipeline --data {sample}", "--data ... 'mnist' ... {sample} of 'mnist-sample' ... --recipe"),
+    Bad(
+        "pipeline --data {encoded}",
+        "image_encoding ... encoded ... {encoded}, got 'decoded'; use --set image_encoding=",
+    ),
+    Bad(
+        "pipeline --data {decoded} --set image_encoding=encoded",
+        "image_encoding ... decoded ... {decoded}, got 'encoded'; use --set image_encoding=decoded",
+    ),
+    Bad(
+        "pipeline --data {parquet} --set image_encoding=encoded",
+        "image_encoding ... decoded ... Parquet ... got 'encoded' for {parquet}; use --set image_encoding=decoded",
+    ),
     Bad("pipeline --data {unnamed}", "--data ... fingerprint ... {unnamed}"),
     Bad("pipeline --data {garbage}", "--data ... {garbage}/_manifest.json cannot be read"),
     Bad("pipeline --data {half}", "--data ... {half}/_manifest.json cannot be read"),
@@ -235,6 +247,12 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         "root": root,
         "nothing": root.child(f"datasets/raw/none-{FINGERPRINT}"),
     }
+    for encoding in ("decoded", "encoded"):
+        uri = root.child(f"datasets/raw/{encoding}-{FINGERPRINT}")
+        schema = tables.describe(images.schema((64, 64, 3), ("one", "two"), encoding=encoding))
+        parameters = {"data": encoding, "image_size": 64}
+        commits.commit(uri, kind="raw", parents={}, parameters=parameters, listed=[], schema=schema)
+        found[encoding] = uri
     for name, content in (("garbage", b"garbage"), ("half", b'{"format": 1, "kind": "raw"'), ("list", b"[]")):
         place = folder / f"{name}-{FINGERPRINT}"
         place.mkdir()
@@ -242,8 +260,11 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         found[name] = URI(str(place))
     (folder / "file").write_text("a file")
     (folder / "empty").mkdir()
+    (folder / "parquet").mkdir()
+    (folder / "parquet" / "train.parquet").write_bytes(b"not read yet")
+    (folder / "parquet" / "test.parquet").write_bytes(b"not read yet")
     with mirrors.refusing() as refusing:
-        more = {"file": str(folder / "file"), "empty": str(folder / "empty")}
+        more = {"file": str(folder / "file"), "empty": str(folder / "empty"), "parquet": str(folder / "parquet")}
         more |= {"refusing": refusing, "taken": refusing.strip("/").rpartition(":")[2]}
         yield {name: str(uri) for name, uri in found.items()} | more
 

@@ -1,7 +1,6 @@
 """Images that are kept as their files: the same rows as decoded ones, and draws that depend on no task or loader."""
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,68 +11,24 @@ import pytest
 import ray
 import torch
 
-from storage import files, manifest, tables
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
+from storage import manifest, tables
+from storage.uri import URI, DatasetURI, PredictionsURI, Root
 from tasks.jobs import dataset_parts
 from tasks.jobs.backends.in_process import InProcess
-from tasks.jobs.ingest import job as ingest
 from tasks.jobs.predict import job as predict
-from tasks.jobs.preprocess import job as preprocess
-from tasks.jobs.spec import IngestSpec, PredictSpec, PreprocessSpec, TrainSpec
+from tasks.jobs.spec import PredictSpec
 from tasks.jobs.train import attempts, make_loader
-from tasks.jobs.train.ray_loader import EncodedRows
+from tasks.jobs.train.ray_loader import EncodedRows, off_gpu_nodes
 from tasks.learning import images, loop
 from tasks.learning.recipes import Recipe
 from tasks.learning.transforms import Transform, crop
-from tasks.planning import user_images
+from tests import photographs
 from tests.jobs.raw import run
 from tests.pictures import BROKEN, encoded, write_folder
 from tests.rays import token_of_its_own
 
 _SHAPE = (16, 16, 3)
-_RECIPE = Recipe(
-    name="photos",
-    data="own",
-    model="small-cnn",
-    epochs=2,
-    batch_size=8,
-    seed=5,
-    image_size=16,
-    image_encoding="encoded",
-    crop_scale=0.3,
-    flip="horizontal",
-    color_jitter=0.4,
-    max_quarantined=0.5,
-    precision="fp32",
-)
-
-
-def made(folder: Path, encoding: str) -> tuple[DatasetURI, DatasetURI]:
-    """The raw and the prepared dataset of the photographs."""
-    root, photos = Root(str(folder / encoding)), URI(str(folder / "photos"))
-    found = user_images.find(photos)
-    parameters = {"data": "photos", "image_size": 16, "channels": 3}
-    raw = IngestSpec(
-        storage=root,
-        deadline_s=60,
-        source=photos,
-        kind="images",
-        classes=list(found.classes),
-        digest=found.digest,
-        parameters=parameters | ({} if encoding == "decoded" else {"image_encoding": encoding}),
-        target=DatasetURI(root.child("datasets/raw/photos-0123456789ab")),
-    )
-    files.replace(raw.listing, json.dumps([file.model_dump() for file in found.files]).encode())
-    ingest.run(raw, InProcess())
-    prepared = PreprocessSpec(
-        storage=root,
-        deadline_s=60,
-        source=raw.target,
-        target=DatasetURI(root.child("datasets/prepared/photos-0123456789ab")),
-        parameters={"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.5},
-    )
-    preprocess.run(prepared, InProcess())
-    return raw.target, prepared.target
+_RECIPE = photographs.RECIPE
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("encoded")
     write_folder(folder / "photos")
     for encoding in ("decoded", "encoded"):
-        made(folder, encoding)
+        for spec in photographs.to_make(Root(str(folder / encoding)), URI(str(folder / "photos")), encoding):
+            run(spec)
     return folder
 
 
@@ -167,16 +123,43 @@ def epoch(feed: loop.Loader, number: int) -> list[tuple[list[Any], list[Any]]]:
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_tasks_give_every_rank_the_batches_that_it_would_transform_itself(
+def test_tasks_give_every_rank_the_batches_that_it_would_transform_itself_and_every_row_once(
     prepared: DatasetURI, local_ray: None, monkeypatch: pytest.MonkeyPatch, world_size: int
 ) -> None:
     monkeypatch.setattr(make_loader, "_WINDOW_ROWS", 12)
+    seen: dict[str, list[bytes]] = {"train": [], "validation": []}
     for rank in range(world_size):
         ours, alone = (loader(prepared, rank=rank, world_size=world_size, on_ray=on_ray) for on_ray in (True, False))
         assert ours.num_train_rows() == alone.num_train_rows()
         first = epoch(ours, 1)
         assert first == epoch(alone, 1) != epoch(alone, 2)
         assert epoch(ours, 2) == epoch(alone, 2)
+        seen["train"] += [pixels.numpy().tobytes() for pixels, _ in ours.train_batches(epoch=1, batch_size=1)]
+        seen["validation"] += [pixels.numpy().tobytes() for pixels, _ in ours.validation_batches(batch_size=1)]
+    transform = Transform.of(_RECIPE, _SHAPE)
+    for split, number in (("train", 1), ("validation", None)):
+        rows = transform(tables.read_split(prepared, split), epoch=number)["image"].to_pylist()
+        assert sorted(seen[split]) == sorted(rows)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "workers", "kept_off"),
+    [
+        ([("a", 8, 0, True), ("b", 96, 8, True)], 2, "!in(b)"),
+        ([("a", 8, 0, True), ("c", 4, 1, True), ("b", 4, 1, True)], 2, "!in(b,c)"),
+        ([("a", 4, 0, True), ("b", 96, 8, True)], 2, None),
+        ([("a", 8, 0, False), ("b", 96, 8, True)], 2, None),
+        ([("a", 8, 0, True), ("b", 8, 0, True)], 2, None),
+    ],
+    ids=["one of each", "two with GPUs", "too few CPUs without", "gone since", "no GPUs"],
+)
+def test_tasks_are_kept_off_the_nodes_with_gpus_where_the_others_have_cpus_enough(
+    nodes: list[tuple[str, int, int, bool]], workers: int, kept_off: str | None
+) -> None:
+    told = [
+        {"NodeID": name, "Resources": {"CPU": cpus, "GPU": gpus}, "Alive": alive} for name, cpus, gpus, alive in nodes
+    ]
+    assert off_gpu_nodes(told, workers=workers) == ({"ray.io/node-id": kept_off} if kept_off else None)
 
 
 def test_a_rows_draws_depend_on_seed_epoch_and_id_alone(prepared: DatasetURI) -> None:
@@ -223,7 +206,7 @@ def test_a_crop_lies_in_the_image_and_has_at_least_its_share(height: int, width:
 def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predicts_encoded_rows(
     prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, cut = (to_train(tmp_path, prepared, name) for name in ("whole", "cut"))
+    whole, cut = (photographs.trains(Root(str(tmp_path)), prepared, name) for name in ("whole", "cut"))
     run(whole)
     run_epoch = loop.Trainer.run_epoch
 
@@ -258,22 +241,9 @@ def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predic
     assert manifest.load(target).rows == len(tables.read_split(prepared, "test"))
 
 
-def to_train(folder: Path, prepared: DatasetURI, name: str) -> TrainSpec:
-    return TrainSpec(
-        storage=Root(str(folder)),
-        deadline_s=60,
-        source=prepared,
-        target=CheckpointURI(str(folder / f"{name}-0123456789ab")),
-        recipe=_RECIPE,
-        parameters={},
-        workers=0,
-        threads=1,
-    )
-
-
 def test_a_recipe_for_the_other_encoding_is_refused(prepared: DatasetURI, tmp_path: Path) -> None:
     decoded = dataclasses.replace(_RECIPE, image_encoding="decoded", crop_scale=1.0, color_jitter=0.0)
-    spec = to_train(tmp_path, prepared, "other").model_copy(update={"recipe": decoded})
+    spec = photographs.trains(Root(str(tmp_path)), prepared, "other").model_copy(update={"recipe": decoded})
     with pytest.raises(ValueError, match=r"image_encoding must be encoded, as in .*, got 'decoded'"):
         attempts.begin(spec, manifest.load(prepared), workers=[1])
 

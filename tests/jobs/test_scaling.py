@@ -121,7 +121,7 @@ def test_other_nodes_read_where_gpus_train_and_they_have_more_cpus_than_the_work
     nodes: list[Resources], is_idle: bool
 ) -> None:
     given = resolve(None, threads=None, nodes=nodes)
-    assert has_idle_nodes(given, nodes) is is_idle
+    assert (given.use_gpu and has_idle_nodes(given.workers, nodes)) is is_idle
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def run(spec: TrainSpec) -> None:
     elastic = scaling.limits(spec.workers)
     prepared = manifest.load(spec.source)
     numbers = range(elastic[0], elastic[1] + 1) if elastic else [given.workers]
-    idle = scaling.has_idle_nodes(given, nodes)
+    idle = given.use_gpu and scaling.has_idle_nodes(given.workers, nodes)
     loader, attempt = attempts.begin(spec, prepared, workers=numbers, has_idle_nodes=idle)
     # A frozen worker answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)

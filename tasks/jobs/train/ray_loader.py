@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import ray
@@ -10,13 +11,16 @@ from ray.data import DataIterator
 from ray.data.collate_fn import ArrowBatchCollateFn
 
 from storage.uri import DatasetURI
-from tasks.jobs import datasource
+from tasks.jobs import datasource, scaling
 from tasks.jobs.dataset_parts import Slice
 from tasks.jobs.train import ray_shards
 from tasks.jobs.train.make_loader import tensors
 from tasks.learning import images
 from tasks.learning.loop import Batch
 from tasks.learning.transforms import Transform
+
+_NODE_ID = "ray.io/node-id"
+"""Label that Ray gives every node."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +62,8 @@ class EncodedRows:
     device: torch.device
     prefetch_batches: int
     world_size: int
+    avoid_gpus: bool = False
+    """True if workers compute on GPUs: tasks then stay off their nodes, see `off_gpu_nodes`."""
     nodes: set[str] = dataclasses.field(default_factory=set)
     """Ids of the nodes whose tasks have transformed rows so far."""
 
@@ -69,6 +75,7 @@ class EncodedRows:
             batch_format="pyarrow",
             zero_copy_batch=True,
             fn_kwargs={"transform": self.transform, "epoch": epoch},
+            label_selector=off_gpu_nodes(ray.nodes(), workers=self.world_size) if self.avoid_gpus else None,
         )
         yield from ray_shards.ordered(pixels, self.world_size).iter_torch_batches(
             batch_size=size,
@@ -77,6 +84,22 @@ class EncodedRows:
             collate_fn=_ToTensors(self.transform.image_shape, self.nodes),
             pin_memory=self.device.type == "cuda",
         )
+
+
+def off_gpu_nodes(nodes: Sequence[Mapping[str, Any]], *, workers: int) -> dict[str, str] | None:
+    """Return the label selector that keeps tasks off nodes with GPUs; None if the other nodes have too few CPUs.
+
+    Ray's scheduler does not avoid such nodes, and a fallback to them is taken while other nodes are merely busy.
+
+    Args:
+        nodes: What `ray.nodes()` tells now: a node may come or go between two epochs.
+        workers: Number of training workers.
+    """
+    alive = [node for node in nodes if node["Alive"]]
+    with_gpus = [node["NodeID"] for node in alive if scaling.num_gpus(node["Resources"])]
+    if not with_gpus or not scaling.has_idle_nodes(workers, [node["Resources"] for node in alive]):
+        return None
+    return {_NODE_ID: f"!in({','.join(sorted(with_gpus))})"}
 
 
 def _transformed(table: pa.Table, *, transform: Transform, epoch: int | None) -> pa.Table:

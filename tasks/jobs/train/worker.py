@@ -65,7 +65,7 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     prepared = manifest.load(spec.source)
     device, rows, reported = device_of(use_gpu=config["use_gpu"]), None, report
     if loader == attempts.RAY_DATA and attempts.is_encoded(prepared):
-        rows, nodes = encoded_rows(spec, prepared, device)
+        rows, nodes = encoded_rows(spec, prepared, device, use_gpu=config["use_gpu"])
         reported = functools.partial(_report_with_nodes, attempt, nodes)
     elif loader == attempts.RAY_DATA:
         rows = ray_data_rows(prepared, device, prefetch_batches=spec.recipe.prefetch_batches)
@@ -98,7 +98,9 @@ def ray_data_rows(prepared: Manifest, device: torch.device, *, prefetch_batches:
     return RayDataRows(shards, shape=shape, device=device, prefetch_batches=prefetch_batches)
 
 
-def encoded_rows(spec: TrainSpec, prepared: Manifest, device: torch.device) -> tuple[RowSource, set[str]]:
+def encoded_rows(
+    spec: TrainSpec, prepared: Manifest, device: torch.device, *, use_gpu: bool
+) -> tuple[RowSource, set[str]]:
     """Return the source of this rank's encoded rows, and the growing set of nodes whose tasks transform them."""
     from tasks.jobs.train.ray_loader import EncodedRows
 
@@ -115,6 +117,7 @@ def encoded_rows(spec: TrainSpec, prepared: Manifest, device: torch.device) -> t
         device=device,
         prefetch_batches=recipe.prefetch_batches,
         world_size=world_size,
+        avoid_gpus=use_gpu,
     )
     return rows, rows.nodes
 
