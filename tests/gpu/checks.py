@@ -29,9 +29,7 @@ def rows(count: int, *, seed: int = 0) -> Batch:
 def classifier(model: str) -> Classifier:
     """The model `model`, none of whose weights is zero: some models begin with a head that answers 0 to everything."""
     seed_everything(0)
-    made = Classifier(
-        ModelSpec(model=model, image_shape=SHAPE, classes=CLASSES, mean=(115.0,) * 3, std=(60.0,) * 3)
-    )
+    made = Classifier(ModelSpec(model=model, image_shape=SHAPE, classes=CLASSES, mean=(115.0,) * 3, std=(60.0,) * 3))
     with torch.no_grad():
         for parameter in made.parameters():
             parameter += 0.01 * torch.randn(parameter.shape)

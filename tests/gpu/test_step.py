@@ -19,8 +19,10 @@ from tests.gpu import checks
 from tests.gpu.checks import classifier, distance, never_waiting, rows
 
 CPU = torch.device("cpu")
-FP32, BF16 = 1e-3, 0.1
-"""Largest distances from fp32 on the CPU. Wrong layouts, rows or labels give distances of about 1."""
+TOLERANCES = {"fp32": (1e-3, 0.05), "bf16": (0.05, 0.5)}
+"""Largest distances of logits and of gradients from fp32 on the CPU; wrong layouts, rows or labels give 1 and more.
+
+Rounding opens or closes some ReLUs near 0, so gradients are further apart: 0.3 in bf16 for ResNet-18, also on CPUs."""
 MODELS = sorted({recipes.load(name).model for name in recipes.known() if name.startswith("cifar10")})
 SETTINGS: dict[str, dict[str, Any]] = {
     "small": {"model": "small", "batch_size": 16},
@@ -53,10 +55,10 @@ def test_models_of_the_cifar_recipes_compute_the_same_on_a_gpu(gpu: torch.device
 
 def _agree(model: str, device: torch.device) -> None:
     expected = gradients(model, CPU, precision="fp32")
-    precisions = {"fp32": FP32} | ({"bf16": BF16} if resolve_precision("auto", device) == "bf16" else {})
-    for precision, tolerance in precisions.items():
-        for found, wanted in zip(gradients(model, device, precision=precision), expected, strict=True):
-            assert distance(found, wanted) < tolerance, precision
+    for precision in sorted({"fp32", resolve_precision("auto", device)}):
+        made = gradients(model, device, precision=precision)
+        found = [distance(one, wanted) for one, wanted in zip(made, expected, strict=True)]
+        assert all(one < most for one, most in zip(found, TOLERANCES[precision], strict=True)), (precision, found)
 
 
 def test_fp32_is_fp32(gpu: torch.device) -> None:
