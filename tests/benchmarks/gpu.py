@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tasks.learning import datasets, devices
+from tasks.learning import datasets, devices, recipes
 from tests.benchmarks.gpu_bench import TRAIN_ROWS, Bench
 from tests.benchmarks.gpu_lines import LINES, Measured
 from tests.benchmarks.ratios import Bar
@@ -33,8 +33,7 @@ _LINE_LIMIT_S = 600
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and tell; 0 when no bar is missed and no line failed."""
     given = _parser().parse_args(arguments)
-    settings = dict(one.partition("=")[::2] for one in given.set)
-    _check(given, settings)
+    settings = _checked(given)
     console = Console(width=None if sys.stdout.isatty() else 160)
     asked = settings.get("device", "cuda")
     if asked == "cuda" and (trouble := devices.trouble()):
@@ -57,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if any(one.verdict == "missed" or one.note.startswith("failed") for one in lines) else 0
 
 
-def _check(given: argparse.Namespace, settings: dict[str, str]) -> None:
-    """End with one line about the first wrong option."""
+def _checked(given: argparse.Namespace) -> dict[str, str]:
+    """Return the fields of recipes to change; end with one line about the first wrong option."""
     if unknown := sorted(set(given.only) - set(LINES)):
         raise SystemExit(f"error: --only must be one of {', '.join(LINES)}, got {unknown[0]!r}")
     for option, least in (("rows", 100), ("epochs", 1)):
@@ -71,8 +70,16 @@ def _check(given: argparse.Namespace, settings: dict[str, str]) -> None:
         raise SystemExit(
             f"error: --data must be a folder with {found.files[0].name} (from {found.mirrors[0]}), got {given.data}"
         )
+    if wrong := [one for one in given.set if not one.partition("=")[2]]:
+        raise SystemExit(f"error: --set must be FIELD=VALUE, got {wrong[0]!r}")
+    settings = dict(one.partition("=")[::2] for one in given.set)
     if settings.get("device", "cuda") not in ("cpu", "cuda"):
         raise SystemExit(f"error: --set device must be cpu or cuda, got {settings['device']!r}")
+    try:
+        recipes.override(recipes.load("cifar10-vit"), settings)
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from None
+    return settings
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -124,13 +131,13 @@ def _in_child(name: str, given: argparse.Namespace, folder: Path) -> list[Measur
         problem = f"it took more than {_LINE_LIMIT_S} s"
     if not out.exists():
         return [Measured(what=name, value=None, unit="", note=f"failed: {problem}")]
-    return [_restored(one) for one in json.loads(out.read_text())["lines"]]
+    return [restored(one) for one in json.loads(out.read_text())["lines"]]
 
 
-def _restored(line: dict[str, Any]) -> Measured:
-    del line["verdict"]
-    bar = Bar(**line.pop("bar")) if line["bar"] else line.pop("bar")
-    return Measured(**line, bar=bar)
+def restored(line: dict[str, Any]) -> Measured:
+    """The line that a process of its own has written."""
+    fields = {name: value for name, value in line.items() if name != "verdict"}
+    return Measured(**fields | {"bar": Bar(**line["bar"]) if line["bar"] else None})
 
 
 def _described(line: Measured) -> dict[str, Any]:

@@ -31,12 +31,13 @@ from tests.benchmarks.ratios import Bar
 _WARM_UP = 2
 """Epochs before those that are timed: the first one chooses algorithms, captures and compiles."""
 _VIT, _RESNET, _AIRBENCH = "cifar10-vit", "cifar10-resnet18", "cifar10-airbench"
-_VARIANTS: dict[str, dict[str, str]] = {
+VARIANTS: dict[str, dict[str, str]] = {
     "eager": {"step": "eager"},
     "graph": {"step": "auto"},
     "compile": {"step": "eager", "compile": "on"},
     "graph and compile": {"step": "auto", "compile": "on"},
 }
+"""Ways to launch a step; a graph wherever there can be one."""
 _ON_DEVICE = {"cuda": {"kernel", "gpu_memcpy", "gpu_memset"}, "cpu": {"cpu_op"}}
 """Categories of a profiler's trace in which the device itself works."""
 
@@ -75,7 +76,7 @@ def jobs(bench: Bench) -> Iterator[Measured]:
 
 def epochs(bench: Bench, *, name: str, **changes: str) -> Iterator[Measured]:
     """Epochs with evaluation of one recipe, launched in every way."""
-    for variant, how in _VARIANTS.items():
+    for variant, how in VARIANTS.items():
         recipe = bench.recipe(name, epochs=_WARM_UP + bench.epochs, **changes, **how)
         trainer = bench.trainer(recipe)
         first, *_ = _seconds(trainer, range(1, _WARM_UP + 1))
@@ -137,7 +138,9 @@ def airbench(bench: Bench) -> Iterator[Measured]:
     yield Measured(what=f"{_AIRBENCH}: training", value=seconds, unit="s", bar=bench.judged(at_most(10.0)), note=note)
     what, bar = f"{_AIRBENCH}: test accuracy", bench.judged(at_least(94.0))
     if bench.data is None:
-        yield Measured(what=what, value=None, unit="%", bar=bar, note="not measured: needs --data")
+        yield Measured(
+            what=what, value=None, unit="%", bar=bar, note="needs --data: accuracy on random images means nothing"
+        )
         return
     made, _ = _predict(bench, target, split="test")
     table = tables.read_split(made, columns=["label", "prediction"])
