@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help run up deploy install check test test-slow faults bench lock clean
+.PHONY: help run up deploy install check test test-slow test-gpu faults bench lock clean
 
 help: ## list the available commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test: $(VENV)/.installed ## run the tests, takes minutes (ARGS="-k name" selects
 
 test-slow: $(VENV)/.installed ## run the slow tests, which kill whole runs and train twice
 	$(BIN)/pytest -m slow $(ARGS)
+
+test-gpu: $(VENV)/.installed ## run the tests of a GPU, which need one; then: python -m tests.benchmarks.gpu
+	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
 faults: $(VENV)/.installed ## inject all kinds of faults into real runs (ARGS=--quick: 5 minutes; ARGS=--help for more)
 	@$(BIN)/python -m tests.faults $(ARGS)

@@ -1,0 +1,138 @@
+"""What the lines of `python -m tests.benchmarks.gpu` work with: CIFAR-10 or images of its shape, trainers and jobs."""
+
+import os
+import tempfile
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from storage import commits, manifest, tables
+from storage.uri import DatasetURI, Root
+from tasks.jobs.ingest import data_sets
+from tasks.jobs.main import run_here
+from tasks.jobs.spec import JobSpec, PreprocessSpec
+from tasks.jobs.train import attempts
+from tasks.learning import datasets, images, recipes, sources, training_state
+from tasks.learning.datasets import Split
+from tasks.learning.loaders import ResidentLoader
+from tasks.learning.loop import Batch, Trainer, seed_everything
+from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
+from tasks.learning.recipes import Recipe
+from tests.benchmarks.ratios import Bar
+
+DAY_S = 24 * 3600.0
+TRAIN_ROWS = 50_000
+"""Training rows of CIFAR-10."""
+_DATA_SET = datasets.load("cifar10")
+_VALIDATION = 10  # one row of so many
+
+
+class Bench:
+    """A folder to work in, a device, and the images and recipes to measure with."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        device: torch.device,
+        data: Path | None = None,
+        rows: int = TRAIN_ROWS,
+        epochs: int = 5,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.root = Root(str(folder / "root"))
+        self.device, self.data, self.rows, self.epochs = device, data, rows, epochs
+        self.settings = dict(settings or {})
+        self.threads = os.cpu_count() or 1
+        self.image_shape = _DATA_SET.image_shape
+        self.lines = list[str]()
+        """What jobs have said."""
+
+    @property
+    def num_train_rows(self) -> int:
+        """Rows of an epoch, without those of the validation."""
+        return self.rows - self.rows // _VALIDATION
+
+    def judged(self, bar: Bar | None) -> Bar | None:
+        """Return `bar`, which is set for a GPU, all rows and the recipes as they are; none otherwise."""
+        is_meant = self.device.type == "cuda" and self.rows == TRAIN_ROWS and not self.settings
+        return bar if is_meant else None
+
+    def recipe(self, name: str, **changes: str | int) -> Recipe:
+        """The recipe `name` with `changes` and then the settings of the command line."""
+        return recipes.override(recipes.load(name), {"device": self.device.type, **changes, **self.settings})
+
+    @cached_property
+    def splits(self) -> dict[str, Split]:
+        """Training and test rows: CIFAR-10's, or random ones."""
+        if self.data is not None:
+            with tempfile.TemporaryDirectory() as folder:
+                mirrors = [sources.mirror_address(str(self.data))]
+                for file in _DATA_SET.files:
+                    sources.fetch_file(file, Path(folder), mirrors=mirrors, log=lambda *_: None)
+                read = {one.name: one for one in _DATA_SET.read(Path(folder))}
+                return {
+                    "train": Split("train", read["train"].images[: self.rows], read["train"].labels[: self.rows]),
+                    "test": Split("test", read["test"].images[:], read["test"].labels),
+                }
+        random, made = np.random.default_rng(0), {}
+        for name, count in (("train", self.rows), ("test", self.rows // 5)):
+            pixels = random.integers(0, 256, (count, *self.image_shape), dtype=np.uint8)
+            made[name] = Split(name, pixels, np.arange(count) % len(_DATA_SET.classes))
+        return made
+
+    @cached_property
+    def prepared(self) -> DatasetURI:
+        """The rows as a prepared dataset."""
+        target = DatasetURI(self.root.child("datasets/prepared/cifar10-0123456789ab"))
+        if not manifest.is_committed(target):
+            raw = DatasetURI(self.root.child("datasets/raw/cifar10-0123456789ab"))
+            listed = [part for split in self.splits.values() for part in data_sets.write_split(_DATA_SET, raw, split)]
+            schema = tables.describe(images.schema(self.image_shape, _DATA_SET.classes))
+            commits.commit(raw, kind="raw", parents={}, parameters={"data": "cifar10"}, listed=listed, schema=schema)
+            asked = {"split_seed": 0, "validation_fraction": 1 / _VALIDATION, "max_quarantined": 0.01}
+            self.run(PreprocessSpec(storage=self.root, deadline_s=DAY_S, source=raw, target=target, parameters=asked))
+        return target
+
+    def trainer(self, recipe: Recipe) -> Trainer:
+        """A training of `recipe` that is about to begin, set up as a job with one worker does."""
+        precision = resolve_precision(recipe.precision, self.device)
+        set_arithmetic(precision, self.device)
+        train, validation = self._batches()
+        mean, std = (tuple(one.tolist()) for one in _moments(train[0]))
+        seed_everything(recipe.seed)
+        about = ModelSpec(
+            model=recipe.model, image_shape=self.image_shape, classes=_DATA_SET.classes, mean=mean, std=std
+        )
+        model, loader = Classifier(about), ResidentLoader(train, validation, seed=0, rank=0, device=self.device)
+        training_state.begin_with_rows(model, loader)
+        is_graphed = attempts.takes_graph(recipe, device=self.device.type, world_size=1, loader="resident")
+        return Trainer(recipe, model, loader, precision=precision, device=self.device, is_graphed=is_graphed)
+
+    def run(self, spec: JobSpec) -> None:
+        """Run a job in this process."""
+        run_here(spec, tell=self.log)
+
+    def log(self, line: str) -> None:
+        """Keep a line of a job."""
+        self.lines.append(line)
+
+    def fingerprinted(self, name: str) -> str:
+        """A name for a result that nothing has had before."""
+        return f"{name}-{os.urandom(6).hex()}"
+
+    def _batches(self) -> tuple[Batch, Batch]:
+        """Training and validation rows; the latter are spread over the split, whose files may be sorted."""
+        split = self.splits["train"]
+        pixels, labels = torch.from_numpy(np.asarray(split.images)), torch.from_numpy(split.labels)
+        chosen = torch.arange(len(labels)) % _VALIDATION == _VALIDATION - 1
+        return (pixels[~chosen], labels[~chosen]), (pixels[chosen], labels[chosen])
+
+
+def _moments(pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mean and deviation of each channel over some of the rows: they change no time."""
+    some = pixels[:10_000].float().flatten(0, 2)
+    return some.mean(0), some.std(0)

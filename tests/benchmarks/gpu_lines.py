@@ -1,0 +1,247 @@
+"""What `python -m tests.benchmarks.gpu` measures: epochs, the GPU's busy time, checkpoints, prediction, airbench94."""
+
+import dataclasses
+import functools
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from storage import manifest, tables
+from storage.uri import CheckpointURI, PredictionsURI
+from tasks.jobs import events
+from tasks.jobs.scaling import Needs
+from tasks.jobs.spec import PredictSpec, TrainSpec
+from tasks.jobs.train import single_process, train_loop
+from tasks.learning import checkpoint, images, training_state
+from tasks.learning.inference import Inference
+from tasks.learning.loop import Trainer
+from tasks.learning.recipes import Recipe
+from tests.benchmarks.bench import at_least, at_most
+from tests.benchmarks.gpu_bench import DAY_S, Bench
+from tests.benchmarks.ratios import Bar
+
+_WARM_UP = 2
+"""Epochs before those that are timed: the first one chooses algorithms, captures and compiles."""
+_VIT, _RESNET, _AIRBENCH = "cifar10-vit", "cifar10-resnet18", "cifar10-airbench"
+VARIANTS: dict[str, dict[str, str]] = {
+    "eager": {"step": "eager"},
+    "graph": {"step": "auto"},
+    "compile": {"step": "eager", "compile": "on"},
+    "graph and compile": {"step": "auto", "compile": "on"},
+}
+"""Ways to launch a step; a graph wherever there can be one."""
+_ON_DEVICE = {"cuda": {"kernel", "gpu_memcpy", "gpu_memset"}, "cpu": {"cpu_op"}}
+"""Categories of a profiler's trace in which the device itself works."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One line of the table."""
+
+    what: str
+    value: float | None
+    """None: not measured; `note` says why."""
+    unit: str
+    bar: Bar | None = None
+    note: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Whether the bar is met; empty where there is none."""
+        if self.value is None:
+            return "not measured"
+        return "" if self.bar is None else "met" if self.bar.allows(self.value) else "missed"
+
+
+def jobs(bench: Bench) -> Iterator[Measured]:
+    """Epochs of whole training jobs as the recipes are, with evaluation and checkpoints."""
+    for name, bar in ((_VIT, at_most(2.0)), (_RESNET, None)):
+        recipe = bench.recipe(name, epochs=_WARM_UP + bench.epochs)
+        history = _history(bench, _train(bench, recipe))[_WARM_UP:]
+        waited = sum(row["data_wait_s"] + row["checkpoint_wait_s"] for row in history) / len(history)
+        seconds = statistics.median(row["seconds"] for row in history)
+        note = f"{_rate(bench, seconds)}; waits {waited:.2f} s"
+        yield Measured(
+            what=f"{name}: job, one epoch with evaluation", value=seconds, unit="s", bar=bench.judged(bar), note=note
+        )
+
+
+def epochs(bench: Bench, *, name: str, **changes: str) -> Iterator[Measured]:
+    """Epochs with evaluation of one recipe, launched in every way."""
+    for variant, how in VARIANTS.items():
+        recipe = bench.recipe(name, epochs=_WARM_UP + bench.epochs, **changes, **how)
+        trainer = bench.trainer(recipe)
+        first, *_ = _seconds(trainer, range(1, _WARM_UP + 1))
+        seconds = statistics.median(_seconds(trainer, range(_WARM_UP + 1, recipe.epochs + 1)))
+        note = f"{_rate(bench, seconds)}; {trainer.precision}; first epoch {first:.1f} s"
+        yield Measured(what=f"{name}, {recipe.model}: {variant}", value=seconds, unit="s", note=note)
+        del trainer
+
+
+def busy(bench: Bench, *, name: str) -> Iterator[Measured]:
+    """The share of an epoch with evaluation in which the device works, as the recipe is.
+
+    The profiler's epoch gives the time of the device's own work, others the length of an epoch: the profiler makes the
+    host slower, and with it the epoch, but not the work.
+    """
+    recipe = bench.recipe(name, epochs=_WARM_UP + bench.epochs + 1)
+    trainer = bench.trainer(recipe)
+    _seconds(trainer, range(1, _WARM_UP + 1))
+    seconds = statistics.median(_seconds(trainer, range(_WARM_UP + 1, recipe.epochs)))
+    worked = busy_seconds(lambda: trainer.run_epoch(recipe.epochs), bench.device)
+    what = f"{name}: share of an epoch in which the device is busy"
+    if worked is None:
+        yield Measured(what=what, value=None, unit="%", bar=bench.judged(at_least(90)), note="no kernels were recorded")
+        return
+    note = f"{worked:.3f} s of {seconds:.3f} s"
+    yield Measured(what=what, value=100 * worked / seconds, unit="%", bar=bench.judged(at_least(90)), note=note)
+
+
+def busy_seconds(work: Callable[[], object], device: torch.device) -> float | None:
+    """Return how long `device` computed or copied during `work`; None if the profiler saw nothing of it."""
+    is_gpu = device.type == "cuda"
+    with profile(activities=[ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU]) as seen:
+        work()
+        if is_gpu:
+            torch.cuda.synchronize(device)
+    with tempfile.TemporaryDirectory() as folder:
+        trace = Path(folder, "trace.json")
+        seen.export_chrome_trace(str(trace))
+        listed = json.loads(trace.read_text())["traceEvents"]
+    return union_s([one for one in listed if one.get("ph") == "X" and one.get("cat") in _ON_DEVICE[device.type]])
+
+
+def union_s(listed: Sequence[Mapping[str, Any]]) -> float | None:
+    """Return the seconds that at least one of the events of a trace (in microseconds) covers; None without any."""
+    covered, until = 0.0, float("-inf")
+    for start, length in sorted((float(one["ts"]), float(one["dur"])) for one in listed):
+        covered += max(0.0, start + length - max(start, until))
+        until = max(until, start + length)
+    return covered / 1e6 if listed else None
+
+
+def airbench(bench: Bench) -> Iterator[Measured]:
+    """The training that is to reach 94 % within seconds, as a job from its first epoch on."""
+    recipe = bench.recipe(_AIRBENCH)
+    target = _train(bench, recipe)
+    history = _history(bench, target)
+    seconds, whole = (sum(row[name] for row in history) for name in ("train_s", "seconds"))
+    note = f"{recipe.epochs} epochs; {whole:.1f} s with evaluation and checkpoints"
+    yield Measured(what=f"{_AIRBENCH}: training", value=seconds, unit="s", bar=bench.judged(at_most(10.0)), note=note)
+    what, bar = f"{_AIRBENCH}: test accuracy", bench.judged(at_least(94.0))
+    if bench.data is None:
+        yield Measured(
+            what=what, value=None, unit="%", bar=bar, note="needs --data: accuracy on random images means nothing"
+        )
+        return
+    made, _ = _predict(bench, target, split="test")
+    table = tables.read_split(made, columns=["label", "prediction"])
+    right = (table["label"].to_numpy() == table["prediction"].to_numpy()).mean()
+    yield Measured(what=what, value=100 * float(right), unit="%", bar=bar, note="of the best epoch, by validation loss")
+
+
+def checkpoints(bench: Bench) -> Iterator[Measured]:
+    """What a checkpoint after every epoch costs: the training thread's time, and the length of an epoch."""
+    recipe = bench.recipe(_VIT, epochs=_WARM_UP + 2 * bench.epochs)
+    trainer, attempt = bench.trainer(recipe), bench.root.child(f"runs/{bench.fingerprinted('cost')}/attempt-1")
+    about: dict[str, Any] = {"parameters": {}, "resolved": {}}
+    history = [trainer.run_epoch(epoch) for epoch in range(1, _WARM_UP + 1)]
+    plain = statistics.median(_seconds(trainer, range(_WARM_UP + 1, _WARM_UP + bench.epochs + 1)))
+    begun, seconds = time.perf_counter(), list[float]()
+    with ThreadPoolExecutor(1) as aside, events.telling(bench.log):
+        report = functools.partial(single_process.keep_newest_and_best, every=1)
+        writer = train_loop.Checkpoints(attempt, report, aside)
+        for epoch in range(_WARM_UP + bench.epochs + 1, recipe.epochs + 1):
+            history.append(trainer.run_epoch(epoch))
+            writer.take(history, trainer, prepared="", about=about)
+            seconds.append(time.perf_counter() - begun)
+            begun = time.perf_counter()
+        writer.finish()
+    begun = time.perf_counter()
+    snapshot = training_state.take(trainer, history, prepared="", about=about)
+    blocked = time.perf_counter() - begun
+    checkpoint.write(attempt.child("epoch-9999"), snapshot)
+    complete = time.perf_counter() - begun
+    size = training_state.size_of(trainer) / 2**20
+    yield Measured(what=f"{_VIT}: checkpoint, training is blocked", value=1e3 * blocked, unit="ms")
+    yield Measured(
+        what=f"{_VIT}: checkpoint, until it is written", value=complete, unit="s", note=f"about {size:.0f} MiB"
+    )
+    with_it = statistics.median(seconds)
+    note = f"{with_it:.3f} s and {plain:.3f} s"
+    yield Measured(what=f"{_VIT}: epoch with a checkpoint / without", value=with_it / plain, unit="", note=note)
+
+
+def prediction(bench: Bench) -> Iterator[Measured]:
+    """Rows in a second: the model alone, with rows and results on the host, and the job with its files."""
+    for name in (_VIT, _RESNET):
+        model = _train(bench, bench.recipe(name, epochs=1))
+        made, seconds = _predict(bench, model, split="train")
+        rows = manifest.load(made).rows
+        note = f"{rows:,} rows, with loading the model, reading and writing"
+        yield Measured(what=f"{name}: prediction, job", value=rows / seconds, unit="rows/s", note=note)
+        pixels, _ = images.to_arrays(tables.read_split(bench.prepared, "train"), bench.image_shape)
+        inference = Inference(model, threads=bench.threads, device=bench.device)
+        inference.probabilities(pixels)
+        begun = time.perf_counter()
+        inference.probabilities(pixels)
+        rate = len(pixels) / (time.perf_counter() - begun)
+        yield Measured(what=f"{name}: prediction, model alone", value=rate, unit="rows/s", note=inference.precision)
+
+
+LINES: dict[str, Callable[[Bench], Iterator[Measured]]] = {
+    "jobs": jobs,
+    "vit": functools.partial(epochs, name=_VIT),
+    "vit-sdpa": functools.partial(epochs, name=_VIT, model="vit-patch4-sdpa"),
+    "resnet18": functools.partial(epochs, name=_RESNET),
+    "busy-vit": functools.partial(busy, name=_VIT),
+    "busy-resnet18": functools.partial(busy, name=_RESNET),
+    "airbench": airbench,
+    "checkpoints": checkpoints,
+    "prediction": prediction,
+}
+
+
+def _seconds(trainer: Trainer, epochs: range) -> list[float]:
+    """Seconds of each epoch; it ends with reading the validation loss, for which the host waits."""
+    found = []
+    for epoch in epochs:
+        begun = time.perf_counter()
+        trainer.run_epoch(epoch)
+        found.append(time.perf_counter() - begun)
+    return found
+
+
+def _rate(bench: Bench, seconds: float) -> str:
+    return f"{bench.num_train_rows / seconds:,.0f} training images/s"
+
+
+def _train(bench: Bench, recipe: Recipe) -> CheckpointURI:
+    target = CheckpointURI(bench.root.child(f"checkpoints/{bench.fingerprinted(recipe.name)}"))
+    how: dict[str, Any] = {"deadline_s": DAY_S, "threads": bench.threads, "parameters": {}, "workers": 0}
+    bench.run(TrainSpec(storage=bench.root, source=bench.prepared, target=target, recipe=recipe, **how))
+    return target
+
+
+def _history(bench: Bench, target: CheckpointURI) -> list[dict[str, float]]:
+    history: list[dict[str, float]] = manifest.load(target).statistics["history"]
+    return history
+
+
+def _predict(bench: Bench, model: CheckpointURI, *, split: str) -> tuple[PredictionsURI, float]:
+    """Return the predictions and the seconds that they took."""
+    target = PredictionsURI(bench.root.child(f"predictions/{bench.fingerprinted('predicted')}"))
+    how: dict[str, Any] = {"deadline_s": DAY_S, "threads": bench.threads, "split": split, "workers": 0}
+    needs = Needs(device=bench.device.type)
+    spec = PredictSpec(storage=bench.root, model=model, source=bench.prepared, target=target, needs=needs, **how)
+    begun = time.perf_counter()
+    bench.run(spec)
+    return target, time.perf_counter() - begun

@@ -1,0 +1,67 @@
+"""Every check runs on the CPU, and on a GPU where there is one; none of it needs Prefect."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from storage.uri import DatasetURI, Root
+from tasks.jobs.main import run_here
+from tasks.learning import devices, models
+from tests.jobs import raw
+from tests.learning.training import MORE_MODELS
+
+
+@pytest.fixture(scope="session", params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """The CPU, on which little is computed, then the GPU."""
+    return _gpu() if request.param == "cuda" else torch.device("cpu")
+
+
+@pytest.fixture(scope="session")
+def gpu() -> torch.device:
+    """The GPU, for what only a GPU does."""
+    return _gpu()
+
+
+def _gpu() -> torch.device:
+    if trouble := devices.trouble():
+        pytest.skip(f"no GPU to test on: {trouble}")
+    return torch.device("cuda", 0)
+
+
+@pytest.fixture(autouse=True)
+def _settings_put_back() -> Iterator[None]:
+    """Tests of both devices share the process, and with it the settings for arithmetic; CPUs compute in one thread."""
+    matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
+    tf32, benchmark, threads = cudnn.allow_tf32, cudnn.benchmark, torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision(matmul)
+    cudnn.allow_tf32, cudnn.benchmark = tf32, benchmark
+
+
+@pytest.fixture(autouse=True)
+def _small_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
+    """About 1,500 training and 500 validation images of CIFAR's shape, of three classes that can be told apart."""
+    root = Root(str(tmp_path_factory.mktemp("prepared")))
+    spec = raw.to_prepare(root, raw.write(root, shape=(32, 32, 3), train=2002, test=300))
+    run_here(spec, tell=lambda line: None)
+    return spec.target
+
+
+@pytest.fixture
+def folder(prepared: DatasetURI, tmp_path: Path) -> Root:
+    """A root of the test's own that holds the prepared images."""
+    root = Root(str(tmp_path / "root"))
+    place = Path(root.child(f"datasets/prepared/{prepared.name}"))
+    shutil.copytree(Path(prepared), place)
+    return root

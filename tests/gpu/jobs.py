@@ -1,0 +1,148 @@
+"""Jobs in processes of their own; `python -m tests.gpu.jobs SPEC [BYTES]` is a training without Ray.
+
+BYTES is how much more memory the process may take on the CPU.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from storage.uri import DatasetURI, Root
+from tasks.jobs import errors, events, main
+from tasks.jobs.spec import EPOCHS, ERROR, PROGRESS, JobSpec, TrainSpec
+from tests.jobs import raw
+from tests.runs import CHECKOUT
+
+LIMIT_S = 240
+
+
+def to_train(root: Root, prepared: DatasetURI, device: torch.device, *, name: str, **changes: Any) -> TrainSpec:
+    """The job that trains a small model on `device`, by Ray with one worker."""
+    usual = {"model": "small-cnn", "epochs": 2, "batch_size": 64, "device": device.type, "step": "auto"}
+    spec = raw.to_train(
+        root, DatasetURI(root.child(f"datasets/prepared/{prepared.name}")), name=name, **usual | changes
+    )
+    return spec.model_copy(update={"workers": 1, "threads": 1, "parameters": {}, "deadline_s": LIMIT_S})
+
+
+class Job:
+    """A job that runs, and what it has printed so far."""
+
+    def __init__(self, spec: JobSpec, *, by_ray: bool, memory: int | None = None, **env: str) -> None:
+        file = Path(spec.storage, f"{spec.target.name}.json")
+        file.write_text(spec.model_dump_json())
+        stage = "train" if isinstance(spec, TrainSpec) else "predict"
+        module = f"tasks.jobs.{stage}" if by_ray else "tests.gpu.jobs"
+        given = [str(file), *([] if memory is None else [str(memory)])]
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module, *given],
+            env=plain | {"PYTHONPATH": str(CHECKOUT), "RAY_USAGE_STATS_ENABLED": "0"} | env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        self.output = list[str]()
+
+    def lines(self) -> Iterator[str]:
+        """What it prints from now on."""
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.output.append(line)
+            yield line
+
+    def ended(self) -> int:
+        """Its exit code, once it has ended."""
+        for _ in self.lines():
+            pass
+        return self.process.wait(LIMIT_S)
+
+    def trained(self, epochs: int) -> None:
+        """Return as soon as it has trained so many epochs."""
+        for line in self.lines():
+            if PROGRESS in line:
+                progress = json.loads(line.partition(PROGRESS)[2])
+                if progress["what"] == EPOCHS and progress["done"] >= epochs:
+                    return
+        raise AssertionError(f"the job ended before:\n{self.told}")
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The error that ended it."""
+        (found,) = [json.loads(line.partition(ERROR)[2]) for line in self.output if ERROR in line]
+        described: dict[str, Any] = found
+        return described
+
+    @property
+    def told(self) -> str:
+        """The end of its output."""
+        return "".join(self.output)[-4000:]
+
+    def kill(self) -> None:
+        """End it and the processes of its group, none of which can do anything about it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+    def kill_worker(self) -> None:
+        """End the process that trains for Ray."""
+        trains = [pid for pid in _descendants(self.process.pid) if "RayTrainWorker" in _command(pid)]
+        assert trains, "no training worker runs"
+        for pid in trains:
+            os.kill(pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def running(job: Job) -> Iterator[Job]:
+    """A job that is over after the block, however the block ends."""
+    try:
+        yield job
+    finally:
+        job.kill()
+        job.process.wait(LIMIT_S)
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = {pid}
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        yield from more
+        found |= more
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def _main(file: str, *memory: str) -> None:
+    spec = TrainSpec.model_validate_json(Path(file).read_text())
+    if memory:
+        weight = torch.zeros(1, requires_grad=True)
+        weight.sum().backward()  # starts the threads and imports that a step needs
+        torch.optim.AdamW([weight]).step()
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (taken + int(memory[0]),) * 2)
+    try:
+        main.run_here(spec, tell=lambda line: print(line, flush=True))
+    except Exception as error:
+        events.say(ERROR, **errors.described(error, folder=spec.scratch))
+        raise SystemExit(1) from error
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,161 @@
+"""A step on a GPU: the numbers of the CPU, in every variant, and a host that waits for nothing."""
+
+import io
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from tasks.learning import optimizer, recipes, training_state
+from tasks.learning.checkpoint import TRAINING, WEIGHTS
+from tasks.learning.loop import Trainer
+from tasks.learning.modeling import autocast, place, resolve_precision, set_arithmetic
+from tasks.learning.numerics import Numerics
+from tasks.learning.step import GraphedStep
+from tests.gpu import checks
+from tests.gpu.checks import classifier, distance, never_waiting, rows
+
+CPU = torch.device("cpu")
+TOLERANCES = {"fp32": (1e-3, 0.05), "bf16": (0.05, 0.5)}
+"""Largest distances of logits and of gradients from fp32 on the CPU; wrong layouts, rows or labels give 1 and more.
+
+Rounding opens or closes some ReLUs near 0, so gradients are further apart: 0.3 in bf16 for ResNet-18, also on CPUs."""
+MODELS = sorted({recipes.load(name).model for name in recipes.known() if name.startswith("cifar10")})
+SETTINGS: dict[str, dict[str, Any]] = {
+    "small": {"model": "small", "batch_size": 16},
+    "vit-tiny": {"model": "vit-tiny", "batch_size": 16, "accumulation": 2},
+    "sgd": {"model": "small", "batch_size": 16, "optimizer": "sgd", "schedule": "triangular", "flip": "alternating"},
+}
+
+
+def gradients(model: str, device: torch.device, *, precision: str) -> tuple[Tensor, Tensor]:
+    """Logits and gradients of all weights for one batch."""
+    set_arithmetic(precision, device)
+    placed = place(classifier(model), precision=precision, device=device).train()
+    images, labels = (one.to(device) for one in rows(20))
+    with autocast(precision, device):
+        logits = placed(images)
+    cross_entropy(logits.float(), labels).backward()
+    found = [one.grad.contiguous().flatten() for one in placed.parameters() if one.grad is not None]
+    return logits.float(), torch.cat(found)
+
+
+@pytest.mark.parametrize("model", ["small", "vit-tiny"])
+def test_logits_and_gradients_are_those_of_the_cpu(device: torch.device, model: str) -> None:
+    _agree(model, device)
+
+
+@pytest.mark.parametrize("model", [*MODELS, "vit-patch4-sdpa"])
+def test_models_of_the_cifar_recipes_compute_the_same_on_a_gpu(gpu: torch.device, model: str) -> None:
+    _agree(model, gpu)
+
+
+def _agree(model: str, device: torch.device) -> None:
+    expected = gradients(model, CPU, precision="fp32")
+    for precision in sorted({"fp32", resolve_precision("auto", device)}):
+        made = gradients(model, device, precision=precision)
+        found = [distance(one, wanted) for one, wanted in zip(made, expected, strict=True)]
+        assert all(one < most for one, most in zip(found, TOLERANCES[precision], strict=True)), (precision, found)
+
+
+def test_fp32_is_fp32(gpu: torch.device) -> None:
+    set_arithmetic("fp32", gpu)
+    left, right = (torch.randn(512, 512, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
+    assert distance(left.to(gpu) @ right.to(gpu), left.double() @ right.double()) < 1e-5, "TF32 gives 3e-4"
+    assert "no TF32" in Numerics.here(gpu, precision="fp32").instructions
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_fused_optimizer_moves_channels_last_weights_as_on_the_cpu(device: torch.device, name: str) -> None:
+    recipe = recipes.override(recipes.load("cifar10-resnet18"), {"optimizer": name, "device": device.type})
+    moved = []
+    for where, precision in ((CPU, "fp32"), (device, "bf16")):  # bf16: channels last on every device
+        model = place(classifier("small"), precision=precision, device=where)
+        made = optimizer.make_optimizer(recipe, model)
+        for number, one in enumerate(model.parameters()):
+            numbers = torch.Generator().manual_seed(number)
+            one.grad = torch.randn(one.shape, generator=numbers).to(where)  # as backward passes may leave them
+        made.step()
+        moved.append(torch.cat([one.detach().contiguous().flatten().cpu() for one in model.parameters()]))
+    assert distance(moved[1], moved[0]) < 1e-5
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_training_in_fp32_learns_as_on_the_cpu(device: torch.device, name: str) -> None:
+    expected, found = (_curve(checks.trainer(where, num_rows=160, **SETTINGS[name])) for where in (CPU, device))
+    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.005)
+    assert found[-1] < found[0], "it learns"
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_graph_trains_as_single_kernels_do(device: torch.device, name: str) -> None:
+    graphed = checks.trainer(device, num_rows=160, is_graphed=True, **SETTINGS[name])
+    eager = checks.trainer(device, num_rows=160, **SETTINGS[name])
+    torch.testing.assert_close(_curve(graphed), _curve(eager), rtol=0.02, atol=0.005)
+    assert isinstance(graphed.run_step, GraphedStep)
+    assert graphed.run_step.is_captured == (device.type == "cuda")
+
+
+@pytest.mark.parametrize("is_graphed", [False, True])
+def test_compiled_step_trains_as_the_model_itself(gpu: torch.device, is_graphed: bool) -> None:
+    changes = SETTINGS["vit-tiny"]
+    compiled = checks.trainer(gpu, num_rows=160, is_graphed=is_graphed, compile="on", **changes)
+    torch.testing.assert_close(
+        _curve(compiled), _curve(checks.trainer(gpu, num_rows=160, **changes)), rtol=0.02, atol=0.005
+    )
+
+
+def _curve(trainer: Trainer) -> Tensor:
+    """Validation loss after each epoch."""
+    return torch.tensor([trainer.run_epoch(epoch).validation_loss for epoch in range(1, trainer.recipe.epochs + 1)])
+
+
+@pytest.mark.parametrize("is_graphed", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_host_waits_for_the_device_only_to_read_the_loss(device: torch.device, name: str, is_graphed: bool) -> None:
+    _waits_for_nothing(checks.trainer(device, num_rows=160, is_graphed=is_graphed, **SETTINGS[name]))
+
+
+@pytest.mark.parametrize("is_graphed", [False, True], ids=["eager", "graph"])
+@pytest.mark.parametrize("model", [*MODELS, "vit-patch4-sdpa"])
+def test_models_of_the_cifar_recipes_never_wait_for_a_gpu(gpu: torch.device, model: str, is_graphed: bool) -> None:
+    precision = resolve_precision("auto", gpu)
+    changes = {"model": model, "batch_size": 32, "precision": precision}
+    _waits_for_nothing(checks.trainer(gpu, num_rows=160, is_graphed=is_graphed, **changes))
+
+
+def _waits_for_nothing(trainer: Trainer) -> None:
+    history = [trainer.run_epoch(1)]  # libraries may wait while they choose algorithms, and so does a capture
+    with never_waiting(trainer.device) as reads:
+        history.append(trainer.run_epoch(2))
+        snapshot = training_state.take(trainer, history, prepared="", about={"parameters": {}, "resolved": {}})
+    assert len(reads) == 10 + 1, "ten times in training, and once for the validation loss"
+    assert snapshot.serialized()
+
+
+def test_wait_for_a_gpu_is_noticed(gpu: torch.device) -> None:
+    numbers = torch.ones(3, device=gpu)
+    with never_waiting(gpu), pytest.raises(RuntimeError, match="synchroniz"):
+        numbers.sum().item()
+    assert numbers.sum().item() == 3, "outside of the block nothing changed"
+
+
+@pytest.mark.parametrize("is_graphed", [False, True], ids=["eager", "graph"])
+def test_checkpoint_holds_the_state_at_the_end_of_its_epoch_while_the_next_one_trains(
+    device: torch.device, is_graphed: bool
+) -> None:
+    trainer = checks.trainer(device, num_rows=160, is_graphed=is_graphed, **SETTINGS["small"])
+    history = [trainer.run_epoch(1)]
+    expected = {name: one.detach().cpu().clone() for name, one in trainer.model.state_dict().items()}
+    snapshot = training_state.take(trainer, history, prepared="", about={"parameters": {}, "resolved": {}})
+    trainer.run_epoch(2)
+    stored = snapshot.serialized()
+    weights = safetensors.torch.load(stored[WEIGHTS])
+    assert weights.keys() == expected.keys() and all(torch.equal(weights[name], expected[name]) for name in weights)
+    assert any(not torch.equal(weights[name], one.cpu()) for name, one in trainer.model.state_dict().items())
+    state = torch.load(io.BytesIO(stored[TRAINING]), weights_only=True)["optimizer"]["state"]
+    assert {one.device for each in state.values() for one in each.values()} == {CPU}
+    assert {int(each["step"]) for each in state.values()} == {trainer.steps_per_epoch}
