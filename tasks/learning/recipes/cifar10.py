@@ -41,7 +41,7 @@ def cifar10_vit() -> Recipe:
 
 
 def cifar10_airbench() -> Recipe:
-    """Return Keller Jordan's airbench94, 94 % within seconds on one GPU: network, optimizer, schedule, augmentation.
+    """Return a recipe after Keller Jordan's airbench94: its network, optimizer, schedule and augmentation.
 
     From arXiv 2404.00498 and github.com/KellerJordan/cifar10-airbench, `legacy/airbench94.py`. There the learning rate
     is 11.5 for 1,024 rows before division by 1 + 1 / (1 - momentum), and the weight decay is relative to it. Other than
