@@ -93,7 +93,7 @@ def test_model_that_was_trained_on_a_device_predicts_there_what_it_predicts_on_t
         target=PredictionsURI(folder.child("predictions/model-0123456789ab")),
         split="test",
         workers=1,
-        needs=Needs(device=device.type),
+        needs=Needs(device="cuda" if device.type == "cuda" else "cpu"),
     )
     for spec in (trained, to_predict):
         if not by_ray:
