@@ -240,7 +240,7 @@ def _predict(bench: Bench, model: CheckpointURI, *, split: str) -> tuple[Predict
     """Return the predictions and the seconds that they took."""
     target = PredictionsURI(bench.root.child(f"predictions/{bench.fingerprinted('predicted')}"))
     how: dict[str, Any] = {"deadline_s": DAY_S, "threads": bench.threads, "split": split, "workers": 0}
-    needs = Needs(device=bench.device.type)
+    needs = Needs(device="cuda" if bench.device.type == "cuda" else "cpu")
     spec = PredictSpec(storage=bench.root, model=model, source=bench.prepared, target=target, needs=needs, **how)
     begun = time.perf_counter()
     bench.run(spec)

@@ -32,7 +32,7 @@ def classifier(model: str) -> Classifier:
     made = Classifier(ModelSpec(model=model, image_shape=SHAPE, classes=CLASSES, mean=(115.0,) * 3, std=(60.0,) * 3))
     with torch.no_grad():
         for parameter in made.parameters():
-            parameter += 0.01 * torch.randn(parameter.shape)
+            parameter.add_(torch.randn(parameter.shape), alpha=0.01)
     return made
 
 
@@ -41,7 +41,7 @@ def trainer(device: torch.device, *, num_rows: int, is_graphed: bool = False, **
 
     `changes` are of the recipe `cifar10-resnet18`, which computes in fp32 here.
     """
-    usual = {"precision": "fp32", "epochs": 2, "device": device.type, "step": "auto"}
+    usual: dict[str, Any] = {"precision": "fp32", "epochs": 2, "device": device.type, "step": "auto"}
     recipe = dataclasses.replace(recipes.load("cifar10-resnet18"), **(usual | changes))
     set_arithmetic(recipe.precision, device)
     model = classifier(recipe.model)

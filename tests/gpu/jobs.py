@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import resource
+import secrets
 import signal
 import subprocess
 import sys
@@ -17,12 +18,15 @@ from typing import Any
 import torch
 
 from storage.uri import DatasetURI, Root
+from tasks.cluster.jobs_api import JOB_ENV
 from tasks.jobs import errors, events, main
 from tasks.jobs.spec import EPOCHS, ERROR, PROGRESS, JobSpec, TrainSpec
 from tests.jobs import raw
 from tests.runs import CHECKOUT
 
 LIMIT_S = 240
+_RAY = {**JOB_ENV, "RAY_ADDRESS": "local", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+"""A job's environment and a Ray of its own: without an address it would join the last one that this machine had."""
 
 
 def to_train(root: Root, prepared: DatasetURI, device: torch.device, *, name: str, **changes: Any) -> TrainSpec:
@@ -46,7 +50,7 @@ class Job:
         plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, *given],
-            env=plain | {"PYTHONPATH": str(CHECKOUT), "RAY_USAGE_STATS_ENABLED": "0"} | env,
+            env=plain | _RAY | {"PYTHONPATH": str(CHECKOUT), "RAY_AUTH_TOKEN": secrets.token_hex(32)} | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -133,8 +137,8 @@ def _main(file: str, *memory: str) -> None:
     spec = TrainSpec.model_validate_json(Path(file).read_text())
     if memory:
         weight = torch.zeros(1, requires_grad=True)
-        weight.sum().backward()  # starts the threads and imports that a step needs
-        torch.optim.AdamW([weight]).step()
+        weight.sum().backward()  # type: ignore[no-untyped-call] # starts the threads that a step needs
+        torch.optim.AdamW([weight]).step()  # imports what a step needs
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (taken + int(memory[0]),) * 2)
     try:

@@ -46,13 +46,13 @@ def test_training_that_was_killed_goes_on_from_its_checkpoint(
 def test_training_whose_worker_was_killed_goes_on_in_a_new_one(
     device: torch.device, prepared: DatasetURI, folder: Root
 ) -> None:
-    spec = to_train(folder, prepared, device, name="struck", epochs=200)
+    spec = to_train(folder, prepared, device, name="struck", epochs=40)
     with running(Job(spec, by_ray=True)) as job:
-        job.trained(3)
+        job.trained(2)
         job.kill_worker()
         assert job.ended() == 0, job.told
     assert "done before, resuming from its checkpoint" in "".join(job.output)
-    assert [row["epoch"] for row in manifest.load(spec.target).statistics["history"]] == list(range(1, 201))
+    assert [row["epoch"] for row in manifest.load(spec.target).statistics["history"]] == list(range(1, 41))
 
 
 @pytest.mark.parametrize("by_ray", RUNNERS)
@@ -93,7 +93,7 @@ def test_model_that_was_trained_on_a_device_predicts_there_what_it_predicts_on_t
         target=PredictionsURI(folder.child("predictions/model-0123456789ab")),
         split="test",
         workers=1,
-        needs=Needs(device=device.type),
+        needs=Needs(device="cuda" if device.type == "cuda" else "cpu"),
     )
     for spec in (trained, to_predict):
         if not by_ray:

@@ -38,7 +38,7 @@ def gradients(model: str, device: torch.device, *, precision: str) -> tuple[Tens
     images, labels = (one.to(device) for one in rows(20))
     with autocast(precision, device):
         logits = placed(images)
-    cross_entropy(logits.float(), labels).backward()
+    cross_entropy(logits.float(), labels).backward()  # type: ignore[no-untyped-call]
     found = [one.grad.contiguous().flatten() for one in placed.parameters() if one.grad is not None]
     return logits.float(), torch.cat(found)
 
