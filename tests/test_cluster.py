@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,8 +47,6 @@ preprocess.run(PreprocessSpec.model_validate_json(to_prepare), OnRay(threads=Non
 train.run(TrainSpec.model_validate_json(to_train))
 """
 """The stages on a cluster whose GPU exists by name only: its worker holds it, and computes on the CPU."""
-_SECONDS = 30.0
-"""Within which a run that cannot be is refused; about 8 s on a quiet machine."""
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +65,10 @@ def cluster(s3: Server, apart: Path) -> Iterator[TwoNodes]:
 def test_a_folder_that_the_nodes_do_not_share_is_refused_by_name_before_anything_begins(
     cluster: TwoNodes, apart: Path, tmp_path: Path
 ) -> None:
-    root, started = apart / "root", time.monotonic()
+    root = apart / "root"
     run = Run(*_RECIPE, "--storage", str(root), folder=tmp_path, env=cluster.env)
     assert run.process.wait() == 2
     said = run.log.read_text()
-    assert time.monotonic() - started < _SECONDS
     assert said.startswith(f"error: RAY_ADDRESS={cluster.address}: --storage: {root} is a different folder on node ")
     assert said.endswith("use s3://bucket/prefix or a shared file system\n") and len(said.splitlines()) == 1
     assert list(root.iterdir()) == []

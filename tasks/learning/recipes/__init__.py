@@ -150,7 +150,6 @@ class Recipe:
     significance: _Share = 0.0
     """Gate: largest p-value (exact McNemar test on the same test rows, two-sided) at which a challenger that is better
     than the champion is promoted; 0: no test. Ignored if `margin` is above 0."""
-
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of every worker: a whole GPU (cuda), none (cpu), or auto: a GPU wherever Ray has or may add any. Does not
     change the names of results."""
@@ -176,34 +175,30 @@ class Recipe:
             raise ValueError("step must be eager or auto without device=cuda and loader=resident or auto, got 'graph'")
         if self.accumulation > self.batch_size:
             raise ValueError(f"accumulation must be <= {self.batch_size}, got {self.accumulation}")
-
         if self.optimizer != "sgd":
-            for field, neutral in (("momentum", 0.9), ("norm_bias_scale", 1.0)):
-                if getattr(self, field) != neutral:
-                    needed = "it needs optimizer=sgd"
-                    raise ValueError(f"{field} must be {neutral:g}, got {getattr(self, field)}; {needed}")
+            self._check_neutral(momentum=0.9, norm_bias_scale=1.0, needed="optimizer=sgd")
         self._check_encoding()
+
+    def _check_neutral(self, *, needed: str, **neutral: float) -> None:
+        for field, value in neutral.items():
+            if getattr(self, field) != value:
+                raise ValueError(f"{field} must be {value:g}, got {getattr(self, field)}; it needs {needed}")
 
     def _check_encoding(self) -> None:
         """Raise `ValueError` for fields that do not fit `image_encoding`."""
         if self.image_encoding == "decoded":
-            for field, neutral in (("crop_scale", 1.0), ("color_jitter", 0.0)):
-                if getattr(self, field) != neutral:
-                    needed = "it needs image_encoding=encoded"
-                    raise ValueError(f"{field} must be {neutral:g}, got {getattr(self, field)}; {needed}")
-            return
-        if self.data != datasets.OWN:
+            self._check_neutral(crop_scale=1.0, color_jitter=0.0, needed="image_encoding=encoded")
+        elif self.data != datasets.OWN:
             kept = "only the user's own image files can be kept encoded"
             raise ValueError(f"image_encoding must be decoded for data={self.data}, got 'encoded'; {kept}")
-        if self.flip == "alternating":
+        elif self.flip == "alternating":
             raise ValueError("flip must be none or horizontal with image_encoding=encoded, got 'alternating'")
-        if self.loader in ("resident", "dataloader"):
-            raise ValueError(
-                f"loader must be auto, streaming or ray-data with image_encoding=encoded, got {self.loader!r}"
-            )
+        elif self.loader in ("resident", "dataloader"):
+            taken = "loader must be auto, streaming or ray-data with image_encoding=encoded"
+            raise ValueError(f"{taken}, got {self.loader!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to JSON-ready values; `Recipe(**recipe.to_dict())` equals the recipe."""
+        """Convert to JSON-ready values, from which `Recipe(**values)` makes the recipe again."""
         return dataclasses.asdict(self)
 
 
@@ -229,7 +224,7 @@ def load(name: str) -> Recipe:
 @functools.cache
 def _shipped() -> dict[str, Callable[[], Recipe]]:
     modules = [importlib.import_module(f"{__name__}.{module.name}") for module in pkgutil.iter_modules(__path__)]
-    made = [(name, thing) for module in modules for name, thing in vars(module).items() if inspect.isfunction(thing)]
+    made = [pair for module in modules for pair in inspect.getmembers(module, inspect.isfunction)]
     return {name.replace("_", "-"): make for name, make in made}
 
 
