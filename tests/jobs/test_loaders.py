@@ -23,7 +23,7 @@ _LIMIT_BYTES = 300 * 2**20
 _FEED = """
 import sys
 import torch
-from storage import manifest
+from storage import manifest, process
 from storage.uri import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
 from tasks.learning.recipes import Recipe
