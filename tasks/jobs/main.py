@@ -67,9 +67,10 @@ def _work_on_ray(spec: JobSpec) -> None:
 
         from tasks.jobs.backends.ray import OnRay, configure
 
-    if "RAY_ADDRESS" not in os.environ:  # run by hand: without a token Ray would write one that every user can read
+    address = os.environ.get("RAY_ADDRESS", "local")
+    if address == "local":  # run by hand: without a token Ray would write one that every user can read
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    ray.init(logging_level="WARNING")
+    ray.init(address, logging_level="WARNING")
     configure(max_cpus=spec.threads)
     if spec.threads is None:
         _await_a_node()
