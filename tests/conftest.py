@@ -1,6 +1,8 @@
 """Fixtures for every test: a real S3 server, and a storage root on a disk and on S3."""
 
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 
 from storage.uri import Root
 from tasks.planning import machine
+from tests.runs import SHARED, prefect_home
 from tests.s3 import Server, serve
 
 _IS_ONE_OF_SEVERAL = "PYTEST_XDIST_WORKER" in os.environ
@@ -17,6 +20,13 @@ _IS_ONE_OF_SEVERAL = "PYTEST_XDIST_WORKER" in os.environ
 def pytest_configure() -> None:
     if _IS_ONE_OF_SEVERAL:  # threads of two processes on the same cores must not wait for each other by spinning
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    else:
+        os.environ[SHARED] = tempfile.mkdtemp(prefix="shared-")
+
+
+def pytest_unconfigure() -> None:
+    if not _IS_ONE_OF_SEVERAL:
+        shutil.rmtree(os.environ.pop(SHARED), ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,13 +36,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def slots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Runs of the tests take turns among themselves, also those of two pytest workers, and wait for nobody else's."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if _IS_ONE_OF_SEVERAL else base) / "slots"
-    folder.mkdir(exist_ok=True)
+    """Runs of this pytest worker's tests take turns among themselves, and wait for nobody else's."""
+    folder = tmp_path_factory.mktemp("slots")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(machine.SLOTS, str(folder))
         yield
+
+
+@pytest.fixture(scope="module")
+def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A Prefect server for the flows that a module's tests call in this process."""
+    from flows.server.temporary_server import own_server
+
+    home = tmp_path_factory.mktemp("prefect") / "home"
+    prefect_home(home)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PREFECT_HOME", str(home))
+        patch.delenv("PREFECT_API_URL", raising=False)
+        with own_server():
+            yield
 
 
 @pytest.fixture(scope="session")

@@ -17,10 +17,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from storage import manifest
 from storage.uri import URI
 
 CHECKOUT = Path(__file__).resolve().parent.parent
+SHARED = "PIPELINE_TEST_SHARED"
+"""Environment variable with a folder that all pytest workers share."""
 _MARK = "PIPELINE_TEST_RUN"
 LIMIT_S = 900
 
@@ -38,8 +42,7 @@ class Run:
     ):
         folder.mkdir(parents=True, exist_ok=True)
         home = folder / "prefect"
-        if not home.exists():
-            shutil.copytree(_prefect_home(), home)
+        prefect_home(home)
         self.mark = uuid.uuid4().hex
         self.output, self.log = folder / f"{self.mark}.out", folder / f"{self.mark}.log"
         self.process = subprocess.Popen(
@@ -79,13 +82,24 @@ class Run:
         return processes_with(f"{_MARK}={self.mark}")
 
 
+def prefect_home(home: Path) -> None:
+    """Make `home` a home for Prefect whose database is there, unless it is one; making the database takes seconds."""
+    if not home.exists():
+        shutil.copytree(_home_with_database(), home)
+
+
 @functools.cache
-def _prefect_home() -> Path:
-    """A home for Prefect whose database is there: making it takes seconds, which every run would pay."""
-    home = Path(tempfile.mkdtemp(prefix="prefect-home-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
-    subprocess.run(command, env=os.environ | {"PREFECT_HOME": str(home)}, check=True, capture_output=True)
+def _home_with_database() -> Path:
+    folder = os.environ.get(SHARED)
+    if folder is None:
+        folder = tempfile.mkdtemp(prefix="shared-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    home, making = Path(folder, "prefect"), Path(folder, "making")
+    with FileLock(Path(folder, "lock")):
+        if not home.exists():
+            command = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
+            subprocess.run(command, env=os.environ | {"PREFECT_HOME": str(making)}, check=True, capture_output=True)
+            making.rename(home)
     return home
 
 

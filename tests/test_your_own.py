@@ -36,10 +36,8 @@ Flow = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
+def flow(prefect_server: None) -> Iterator[Flow]:
     """The flow in this process: one Prefect server and one Ray for all tests."""
-    from prefect.testing.utilities import prefect_test_harness
-
     with token_of_its_own() as patch:
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         head, address, _ = start_ray(os.environ | JOB_ENV | {"PYTHONPATH": str(CHECKOUT)})
@@ -48,14 +46,13 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
             cluster._child, cluster._address = head, address
 
         try:
-            with prefect_test_harness(server_startup_timeout=120):
-                from flows import pipeline
+            from flows import pipeline
 
-                await_ray(head, address)
-                patch.setattr(RayJobs, "_start", share)
-                patch.setattr(RayJobs, "end", lambda cluster: None)
-                patch.setenv("TEST_RAY_ADDRESS", address)
-                yield pipeline.images
+            await_ray(head, address)
+            patch.setattr(RayJobs, "_start", share)
+            patch.setattr(RayJobs, "end", lambda cluster: None)
+            patch.setenv("TEST_RAY_ADDRESS", address)
+            yield pipeline.images
         finally:
             head.end()
 
@@ -115,7 +112,7 @@ def test_new_pictures_are_predicted_by_the_flow_with_the_champion_of_their_folde
     assert [stage["name"] for stage in made["stages"]] == ["ingest", "predict"]
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "any.png").write_bytes(encoded(5, 1))
-    named: dict[str, Any] = {"model": f"champion:{trained['championship']}", "storage": str(root)}
+    named: dict[str, Any] = here | {"model": f"champion:{trained['championship']}"}
     rows = tables.read_split(URI(predict(dataset=str(tmp_path / "new"), **named)["uris"]["predictions"]), "new")
     assert rows.to_pydict()["file"] == ["any.png"] and rows.to_pydict()["class_name"][0] in CLASSES
     again = predict(dataset=str(tmp_path / "new"), **named)

@@ -18,7 +18,6 @@ from flows import PROJECT
 from flows.pipeline import mnist
 from flows.predict import predict
 from flows.server import flow_runs
-from flows.server.temporary_server import own_server
 from tasks.learning import recipes
 from tasks.orchestration import artifacts
 
@@ -121,11 +120,9 @@ def test_the_confusion_begins_with_the_true_class_even_where_classes_are_digits(
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def server(prefect_server: None) -> Iterator[Any]:
     """A client of a real server."""
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
-    with own_server(), get_client(sync_client=True) as client:
+    with get_client(sync_client=True) as client:
         yield client
 
 

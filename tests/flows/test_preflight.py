@@ -16,7 +16,7 @@ from tasks.cluster import capacity, node_checks
 from tasks.jobs.spec import Node
 from tests import mirrors
 from tests.pictures import write_folder
-from tests.runs import CHECKOUT, no_flow
+from tests.runs import CHECKOUT, no_flow, prefect_home
 
 HERE = Node(name="here", probe="", python="3.11", ray="2.60.0", torch="2.14.1", free=10**10)
 ALL = ["request", "Ray", "storage", "data", "run", "disk", "nodes", "Prefect"]
@@ -169,6 +169,7 @@ def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_t
     with mirrors.refusing() as address, temporary_settings({PREFECT_API_URL: f"{address}api"}):
         found = check("--source", "sample", refused=("Prefect",))
         assert found["Prefect"][1].startswith(f"PREFECT_API_URL={address}api: no usable Prefect API (")
+    prefect_home(tmp_path / "prefect")
     with own_server():
         assert " responds, version " in check()["Prefect"][1]
         with temporary_settings({PREFECT_API_AUTH_STRING: "run:another"}):

@@ -1,6 +1,5 @@
 """The first training images as the model sees them: kept, committed and shown, whatever feeds the training."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 from prefect import flow
 from prefect.artifacts import Artifact
-from prefect.testing.utilities import prefect_test_harness
 from torch.nn.functional import cross_entropy
 
 from storage import error_policy, manifest
@@ -23,13 +21,6 @@ from tests.jobs import raw
 from tests.jobs.raw import run
 
 pytestmark = pytest.mark.usefixtures("more_models")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[None]:
-    """A Prefect server for the flows of these tests."""
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
 
 
 def training_images_of(spec: TrainSpec) -> pa.Table:
@@ -80,7 +71,7 @@ def test_images_that_cannot_be_kept_never_fail_the_training(
     assert checkpoint_result.training_images(spec.target, manifest.load(spec.target)) is None
 
 
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("prefect_server")
 def test_run_shows_them_with_their_classes_on_its_page(prepared: DatasetURI, tmp_path: Path) -> None:
     spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=1)
 
@@ -97,7 +88,7 @@ def test_run_shows_them_with_their_classes_on_its_page(prepared: DatasetURI, tmp
     assert [name for _, name in shown] == [name for _, name in images.with_names(training_images_of(spec))]
 
 
-@pytest.mark.usefixtures("server")
+@pytest.mark.usefixtures("prefect_server")
 def test_images_that_cannot_be_shown_never_fail_the_run(tmp_path: Path) -> None:
     @flow
     def follows() -> str:

@@ -1,13 +1,16 @@
 """What real ranks (gloo, on the loopback interface) do for `test_loop.py`: each leaves what it found in a file."""
 
 import datetime
+import multiprocessing
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import start_processes
 
 from storage.uri import URI
 from tasks.learning import checkpoint, models, training_state
@@ -21,6 +24,12 @@ SHARDS = ((0, 41), (41, 115))
 """First and one-past-last training row of each rank."""
 VALIDATION = ((0, 13), (13, 600))
 """Likewise of the validation rows; the second rank needs two batches for its own."""
+
+
+def start(ranks: Callable[..., None], *arguments: Any, world_size: int) -> None:
+    """Run `ranks(rank, *arguments)` in a process for each rank; what they import is imported once for all of them."""
+    multiprocessing.set_forkserver_preload([__name__])
+    start_processes(ranks, arguments, nprocs=world_size, start_method="forkserver")  # type: ignore[no-untyped-call]
 
 
 def run(rank: int, folder: str) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.multiprocessing.spawn import spawn
 from torch.nn.functional import cross_entropy
 
 from storage.uri import URI
@@ -62,7 +61,7 @@ def two_ranks(digits: dict[str, Split], module_path: Path) -> Iterator[list[dict
     folder.mkdir()
     data = {"train": training.rows(digits["train"], 0, 200), "test": training.rows(digits["test"], 0, 600)}
     torch.save(data, folder / "digits.pt")
-    spawn(ranks.run, args=(str(folder),), nprocs=ranks.WORLD_SIZE)  # type: ignore[no-untyped-call]
+    ranks.start(ranks.run, str(folder), world_size=ranks.WORLD_SIZE)
     yield [torch.load(folder / f"rank-{rank}.pt", weights_only=True) for rank in range(ranks.WORLD_SIZE)]
     shutil.rmtree(folder)
 

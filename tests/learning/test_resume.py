@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.multiprocessing.spawn import spawn
 
 from storage.uri import URI
 from tasks.learning import checkpoint, training_state
@@ -54,7 +53,7 @@ def test_ranks_that_resume_end_with_the_weights_of_ranks_that_never_stopped(
 ) -> None:
     rows = {split: training.rows(digits[split], 0, 12 * world_size) for split in ("train", "test")}
     torch.save(rows, tmp_path / "digits.pt")
-    spawn(ranks.resume, args=(str(tmp_path), world_size, model), nprocs=world_size)  # type: ignore[no-untyped-call]
+    ranks.start(ranks.resume, str(tmp_path), world_size, model, world_size=world_size)
     every = [torch.load(tmp_path / f"rank-{rank}.pt", weights_only=True) for rank in range(world_size)]
     for found in every:
         differing = [name for name, weight in found["whole"].items() if not torch.equal(weight, found["resumed"][name])]

@@ -16,6 +16,8 @@ from tests.ingested import ingested
 from tests.pictures import encoded
 
 CLASSES = ("cat", "dog")
+ON_DISK = pytest.mark.parametrize("root", ["local"], indirect=True)
+"""For what the kind of storage cannot change."""
 
 
 @pytest.fixture
@@ -40,6 +42,7 @@ def sides(raw: DatasetURI) -> dict[str, set[str]]:
     return {split: {row["path"] for row in rows if row["split"] == split} for split in ("train", "test")}
 
 
+@ON_DISK
 def test_no_row_changes_sides_when_images_come_and_go_or_another_seed_or_size_is_asked_for(photos: URI) -> None:
     before = sides(made(photos))
     assert 8 <= len(before["test"]) <= 26 and len(before["train"]) + len(before["test"]) == 80
@@ -78,6 +81,7 @@ def test_the_same_bytes_are_on_one_side_whatever_their_names_classes_and_etags(p
     assert found["test"] and all((one in found["test"]) == (other in found["test"]) for one, other in twice.items())
 
 
+@ON_DISK
 def test_the_larger_share_has_the_test_rows_of_the_smaller_and_another_name(photos: URI) -> None:
     small, large = made(photos, test_fraction=0.1), made(photos, test_fraction=0.4)
     assert small != large != made(photos)
@@ -85,6 +89,7 @@ def test_the_larger_share_has_the_test_rows_of_the_smaller_and_another_name(phot
     assert manifest.load(large).parameters["test_fraction"] == 0.4
 
 
+@ON_DISK
 def test_the_prepared_dataset_has_these_test_rows_and_says_how_they_were_chosen(photos: URI) -> None:
     recipe = recipes.override(recipes.load("images-resnet18"), {"image_size": 8, "max_shift": 1})
     planned = make_plan.make(storage=photos.parent.child("root"), recipe=recipe, data=photos, workers=0)
