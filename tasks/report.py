@@ -17,7 +17,6 @@ from tasks.evaluate import read_evaluation
 from tasks.jobs.spec import LeftOut
 from tasks.learning import images, numerics, recipes
 from tasks.learning.checkpoint_result import training_images
-from tasks.learning.numerics import Numerics
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
@@ -75,6 +74,7 @@ def gather(
     num_test = sum(file.rows or 0 for file in prepared.split("test"))
     spread = np.linspace(0, num_test - 1, min(num_test, 24)).round().astype(int).tolist()
     mistakes = [row["id"] for row in evaluated["worst"][:16]]
+    pictures = _pictures(plan.prepared, prepared, predictions, predicted, ids=[*spread, *mistakes])
     first_seen = training_images(checkpoint, trained)
     made = {"download": _files(plan.raw, raw), "ingest": raw, "preprocess": prepared}
     made |= {"train": trained, "predict": predicted}
@@ -82,8 +82,7 @@ def gather(
         recipe_name=plan.recipe.name,
         data_set=plan.data_name,
         sample_notice=raw.statistics["notice"],
-        promoted=decision.promoted,
-        reason=decision.reason,
+        decision=decision,
         metrics=evaluated["metrics"],
         history=trained.statistics["history"],
         best_epoch=trained.statistics["best_epoch"],
@@ -92,11 +91,8 @@ def gather(
         per_class=evaluated["per_class"],
         confusion=evaluated["confusion"],
         calibration=evaluated["calibration"],
-        samples=tuple(_pictures(plan.prepared, prepared, predictions, classes, spread)),
-        mistakes=tuple(_pictures(plan.prepared, prepared, predictions, classes, mistakes)),
-        gate=dict(decision.gate),
-        champion_metrics=decision.metrics.get("champion"),
-        differences=tuple((role, str(found)) for role, found in decision.differences.items()),
+        samples=tuple(pictures[id_] for id_ in spread if id_ in pictures),
+        mistakes=tuple(pictures[id_] for id_ in mistakes if id_ in pictures),
         lineage=tuple(_lineage(plan, checkpoint, predictions, evaluation, decision)),
         timings=[(name, one.statistics["seconds"]) for name, one in made.items() if one],
         parameters=plan.recipe.to_dict()
@@ -108,8 +104,6 @@ def gather(
             *numerics.notes(trained.statistics, what="training"),
             *numerics.notes(predicted.statistics, what="prediction of the test rows"),
         ),
-        decided=report_page.moment(decision.decided),
-        author=decision.author,
     )
 
 
@@ -133,19 +127,20 @@ def command(plan: Plan) -> str:
 
 
 def _resolved(trained: Manifest) -> dict[str, object]:
-    found = {f"{name} (resolved)": value for name, value in trained.statistics["resolved"].items()}
-    took_part = [str(Numerics(**one)) for one in trained.statistics.get("numerics", ())]
-    return found | ({"numerics (resolved)": "; ".join(took_part)} if took_part else {})
+    resolved = dict(trained.statistics["resolved"])
+    if took_part := trained.statistics.get("numerics"):
+        resolved["numerics"] = numerics.listed(took_part)
+    return {f"{name} (resolved)": value for name, value in resolved.items()}
 
 
 def _pictures(
-    dataset: DatasetURI, prepared: Manifest, predictions: PredictionsURI, classes: Sequence[str], ids: Sequence[int]
-) -> Iterator[Picture]:
-    """Load the test rows with these ids, in this order; skip ids that were excluded as unusable."""
-    shape = images.shape_of(prepared.columns["metadata"])
+    dataset: DatasetURI, prepared: Manifest, predictions: PredictionsURI, predicted: Manifest, *, ids: Sequence[int]
+) -> dict[int, Picture]:
+    """Load the test rows with these ids, by id, without those that were excluded as unusable."""
+    metadata = prepared.columns["metadata"]
+    shape, classes = images.shape_of(metadata), images.classes_of(metadata)
     found: dict[int, Picture] = {}
-    made = manifest.load(predictions)
-    for source, output in zip(prepared.split("test"), made.split("test"), strict=True):
+    for source, output in zip(prepared.split("test"), predicted.split("test"), strict=True):
         answers = tables.read_part(predictions, output)
         wanted = np.flatnonzero(np.isin(answers["id"].to_numpy(), ids))
         if not len(wanted):
@@ -161,7 +156,7 @@ def _pictures(
                 id=row["id"],
                 file=row.get("file") if row.get("row") is None else f"{row['file']} row {row['row']}",
             )
-    return (found[number] for number in ids if number in found)
+    return found
 
 
 def _lineage(

@@ -134,11 +134,6 @@ def _are_trained_on(prepared: str, scratch: URI, attempt: int) -> bool:
     return True
 
 
-def newest(scratch: URI) -> URI | None:
-    """Return the latest complete checkpoint, or none."""
-    return next((uri for uri, _ in whole(scratch)), None)
-
-
 def whole(scratch: URI) -> Iterator[tuple[URI, Meta]]:
     """Yield the complete checkpoints of all attempts whose best epoch has one too, the latest epoch first."""
     found = [
@@ -215,11 +210,6 @@ def checked(uri: URI) -> tuple[Meta, dict[str, bytes]]:
     if found is None:
         raise RuntimeError(f"the checkpoint {uri} changed after it was selected; run again to select another")
     return found
-
-
-def threads_of(uri: URI) -> int:
-    """Return the threads per worker of the run that wrote this checkpoint; 0 if they do not affect the result."""
-    return int(checked(uri)[0].resolved["threads"])
 
 
 def check_same(meta: Meta, *, prepared: str, about: dict[str, Any]) -> None:

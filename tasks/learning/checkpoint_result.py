@@ -31,9 +31,9 @@ def commit(
 
     Raises `RuntimeError` if that checkpoint is damaged; running the job again trains the missing epochs.
     """
-    last = checkpoint.newest(scratch)
+    last = next(checkpoint.whole(scratch), None)
     assert last is not None, "training ended without a checkpoint"
-    final, _ = checkpoint.checked(last)
+    _, final = last
     if final.epoch != final.recipe["epochs"]:
         raise RuntimeError(f"the checkpoints after epoch {final.epoch} are damaged; run again to resume from there")
     best = checkpoint.of_epoch(scratch, final.best_epoch, before=final)

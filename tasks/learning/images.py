@@ -64,15 +64,15 @@ def to_arrays(table: pa.Table, shape: Sequence[int]) -> tuple[np.ndarray, np.nda
     Decoded images are a view if `table` has one chunk. Encoded ones are decoded and resized; a missing one is black.
     """
     column = table["image"]
+    labels = table["label"].to_numpy() if "label" in table.column_names else None
     if pa.types.is_binary(column.type):
-        return _decoded(column, shape), table["label"].to_numpy() if "label" in table.column_names else None
+        return _decoded(column, shape), labels
     # combine_chunks copies even a single chunk.
     chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     row_bytes = int(np.prod(shape))
     flat = np.frombuffer(chunk.buffers()[1], dtype=np.uint8) if len(chunk) else np.empty(0, np.uint8)
     flat = flat[chunk.offset * row_bytes : (chunk.offset + len(chunk)) * row_bytes]
     flat.flags.writeable = False
-    labels = table["label"].to_numpy() if "label" in table.column_names else None
     return flat.reshape(len(chunk), *shape), labels
 
 

@@ -1,20 +1,25 @@
 """A trained model as a function from raw images to probabilities."""
 
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from storage import process
 from storage.admin import champions
 from storage.uri import CheckpointURI, parse_root
-from tasks.learning import inputs, training_state
-from tasks.learning.inputs import Images, Picture
+from tasks.learning import decode, training_state
 from tasks.learning.modeling import Classifier, autocast, place, set_arithmetic
 from tasks.learning.numerics import Numerics
 
 _BATCH = 512
+Picture = Image.Image | np.ndarray | str | os.PathLike[str] | bytes
+"""An open image, pixels (uint8, (height, width) or (height, width, 1 to 4)), a file's path, or a file's bytes."""
+Images = Tensor | np.ndarray | Image.Image | Sequence[Picture]
 
 
 class Model(nn.Module):
@@ -31,13 +36,54 @@ class Model(nn.Module):
         self.image_shape = classifier.spec.image_shape
 
     def forward(self, images: Images) -> Tensor:
-        device = self.classifier.mean.device
-        logits: Tensor = self.classifier(inputs.as_batch(images, image_shape=self.image_shape, device=device))
+        logits: Tensor = self.classifier(self._as_batch(images))
         return logits.softmax(1)
 
     def prepare(self, pictures: Picture | Iterable[Picture]) -> np.ndarray:
-        """Resize pictures (paths, bytes, PIL images, pixels) as training did; see `inputs.prepare`."""
-        return inputs.prepare(pictures, image_shape=self.image_shape)
+        """Resize pictures exactly as ingestion resizes the user's own images, for training and for prediction.
+
+        Each picture is rotated by its EXIF, put on white where it is transparent, scaled until its shorter side fits,
+        and cropped to its centre. Paths and bytes give exactly the pixels of training. So do open images, except large
+        JPEGs, which training decodes at a smaller scale.
+
+        Returns:
+            uint8, (N, height, width, channels).
+
+        Raises:
+            ValueError: A picture cannot be read; the message names it and the reason.
+        """
+        height, width, channels = self.image_shape
+        if height != width:
+            raise ValueError(
+                f"the model expects images of {height} x {width} pixels; pictures can only be resized to squares"
+            )
+        if isinstance(pictures, Image.Image | np.ndarray | str | os.PathLike | bytes):
+            pictures = [pictures]
+        some = list(pictures)
+        if not some:
+            return np.empty((0, *self.image_shape), np.uint8)
+        pixels = [_pixels(picture, number, size=height, channels=channels) for number, picture in enumerate(some)]
+        return np.frombuffer(bytearray(b"".join(pixels)), np.uint8).reshape(len(some), *self.image_shape)
+
+    def _as_batch(self, images: Images) -> Tensor:
+        """Convert `images` to what the classifier takes; only pictures, in a list or alone, are resized."""
+        if isinstance(images, Image.Image | list | tuple):
+            images = self.prepare(images)
+        if not isinstance(images, Tensor | np.ndarray):
+            raise ValueError(
+                f"images must be a tensor, a NumPy array or PIL images, got {type(images).__name__}; "
+                "model.prepare([...]) makes them of paths"
+            )
+        dtype = str(images.dtype).removeprefix("torch.")
+        if dtype != "uint8" or images.ndim != 4 or tuple(images.shape[1:]) != tuple(self.image_shape):
+            wanted, found = ", ".join(map(str, self.image_shape)), ", ".join(map(str, images.shape))
+            raise ValueError(
+                f"images must be uint8 of shape (N, {wanted}), got {dtype} of shape ({found}); model.prepare([...]) "
+                "converts pictures of any size"
+            )
+        if isinstance(images, np.ndarray):
+            return torch.from_numpy(np.require(images, requirements=["C", "W"])).to(self.classifier.mean.device)
+        return images
 
 
 def load(model: str, *, storage: str = "./data") -> Model:
@@ -52,6 +98,29 @@ def load(model: str, *, storage: str = "./data") -> Model:
         uri = CheckpointURI(parse_root(model, option="model"))
     classifier, meta = training_state.load_model(uri)
     return Model(classifier, meta.history).eval().requires_grad_(False)
+
+
+def _pixels(picture: Picture, number: int, *, size: int, channels: int) -> bytes:
+    name = str(picture) if isinstance(picture, str | os.PathLike) else f"picture {number}"
+    try:
+        if isinstance(picture, Image.Image):
+            return decode.fitted(picture, size, channels).pixels
+        if isinstance(picture, np.ndarray):
+            return decode.scaled(_with_channels(picture), size, channels).pixels
+        content = picture if isinstance(picture, bytes) else Path(picture).expanduser().read_bytes()
+        return decode.decoded(content, size, channels).pixels
+    except decode.Unreadable as error:
+        raise ValueError(f"{name} cannot be used: {error}") from None
+
+
+def _with_channels(pixels: np.ndarray) -> np.ndarray:
+    found = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    if pixels.dtype != np.uint8 or found.ndim != 3 or not 1 <= found.shape[2] <= 4 or 0 in found.shape:
+        raise decode.Unreadable(
+            f"pixels must be uint8 of shape (height, width) or (height, width, 1 to 4), got {pixels.dtype} of shape "
+            f"{pixels.shape}"
+        )
+    return np.ascontiguousarray(found)
 
 
 class Inference:

@@ -18,7 +18,7 @@ from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, check_step
 from tasks.learning.modeling import Classifier, autocast, place
 from tasks.learning.optimizer import make_optimizer, make_schedule
 from tasks.learning.recipes import Recipe
-from tasks.learning.step import GraphedStep, Step, seed_draws
+from tasks.learning.step import GraphedStep, Step
 
 _DRAWS = 2
 """Seed part that separates random numbers inside a model (dropout, stochastic depth) from augmentation and order."""
@@ -145,7 +145,7 @@ class Trainer:
                 on_first_batch(images, labels)
             self.optimizer.zero_grad(set_to_none=True)
             # A restart repeats the model's random numbers exactly, and every rank draws different ones.
-            seed_draws(mixed_seed(self.recipe.seed, epoch, step, self.rank, _DRAWS), self.device)
+            seed_everything(mixed_seed(self.recipe.seed, epoch, step, self.rank, _DRAWS))
             summed = self.run_step(images, labels)
             self.optimizer.step()
             self.scheduler.step()
@@ -215,10 +215,13 @@ class Trainer:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python's, NumPy's and torch's global generators."""
+    """Seed the generators that models draw from: Python's, NumPy's, torch's, and the one of the GPU in use, if any."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    # `torch.manual_seed` seeds all devices; if CUDA exists but is not in use, that takes as long as a small step.
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed(seed)
 
 
 def mixed_seed(*parts: int) -> int:

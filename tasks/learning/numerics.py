@@ -107,10 +107,11 @@ def notes(statistics: Mapping[str, Any], *, what: str) -> Iterator[str]:
     """Yield notes for users: that numerics were mixed, or that work with other numerics was not used."""
     took_part, set_aside = statistics.get("numerics", ()), statistics.get("numerics_set_aside", ())
     if len(took_part) > 1:
-        yield f"{what} used mixed numerics, so its last digits may not be reproducible: {_listed(took_part)}"
+        yield f"{what} used mixed numerics, so its last digits may not be reproducible: {listed(took_part)}"
     if set_aside:
-        yield f"{what} restarted: the work of an earlier attempt with other numerics was not used: {_listed(set_aside)}"
+        yield f"{what} restarted: the work of an earlier attempt with other numerics was not used: {listed(set_aside)}"
 
 
-def _listed(some: Iterable[dict[str, str]]) -> str:
+def listed(some: Iterable[dict[str, str]]) -> str:
+    """Format numerics as a manifest's statistics hold them."""
     return "; ".join(str(Numerics(**one)) for one in some)

@@ -27,6 +27,8 @@ class Start:
     """Checkpoints of these epochs."""
     warning: str | None = None
     """Warning for the log, if any."""
+    threads: int = 0
+    """Threads per worker of the run that wrote `uri`; 0 if they do not affect the result."""
 
 
 def choose(scratch: URI, *, now: Sequence[Numerics], epochs: int, accept_mixed: bool) -> Start:
@@ -55,6 +57,7 @@ def choose(scratch: URI, *, now: Sequence[Numerics], epochs: int, accept_mixed: 
             set_aside=together(meta.set_aside or (), _numerics(passed_over)),
             passed_over=tuple(passed_over),
             warning=warning,
+            threads=int(meta.resolved["threads"]),
         )
     return Start(
         uri=None,

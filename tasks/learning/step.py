@@ -31,12 +31,7 @@ class Step:
     ) -> None:
         self.recipe, self.precision, self.device, self.world_size = recipe, precision, device, world_size
         self.model = model
-        self.parallel: nn.Module = model
-        if world_size > 1:
-            is_fixed = device.type == "cpu" and precision == "fp32" and world_size > 2
-            self.parallel = _distributed(
-                model, is_fixed=is_fixed, is_static=recipe.accumulation == 1, is_gpu=device.type == "cuda"
-            )
+        self.parallel: nn.Module = self._distributed() if world_size > 1 else model
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
         """Loss, hits and rows since the totals were last set to zero."""
         is_compiled = recipe.compile == "on"
@@ -71,6 +66,25 @@ class Step:
             self.totals[2] += len(targets)
         return batch_loss
 
+    def _distributed(self) -> DistributedDataParallel:
+        # A resumed process adds up gradients in the same order as an uninterrupted one. DDP rebuilds its buckets after
+        # a process's first backward pass, and with three or more ranks the order of addition depends on a gradient's
+        # place in its bucket; with two ranks, addition commutes. DDP keeps its first buckets if it looks for unused
+        # parameters, which costs one pass through the graph per step.
+        is_fixed = self.device.type == "cpu" and self.precision == "fp32" and self.world_size > 2
+        is_static = self.recipe.accumulation == 1  # every backward pass exchanges gradients
+        # Copying gradients into their bucket together spares launches, but it divides by the number of ranks where
+        # copying one by one multiplies by its inverse: with three CPU ranks the last bits would be other ones than
+        # before.
+        return DistributedDataParallel(
+            self.model,
+            gradient_as_bucket_view=True,
+            batched_grad_copy=self.device.type == "cuda",
+            forward_sync_buffers=False,  # `Trainer` sends those of rank 0 to all ranks, once per epoch
+            find_unused_parameters=is_fixed,
+            static_graph=is_static and not is_fixed,
+        )
+
 
 class GraphedStep:
     """A step whose batches lie in the same memory every time; on a GPU it is captured once and replayed from then on.
@@ -87,14 +101,10 @@ class GraphedStep:
         """The batch, in the memory from which the graph reads it."""
         self._steps_so_far, self._draws_on_host = 0, True
         self._stream = torch.cuda.Stream(step.device) if step.device.type == "cuda" else None
-        self._graph: torch.cuda.CUDAGraph | None = None
+        self.graph: torch.cuda.CUDAGraph | None = None
+        """None until it is captured."""
         self._made: tuple[Tensor, list[tuple[nn.Parameter, Tensor | None]]]
         """Results of the graph: the loss, and every weight's gradient."""
-
-    @property
-    def is_captured(self) -> bool:
-        """Return whether steps are replays of a graph by now."""
-        return self._graph is not None
 
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Do what `Step` does; the loss stays valid until the next call.
@@ -110,9 +120,9 @@ class GraphedStep:
             return self.step(*self._held)
         if self._steps_so_far < _WARM_UP_STEPS:
             return self._warm_up(self._stream)
-        if self._graph is None:
-            self._graph = self._captured(self._stream)
-        self._graph.replay()
+        if self.graph is None:
+            self.graph = self._captured(self._stream)
+        self.graph.replay()
         loss, gradients = self._made
         for weight, gradient in gradients:  # the optimizer's were set to None
             weight.grad = gradient
@@ -178,31 +188,3 @@ def _host_states() -> tuple[object, ...]:
     """Return the states of the host's global generators, to compare."""
     numpys = np.random.get_state(legacy=False)["state"]
     return random.getstate(), bytes(numpys["key"]), numpys["pos"], torch.get_rng_state().numpy().tobytes()
-
-
-def _distributed(model: nn.Module, *, is_fixed: bool, is_static: bool, is_gpu: bool) -> DistributedDataParallel:
-    # is_fixed: a resumed process adds up gradients in the same order as an uninterrupted one. DDP rebuilds its buckets
-    # after a process's first backward pass, and with three or more ranks the order of addition depends on a gradient's
-    # place in its bucket; with two ranks, addition commutes. DDP keeps its first buckets if it looks for unused
-    # parameters, which costs one pass through the graph per step.
-    # is_static: every backward pass exchanges gradients; not so with accumulation.
-    # is_gpu: copying gradients into their bucket together spares launches, but it divides by the number of ranks where
-    # copying one by one multiplies by its inverse: with three CPU ranks the last bits would be other ones than before.
-    return DistributedDataParallel(
-        model,
-        gradient_as_bucket_view=True,
-        batched_grad_copy=is_gpu,
-        forward_sync_buffers=False,  # `Trainer` sends those of rank 0 to all ranks, once per epoch
-        find_unused_parameters=is_fixed,
-        static_graph=is_static and not is_fixed,
-    )
-
-
-def seed_draws(seed: int, device: torch.device) -> None:
-    """Seed the generators that models draw from: Python's, NumPy's, torch's, and on a GPU the one of `device`."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    # `torch.manual_seed` seeds all devices; if CUDA exists but is not in use, that takes as long as a small step.
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)

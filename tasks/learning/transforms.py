@@ -16,21 +16,12 @@ _TRIES = 10
 """Draws of a crop until one fits, as in torchvision; then the centre is taken."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Transform:
     """Decoding and augmentation of encoded rows: a row's pixels depend only on its file, the seed, epoch and id."""
 
+    recipe: Recipe
     image_shape: tuple[int, int, int]
-    seed: int = 0
-    crop_scale: float = 1.0
-    flip: str = "none"
-    color_jitter: float = 0.0
-
-    @classmethod
-    def of(cls, recipe: Recipe, image_shape: tuple[int, int, int]) -> "Transform":
-        """Return the transform of the recipe's training rows."""
-        names = ("seed", "crop_scale", "flip", "color_jitter")
-        return cls(image_shape=image_shape, **{name: getattr(recipe, name) for name in names})
 
     def __call__(self, table: pa.Table, *, epoch: int | None) -> pa.Table:
         """Return ids, pixels (fixed-size binary, uint8 HWC) and labels; `epoch` None: decode and resize only."""
@@ -40,28 +31,28 @@ class Transform:
             contents, ids = table["image"].to_pylist(), table["id"].to_pylist()
             pixels = np.empty((len(ids), *self.image_shape), np.uint8)
             for number, (content, id_) in enumerate(zip(contents, ids, strict=True)):
-                pixels[number] = self._augmented(content, np.random.default_rng((self.seed, epoch, id_)))
+                pixels[number] = self._augmented(content, np.random.default_rng((self.recipe.seed, epoch, id_)))
         return images.to_table(table["id"].to_numpy(), pixels, table["label"].to_numpy(), classes=())
 
     def _augments(self) -> bool:
-        return self.crop_scale < 1 or self.flip != "none" or self.color_jitter > 0
+        return self.recipe.crop_scale < 1 or self.recipe.flip != "none" or self.recipe.color_jitter > 0
 
     def _augmented(self, content: bytes, random: np.random.Generator) -> np.ndarray:
         from torchvision.transforms.v2 import InterpolationMode, functional  # imports torch
 
-        height, width, channels = self.image_shape
-        if self.crop_scale < 1:
+        recipe, (height, width, channels) = self.recipe, self.image_shape
+        if recipe.crop_scale < 1:
             image = decode.whole(content, channels)
-            top, left, *size = crop(image.height, image.width, smallest=self.crop_scale, random=random)
+            top, left, *size = crop(image.height, image.width, smallest=recipe.crop_scale, random=random)
             how = {"interpolation": InterpolationMode.BILINEAR}
             image = functional.resized_crop(image, top, left, *size, [height, width], **how)
         else:
             image = _image(decode.decoded(content, height, channels).pixels, self.image_shape)
-        if self.flip == "horizontal" and random.random() < 0.5:
+        if recipe.flip == "horizontal" and random.random() < 0.5:
             image = functional.horizontal_flip(image)
-        if self.color_jitter > 0:
-            low = max(0.0, 1 - self.color_jitter)
-            strengths = low + (1 + self.color_jitter - low) * random.random(3)
+        if recipe.color_jitter > 0:
+            low = max(0.0, 1 - recipe.color_jitter)
+            strengths = low + (1 + recipe.color_jitter - low) * random.random(3)
             image = functional.adjust_brightness(image, float(strengths[0]))
             image = functional.adjust_contrast(image, float(strengths[1]))
             if channels == 3:

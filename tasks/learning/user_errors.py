@@ -6,7 +6,6 @@ import itertools
 import linecache
 import traceback
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 from storage import error_policy
@@ -66,30 +65,23 @@ def _is_told_already(error: Exception) -> bool:
 def _lines(error: Exception, model: str) -> list[str] | None:
     """Return the lines of the user's file that led to `error`, innermost last; none if it came from elsewhere."""
     frames = list(traceback.walk_tb(error.__traceback__))
+    called = [(str(frame.f_globals.get("__name__")), frame.f_code.co_name) for frame, _ in frames]
+    is_storage = error_policy.is_storage_error(error)
     theirs = [number for number, (frame, _) in enumerate(frames) if user_code.is_theirs(frame.f_globals)]
     if theirs:
-        if error_policy.is_storage_error(error) and any(map(_is_storage, frames[theirs[-1] :])):
+        if is_storage and any(module.startswith("storage.") for module, _ in called[theirs[-1] :]):
             return None
         shown = [frames[number] for number in theirs[-_FRAMES:]]
         told = [_told(frame.f_globals, frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in shown]
         return list(itertools.chain.from_iterable(told))
-    if user_code.is_reference(model) and any(map(_is_model_call, frames)) and not error_policy.is_storage_error(error):
+    is_model_call = ("tasks.learning.modeling", "forward") in called  # the classifier's, which calls the model
+    if user_code.is_reference(model) and is_model_call and not is_storage:
         factory = user_code.resolve(model)
         made = inspect.unwrap(factory).__code__
         return _told(
             factory.__globals__, made.co_filename, made.co_firstlineno, f"{made.co_name}, which made the model"
         )
     return None
-
-
-def _is_storage(place: tuple[FrameType, int]) -> bool:
-    return str(place[0].f_globals.get("__name__")).startswith("storage.")
-
-
-def _is_model_call(place: tuple[FrameType, int]) -> bool:
-    """Return whether the frame is that of the classifier, which calls the model."""
-    frame, _ = place
-    return frame.f_globals.get("__name__") == "tasks.learning.modeling" and frame.f_code.co_name == "forward"
 
 
 def _told(names: dict[str, Any], file: str, line: int, what: str) -> list[str]:

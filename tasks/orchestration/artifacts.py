@@ -11,14 +11,14 @@ from storage.manifest import File
 from storage.uri import URI, ReportURI
 from tasks.learning import images
 from tasks.planning.plan import Plan
-from tasks.report_page import ReportData, number, plots
+from tasks.report_page import ReportData, moment, number, plots
 
 _IMAGES_A_ROW = 8
 
 
 def publish(data: ReportData, target: ReportURI, plan: Plan) -> None:
     """Publish a summary, tables (history, per class, confusion) and a link to the report."""
-    verdict = "promoted" if data.promoted else "not promoted"
+    verdict = "promoted" if data.decision.promoted else "not promoted"
     create_markdown_artifact(
         key="summary", description=f"{data.recipe_name}: {verdict}", markdown="\n".join(_summary(data, target, plan))
     )
@@ -63,17 +63,18 @@ def _plain(text: str) -> str:
 
 
 def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
-    yield f"# {data.recipe_name}: {'promoted' if data.promoted else 'not promoted'}\n\n{data.reason}.\n"
-    if data.decided:
-        yield f"Decided on {data.decided} by {_plain(data.author or 'somebody')}.\n"
+    decision = data.decision
+    yield f"# {data.recipe_name}: {'promoted' if decision.promoted else 'not promoted'}\n\n{decision.reason}.\n"
+    if decision.decided:
+        yield f"Decided on {moment(decision.decided)} by {_plain(decision.author or 'somebody')}.\n"
     if data.sample_notice:
         yield f"> **Note:** this is {data.sample_notice}.\n"
-    champion = data.champion_metrics or {}
+    champion = decision.metrics.get("champion", {})
     yield "| on the test rows | this model | champion before this run |\n|---|---|---|"
     for name in ("test_accuracy", "test_loss", "expected_calibration_error", "num_rows"):
         yield f"| {name.replace('_', ' ')} | {number(data.metrics[name])} | {number(champion.get(name))} |"
-    for role, line in data.differences:
-        yield f"\nCompared with the {role}: {_plain(line)}.\n"
+    for role, found in decision.differences.items():
+        yield f"\nCompared with the {role}: {_plain(str(found))}.\n"
     prepared = manifest.load(plan.prepared)
     rows = {split: sum(file.rows or 0 for file in prepared.split(split)) for split in ("train", "validation", "test")}
     counted = ", ".join(f"{count:,} {split}" for split, count in rows.items())

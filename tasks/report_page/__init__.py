@@ -11,6 +11,7 @@ import jinja2
 import numpy as np
 from markupsafe import Markup
 
+from storage.decision import Decision
 from tasks.learning.epoch_metrics import wait_hints
 from tasks.report_page import lineage, plots
 from tasks.report_page.lineage import LineageStep
@@ -47,9 +48,8 @@ class ReportData:
     data_set: str
     sample_notice: str | None
     """Notice that the data set is only a bundled sample; None for the real data set."""
-    promoted: bool
-    reason: str
-    """Reason for the decision, in one sentence."""
+    decision: Decision
+    """Whether the model was promoted, why, by which gate, and the metrics of the champion it was compared with."""
     metrics: dict[str, float]
     """Metrics on the test split: at least `test_accuracy`, `test_loss`, `expected_calibration_error` and `num_rows`."""
     history: list[dict[str, float]]
@@ -71,10 +71,6 @@ class ReportData:
     """Test images spread evenly over the split."""
     mistakes: tuple[Picture, ...]
     """Wrong predictions, the most confident first."""
-    gate: dict[str, Any]
-    """The gate's settings: `accuracy_floor`, `margin`, and others if there are any."""
-    champion_metrics: dict[str, float] | None
-    """Metrics of the previous champion, named as in `metrics`; None if there was no champion."""
     lineage: tuple[LineageStep, ...]
     """From the raw files to the report, in order."""
     timings: list[tuple[str, float]]
@@ -85,16 +81,10 @@ class ReportData:
     """Shell command that reproduces this model."""
     producer: dict[str, str | None]
     """Versions of the package and its libraries, and the git commit, where known."""
-    differences: tuple[tuple[str, str], ...] = ()
-    """By rival (`champion`, `best`) the difference in accuracy, as text; empty: no rival, or unknown."""
     training_images: tuple[tuple[np.ndarray, str], ...] = ()
     """The first training images, augmented (uint8, HWC), with the names of their classes; empty if not kept."""
     notes: tuple[str, ...] = ()
     """Notes on training and prediction, one sentence each."""
-    decided: str = ""
-    """Time of the decision; empty if not recorded."""
-    author: str | None = None
-    """Who decided; None if not recorded."""
 
 
 def render(data: ReportData) -> str:
@@ -130,7 +120,7 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"share": share, "number": number, "seconds": seconds, "png": plots.png}
+    environment.filters |= {"share": share, "number": number, "moment": moment, "seconds": seconds, "png": plots.png}
     return environment
 
 
@@ -186,7 +176,7 @@ def _confused_pairs(data: ReportData) -> list[tuple[int, float, str, str]]:
 def _comparison(data: ReportData) -> Iterator[tuple[str, str, str, str]]:
     """Yield name, challenger's value, champion's value and difference of each metric."""
     for name, value in data.metrics.items():
-        champion = (data.champion_metrics or {}).get(name)
+        champion = data.decision.metrics.get("champion", {}).get(name)
         show = share if name.endswith("accuracy") else number
         if name != "num_rows":
             difference = f"{value - champion:+.4f}".replace("-", "\u2212") if champion is not None else ""

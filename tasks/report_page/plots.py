@@ -18,6 +18,19 @@ if TYPE_CHECKING:
 _INK, _LINE, _MUTED, _ACCENT, _WARM = ("#010101", "#020202", "#030303", "#040404", "#050505")
 """Placeholder colours, replaced by the page's CSS variables so that plots follow its light and dark schemes."""
 _VARIABLES = {_INK: "--ink", _LINE: "--line", _MUTED: "--muted", _ACCENT: "--accent", _WARM: "--warm"}
+_STYLE = {
+    "svg.fonttype": "none",
+    "font.size": 10,
+    "grid.color": _LINE,
+    "text.color": _MUTED,
+    "axes.edgecolor": _LINE,
+    "axes.labelcolor": _MUTED,
+    "xtick.color": _LINE,
+    "xtick.labelcolor": _MUTED,
+    "ytick.color": _LINE,
+    "ytick.labelcolor": _MUTED,
+}
+"""Differences from matplotlib's defaults; the user's settings do not count."""
 _MAX_SIDE = 64
 """Maximum side of an image in pixels; keeps seventy photographs below a megabyte."""
 
@@ -27,8 +40,7 @@ def learning_curve(history: Sequence[Mapping[str, float]], quantity: str, *, bes
     from matplotlib.ticker import MaxNLocator
 
     epochs = [row["epoch"] for row in history]
-    with _style():
-        figure = _figure(height=2.7)
+    with _figure(height=2.7) as figure:
         axes = figure.subplots()
         _frame(axes)
         told = []
@@ -51,8 +63,7 @@ def reliability(calibration: Sequence[Mapping[str, Any]], *, error: float) -> st
     accuracies = [entry["accuracy"] for entry in bins]
     intervals = [wilson(entry["accuracy"], entry["count"]) for entry in bins]
     reach = [[max(0, p - low), max(0, high - p)] for p, (low, high) in zip(accuracies, intervals, strict=True)]
-    with _style():
-        figure = _figure(height=4)
+    with _figure(height=4) as figure:
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         for axes in (top, bottom):
             _frame(axes)
@@ -116,26 +127,11 @@ def _data_uri(pixels: np.ndarray) -> str:
 
 
 @contextlib.contextmanager
-def _style() -> Iterator[None]:
-    """Apply matplotlib's defaults and this module's style, independent of the user's settings."""
-    import matplotlib
+def _figure(*, height: float) -> Iterator["Figure"]:
+    from matplotlib import figure, style
 
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rc("svg", fonttype="none")
-        matplotlib.rc("font", size=10)
-        matplotlib.rc("text", color=_MUTED)
-        matplotlib.rc("axes", edgecolor=_LINE, labelcolor=_MUTED)
-        matplotlib.rc("xtick", color=_LINE, labelcolor=_MUTED)
-        matplotlib.rc("ytick", color=_LINE, labelcolor=_MUTED)
-        matplotlib.rc("grid", color=_LINE)
-        yield
-
-
-def _figure(*, height: float) -> "Figure":
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(4.2, height), layout="constrained")
+    with style.context(_STYLE, after_reset=True):
+        yield figure.Figure(figsize=(4.2, height), layout="constrained")
 
 
 def _frame(axes: "Axes") -> None:
@@ -164,10 +160,10 @@ def _legend(axes: "Axes") -> None:
 
 def _svg(figure: "Figure", *, name: str, label: str) -> str:
     """Write `figure` as inline SVG for HTML, with deterministic bytes and ids that are unique to `name`."""
-    import matplotlib
+    from matplotlib import style
 
     buffer = io.StringIO()
-    with _style(), matplotlib.rc_context({"svg.hashsalt": name}):
+    with style.context(_STYLE | {"svg.hashsalt": name}, after_reset=True):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
     svg = re.sub(r"(?s)<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->", "", svg[svg.index("<svg") :])

@@ -39,7 +39,7 @@ def address(source: str) -> str:
 
 def tiled(split: Split, times: int) -> Split:
     """`times` the rows: each repetition moved sideways by another number of pixels, so that none compress away."""
-    moved = [np.roll(split.images, time, axis=2) for time in range(times)]
+    moved = [np.roll(split.images[:], time, axis=2) for time in range(times)]
     return Split(name=split.name, images=np.concatenate(moved), labels=np.tile(split.labels, times))
 
 

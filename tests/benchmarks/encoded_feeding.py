@@ -20,7 +20,7 @@ from storage import commits, manifest, tables
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts
 from tasks.jobs.train.ray_loader import EncodedRows
-from tasks.learning import images
+from tasks.learning import images, recipes
 from tasks.learning.transforms import Transform
 
 _SIZE = 256
@@ -55,7 +55,9 @@ def _jpeg(random: np.random.Generator) -> bytes:
 
 def rate(uri: DatasetURI) -> float:
     """Return images per second of a second pass, when the tasks' processes have imported what they need."""
-    transform = Transform(image_shape=(_SIZE, _SIZE, 3), crop_scale=0.25, flip="horizontal", color_jitter=0.3)
+    augmentation = {"image_encoding": "encoded", "crop_scale": 0.25, "flip": "horizontal", "color_jitter": 0.3}
+    recipe = recipes.override(recipes.load("images-resnet18"), augmentation)
+    transform = Transform(recipe, (_SIZE, _SIZE, 3))
     slices = {"train": dataset_parts.whole(manifest.load(uri).split("train"))}
     rows = EncodedRows(uri, slices, transform, torch.device("cpu"), prefetch_batches=1, world_size=1)
     seconds, count = 0.0, 0

@@ -74,9 +74,10 @@ class Bench:
                 for file in _DATA_SET.files:
                     sources.fetch_file(file, Path(folder), mirrors=mirrors, log=lambda *_: None)
                 read = {one.name: one for one in _DATA_SET.read(Path(folder))}
+                counts = {"train": self.rows, "test": len(read["test"].labels)}
                 return {
-                    "train": Split("train", read["train"].images[: self.rows], read["train"].labels[: self.rows]),
-                    "test": Split("test", read["test"].images[:], read["test"].labels),
+                    name: Split(name, np.ascontiguousarray(read[name].images[:count]), read[name].labels[:count])
+                    for name, count in counts.items()
                 }
         random, made = np.random.default_rng(0), {}
         for name, count in (("train", self.rows), ("test", self.rows // 5)):
@@ -127,7 +128,7 @@ class Bench:
     def _batches(self) -> tuple[Batch, Batch]:
         """Training and validation rows; the latter are spread over the split, whose files may be sorted."""
         split = self.splits["train"]
-        pixels, labels = torch.from_numpy(np.asarray(split.images)), torch.from_numpy(split.labels)
+        pixels, labels = torch.from_numpy(split.images[:]), torch.from_numpy(split.labels)
         chosen = torch.arange(len(labels)) % _VALIDATION == _VALIDATION - 1
         return (pixels[~chosen], labels[~chosen]), (pixels[chosen], labels[chosen])
 

@@ -92,15 +92,15 @@ MUTATIONS = (
     Mutation(
         protection="three ranks add up gradients in an order that no restart changes",
         file="tasks/learning/step.py",
-        code="        find_unused_parameters=is_fixed,\n        static_graph=is_static and not is_fixed,\n",
-        instead="        find_unused_parameters=False,\n        static_graph=is_static,\n",
+        code="            find_unused_parameters=is_fixed,\n            static_graph=is_static and not is_fixed,\n",
+        instead="            find_unused_parameters=False,\n            static_graph=is_static,\n",
         kind="worker killed in mid-epoch: resident, 3 workers",
         notices="the weights differ",
     ),
     Mutation(
         protection="what a model draws hangs on seed, epoch, step and rank alone",
         file="tasks/learning/loop.py",
-        code="            seed_draws(mixed_seed(self.recipe.seed, epoch, step, self.rank, _DRAWS), self.device)\n",
+        code="            seed_everything(mixed_seed(self.recipe.seed, epoch, step, self.rank, _DRAWS))\n",
         instead="",
         kind="worker killed: a model with dropout",
         notices="the weights differ",

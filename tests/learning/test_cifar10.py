@@ -55,9 +55,9 @@ def test_every_image_comes_out_in_its_place_with_its_label(tmp_path: Path) -> No
     data_set = write_archive(tmp_path / "mirror")
     fetch(data_set, tmp_path, f"{(tmp_path / 'mirror').as_uri()}/")
     train, test = data_set.read(tmp_path)
-    assert np.array_equal(train.images, np.concatenate([pixels(batch) for batch in range(5)]))
+    assert np.array_equal(train.images[:], np.concatenate([pixels(batch) for batch in range(5)]))
     assert np.array_equal(train.labels, np.concatenate([labels(batch) for batch in range(5)]))
-    assert np.array_equal(test.images, pixels(5)) and np.array_equal(test.labels, labels(5))
+    assert np.array_equal(test.images[:], pixels(5)) and np.array_equal(test.labels, labels(5))
     assert train.labels.dtype == np.int64
 
 

@@ -18,7 +18,7 @@ from tasks.planning.plan import Plan
 from tasks.report import gather, report_of
 from tests.report_page.browser import VIEWS, Browser, chromium
 from tests.report_page.results import commit_results
-from tests.report_page.test_report_page import fake_data
+from tests.report_page.test_report_page import fake_data, with_decision
 
 _CHECKS = Path(__file__).with_name("page.js").read_text()
 _MIN_CONTRAST = 4.5  # WCAG 2, AA
@@ -64,9 +64,8 @@ def unwieldy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = tuple((f"{number:02}-{12 * 'part-'}.tar.gz", f"{64 * 'a'}\nfrom {deep}") for number in range(12))
     lineage = [dataclasses.replace(step, uri=deep + step.uri) for step in data.lineage]
     lineage[0] = dataclasses.replace(lineage[0], facts=files)
-    data = dataclasses.replace(
-        data, lineage=tuple(lineage), reason=f"{deep} cannot be scored", command=f"{data.command} --storage {deep}"
-    )
+    data = with_decision(data, reason=f"{deep} cannot be scored")
+    data = dataclasses.replace(data, lineage=tuple(lineage), command=f"{data.command} --storage {deep}")
     return _written(tmp_path_factory.mktemp("unwieldy"), data)
 
 

@@ -1,18 +1,23 @@
 """The report page: complete in itself, true to its numbers, safe with any text."""
 
 import dataclasses
+import datetime
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 import numpy as np
 import pytest
 
+from storage.decision import Decision
+from storage.uri import CheckpointURI
 from tasks.report_page import Picture, ReportData, number, render, share
 from tasks.report_page.lineage import LineageStep, draw
 from tasks.report_page.plots import wilson
 
 HOSTILE = '"><script>alert(1)</script><img src="https://evil.example/x.png"> & \'$x^2$'
 DIGITS = tuple("0123456789")
+WHEN = datetime.datetime(2026, 11, 23, 12, 50, tzinfo=datetime.UTC)
 
 
 class Page(HTMLParser):
@@ -51,8 +56,7 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
         recipe_name="mnist-resnet18",
         data_set="mnist",
         sample_notice=None,
-        promoted=True,
-        reason="Test accuracy is at least the floor, and 0.0021 above the champion's.",
+        decision=fake_decision(metrics | {"test_accuracy": accuracy - 0.0021, "test_loss": 0.0312}),
         metrics=metrics,
         history=fake_history(num_epochs),
         best_epoch=max(1, num_epochs - 1),
@@ -66,8 +70,6 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
         calibration=fake_calibration(),
         samples=fake_pictures(generator, classes, channels=channels, num=24, wrong=False),
         mistakes=fake_pictures(generator, classes, channels=channels, num=16, wrong=True),
-        gate={"accuracy_floor": 0.95, "margin": 0.001},
-        champion_metrics=metrics | {"test_accuracy": accuracy - 0.0021, "test_loss": 0.0312},
         lineage=fake_lineage(),
         timings=[("download", 4.2), ("preprocess", 6.9), ("train", 83.4), ("predict", 8.1), ("evaluate", 0.7)],
         parameters={"name": "mnist-resnet18", "epochs": num_epochs, "learning_rate": 0.002, "precision": "auto"},
@@ -78,6 +80,23 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
             for picture in fake_pictures(generator, classes, channels=channels, num=32, wrong=False)
         ),
     )
+
+
+def fake_decision(champion: dict[str, float]) -> Decision:
+    return Decision(
+        number=2,
+        champion=CheckpointURI("s3://models/mnist/checkpoints/mnist-resnet18-0123456789ab"),
+        challenger=CheckpointURI("s3://models/mnist/checkpoints/mnist-resnet18-0123456789ab"),
+        evaluation="",
+        promoted=True,
+        reason="Test accuracy is at least the floor, and 0.0021 above the champion's.",
+        gate={"accuracy_floor": 0.95, "margin": 0.001},
+        metrics={"champion": champion},
+    )
+
+
+def with_decision(data: ReportData, **changes: Any) -> ReportData:
+    return dataclasses.replace(data, decision=data.decision.model_copy(update=changes))
 
 
 def fake_confusion(generator: np.random.Generator, num_classes: int) -> np.ndarray:
@@ -197,7 +216,7 @@ def test_figures_on_the_page_are_those_given(data: ReportData) -> None:
             " ★", ""
         )
     assert "quarantined: 2: label out of range 1: empty" in text
-    for value in ("0.002", "--set epochs=5", "2.50.0", data.reason, *(step.uri for step in data.lineage)):
+    for value in ("0.002", "--set epochs=5", "2.50.0", data.decision.reason, *(step.uri for step in data.lineage)):
         assert value in text
 
 
@@ -216,7 +235,7 @@ def test_share_below_one_is_never_shown_as_all(value: float, shown: str) -> None
 
 def test_page_says_when_and_by_whom_was_decided_where_that_is_known(data: ReportData) -> None:
     assert "Decided on" not in render(data)
-    text = Page(render(dataclasses.replace(data, decided="2026-11-23 12:50 UTC", author="ada, run 7"))).text
+    text = Page(render(with_decision(data, decided=WHEN, author="ada, run 7"))).text
     assert "Decided on 2026-11-23 12:50 UTC by ada, run 7." in text
 
 
@@ -224,13 +243,13 @@ def test_page_says_when_and_by_whom_was_decided_where_that_is_known(data: Report
 def test_hostile_names_are_escaped(num_classes: int) -> None:
     classes = tuple(f"{HOSTILE}{index}" for index in range(num_classes))
     data = fake_data(classes)
+    changes = {"reason": HOSTILE, "author": HOSTILE, "gate": data.decision.gate | {HOSTILE: HOSTILE}}
     hostile_step = LineageStep(title=HOSTILE, uri=f"s3://b/{HOSTILE}", fingerprint=HOSTILE, facts=((HOSTILE, HOSTILE),))
     html = render(
         dataclasses.replace(
-            data, recipe_name=HOSTILE, data_set=HOSTILE, reason=HOSTILE, command=HOSTILE, sample_notice=HOSTILE,
-            lineage=(hostile_step,), timings=[(HOSTILE, 1.0)], parameters={HOSTILE: HOSTILE},
-            producer={HOSTILE: HOSTILE}, decided=HOSTILE, author=HOSTILE, gate=data.gate | {HOSTILE: HOSTILE},
-            metrics=data.metrics | {HOSTILE: 1.0},
+            with_decision(data, decided=WHEN, **changes), recipe_name=HOSTILE, data_set=HOSTILE, command=HOSTILE,
+            sample_notice=HOSTILE, lineage=(hostile_step,), timings=[(HOSTILE, 1.0)], parameters={HOSTILE: HOSTILE},
+            producer={HOSTILE: HOSTILE}, metrics=data.metrics | {HOSTILE: 1.0},
         )
     )  # fmt: skip
     page = Page(html)
@@ -269,7 +288,7 @@ def test_the_difference_and_what_is_asked_for_are_shown(data: ReportData) -> Non
     usual = Page(render(data)).text
     assert "at most 0.0010 (margin) below the champion" in usual and "Compared with" not in usual
     gate = {"accuracy_floor": 0.0, "margin": 0.0, "significance": 0.05, "above_largest_class": True}
-    found = dataclasses.replace(data, gate=gate, differences=(("champion", "difference +0.0167 (p = 0.6)"),))
+    found = with_decision(data, gate=gate, differences={"champion": "difference +0.0167 (p = 0.6)"})
     text = Page(render(found)).text
     assert "Compared with the champion: difference +0.0167 (p = 0.6)." in text
     assert "better than always predicting the largest class, and better than the champion on the same rows" in text
@@ -277,12 +296,12 @@ def test_the_difference_and_what_is_asked_for_are_shown(data: ReportData) -> Non
 
 
 def test_page_without_a_champion_compares_nothing(data: ReportData) -> None:
-    html = render(dataclasses.replace(data, champion_metrics=None))
+    html = render(with_decision(data, metrics={}))
     assert "Challenger against champion" not in html
 
 
 def test_verdict_follows_the_decision(data: ReportData) -> None:
-    refused = Page(render(dataclasses.replace(data, promoted=False))).text
+    refused = Page(render(with_decision(data, promoted=False))).text
     assert "Not promoted" not in Page(render(data)).text
     assert "Not promoted" in refused
     assert "✓ Promoted" not in refused

@@ -75,7 +75,7 @@ def make_loader(
         return MapStyleLoader(train, validation, seed=recipe.seed, rank=rank, world_size=world_size, prepare=prepare)
     transform = None
     if images.encoding_of(prepared.columns["metadata"]) == images.ENCODED:
-        transform = Transform.of(recipe, shape)
+        transform = Transform(recipe, shape)
     found = rows or PartsReader(uri, slices, shape, device, transform)
     window_rows = min(_WINDOW_ROWS, _WINDOW_BYTES // math.prod(shape))
     num_rows = sum(map(len, slices("train")))

@@ -173,9 +173,9 @@ def _resume(
     if start.uri is None:
         return []
     # A sum over two threads differs from one over four: the rest of the run uses as many threads as its beginning.
-    about["resolved"]["threads"] = threads = checkpoint.threads_of(start.uri)
-    if threads:
-        torch.set_num_threads(threads)
+    about["resolved"]["threads"] = start.threads
+    if start.threads:
+        torch.set_num_threads(start.threads)
     history = training_state.restore(start.uri, trainer, prepared=trained_on, about=about)
     if trainer.rank == 0:
         note = f"done before, resuming from its checkpoint; best so far: epoch {_best(history, trainer.recipe)}"

@@ -113,7 +113,7 @@ def encoded_rows(
             name: dataset_parts.shard(prepared.split(name), rank=rank, world_size=world_size, batch_size=size)
             for name, size in sizes.items()
         },
-        transform=Transform.of(recipe, images.shape_of(prepared.columns["metadata"])),
+        transform=Transform(recipe, images.shape_of(prepared.columns["metadata"])),
         device=device,
         prefetch_batches=recipe.prefetch_batches,
         world_size=world_size,

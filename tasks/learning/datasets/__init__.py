@@ -49,8 +49,6 @@ class Rows(Protocol):
 
     def __getitem__(self, rows: slice, /) -> "np.ndarray": ...
 
-    def __array__(self, dtype: Any = None, /, *, copy: bool | None = None) -> "np.ndarray": ...
-
 
 @dataclasses.dataclass(frozen=True)
 class Split:

@@ -5,9 +5,9 @@ It is read from the binary archive: the archive for Python contains pickles, and
 
 import functools
 import math
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,51 +23,30 @@ _TEST = ("test_batch.bin",)
 def read_binary(folder: Path, *, file: SourceFile) -> Iterator[Split]:
     """Unpack the archive `file` in `folder` and read both splits; images are memory-mapped."""
     unpack(file, folder)
+    height, width, channels = _SHAPE
     for name, parts in (("train", _TRAIN), ("test", _TEST)):
-        records = [_records(folder / _FOLDER / part) for part in parts]
-        labels = np.concatenate([some[:, 0] for some in records])
-        yield Split(name=name, images=Pixels(records), labels=labels.astype(np.int64))
+        records = _records([folder / _FOLDER / part for part in parts])
+        planes = records[:, 1:].reshape(-1, channels, height, width)
+        yield Split(name=name, images=planes.transpose(0, 2, 3, 1), labels=records[:, 0].astype(np.int64))
 
 
-class Pixels:
-    """Images of several memory-mapped record files in sequence; a slice is loaded into memory as HWC."""
-
-    dtype = np.dtype(np.uint8)
-
-    def __init__(self, records: Sequence[np.ndarray]) -> None:
-        self._records = records
-        self.shape = (sum(len(some) for some in records), *_SHAPE)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice, /) -> np.ndarray:
-        start, stop, step = rows.indices(len(self))
-        assert step == 1, step
-        found, before = [], 0
-        for some in self._records:
-            found.append(some[max(start - before, 0) : max(stop - before, 0), 1:])
-            before += len(some)
-        height, width, channels = _SHAPE
-        planes = np.concatenate(found).reshape(-1, channels, height, width)
-        return np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
-
-    def __array__(self, dtype: Any = None, /, *, copy: bool | None = None) -> np.ndarray:
-        return self[:].astype(dtype or self.dtype)
-
-
-def _records(path: Path) -> np.ndarray:
-    """Memory-map one row per image: the label, then the red, green and blue planes, each row by row."""
-    size = 1 + math.prod(_SHAPE)
-    try:
-        found = path.stat().st_size
-    except FileNotFoundError:
-        raise ValueError(f"{path.name} is not in the archive") from None
-    if found % size:
-        raise ValueError(f"{path.name} is truncated: {found} bytes is not a multiple of the image size, {size} bytes")
-    if not found:  # an empty file cannot be mapped
+def _records(parts: Sequence[Path]) -> np.ndarray:
+    """Join the files and memory-map one row per image: the label, then the red, green and blue planes, row by row."""
+    size, joined = 1 + math.prod(_SHAPE), parts[0].with_suffix(".joined")
+    with joined.open("wb") as whole:
+        for path in parts:
+            if not path.exists():
+                raise ValueError(f"{path.name} is not in the archive")
+            if (found := path.stat().st_size) % size:
+                raise ValueError(
+                    f"{path.name} is truncated: {found} bytes is not a multiple of the image size, {size} bytes"
+                )
+            with path.open("rb") as part:
+                shutil.copyfileobj(part, whole)
+            path.unlink()
+    if not joined.stat().st_size:  # an empty file cannot be mapped
         return np.empty((0, size), np.uint8)
-    return np.memmap(path, np.uint8, "r", shape=(found // size, size))
+    return np.memmap(joined, np.uint8, "r").reshape(-1, size)
 
 
 # MD5 sum and mirror are from the data set's own page; the SHA-256 sum is of the same file.

@@ -228,9 +228,8 @@ def _shipped() -> dict[str, Callable[[], Recipe]]:
     return {name.replace("_", "-"): make for name, make in made}
 
 
-def own(thing: Any) -> str:
-    """Return the name under which a recipe refers to a model factory or a `DataSet` in its own file."""
-    return user_code.reference(thing)
+own = user_code.reference
+"""Return the name under which a recipe refers to a model factory or a `DataSet` in its own file."""
 
 
 def _outside(name: str) -> Recipe:
