@@ -1,11 +1,13 @@
 """Operations on single files, with the same guarantees on a local disk and on S3.
 
 A written file is complete or absent, never partial. On a disk, a file is written to a temporary path in its folder,
-flushed, and then renamed or linked; S3 gives this guarantee itself.
+flushed, and then renamed or linked; S3 gives this guarantee itself. A file of any size is read and published piece by
+piece, so that it never fills the memory.
 """
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import os
 import shutil
@@ -13,12 +15,15 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from storage import s3
 from storage.error_policy import DiskFull, is_disk_full
 from storage.failpoints import failpoint
 from storage.uri import URI
+
+_Source = TypeVar("_Source", bytes, Path)
+"""Content of a file: the bytes themselves, or a local file with them."""
 
 
 class Entry(NamedTuple):
@@ -44,6 +49,28 @@ def read_version(uri: URI, etag: str) -> bytes | None:
     """Read a whole file from S3 if its ETag is still `etag`; return none if not."""
     with _absence_told(uri):
         return s3.read_version(uri, etag)
+
+
+def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
+    """Read a whole file piece by piece; on S3, all from one version of it.
+
+    On S3, `etag` is the required version, as in a listing; none accepts any. Raises `FileNotFoundError`, and
+    `s3.Overwritten` if the file has another version or was overwritten during the read.
+    """
+    if uri.is_s3:
+        yield from s3.pieces(uri, etag=etag)
+        return
+    with open(uri, "rb") as file:
+        while content := file.read(s3.PIECE_BYTES):
+            yield content
+
+
+def sha256(uri: URI) -> str:
+    """Compute the SHA-256 of a file; raises `FileNotFoundError`."""
+    digest = hashlib.sha256()
+    for content in pieces(uri):
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def size(uri: URI) -> int:
@@ -84,6 +111,14 @@ def replace(uri: URI, content: bytes) -> None:
     Raises `DiskFull` if there is no space; the old file then stays.
     """
     _publish(uri, content, on_s3=s3.replace, on_disk=os.replace)
+
+
+def publish(path: Path, uri: URI) -> None:
+    """Publish the local file `path` at `uri` in one step, as `replace` does.
+
+    If `uri` is on a disk, the file is moved; on S3, `path` stays.
+    """
+    _publish(uri, path, on_s3=s3.upload, on_disk=os.replace)
 
 
 def children(uri: URI) -> list[str]:
@@ -175,7 +210,16 @@ def _absence_told(uri: URI) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def beside(uri: URI, *, needed: int) -> Iterator[Path]:
+def workspace(scratch: URI) -> Iterator[Path]:
+    """Make a temporary local folder: below `scratch` if that is local, else in the system's temporary folder."""
+    if not scratch.is_s3:
+        os.makedirs(scratch, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp-files-", dir=None if scratch.is_s3 else scratch) as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _beside(uri: URI, *, needed: int) -> Iterator[Path]:
     """Create a temporary file in the local folder of `uri`; delete it at the end if still there. Raises `DiskFull`."""
     folder = Path(uri).parent
     try:
@@ -197,23 +241,27 @@ def beside(uri: URI, *, needed: int) -> Iterator[Path]:
 
 
 def _publish(
-    uri: URI, content: bytes, *, on_s3: Callable[[URI, bytes], None], on_disk: Callable[[Path, URI], None]
+    uri: URI, source: _Source, *, on_s3: Callable[[URI, _Source], None], on_disk: Callable[[Path, URI], None]
 ) -> None:
-    """Write `content` to `uri` in one step: one request on S3; on a disk, `on_disk` of a flushed temporary file."""
+    """Write `source` to `uri` in one step: `on_s3`, or on a disk, `on_disk` of a flushed temporary file."""
     if uri.is_s3:
         failpoint("write", uri)
-        on_s3(uri, content)
+        on_s3(uri, source)
     else:
-        with beside(uri, needed=len(content)) as temporary:
-            temporary.write_bytes(content)
+        with _beside(uri, needed=len(source) if isinstance(source, bytes) else source.stat().st_size) as temporary:
+            if isinstance(source, bytes):
+                temporary.write_bytes(source)
+            else:
+                shutil.move(source, temporary)  # a rename if both are on one disk
+                os.chmod(temporary, 0o644)  # as all other files in storage
             failpoint("write", uri)
-            flush(temporary)
+            _flush(temporary)
             on_disk(temporary, uri)
-        flush(Path(uri).parent)
+        _flush(Path(uri).parent)
     failpoint("written", uri)
 
 
-def flush(path: Path) -> None:
+def _flush(path: Path) -> None:
     """Flush the file or folder `path` to disk, so that it survives a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:

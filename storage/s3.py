@@ -37,23 +37,11 @@ class Overwritten(OSError):
     """A file is no longer the version that was listed or whose first piece was read."""
 
 
-def read(uri: URI) -> bytes:
-    """Read a whole file, all from one version of it."""
-    return _get(uri)
+def read(uri: URI, **which: str) -> bytes:
+    """Read a whole file, or the range and version that `which` requires, in one request: all from one version.
 
-
-def read_version(uri: URI, etag: str) -> bytes | None:
-    """Read a whole file if its ETag is still `etag`; return none if not."""
-    try:
-        return _get(uri, IfMatch=f'"{etag}"')
-    except OSError as error:
-        if _code(error) in _CONDITION_FAILED:
-            return None
-        raise
-
-
-def _get(uri: URI, **which: str) -> bytes:
-    """Read in one request: the parallel ranges that s3fs prefers could come from two versions."""
+    The parallel ranges that s3fs prefers could come from two versions.
+    """
     from fsspec.asyn import sync  # comes with s3fs
 
     client, (bucket, key) = _client(), _split(uri)
@@ -67,13 +55,23 @@ def _get(uri: URI, **which: str) -> bytes:
     return found
 
 
+def read_version(uri: URI, etag: str) -> bytes | None:
+    """Read a whole file if its ETag is still `etag`; return none if not."""
+    try:
+        return read(uri, IfMatch=f'"{etag}"')
+    except OSError as error:
+        if _code(error) in _CONDITION_FAILED:
+            return None
+        raise
+
+
 def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
     """Yield a whole file piece by piece, all from one version of it: the one with `etag` if given."""
     found = _head(uri)
     for start in range(0, int(found["ContentLength"]), PIECE_BYTES):
         version = f'"{etag}"' if etag else found["ETag"]
         try:
-            yield _get(uri, IfMatch=version, Range=f"bytes={start}-{start + PIECE_BYTES - 1}")
+            yield read(uri, IfMatch=version, Range=f"bytes={start}-{start + PIECE_BYTES - 1}")
         except OSError as error:
             if _code(error) in _CONDITION_FAILED:
                 raise Overwritten(errno.EIO, "it was overwritten while being read", str(uri)) from None
@@ -91,7 +89,7 @@ def replace(uri: URI, content: bytes) -> None:
     with_retries(lambda: _client().pipe_file(uri, content))
 
 
-def upload(path: Path, uri: URI) -> None:
+def upload(uri: URI, path: Path) -> None:
     """Upload a local file, replacing any existing one; a file of several pieces appears once all are uploaded."""
     piece_bytes = max(PIECE_BYTES, -(-path.stat().st_size // _MOST_PIECES))
     with path.open("rb") as file:

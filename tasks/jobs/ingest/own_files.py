@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage import commits, files, s3, streams
+from storage import commits, files, s3
 from storage.manifest import File, Manifest
 from storage.uri import URI, check_allowed
 from tasks.jobs import events
@@ -83,7 +83,7 @@ def bring(spec: IngestSpec, file: SourceEntry, path: Path) -> str:
     digest, size = hashlib.sha256(), 0
     try:
         with path.open("wb") as copy:
-            for content in streams.pieces(uri, etag=etag):
+            for content in files.pieces(uri, etag=etag):
                 copy.write(content)
                 digest.update(content)
                 size += len(content)
