@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from storage import default_championship, manifest
+from storage import manifest
 from storage.admin import champions
 from storage.uri import URI, CheckpointURI, DatasetURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
@@ -110,6 +110,6 @@ def _championship(root: Root, dataset: DatasetURI) -> str:
     if "classes" in made.parameters:
         return pictures.championship_of(root, DatasetURI(URI(made.statistics["sources"][0]["url"])))
     try:
-        return default_championship.of_raw(root, made)
+        return champions.default_of_raw(root, made)
     except ValueError as error:
         raise ValueError(f"--dataset: {dataset} {error}; use --model champion:NAME") from None
