@@ -105,6 +105,17 @@ def create(uri: URI, content: bytes) -> None:
     _publish(uri, content, on_s3=s3.create, on_disk=os.link)
 
 
+def create_once(uri: URI, content: bytes) -> bool:
+    """Create a file with `content` unless it exists; return whether it now holds `content`, whoever wrote it."""
+    try:
+        create(uri, content)
+    except FileExistsError:
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            return read(uri) == content
+        return False
+    return True
+
+
 def replace(uri: URI, content: bytes) -> None:
     """Write `content`, replacing any existing file in one step: readers see the old bytes or the new ones.
 

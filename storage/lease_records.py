@@ -43,12 +43,8 @@ class Record(BaseModel, frozen=True, extra="forbid"):
 
 def create(folder: URI, record: Record) -> bool:
     """Create the file of `record`; return whether it is now the newest, and if so delete the older ones."""
-    uri, content = place(folder, record.generation), encoded(record)
-    try:
-        files.create(uri, content)
-    except FileExistsError:
-        if not _says(uri, content):
-            return False
+    if not files.create_once(place(folder, record.generation), encoded(record)):
+        return False
     numbers = _generations(folder)
     if any(number > record.generation for number in numbers):  # we were slow: our number was taken and deleted
         return False
@@ -57,13 +53,6 @@ def create(folder: URI, record: Record) -> bool:
             if number < record.generation:
                 files.remove(place(folder, number))
     return True
-
-
-def _says(uri: URI, content: bytes) -> bool:
-    try:
-        return files.read(uri) == content
-    except FileNotFoundError:
-        return False
 
 
 def newest(folder: URI) -> tuple[int, Record | None]:

@@ -117,11 +117,8 @@ def append(root: Root, data: str, decision: Decision) -> None:
     document = with_references(decision, root) | {"previous": before.digest if before else None}
     document["digest"] = _digest(document)
     content = json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"
-    try:
-        files.create(uri, content)
-    except FileExistsError:
-        if files.read(uri) != content:
-            raise Superseded(f"{uri} was recorded in the meantime") from None
+    if not files.create_once(uri, content):
+        raise Superseded(f"{uri} was recorded in the meantime")
 
 
 def confirm(root: Root, data: str, decision: Decision) -> None:
