@@ -75,6 +75,7 @@ def gather(
     num_test = sum(file.rows or 0 for file in prepared.split("test"))
     spread = np.linspace(0, num_test - 1, min(num_test, 24)).round().astype(int).tolist()
     mistakes = [row["id"] for row in evaluated["worst"][:16]]
+    pictures = _pictures(plan.prepared, prepared, predictions, classes, [*spread, *mistakes])
     first_seen = training_images(checkpoint, trained)
     made = {"download": _files(plan.raw, raw), "ingest": raw, "preprocess": prepared}
     made |= {"train": trained, "predict": predicted}
@@ -92,8 +93,8 @@ def gather(
         per_class=evaluated["per_class"],
         confusion=evaluated["confusion"],
         calibration=evaluated["calibration"],
-        samples=tuple(_pictures(plan.prepared, prepared, predictions, classes, spread)),
-        mistakes=tuple(_pictures(plan.prepared, prepared, predictions, classes, mistakes)),
+        samples=tuple(pictures[number] for number in spread if number in pictures),
+        mistakes=tuple(pictures[number] for number in mistakes if number in pictures),
         gate=dict(decision.gate),
         champion_metrics=decision.metrics.get("champion"),
         differences=tuple((role, str(found)) for role, found in decision.differences.items()),
@@ -140,8 +141,8 @@ def _resolved(trained: Manifest) -> dict[str, object]:
 
 def _pictures(
     dataset: DatasetURI, prepared: Manifest, predictions: PredictionsURI, classes: Sequence[str], ids: Sequence[int]
-) -> Iterator[Picture]:
-    """Load the test rows with these ids, in this order; skip ids that were excluded as unusable."""
+) -> dict[int, Picture]:
+    """Load the test rows with these ids, except those that were excluded as unusable."""
     shape = images.shape_of(prepared.columns["metadata"])
     found: dict[int, Picture] = {}
     made = manifest.load(predictions)
@@ -161,7 +162,7 @@ def _pictures(
                 id=row["id"],
                 file=row.get("file") if row.get("row") is None else f"{row['file']} row {row['row']}",
             )
-    return (found[number] for number in ids if number in found)
+    return found
 
 
 def _lineage(
