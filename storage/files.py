@@ -39,23 +39,19 @@ class Entry(NamedTuple):
     """ETag of the content on S3; none on a disk."""
 
 
-def read(uri: URI) -> bytes:
-    """Read a whole file, all from one version of it; raises `FileNotFoundError`."""
-    with _absence_told(uri):
-        return s3.read(uri) if uri.is_s3 else Path(uri).read_bytes()
+def read(uri: URI, *, etag: str | None = None) -> bytes:
+    """Read a whole file, all from one version of it; raises `FileNotFoundError`.
 
-
-def read_version(uri: URI, etag: str) -> bytes | None:
-    """Read a whole file from S3 if its ETag is still `etag`; return none if not."""
+    On S3, `etag` is the required version, as in a listing; none accepts any. Raises `s3.Overwritten` for another.
+    """
     with _absence_told(uri):
-        return s3.read_version(uri, etag)
+        return s3.read(uri, etag=etag) if uri.is_s3 else Path(uri).read_bytes()
 
 
 def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
-    """Read a whole file piece by piece; on S3, all from one version of it.
+    """Read a whole file piece by piece as `read` does; on S3, all from one version of it.
 
-    On S3, `etag` is the required version, as in a listing; none accepts any. Raises `FileNotFoundError`, and
-    `s3.Overwritten` if the file has another version or was overwritten during the read.
+    Raises `FileNotFoundError`, and `s3.Overwritten` also if the file was overwritten during the read.
     """
     if uri.is_s3:
         yield from s3.pieces(uri, etag=etag)
@@ -73,11 +69,6 @@ def sha256(uri: URI) -> str:
     return digest.hexdigest()
 
 
-def size(uri: URI) -> int:
-    """Return a file's size in bytes; raises `FileNotFoundError`, also for a folder."""
-    return entry(uri).size
-
-
 def entry(uri: URI) -> Entry:
     """Return one file as a listing of its folder does; raises `FileNotFoundError`, also for a folder."""
     with _absence_told(uri):
@@ -92,7 +83,7 @@ def entry(uri: URI) -> Entry:
 def exists(uri: URI) -> bool:
     """Return whether there is a file at `uri`."""
     with contextlib.suppress(FileNotFoundError):
-        return size(uri) >= 0
+        return bool(entry(uri))
     return False
 
 

@@ -175,7 +175,7 @@ def find(uri: URI) -> Manifest | None:
         return None
     for file in manifest.files:
         with _located(uri, file) as place:
-            _check(uri, file, size=files.size(place))
+            _check(uri, file, size=files.entry(place).size)
     return manifest
 
 

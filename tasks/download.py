@@ -90,7 +90,7 @@ def keep(
                 origins.append(fetch_file(file, folder, mirrors=mirrors, log=log, patience_s=left_s))
                 files.replace(origin, json.dumps(origins[-1]).encode())
                 files.publish(folder / file.name, place)
-        listed.append(File(path=file.stored, size=files.size(place), sha256=file.sha256))
+        listed.append(File(path=file.stored, size=files.entry(place).size, sha256=file.sha256))
     committed = commits.commit(
         uri,
         kind="files",

@@ -87,7 +87,6 @@ def resolve(
 def _model(
     root: Root, model: str, championship_of: Callable[[Root, DatasetURI], str], data: DatasetURI
 ) -> CheckpointURI:
-    """Return the committed checkpoint that `--model` names."""
     kind, _, name = model.partition(":")
     if kind == "champion":
         championship = check_name(name or championship_of(root, data), field="--model champion:NAME")
