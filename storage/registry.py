@@ -173,8 +173,7 @@ def announced(root: Root, data: str) -> set[int]:
 
 def note_announced(root: Root, data: str, number: int) -> None:
     """Record that the event of decision `number` was sent; may be called more than once."""
-    with contextlib.suppress(FileExistsError):
-        files.create(_folder(root, data).child(f"{number:06d}.announced"), b"")
+    files.create_once(_folder(root, data).child(f"{number:06d}.announced"), b"")
 
 
 def _folder(root: Root, data: str) -> URI:
