@@ -78,7 +78,7 @@ class TestContract:
         files.create(root.child("file"), b"12345")
         assert files.entry(root.child("file")).size == 5
 
-    @pytest.mark.parametrize("verb", [files.read, files.size])
+    @pytest.mark.parametrize("verb", [files.read, files.entry])
     @pytest.mark.parametrize("place", ["missing", "folder", "folder/file/below-a-file"])
     def test_absent_file_is_told_by_its_name(self, root: Root, verb: Callable[[URI], object], place: str) -> None:
         files.create(root.child("folder/file"), b"")
