@@ -25,7 +25,7 @@ from tasks.ingest import ingest
 from tasks.learning import datasets, recipes
 from tasks.learning.sources import mirror_address
 from tasks.orchestration.prefect_options import Limit, Name, Patience, RecipeName, Settings, Workers, flow_options
-from tasks.orchestration.stage import collected, using
+from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize
 from tasks.planning import make_plan
 from tasks.predict import predict
@@ -90,8 +90,7 @@ def mnist(
         )
         sources = [mirror_address(one) for one in source or []]
     with (
-        collected() as stages,
-        using(plan.root, plan.uses()),
+        using(plan.root, plan.uses()) as stages,
         session(plan.root, wanted=plan.needs_ray(), workers=workers, needs=plan.needs) as cluster,
     ):
         files = download(plan, sources)

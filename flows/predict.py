@@ -21,7 +21,7 @@ from flows.server.flow_runs import begun, end_task_runs
 from tasks.cluster.session import session
 from tasks.ingest import ingest_pictures
 from tasks.orchestration.prefect_options import Limit, NumWorkers, flow_options
-from tasks.orchestration.stage import collected, using
+from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_prediction
 from tasks.planning import predict_request
 from tasks.planning.make_plan import default_storage
@@ -64,8 +64,7 @@ def predict(
             accept_mixed_numerics=accept_mixed_numerics,
         )
     with (
-        collected() as stages,
-        using(request.root, [request.checkpoint, request.dataset]),
+        using(request.root, [request.checkpoint, request.dataset]) as stages,
         session(request.root, wanted=not request.is_done(), workers=workers) as cluster,
     ):
         if request.pictures:

@@ -64,9 +64,6 @@ def _refuses_to_overwrite(root: Root) -> bool:
     probe = root.child(f"_probe-{uuid.uuid4().hex}")
     files.create(probe, b"first")
     try:
-        files.create(probe, b"second")
-    except FileExistsError:
-        return True
+        return not files.create_once(probe, b"second")
     finally:
         files.remove(probe)
-    return False

@@ -39,7 +39,6 @@ class Difference(BaseModel, frozen=True, extra="forbid"):
         )
 
     def __str__(self) -> str:
-        """Format all fields in one line."""
         return (
             f"difference {self.difference:+.4f} (95 % interval {self.lower:+.4f} to {self.upper:+.4f}, exact McNemar "
             f"p = {self.p_value:.2g}); of {self.num_rows:,} rows, {self.only_challenger:,} are correct only with "

@@ -29,19 +29,10 @@ def write_file(
     named = str(place.with_name(f"{place.stem}-{digest[: manifest.DIGEST_LENGTH]}{place.suffix}"))
     file = File(path=named, split=split, size=len(content), rows=rows, sha256=digest)
     manifest.check_place(uri, file.path)
-    if fixed_name and _is_there(uri.child(path), content):
+    if fixed_name and files.create_once(uri.child(path), content):
         return file.model_copy(update={"path": path})
     files.replace(uri.child(file.path), content)
     return file
-
-
-def _is_there(uri: URI, content: bytes) -> bool:
-    """Create `uri` unless it exists; return whether it now holds `content`."""
-    try:
-        files.create(uri, content)
-    except FileExistsError:
-        return files.read(uri) == content
-    return True
 
 
 def commit(

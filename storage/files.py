@@ -1,11 +1,13 @@
 """Operations on single files, with the same guarantees on a local disk and on S3.
 
 A written file is complete or absent, never partial. On a disk, a file is written to a temporary path in its folder,
-flushed, and then renamed or linked; S3 gives this guarantee itself.
+flushed, and then renamed or linked; S3 gives this guarantee itself. A file of any size is read and published piece by
+piece, so that it never fills the memory.
 """
 
 import contextlib
 import errno
+import hashlib
 import itertools
 import os
 import shutil
@@ -13,12 +15,15 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from storage import s3
 from storage.error_policy import DiskFull, is_disk_full
 from storage.failpoints import failpoint
 from storage.uri import URI
+
+_Source = TypeVar("_Source", bytes, Path)
+"""Content of a file: the bytes themselves, or a local file with them."""
 
 
 class Entry(NamedTuple):
@@ -34,21 +39,34 @@ class Entry(NamedTuple):
     """ETag of the content on S3; none on a disk."""
 
 
-def read(uri: URI) -> bytes:
-    """Read a whole file, all from one version of it; raises `FileNotFoundError`."""
+def read(uri: URI, *, etag: str | None = None) -> bytes:
+    """Read a whole file, all from one version of it; raises `FileNotFoundError`.
+
+    On S3, `etag` is the required version, as in a listing; none accepts any. Raises `s3.Overwritten` for another.
+    """
     with _absence_told(uri):
-        return s3.read(uri) if uri.is_s3 else Path(uri).read_bytes()
+        return s3.read(uri, etag=etag) if uri.is_s3 else Path(uri).read_bytes()
 
 
-def read_version(uri: URI, etag: str) -> bytes | None:
-    """Read a whole file from S3 if its ETag is still `etag`; return none if not."""
-    with _absence_told(uri):
-        return s3.read_version(uri, etag)
+def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
+    """Read a whole file piece by piece as `read` does; on S3, all from one version of it.
+
+    Raises `FileNotFoundError`, and `s3.Overwritten` also if the file was overwritten during the read.
+    """
+    if uri.is_s3:
+        yield from s3.pieces(uri, etag=etag)
+        return
+    with open(uri, "rb") as file:
+        while content := file.read(s3.PIECE_BYTES):
+            yield content
 
 
-def size(uri: URI) -> int:
-    """Return a file's size in bytes; raises `FileNotFoundError`, also for a folder."""
-    return entry(uri).size
+def sha256(uri: URI) -> str:
+    """Compute the SHA-256 of a file; raises `FileNotFoundError`."""
+    digest = hashlib.sha256()
+    for content in pieces(uri):
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def entry(uri: URI) -> Entry:
@@ -65,7 +83,7 @@ def entry(uri: URI) -> Entry:
 def exists(uri: URI) -> bool:
     """Return whether there is a file at `uri`."""
     with contextlib.suppress(FileNotFoundError):
-        return size(uri) >= 0
+        return bool(entry(uri))
     return False
 
 
@@ -78,12 +96,31 @@ def create(uri: URI, content: bytes) -> None:
     _publish(uri, content, on_s3=s3.create, on_disk=os.link)
 
 
+def create_once(uri: URI, content: bytes) -> bool:
+    """Create a file with `content` unless it exists; return whether it now holds `content`, whoever wrote it."""
+    try:
+        create(uri, content)
+    except FileExistsError:
+        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+            return read(uri) == content
+        return False
+    return True
+
+
 def replace(uri: URI, content: bytes) -> None:
     """Write `content`, replacing any existing file in one step: readers see the old bytes or the new ones.
 
     Raises `DiskFull` if there is no space; the old file then stays.
     """
     _publish(uri, content, on_s3=s3.replace, on_disk=os.replace)
+
+
+def publish(path: Path, uri: URI) -> None:
+    """Publish the local file `path` at `uri` in one step, as `replace` does.
+
+    If `uri` is on a disk, the file is moved; on S3, `path` stays.
+    """
+    _publish(uri, path, on_s3=s3.upload, on_disk=os.replace)
 
 
 def children(uri: URI) -> list[str]:
@@ -175,7 +212,16 @@ def _absence_told(uri: URI) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def beside(uri: URI, *, needed: int) -> Iterator[Path]:
+def workspace(scratch: URI) -> Iterator[Path]:
+    """Make a temporary local folder: below `scratch` if that is local, else in the system's temporary folder."""
+    if not scratch.is_s3:
+        os.makedirs(scratch, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".tmp-files-", dir=None if scratch.is_s3 else scratch) as folder:
+        yield Path(folder)
+
+
+@contextlib.contextmanager
+def _beside(uri: URI, *, needed: int) -> Iterator[Path]:
     """Create a temporary file in the local folder of `uri`; delete it at the end if still there. Raises `DiskFull`."""
     folder = Path(uri).parent
     try:
@@ -197,23 +243,27 @@ def beside(uri: URI, *, needed: int) -> Iterator[Path]:
 
 
 def _publish(
-    uri: URI, content: bytes, *, on_s3: Callable[[URI, bytes], None], on_disk: Callable[[Path, URI], None]
+    uri: URI, source: _Source, *, on_s3: Callable[[URI, _Source], None], on_disk: Callable[[Path, URI], None]
 ) -> None:
-    """Write `content` to `uri` in one step: one request on S3; on a disk, `on_disk` of a flushed temporary file."""
+    """Write `source` to `uri` in one step: `on_s3`, or on a disk, `on_disk` of a flushed temporary file."""
     if uri.is_s3:
         failpoint("write", uri)
-        on_s3(uri, content)
+        on_s3(uri, source)
     else:
-        with beside(uri, needed=len(content)) as temporary:
-            temporary.write_bytes(content)
+        with _beside(uri, needed=len(source) if isinstance(source, bytes) else source.stat().st_size) as temporary:
+            if isinstance(source, bytes):
+                temporary.write_bytes(source)
+            else:
+                shutil.move(source, temporary)  # a rename if both are on one disk
+                os.chmod(temporary, 0o644)  # as all other files in storage
             failpoint("write", uri)
-            flush(temporary)
+            _flush(temporary)
             on_disk(temporary, uri)
-        flush(Path(uri).parent)
+        _flush(Path(uri).parent)
     failpoint("written", uri)
 
 
-def flush(path: Path) -> None:
+def _flush(path: Path) -> None:
     """Flush the file or folder `path` to disk, so that it survives a power cut."""
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -14,6 +14,7 @@ the file again, it lists the folder once more and finds the newer number.
 """
 
 import contextlib
+import datetime
 import logging
 import sys
 import threading
@@ -22,7 +23,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 from storage import files, lease_records
-from storage.lease_records import Holder, Record
+from storage.lease_records import Record
 from storage.process import Process
 from storage.uri import URI, Root, redact
 
@@ -35,13 +36,13 @@ _POLL_S, _POLL_GROWTH, _LONGEST_POLL_S = 1.0, 1.2, 10.0
 class Held(RuntimeError):
     """Another process holds the lease."""
 
-    def __init__(self, target: URI, holder: Holder) -> None:
+    def __init__(self, target: URI, holder: Record) -> None:
         super().__init__(target, holder)  # pickling needs both
         self.target = target
         self.holder = holder
 
     def __str__(self) -> str:
-        until = f"{self.holder.expires:%Y-%m-%d %H:%M:%S} UTC"
+        until = f"{self.holder.expires.astimezone(datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
         return f"{self.target} is leased by {self.holder.owner} on {self.holder.host} until at least {until}"
 
 
@@ -97,7 +98,7 @@ def take(root: Root, target: URI, *, owner: str, ttl_s: float = 60.0) -> Lease:
         looked = lease_records.now()
         generation, newest = lease_records.newest(folder)
         if newest and newest.is_live(at=looked):
-            raise Held(target, newest.holder())
+            raise Held(target, newest)
         record = Record(
             target=target,
             generation=generation + 1,
@@ -119,7 +120,7 @@ def held(
     ttl_s: float = 60.0,
     waits: bool = True,
     is_done: Callable[[], bool] = lambda: False,
-    on_wait: Callable[[Holder], None] = lambda holder: None,
+    on_wait: Callable[[Record], None] = lambda holder: None,
 ) -> Iterator[Lease | None]:
     """Hold the lease on `target` inside the block, renewed by a thread; yield none if `is_done()`.
 
@@ -151,11 +152,11 @@ def held(
         yield lease
 
 
-def holder(root: Root, target: URI) -> Holder | None:
+def holder(root: Root, target: URI) -> Record | None:
     """Return the holder of a live lease on `target`, or none; never writes."""
     looked = lease_records.now()
     _, newest = lease_records.newest(lease_records.folder_of(root, target))
-    return newest.holder() if newest and newest.is_live(at=looked) else None
+    return newest if newest and newest.is_live(at=looked) else None
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """Records of leases: a numbered file for each holder of a target; the highest number is the newest holder's."""
 
 import contextlib
-import dataclasses
 import datetime
 import re
 
@@ -14,31 +13,25 @@ from storage.uri import URI, Root
 _NAME = re.compile(r"([0-9]{6,})\.json")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Holder:
-    """Holder of a lease, as other processes see it."""
-
-    owner: str
-    """Name of the holder, such as the id of its Ray job."""
-    host: str
-    expires: datetime.datetime
-    """Time at which the lease ends unless it is renewed; UTC."""
-    generation: int = 0
-    """Number of this holder among all holders of the target, from 1."""
-
-
 class Record(BaseModel, frozen=True, extra="forbid"):
-    """Content of a lease file."""
+    """Content of a lease file: the holder of a lease."""
 
     target: URI
     """URI of the result that the holder makes."""
     generation: int = Field(ge=1)
+    """Number of this holder among all holders of the target, from 1."""
     token: str
     """Random text by which a process recognises the file it created if the storage's reply was lost."""
     owner: str
+    """Name of the holder, such as the id of its Ray job."""
     process: Process
     expires: AwareDatetime
+    """Time at which the lease ends unless it is renewed."""
     released: bool = False
+
+    @property
+    def host(self) -> str:
+        return self.process.host
 
     def is_live(self, *, at: datetime.datetime) -> bool:
         """Return whether others may not take the lease yet; `at` is this process's time before it read the record.
@@ -47,20 +40,11 @@ class Record(BaseModel, frozen=True, extra="forbid"):
         """
         return not self.released and at < self.expires and not self.process.has_ended()
 
-    def holder(self) -> Holder:
-        """Return the fields that other processes may see."""
-        expires = self.expires.astimezone(datetime.UTC)
-        return Holder(owner=self.owner, host=self.process.host, expires=expires, generation=self.generation)
-
 
 def create(folder: URI, record: Record) -> bool:
     """Create the file of `record`; return whether it is now the newest, and if so delete the older ones."""
-    uri, content = place(folder, record.generation), encoded(record)
-    try:
-        files.create(uri, content)
-    except FileExistsError:
-        if not _says(uri, content):
-            return False
+    if not files.create_once(place(folder, record.generation), encoded(record)):
+        return False
     numbers = _generations(folder)
     if any(number > record.generation for number in numbers):  # we were slow: our number was taken and deleted
         return False
@@ -69,13 +53,6 @@ def create(folder: URI, record: Record) -> bool:
             if number < record.generation:
                 files.remove(place(folder, number))
     return True
-
-
-def _says(uri: URI, content: bytes) -> bool:
-    try:
-        return files.read(uri) == content
-    except FileNotFoundError:
-        return False
 
 
 def newest(folder: URI) -> tuple[int, Record | None]:

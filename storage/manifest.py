@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Literal
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_validator
 
-from storage import files, reference, streams
+from storage import files, reference
 from storage.error_policy import Permanent
 from storage.uri import URI, Root, check_allowed, check_name
 
@@ -175,7 +175,7 @@ def find(uri: URI) -> Manifest | None:
         return None
     for file in manifest.files:
         with _located(uri, file) as place:
-            _check(uri, file, size=files.size(place))
+            _check(uri, file, size=files.entry(place).size)
     return manifest
 
 
@@ -223,7 +223,7 @@ def difference(file: File, *, size: int | None, sha256: str | None = None) -> st
 def _copy(uri: URI, file: File, copy: BinaryIO | None) -> None:
     digest, size = hashlib.sha256(), 0
     with _located(uri, file) as place:
-        for piece in streams.pieces(place):
+        for piece in files.pieces(place):
             digest.update(piece)
             size += len(piece)
             if copy:

@@ -117,11 +117,8 @@ def append(root: Root, data: str, decision: Decision) -> None:
     document = with_references(decision, root) | {"previous": before.digest if before else None}
     document["digest"] = _digest(document)
     content = json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"
-    try:
-        files.create(uri, content)
-    except FileExistsError:
-        if files.read(uri) != content:
-            raise Superseded(f"{uri} was recorded in the meantime") from None
+    if not files.create_once(uri, content):
+        raise Superseded(f"{uri} was recorded in the meantime")
 
 
 def confirm(root: Root, data: str, decision: Decision) -> None:
@@ -176,8 +173,7 @@ def announced(root: Root, data: str) -> set[int]:
 
 def note_announced(root: Root, data: str, number: int) -> None:
     """Record that the event of decision `number` was sent; may be called more than once."""
-    with contextlib.suppress(FileExistsError):
-        files.create(_folder(root, data).child(f"{number:06d}.announced"), b"")
+    files.create_once(_folder(root, data).child(f"{number:06d}.announced"), b"")
 
 
 def _folder(root: Root, data: str) -> URI:

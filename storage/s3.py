@@ -37,47 +37,35 @@ class Overwritten(OSError):
     """A file is no longer the version that was listed or whose first piece was read."""
 
 
-def read(uri: URI) -> bytes:
-    """Read a whole file, all from one version of it."""
-    return _get(uri)
+def read(uri: URI, *, etag: str | None = None, **which: str) -> bytes:
+    """Read a whole file, or the range `which`, in one request: the parallel ones of s3fs could be of two versions.
 
-
-def read_version(uri: URI, etag: str) -> bytes | None:
-    """Read a whole file if its ETag is still `etag`; return none if not."""
-    try:
-        return _get(uri, IfMatch=f'"{etag}"')
-    except OSError as error:
-        if _code(error) in _CONDITION_FAILED:
-            return None
-        raise
-
-
-def _get(uri: URI, **which: str) -> bytes:
-    """Read in one request: the parallel ranges that s3fs prefers could come from two versions."""
+    Raises `Overwritten` if the file's ETag is not `etag`, if given.
+    """
     from fsspec.asyn import sync  # comes with s3fs
 
     client, (bucket, key) = _client(), _split(uri)
+    required = {"IfMatch": f'"{etag}"'} if etag else {}
 
     async def body() -> bytes:
-        response = await client._call_s3("get_object", Bucket=bucket, Key=key, **which)
+        response = await client._call_s3("get_object", Bucket=bucket, Key=key, **which, **required)
         async with response["Body"] as content:
             return bytes(await content.read())
 
-    found: bytes = with_retries(lambda: sync(client.loop, body))
+    try:
+        found: bytes = with_retries(lambda: sync(client.loop, body))
+    except OSError as error:
+        if _code(error) in _CONDITION_FAILED:
+            raise Overwritten(errno.EIO, "it was overwritten while being read", str(uri)) from None
+        raise
     return found
 
 
 def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
     """Yield a whole file piece by piece, all from one version of it: the one with `etag` if given."""
-    found = _head(uri)
-    for start in range(0, int(found["ContentLength"]), PIECE_BYTES):
-        version = f'"{etag}"' if etag else found["ETag"]
-        try:
-            yield _get(uri, IfMatch=version, Range=f"bytes={start}-{start + PIECE_BYTES - 1}")
-        except OSError as error:
-            if _code(error) in _CONDITION_FAILED:
-                raise Overwritten(errno.EIO, "it was overwritten while being read", str(uri)) from None
-            raise
+    size, _, found = described(uri)
+    for start in range(0, size, PIECE_BYTES):
+        yield read(uri, etag=etag or found, Range=f"bytes={start}-{start + PIECE_BYTES - 1}")
 
 
 def described(uri: URI) -> tuple[int, float, str]:
@@ -91,7 +79,7 @@ def replace(uri: URI, content: bytes) -> None:
     with_retries(lambda: _client().pipe_file(uri, content))
 
 
-def upload(path: Path, uri: URI) -> None:
+def upload(uri: URI, path: Path) -> None:
     """Upload a local file, replacing any existing one; a file of several pieces appears once all are uploaded."""
     piece_bytes = max(PIECE_BYTES, -(-path.stat().st_size // _MOST_PIECES))
     with path.open("rb") as file:

@@ -9,7 +9,7 @@ from typing import Any
 from prefect import task
 from prefect.runtime import flow_run
 
-from storage import commits, files, lease, manifest, streams
+from storage import commits, files, lease, manifest
 from storage.manifest import Damaged, File, Manifest
 from storage.uri import URI, FilesURI
 from tasks.jobs.spec import scratch_of
@@ -81,16 +81,16 @@ def keep(
     origins: list[dict[str, Any]] = []
     for file in data_set.files:
         place, origin = uri.child(file.stored), scratch.child(f"origins/{file.stored}.json")
-        if files.exists(place) and streams.sha256(place) == file.sha256:
+        if files.exists(place) and files.sha256(place) == file.sha256:
             log("%s: reusing the file of an earlier attempt", file.name)
             origins.append(_origin(file, origin))
         else:
-            with streams.workspace(scratch) as folder:
+            with files.workspace(scratch) as folder:
                 left_s = max(0.0, until - time.monotonic())
                 origins.append(fetch_file(file, folder, mirrors=mirrors, log=log, patience_s=left_s))
                 files.replace(origin, json.dumps(origins[-1]).encode())
-                streams.publish(folder / file.name, place)
-        listed.append(File(path=file.stored, size=files.size(place), sha256=file.sha256))
+                files.publish(folder / file.name, place)
+        listed.append(File(path=file.stored, size=files.entry(place).size, sha256=file.sha256))
     committed = commits.commit(
         uri,
         kind="files",

@@ -36,13 +36,8 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
         if not current.reused:
             chosen = cluster if plan.ingest_on_ray() else InProcess()
             if plan.own is not None:
-                _run(
-                    chosen,
-                    plan,
-                    plan.raw,
-                    parameters=plan.own_parameters,
-                    **_own(plan.own, scratch_of(plan.root, plan.raw)),
-                )
+                own = _own(plan.own, scratch_of(plan.root, plan.raw))
+                _run(chosen, plan, plan.raw, parameters=plan.own_parameters, **own)
             else:
                 source = {"kind": "files", "source": files, "data_set": plan.recipe.data}
                 _run(chosen, plan, plan.raw, parameters={"data": plan.data_name}, **source)

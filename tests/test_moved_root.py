@@ -14,7 +14,7 @@ from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
 from tasks.learning import inference, recipes
-from tasks.orchestration.stage import Stage, collected
+from tasks.orchestration.stage import Stage, using
 from tasks.planning import make_plan, predict_request
 from tasks.planning.plan import Plan
 from tasks.predict import predict
@@ -42,7 +42,7 @@ def request(root: Root, **changes: object) -> Plan:
 def run(asked: Plan) -> tuple[list[Stage], Decision]:
     """Every stage, in this process."""
     here = InProcess()
-    with collected() as stages:
+    with using(asked.root, asked.uses()) as stages:
         prepared = preprocess.fn(ingest.fn(download.fn(asked, []), asked, here), asked, here)
         checkpoint = train.fn(prepared, asked, here)
         predictions = predict.fn(checkpoint, prepared, asked, here)

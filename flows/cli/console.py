@@ -2,7 +2,9 @@
 
 import logging
 import os
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +105,10 @@ class Narrator(logging.Handler):
         self._bar.update(self._bar.task_ids[0], description=escape(told), completed=fraction * _PARTS, refresh=True)
 
     def _line(self, told: str) -> None:
-        elapsed = time.monotonic() - self.started
-        _print(f"[{elapsed:5.1f} s] {told}", self.console)
+        """Print a line without interpreting markup in it; wrap it on a terminal, but never inside a URI."""
+        line = f"[{time.monotonic() - self.started:5.1f} s] {told}"
+        lines = terminal.on_terminal(line, self.console.width) if self.console.is_terminal else [line]
+        self.console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 
 
 def attach(narrator: Narrator) -> None:
@@ -118,45 +122,26 @@ def attach(narrator: Narrator) -> None:
         logger.propagate = False
 
 
-def show(summary: dict[str, Any], console: Console) -> None:
+def show(summary: dict[str, Any]) -> None:
     """Print the final table (stages, seconds, reused or not, URIs) and then the verdict."""
     rows = [("stage", "seconds", "", "result")]
     for stage in summary["stages"]:
         reused = "reused" if stage["reused"] else ""
         rows.append((stage["name"], f"{stage['seconds']:.1f}", reused, stage["uri"] or summary["reason"]))
-    console.print()
-    for line in format.table_of_uris(rows, columns=_columns(console), right=(1,)):
-        _print(line, console)
-    if "metrics" in summary:
-        _show_verdict(summary, console)
-    else:
-        console.print()
-        _print(f"{summary['rows']:,} rows predicted with {summary['uris']['checkpoint']}", console)
+    table = format.table_of_uris(rows, columns=terminal.width(sys.stdout), right=(1,))
+    for line in ["", *table, "", *_verdict(summary)]:
+        terminal.show(line)
 
 
-def _show_verdict(summary: dict[str, Any], console: Console) -> None:
-    metrics = summary["metrics"]
-    verdict = "promoted" if summary["promoted"] else "not promoted"
-    lines = [
-        f"test accuracy  {metrics['test_accuracy']:.4f} on {metrics['num_rows']:,} rows",
-        f"test loss      {metrics['test_loss']:.4f}",
-        f"decision       {verdict}: {summary['reason']}",
-        f"champion       {summary['champion'] or 'none'}",
-        f"report         {summary['uris']['report']}/index.html",
-    ]
+def _verdict(summary: dict[str, Any]) -> Iterator[str]:
+    if "metrics" not in summary:
+        yield f"{summary['rows']:,} rows predicted with {summary['uris']['checkpoint']}"
+        return
     if summary["source"]["notice"]:
-        lines.insert(0, f"note           this is {summary['source']['notice']}")
-    console.print()
-    for line in lines:
-        _print(line, console)
-
-
-def _columns(console: Console) -> int | None:
-    return console.width if console.is_terminal else None
-
-
-def _print(line: str, console: Console) -> None:
-    """Print a line without interpreting markup in it; wrap it on a terminal, but never inside a URI."""
-    columns = _columns(console)
-    lines = [line] if columns is None else terminal.on_terminal(line, columns)
-    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+        yield f"note           this is {summary['source']['notice']}"
+    metrics = summary["metrics"]
+    yield f"test accuracy  {metrics['test_accuracy']:.4f} on {metrics['num_rows']:,} rows"
+    yield f"test loss      {metrics['test_loss']:.4f}"
+    yield f"decision       {'promoted' if summary['promoted'] else 'not promoted'}: {summary['reason']}"
+    yield f"champion       {summary['champion'] or 'none'}"
+    yield f"report         {summary['uris']['report']}/index.html"

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -144,5 +143,5 @@ def run(
     if as_json:
         print(json.dumps(summary, indent=1))
     else:
-        console.show(summary, Console() if sys.stdout.isatty() else Console(width=200))
+        console.show(summary)
     return 0

@@ -30,10 +30,6 @@ Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server liste
 
 def main() -> int:
     """Run until Ctrl-C and return 0; return 1 if the server or worker stops; exit with 2 for an invalid request."""
-    return guarded(lambda: _main(_parser().parse_args()))
-
-
-def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python flows/server/up.py",
         description="Start a Prefect server, register the deployments of prefect.yaml and run a worker for them.",
@@ -41,7 +37,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=4200, help="port of server and UI (default: %(default)s)")
-    return parser
+    arguments = parser.parse_args()
+    return guarded(lambda: _main(arguments))
 
 
 def _main(arguments: argparse.Namespace) -> int:

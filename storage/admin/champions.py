@@ -1,16 +1,21 @@
-"""The champions of each data set, past and present, and commands by which users change them."""
+"""The champions of each data set, past and present, commands by which users change them, default championships."""
 
 import contextlib
 import difflib
+import hashlib
+import os
 from collections.abc import Sequence
 from typing import Literal
 
-from storage import default_championship, files, in_use, manifest, reference, registry
+from storage import files, in_use, manifest, reference, registry
 from storage.admin.catalog import KINDS
 from storage.decision import ROLLED_BACK, Decision
 from storage.manifest import Damaged, Manifest
 from storage.producer import user
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root, is_name
+
+_DIGITS = 8
+_LONGEST = 64
 
 
 def data_sets(root: Root) -> list[str]:
@@ -162,7 +167,7 @@ def _of_data(root: Root, checkpoint: CheckpointURI, made: Manifest) -> str:
     uri: URI = checkpoint
     for _ in KINDS:
         if made.kind == "raw" and "data" in made.parameters:
-            return default_championship.of_raw(root, made)
+            return default_of_raw(root, made)
         role = next((role for role in ("raw", "prepared") if role in made.parents), None)
         if not role:
             break
@@ -172,3 +177,46 @@ def _of_data(root: Root, checkpoint: CheckpointURI, made: Manifest) -> str:
         except FileNotFoundError:
             raise ValueError(f"uri: {checkpoint}: its data set cannot be determined, {uri} is missing") from None
     raise ValueError(f"uri: {checkpoint} does not record its data set; use a checkpoint made by a run")
+
+
+def default_of_raw(root: Root, raw: Manifest) -> str:
+    """Return the championship of a raw dataset, unless the user names one: the data set's name, or `default_of_own`.
+
+    Raises `ValueError` if the manifest does not name the data set.
+    """
+    if "data" not in raw.parameters:
+        raise ValueError("does not name the data set it belongs to")
+    name, place = str(raw.parameters["data"]), _place(raw)
+    return name if place is None else default_of_own(root, name, place)
+
+
+def default_of_own(root: Root, name: str, place: URI) -> str:
+    """Return that of the user's own data at `place`: the folder's `name` and a digest of the whole URI.
+
+    Earlier versions used the name alone. Such a championship is kept if its champion was trained on data from `place`.
+    """
+    digest = hashlib.sha256(_canonical(place).encode()).hexdigest()[:_DIGITS]
+    full = f"{name[: _LONGEST - _DIGITS - 1].rstrip('-')}-{digest}"
+    is_older = registry.latest(root, full) is None and _place_of_champion(root, name) == _canonical(place)
+    return name if is_older else full
+
+
+def _place_of_champion(root: Root, name: str) -> str | None:
+    champion = registry.champion(root, name)
+    with contextlib.suppress(KeyError, FileNotFoundError, ValueError, Damaged):
+        if champion:
+            prepared = manifest.load(champion).parent("prepared", of=champion)
+            place = _place(manifest.load(manifest.load(prepared).parent("raw", of=prepared)))
+            return _canonical(place) if place else None
+    return None
+
+
+def _place(raw: Manifest) -> URI | None:
+    """Return the location of the user's own files; none for a downloaded data set."""
+    sources = raw.statistics.get("sources", [])
+    return URI(sources[0]["url"]) if "image_size" in raw.parameters and sources else None
+
+
+def _canonical(place: URI) -> str:
+    """Resolve symbolic links, so that the same folder always gives the same text."""
+    return str(place) if place.is_s3 else os.path.realpath(place)

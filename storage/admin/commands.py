@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from storage import access, in_use, manifest, terminal
-from storage.admin import catalog, champions, format, lineage, listing, unfinished
+from storage.admin import catalog, champions, format, lineage, listing
 from storage.admin import verify as damage
 from storage.admin.catalog import KINDS, Folder
 from storage.admin.gc import Garbage
@@ -23,7 +23,7 @@ def ls(root: Root, *, kinds: Sequence[Kind], as_json: bool) -> int:
     """Print every result below `root`, or only those of `kinds`, and unfinished work."""
     _check_root(root)
     standings, wrong = listing.champions(root)
-    at_work, damaged = unfinished.of(root, kinds or KINDS)
+    at_work, damaged = listing.unfinished(root, kinds or KINDS)
     documents = listing.of(
         root, kinds or KINDS, [reign.champion for reign in standings.values() if reign and reign.champion]
     )
@@ -34,7 +34,7 @@ def ls(root: Root, *, kinds: Sequence[Kind], as_json: bool) -> int:
         _print(listing.lines(documents, columns=terminal.width(sys.stdout)))
     else:
         _say(f"there are no results below {root}")
-    _print(unfinished.lines(at_work, columns=terminal.width(sys.stdout)))
+    _print(listing.unfinished_lines(at_work, columns=terminal.width(sys.stdout)))
     return _complain([*wrong, *damaged])
 
 

@@ -1,7 +1,6 @@
 """Garbage collection: find results and files that are no longer needed; delete them without harm to active runs."""
 
 import dataclasses
-import functools
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -58,13 +57,11 @@ class Garbage:
         *,
         keep_days: int,
         is_leased: Callable[[URI], bool] | None = None,
-        used: Callable[[], Collection[URI]] | None = None,
         now: float | None = None,
     ) -> None:
         self._root = root
         self._keep_s = keep_days * _DAY_S
         self._is_leased = is_leased or (lambda uri: lease.holder(root, uri) is not None)
-        self._used = used or functools.partial(in_use.used, root)
         self._now = time.time() if now is None else now
         self._needs = Needs(root)
         self._seen: set[URI] = set()
@@ -105,7 +102,7 @@ class Garbage:
 
     def _arrivals(self) -> list[Folder]:
         """Return the folders that are new since the last call, and count what live runs use as needed from now on."""
-        self._needs.keep(self._used())
+        self._needs.keep(in_use.used(self._root))
         found = catalog.survey([place for place in catalog.places(self._root) if place[0] not in self._seen])
         self._seen.update(folder.uri for folder in found)
         self._committed.update(folder.uri.name for folder in found if folder.manifest)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from storage import error_policy, manifest, streams
+from storage import error_policy, files, manifest
 from storage.admin import champions
 from storage.admin.catalog import Folder
 from storage.manifest import Damaged, File
@@ -25,7 +25,7 @@ def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = l
         wrong = wrong or manifest.difference(file, size=sizes.get(file.path))
         if deep and not wrong:
             try:
-                wrong = manifest.difference(file, size=file.size, sha256=streams.sha256(place))
+                wrong = manifest.difference(file, size=file.size, sha256=files.sha256(place))
             except OSError as error:
                 wrong = f"it cannot be read ({error.strerror or error})"
         if wrong:

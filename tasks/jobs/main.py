@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from storage import files, lease, manifest
 from storage.failpoints import failpoint
 from storage.lease import Lease
-from storage.lease_records import Holder
+from storage.lease_records import Record
 from storage.process import gc_paused
 from storage.uri import URI
 from tasks.jobs import errors, events, machine_slots
@@ -174,11 +174,11 @@ def _lease(spec: JobSpec, *, waits: bool) -> contextlib.AbstractContextManager[L
     )
 
 
-def _await_release(spec: JobSpec, other: Holder) -> None:
+def _await_release(spec: JobSpec, other: Record) -> None:
     _tell_of(spec, other)
     while not manifest.is_committed(spec.target) and lease.holder(spec.storage, spec.target):
         time.sleep(_LOOK_S)
 
 
-def _tell_of(spec: JobSpec, other: Holder) -> None:
+def _tell_of(spec: JobSpec, other: Record) -> None:
     events.tell(f"WARNING: waiting: {other.owner} on {other.host} is already producing {spec.target}")

@@ -32,32 +32,21 @@ class Stage:
 
 _EVERY_S = 10.0
 """Seconds between updates of progress; each keeps Prefect's server and this process busy for about 30 ms."""
-_stages: ContextVar[list[Stage] | None] = ContextVar("stages", default=None)
-_use: ContextVar[Use | None] = ContextVar("use", default=None)
+_run: ContextVar[tuple[Use, list[Stage]] | None] = ContextVar("run", default=None)
 
 
 @contextlib.contextmanager
-def collected() -> Iterator[list[Stage]]:
-    """Collect the stages that succeed inside the block, in order."""
-    stages: list[Stage] = []
-    token = _stages.set(stages)
-    try:
-        yield stages
-    finally:
-        _stages.reset(token)
-
-
-@contextlib.contextmanager
-def using(root: Root, uris: Iterable[URI]) -> Iterator[None]:
-    """Protect `uris`, and the results of stages inside the block, from garbage collection."""
+def using(root: Root, uris: Iterable[URI]) -> Iterator[list[Stage]]:
+    """Protect `uris` and the results of stages inside the block from gc; collect the stages that succeed, in order."""
     from prefect.runtime import flow_run
 
     with in_use.using(root, uris, owner=f"flow run {flow_run.name or os.getpid()}") as use:
-        token = _use.set(use)
+        stages: list[Stage] = []
+        token = _run.set((use, stages))
         try:
-            yield
+            yield stages
         finally:
-            _use.reset(token)
+            _run.reset(token)
 
 
 @contextlib.contextmanager
@@ -72,7 +61,7 @@ def stage(
     log = logger()
     started = time.monotonic()
     current = Stage(name=name, uri=uri)
-    use = _use.get()
+    use, stages = _run.get() or (None, [])
     if use is not None and uri is not None:
         use.add([uri])
     current.reused = reused or (uri is not None and manifest.find(uri) is not None)
@@ -84,9 +73,7 @@ def stage(
     current.seconds = time.monotonic() - started
     took = "reused" if current.reused else f"done in {current.seconds:.1f} s"
     log.info("%s %s%s", name, took, f": {uri}" if uri else "", extra={"stage": name, "event": "end"})
-    stages = _stages.get()
-    if stages is not None:
-        stages.append(current)
+    stages.append(current)
 
 
 class ProgressArtifact:

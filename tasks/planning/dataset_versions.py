@@ -1,10 +1,11 @@
 """Versions of a data set: its raw datasets in storage, oldest first."""
 
+import contextlib
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
-from storage import access, files, manifest
-from storage.admin.catalog import check_links
+from storage import access
+from storage.admin import catalog
+from storage.manifest import Damaged
 from storage.uri import DatasetURI, Root
 from tasks.learning import datasets
 
@@ -17,23 +18,19 @@ def known(root: Root, data: str) -> list[DatasetURI]:
 
     Raises `ValueError` if there is none or the storage cannot be read.
     """
-    folder = root.child("datasets/raw")
-    try:
+    found = []
+    with contextlib.suppress(FileNotFoundError):
         access.check_readable(root)
-        check_links(root)
-        entries = files.walk(folder)
-    except FileNotFoundError:
-        entries = []
-    written = {
-        DatasetURI(folder.child(entry.path.partition("/")[0])): entry.modified
-        for entry in entries
-        if entry.path.count("/") == 1 and entry.path.endswith(f"/{manifest.NAME}")
-    }
-    made = {uri: manifest.load(uri) for uri in written}
-    ordered = sorted(made, key=lambda uri: (made[uri].created or datetime.fromtimestamp(written[uri], UTC), uri))
-    of = {uri: made[uri].parameters.get("data") for uri in ordered}
-    if data == datasets.OWN:
-        of |= {uri: data for uri in ordered if "image_size" in made[uri].parameters}
+        catalog.check_links(root)
+        found = catalog.survey(catalog.places(root, ["raw"]))
+    of = {}
+    for folder in sorted(found, key=lambda folder: (folder.created, folder.uri)):
+        if folder.damage:
+            raise Damaged(folder.damage)
+        if folder.manifest:
+            parameters = folder.manifest.parameters
+            is_own = data == datasets.OWN and "image_size" in parameters
+            of[DatasetURI(folder.uri)] = data if is_own else parameters.get("data")
     if data not in of.values():
         others = ", ".join(sorted({str(name) for name in of.values()}))
         hint = f"there are datasets of {others}: choose a matching --recipe" if others else "run the pipeline first"

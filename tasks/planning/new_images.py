@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
-from storage import access, default_championship, files, manifest
+from storage import access, files, manifest
 from storage.admin import champions
 from storage.uri import URI, CheckpointURI, DatasetURI, Root, fingerprint
 from tasks.jobs.spec import NEW
@@ -91,7 +91,7 @@ def championship_of(root: Root, uri: DatasetURI) -> str:
     Raises `ValueError` listing the championships if there are several.
     """
     named = champions.with_champion(root)
-    trained_on = default_championship.of_own(root, user_images.name_of(uri), uri)
+    trained_on = champions.default_of_own(root, user_images.name_of(uri), uri)
     if trained_on in named or not named:
         return trained_on
     if len(named) > 1:

@@ -5,7 +5,8 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from storage import default_championship, manifest, registry
+from storage import manifest, registry
+from storage.admin import champions
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root, fingerprint
 from tasks.jobs.deadline import deadline
 from tasks.jobs.scaling import Needs, Workers, needs_of
@@ -94,9 +95,9 @@ class Plan:
         if self.named_championship is not None:
             return self.named_championship
         if self.own is not None:
-            return default_championship.of_own(self.root, self.own.name, self.own.uri)
+            return champions.default_of_own(self.root, self.own.name, self.own.uri)
         if self.data is not None and self.is_own:
-            return default_championship.of_raw(self.root, manifest.load(self.data))
+            return champions.default_of_raw(self.root, manifest.load(self.data))
         return self.data_name
 
     @property

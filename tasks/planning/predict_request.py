@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 
-from storage import default_championship, manifest
+from storage import manifest
 from storage.admin import champions
 from storage.uri import URI, CheckpointURI, DatasetURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
@@ -87,7 +87,6 @@ def resolve(
 def _model(
     root: Root, model: str, championship_of: Callable[[Root, DatasetURI], str], data: DatasetURI
 ) -> CheckpointURI:
-    """Return the committed checkpoint that `--model` names."""
     kind, _, name = model.partition(":")
     if kind == "champion":
         championship = check_name(name or championship_of(root, data), field="--model champion:NAME")
@@ -110,6 +109,6 @@ def _championship(root: Root, dataset: DatasetURI) -> str:
     if "classes" in made.parameters:
         return pictures.championship_of(root, DatasetURI(URI(made.statistics["sources"][0]["url"])))
     try:
-        return default_championship.of_raw(root, made)
+        return champions.default_of_raw(root, made)
     except ValueError as error:
         raise ValueError(f"--dataset: {dataset} {error}; use --model champion:NAME") from None

@@ -16,7 +16,7 @@ from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
 from tasks.learning import recipes
-from tasks.orchestration.stage import collected
+from tasks.orchestration.stage import using
 from tasks.planning import make_plan
 from tasks.predict import predict
 from tasks.preprocess import preprocess
@@ -30,7 +30,10 @@ from tests.benchmarks.arm import serve
 def functions(storage: str, recipe: str, settings: dict[str, Any], source: str) -> None:
     """What the flow does, without Prefect."""
     plan = make_plan.make(storage=storage, recipe=recipes.override(recipes.load(recipe), settings))
-    with collected(), session(plan.root, wanted=plan.needs_ray(), workers=None) as cluster:
+    with (
+        using(plan.root, plan.uses()),
+        session(plan.root, wanted=plan.needs_ray(), workers=None) as cluster,
+    ):
         files = download.fn(plan, [data.address(source)])
         raw = ingest.fn(files, plan, cluster)
         prepared = preprocess.fn(raw, plan, cluster)

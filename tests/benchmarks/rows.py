@@ -113,7 +113,7 @@ def _memory() -> Iterator[dict[str, int]]:
 
 def _tell(name: str, uri: URI, seconds: float, peaks: dict[str, int], requests: Counter[str]) -> None:
     made = manifest.load(uri)
-    size, text = sum(file.size for file in made.files), files.size(uri.child(manifest.NAME))
+    size, text = sum(file.size for file in made.files), files.entry(uri.child(manifest.NAME)).size
     print(f"{name}: {seconds:.1f} s; {made.rows:,} rows in {len(made.files)} parts, {size:,} bytes; manifest {text:,}")
     largest = sorted(peaks.items(), key=lambda item: -item[1])[:4]
     print("  memory: " + ", ".join(f"{name} {peak / 1e6:,.0f} MB" for name, peak in largest))

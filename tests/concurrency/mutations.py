@@ -57,8 +57,8 @@ MUTATIONS = (
     Mutation(
         protection="a taker whose number is there already knows its own file by its token",
         file="storage/lease_records.py",
-        code="        if not _says(uri, content):\n",
-        instead="        if False:\n",
+        code="    if not files.create_once(place(folder, record.generation), encoded(record)):\n",
+        instead="    files.create_once(place(folder, record.generation), encoded(record))\n    if False:\n",
         notices=_OF_A_LEASE,
     ),
     Mutation(
@@ -118,15 +118,15 @@ MUTATIONS = (
     Mutation(
         protection="a decision is never replaced",
         file="storage/registry.py",
-        code="        files.create(uri, content)\n",
-        instead="        files.replace(uri, content)\n",
+        code="    if not files.create_once(uri, content):\n",
+        instead="    files.replace(uri, content)\n    if False:\n",
         notices=_OF_THE_REGISTRY,
     ),
     Mutation(
         protection="who decided on an older state is told so",
         file="storage/registry.py",
-        code="        if files.read(uri) != content:\n",
-        instead="        if False:\n",
+        code="    if not files.create_once(uri, content):\n",
+        instead="    files.create_once(uri, content)\n    if False:\n",
         notices=_OF_THE_REGISTRY,
     ),
     Mutation(

@@ -180,7 +180,7 @@ def _impatient() -> Iterator[None]:
     with (
         patch.object(lease, "_POLL_S", 0.01),
         patch.object(retry, "_FIRST_PAUSE_S", 0.05),
-        patch.object(files, "flush", lambda path: None),
+        patch.object(files, "_flush", lambda path: None),
     ):
         yield
 

@@ -132,7 +132,7 @@ MUTATIONS = (
     Mutation(
         protection="what a live run uses is not collected",
         file="storage/admin/gc.py",
-        code="        self._needs.keep(self._used())\n",
+        code="        self._needs.keep(in_use.used(self._root))\n",
         instead="",
         kind="garbage collected while a flow is frozen in promote",
         notices="what a live run uses was collected",

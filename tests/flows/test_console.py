@@ -11,6 +11,7 @@ import pytest
 from rich.console import Console
 
 from flows.cli.console import Narrator, show
+from storage import terminal
 from tasks.jobs.spec import EPOCHS
 from tests.runs import CHECKOUT
 
@@ -31,12 +32,15 @@ def test_only_our_own_lines_are_shown_wherever_prefect_is_installed(path: str, s
     assert ("said" in _text(console)) is shown
 
 
-def test_a_path_that_looks_like_markup_is_shown_as_it_is() -> None:
+def test_a_path_that_looks_like_markup_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     uri = f"{os.sep}my [/data]{os.sep}[x]"
     stages = [{"name": "predict", "seconds": 1.0, "reused": False, "uri": uri}]
+    show({"stages": stages, "rows": 3, "uris": {"checkpoint": uri}})
+    assert capsys.readouterr().out.count(uri) == 2
     console = Console(file=io.StringIO(), width=100)
-    show({"stages": stages, "rows": 3, "uris": {"checkpoint": uri}}, console)
-    assert _text(console).count(uri) == 2
+    record = logging.LogRecord("prefect.task_runs", logging.INFO, str(CHECKOUT / "tasks/predict.py"), 1, uri, (), None)
+    Narrator(console).emit(record)
+    assert uri in _text(console)
 
 
 def test_every_epoch_is_a_row_above_the_bar_at_a_terminal_and_a_whole_line_in_a_file() -> None:
@@ -74,15 +78,18 @@ def test_a_resumed_training_counts_what_was_done_before_as_done_but_not_as_fast(
     narrator.stop()
 
 
-def test_no_uri_of_the_summary_is_broken_by_a_line_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [80, None])
+def test_no_uri_of_the_summary_is_broken_by_a_line_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: int | None
+) -> None:
     uris = [f"{tmp_path}/datasets/prepared/{'a-long-name-' * count}0123456789ab" for count in (1, 2, 4)]
     stages = [{"name": "predict", "seconds": 1.0, "reused": True, "uri": uri} for uri in uris]
     summary: dict[str, Any] = {"stages": stages, "rows": 3, "uris": {"checkpoint": uris[0]}}
-    for is_terminal in (True, False):
-        console = Console(file=io.StringIO(), width=80, force_terminal=is_terminal)
-        show(summary, console)
-        assert all(any(line.endswith(uri) for line in _lines(console)) for uri in uris)
-        assert not is_terminal or all(len(line) <= 80 or line.strip() in uris for line in _lines(console))
+    monkeypatch.setattr(terminal, "width", lambda stream: columns)
+    show(summary)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(any(line.endswith(uri) for line in lines) for uri in uris)
+    assert columns is None or all(len(line) <= columns or line.strip() in uris for line in lines)
 
 
 def _train(narrator: Narrator) -> None:

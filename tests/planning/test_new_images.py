@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from storage import default_championship, files, manifest, registry, tables
+from storage import files, manifest, registry, tables
+from storage.admin import champions
 from storage.decision import Decision
 from storage.manifest import Parent
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
@@ -181,7 +182,7 @@ def test_with_several_champions_the_folders_own_is_taken_or_one_has_to_be_named(
         with pytest.raises(ValueError, match="^--model: there are several .*: champion:letters, champion:signs$"):
             request(models, folder)
         assert request(models, folder, model="champion:signs").checkpoint == target
-        own = default_championship.of_own(root, "new-photos", URI(str(folder)))
+        own = champions.default_of_own(root, "new-photos", URI(str(folder)))
         other = CheckpointURI(str(models / "checkpoints" / "photos-0123456789ab"))
         promote(root, own, other)
         with pytest.raises(ValueError, match=f"^--model: nothing is committed at {other}"):

@@ -10,7 +10,8 @@ import pytest
 
 from flows.cli import preflight
 from flows.cli.arguments import parser
-from storage import commits, default_championship, files, registry, s3
+from storage import commits, files, registry, s3
+from storage.admin import champions
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, Root
 from tasks.learning import recipes
@@ -305,7 +306,7 @@ class TestInitializeWithTheChampion:
             gate={},
             metrics={},
         )
-        registry.append(root, default_championship.of_own(root, "meine-bilder-2026", URI(str(pictures))), decision)
+        registry.append(root, champions.default_of_own(root, "meine-bilder-2026", URI(str(pictures))), decision)
         return champion
 
     def test_without_a_champion_is_refused(self, tmp_path: Path, pictures: Path) -> None:

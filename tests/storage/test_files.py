@@ -18,6 +18,7 @@ import pytest
 
 from storage import access, files
 from storage import s3 as s3_verbs
+from storage.s3 import Overwritten
 from storage.uri import URI, Root
 from tests.s3 import Server
 
@@ -75,9 +76,9 @@ class TestContract:
 
     def test_size_is_in_bytes(self, root: Root) -> None:
         files.create(root.child("file"), b"12345")
-        assert files.size(root.child("file")) == 5
+        assert files.entry(root.child("file")).size == 5
 
-    @pytest.mark.parametrize("verb", [files.read, files.size])
+    @pytest.mark.parametrize("verb", [files.read, files.entry])
     @pytest.mark.parametrize("place", ["missing", "folder", "folder/file/below-a-file"])
     def test_absent_file_is_told_by_its_name(self, root: Root, verb: Callable[[URI], object], place: str) -> None:
         files.create(root.child("folder/file"), b"")
@@ -241,12 +242,13 @@ class TestS3:
         uri = URI(f"s3://{s3.bucket}/version/a file")
         files.replace(uri, b"first")
         (listed,) = files.walk(uri.parent)
-        assert listed.etag and files.read_version(uri, listed.etag) == b"first"
+        assert listed.etag and files.read(uri, etag=listed.etag) == b"first"
         files.replace(uri, b"other")
-        assert files.read_version(uri, listed.etag) is None
+        with pytest.raises(Overwritten):
+            files.read(uri, etag=listed.etag)
         files.remove(uri)
         with pytest.raises(FileNotFoundError, match="a file"):
-            files.read_version(uri, listed.etag)
+            files.read(uri, etag=listed.etag)
 
     def test_walk_finds_nothing_in_a_missing_bucket(self, s3: Server) -> None:
         assert files.walk(URI("s3://no-such-bucket/folder")) == []

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import files, lease, manifest
+from storage import files, in_use, lease, manifest
 from storage.admin import champions
 from storage.admin.gc import Garbage
 from storage.manifest import Damaged
@@ -243,9 +243,8 @@ class TestScratch:
     def test_scratch_stays_while_a_run_uses_its_target(self, root: Root) -> None:
         target = results.place(root, "checkpoint", "slow")
         results.write_scratch(root, target)
-        later = time.time() + 40 * DAY_S
-        found = Garbage(root, keep_days=30, is_leased=lambda uri: False, used=lambda: [target], now=later)
-        assert collect(found) == set()
+        with in_use.using(root, [target], owner="a run"):
+            assert collect(look(root)) == set()
 
     @pytest.mark.parametrize("is_committed", [False, True])
     def test_scratch_stays_while_its_target_is_leased(self, root: Root, is_committed: bool) -> None:
@@ -391,9 +390,9 @@ class TestMeanwhile:
         assert rest(root, model.all()) == model.lineage()
 
     def test_a_run_begins_to_use_it(self, root: Root, model: results.Model) -> None:
-        used: list[URI] = []
-        found = Garbage(root, keep_days=30, is_leased=lambda uri: False, used=lambda: used)
-        self.remove(found, lambda: used.append(model.predictions))
+        run = in_use.Use(root, owner="a run")
+        found = Garbage(root, keep_days=30, is_leased=lambda uri: False)
+        self.remove(found, lambda: run.add([model.predictions]))
         assert rest(root, model.all()) == model.lineage() | {model.predictions}
 
     def test_an_attempt_begins_to_read_it(self, root: Root, model: results.Model, found: Garbage) -> None:

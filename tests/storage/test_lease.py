@@ -20,7 +20,7 @@ import pytest
 
 from storage import files, lease, lease_records
 from storage.lease import Held
-from storage.lease_records import Holder
+from storage.lease_records import Record
 from storage.uri import URI, CheckpointURI, Root
 
 LONG_S = 600.0
@@ -378,9 +378,9 @@ class TestHeld:
 
     def test_waiting_ends_when_the_other_releases(self, root: Root, target: URI) -> None:
         first = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
-        told: list[Holder] = []
+        told: list[Record] = []
 
-        def release_later(holder: Holder) -> None:
+        def release_later(holder: Record) -> None:
             told.append(holder)
             threading.Timer(0.2, first.release).start()
 
@@ -392,7 +392,7 @@ class TestHeld:
         lease.take(root, target, owner="job-1", ttl_s=LONG_S)
         result = target.child("_manifest.json")
 
-        def commit(holder: Holder) -> None:
+        def commit(holder: Record) -> None:
             files.create(result, b"")
 
         with lease.held(root, target, owner="job-2", is_done=lambda: files.exists(result), on_wait=commit) as mine:
@@ -403,7 +403,7 @@ class TestHeld:
         first = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
         result = target.child("_manifest.json")
 
-        def commit_and_release(holder: Holder) -> None:
+        def commit_and_release(holder: Record) -> None:
             files.create(result, b"")
             first.release()
 
@@ -415,7 +415,7 @@ class TestHeld:
 
     def test_a_taker_that_must_not_wait_is_refused_at_once(self, root: Root, target: URI) -> None:
         lease.take(root, target, owner="job-1", ttl_s=LONG_S)
-        told: list[Holder] = []
+        told: list[Record] = []
         taken = lease.held(root, target, owner="job-2", waits=False, on_wait=told.append)
         with pytest.raises(Held, match="job-1"), taken:
             pass

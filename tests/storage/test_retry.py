@@ -102,7 +102,7 @@ def test_listing_sizes_and_removal_are_as_patient(spoiling: Proxy, folder: URI) 
     files.replace(folder.child("file"), b"content")
     spoiling.spoils = [Spoil(fault="503", method=method, part="", times=1) for method in ("GET", "HEAD", "POST")]
     assert files.children(folder) == ["file"]
-    assert files.size(folder.child("file")) == 7
+    assert files.entry(folder.child("file")).size == 7
     files.remove(folder)
     assert len(spoiling.spoilt) == 3
     assert files.walk(folder) == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from storage import files, manifest, streams, tables
+from storage import files, manifest, tables
 from storage.manifest import File
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, events
@@ -150,7 +150,7 @@ def _count(labels: np.ndarray, num_classes: int) -> Counter[int]:
 def _brought(spec: IngestSpec, shard: str) -> Iterator[Path]:
     """Yield a local folder with the files of one shard under their own names, each verified by its SHA-256."""
     listed = {file.path: file for file in manifest.load(spec.source).files}
-    with streams.workspace(spec.scratch) as folder:
+    with files.workspace(spec.scratch) as folder:
         for file in _data_set(spec).files:
             if file.shard == shard:
                 manifest.fetch_file(spec.source, listed[file.stored], folder / file.name)

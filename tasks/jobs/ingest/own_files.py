@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage import commits, files, s3, streams
+from storage import commits, files, s3
 from storage.manifest import File, Manifest
 from storage.uri import URI, check_allowed
 from tasks.jobs import events
@@ -70,10 +70,12 @@ def num_parts(spec: IngestSpec, files: Sequence[SourceEntry]) -> int:
 def read(spec: IngestSpec, file: SourceEntry) -> tuple[bytes, str]:
     """Read a listed file; return content and SHA-256, or raise `ValueError` if it has changed since it was listed."""
     uri, etag = _place(spec, file)
-    content = files.read_version(uri, etag) if etag else files.read(uri)
-    digest = hashlib.sha256(content or b"").hexdigest()
-    _check_listed(file, uri, size=-1 if content is None else len(content), sha256=digest)
-    assert content is not None
+    try:
+        content = files.read(uri, etag=etag)
+    except s3.Overwritten:
+        raise _changed(uri) from None
+    digest = hashlib.sha256(content).hexdigest()
+    _check_listed(file, uri, size=len(content), sha256=digest)
     return content, digest
 
 
@@ -83,12 +85,12 @@ def bring(spec: IngestSpec, file: SourceEntry, path: Path) -> str:
     digest, size = hashlib.sha256(), 0
     try:
         with path.open("wb") as copy:
-            for content in streams.pieces(uri, etag=etag):
+            for content in files.pieces(uri, etag=etag):
                 copy.write(content)
                 digest.update(content)
                 size += len(content)
     except s3.Overwritten:
-        size = -1
+        raise _changed(uri) from None
     _check_listed(file, uri, size=size, sha256=digest.hexdigest())
     return digest.hexdigest()
 
@@ -103,7 +105,11 @@ def _place(spec: IngestSpec, file: SourceEntry) -> tuple[URI, str | None]:
 
 def _check_listed(file: SourceEntry, uri: URI, *, size: int, sha256: str) -> None:
     if size != file.size or (file.digest.startswith("sha256:") and file.digest != f"sha256:{sha256}"):
-        raise ValueError(f"{uri} changed after it was listed; run the same command again")
+        raise _changed(uri)
+
+
+def _changed(uri: URI) -> ValueError:
+    return ValueError(f"{uri} changed after it was listed; run the same command again")
 
 
 def to_table(

@@ -5,7 +5,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from storage import streams, tables
+from storage import files, tables
 from storage.manifest import File
 from tasks.jobs import events
 from tasks.jobs.ingest import class_names, own_files, parquet_images
@@ -91,7 +91,7 @@ def _problem(problems: Sequence[str], labels: Sequence[int | None], *, are_expec
 @contextlib.contextmanager
 def _opened(spec: IngestSpec, file: SourceEntry) -> Iterator[tuple[Opened, str]]:
     """Yield a local copy of one file, opened, and its SHA-256; add the file's name to a `ValueError` inside."""
-    with streams.workspace(spec.scratch) as folder:
+    with files.workspace(spec.scratch) as folder:
         path = folder / "copy.parquet"
         digest = own_files.bring(spec, file, path)
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import files, manifest, streams
+from storage import files, manifest
 from storage import s3 as s3_verbs
 from storage.manifest import Damaged, File
 from storage.uri import URI, Root
@@ -34,27 +34,27 @@ def written(folder: Path, size: int) -> tuple[Path, bytes]:
 @pytest.mark.parametrize("size", SIZES)
 def test_a_file_of_any_size_comes_back_as_it_was_published(root: Root, tmp_path: Path, size: int) -> None:
     path, content = written(tmp_path, size)
-    streams.publish(path, root.child("folder/file"))
+    files.publish(path, root.child("folder/file"))
     assert [entry.path for entry in files.walk(root)] == ["folder/file"]
-    assert b"".join(streams.pieces(root.child("folder/file"))) == content
-    assert streams.sha256(root.child("folder/file")) == hashlib.sha256(content).hexdigest()
+    assert b"".join(files.pieces(root.child("folder/file"))) == content
+    assert files.sha256(root.child("folder/file")) == hashlib.sha256(content).hexdigest()
 
 
 def test_what_is_published_takes_the_place_of_what_was_there(root: Root, tmp_path: Path) -> None:
     files.create(root.child("file"), b"before")
     path, content = written(tmp_path, 2 * _PIECE)
-    streams.publish(path, root.child("file"))
+    files.publish(path, root.child("file"))
     assert files.read(root.child("file")) == content
 
 
 def test_absence_of_a_file_is_told(root: Root) -> None:
     with pytest.raises(FileNotFoundError):
-        list(streams.pieces(root.child("missing")))
+        list(files.pieces(root.child("missing")))
 
 
 def test_a_listed_file_is_fetched_only_as_it_was_committed(root: Root, tmp_path: Path) -> None:
     path, content = written(tmp_path, _PIECE + 7)
-    streams.publish(path, root.child("data-0123456789ab/file"))
+    files.publish(path, root.child("data-0123456789ab/file"))
     uri = root.child("data-0123456789ab")
     listed = File(path="file", size=len(content), sha256=hashlib.sha256(content).hexdigest())
     manifest.fetch_file(uri, listed, tmp_path / "copy")
@@ -75,7 +75,7 @@ def test_a_file_from_another_disk_is_copied(tmp_path: Path) -> None:
     folder.mkdir()
     try:
         path, content = written(folder, 1000)
-        streams.publish(path, URI(f"{tmp_path}/file"))
+        files.publish(path, URI(f"{tmp_path}/file"))
     finally:
         shutil.rmtree(folder)
     assert (tmp_path / "file").read_bytes() == content
@@ -83,8 +83,8 @@ def test_a_file_from_another_disk_is_copied(tmp_path: Path) -> None:
 
 def test_a_file_that_is_overwritten_while_it_is_read_is_refused(s3: Server, tmp_path: Path) -> None:
     uri = URI(f"s3://{s3.bucket}/overwritten")
-    streams.publish(written(tmp_path, 2 * _PIECE)[0], uri)
-    reading = streams.pieces(uri)
+    files.publish(written(tmp_path, 2 * _PIECE)[0], uri)
+    reading = files.pieces(uri)
     next(reading)
     files.replace(uri, b"other" * _PIECE)
     with pytest.raises(OSError, match="it was overwritten while being read"):
