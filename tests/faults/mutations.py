@@ -1,4 +1,4 @@
-"""The mutation check: with a protection switched off, a case must fail that is survived with it."""
+"""The mutation check: with one protection switched off, its case must fail; with it, the same case passes."""
 
 import dataclasses
 import shutil
@@ -26,9 +26,9 @@ class Mutation:
     also: tuple[tuple[str, str, str], ...] = ()
     """File, code and what to put instead, where a second line of defence does the same."""
     kind: str
-    """The kind of fault that must then not be survived, with seed 0."""
+    """The kind of fault whose case must then fail, with seed 0."""
     notices: str
-    """Words of the problem that it must then be told by, so that no other failure is taken for it."""
+    """Part of the expected failure message, so that another failure does not count."""
 
     def edits(self) -> tuple[tuple[str, str, str], ...]:
         """All of them: file, code and what to put instead."""
@@ -73,7 +73,7 @@ MUTATIONS = (
         notices="did not succeed",
     ),
     Mutation(
-        protection="training goes on from the newest checkpoint of any attempt",
+        protection="training resumes from the newest checkpoint of any attempt",
         file="tasks/jobs/train/train_loop.py",
         code="        chosen = resume.choose(spec.scratch, now=every, epochs=epochs, accept_mixed=accepts)\n",
         instead="        chosen = resume.Start(uri=None, numerics=(here,), set_aside=())\n",
@@ -98,7 +98,7 @@ MUTATIONS = (
         notices="the weights differ",
     ),
     Mutation(
-        protection="what a model draws hangs on seed, epoch, step and rank alone",
+        protection="the random numbers of a model depend only on seed, epoch, step and rank",
         file="tasks/learning/loop.py",
         code="            seed_draws(mixed_seed(self.recipe.seed, epoch, step, self.rank, _DRAWS), self.device)\n",
         instead="",
@@ -106,19 +106,19 @@ MUTATIONS = (
         notices="the weights differ",
     ),
     Mutation(
-        protection="epochs of other numerics are not gone on from",
+        protection="epochs with other numerics are not resumed",
         file="tasks/learning/resume.py",
         code="        is_same = set(now) <= set(before)\n",
         instead="        is_same = True\n",
-        kind="training gone on with on another kind of machine",
+        kind="training resumed on another kind of machine",
         notices="the weights differ",
     ),
     Mutation(
-        protection="parts of other numerics are predicted anew",
+        protection="parts with other numerics are predicted again",
         file="tasks/jobs/predict/job.py",
         code=" if numbers == here]",
         instead="]",
-        kind="prediction gone on with on another kind of machine",
+        kind="prediction resumed on another kind of machine",
         notices="the predictions differ",
     ),
     Mutation(
@@ -130,7 +130,7 @@ MUTATIONS = (
         notices="work was done twice",
     ),
     Mutation(
-        protection="what a live run uses is not collected",
+        protection="garbage collection keeps what a live run uses",
         file="storage/admin/gc.py",
         code="        self._needs.keep(self._used())\n",
         instead="",
@@ -138,7 +138,7 @@ MUTATIONS = (
         notices="what a live run uses was collected",
     ),
     Mutation(
-        protection="transient faults of S3 are tried again",
+        protection="transient errors of S3 are retried",
         file="storage/retry.py",
         code="    return retrying(request)\n",
         instead="    return request()\n",
@@ -146,7 +146,7 @@ MUTATIONS = (
         notices="not ridden out",
     ),
     Mutation(
-        protection="what was made of other bytes than its parents hold now is no result of them",
+        protection="a result made from earlier bytes of its parents is not reused",
         file="tasks/planning/result_uris.py",
         code="    if not is_of_other_bytes(usual):\n",
         instead="    if True:\n",
@@ -154,7 +154,7 @@ MUTATIONS = (
         notices="the predictions differ",
     ),
     Mutation(
-        protection="manifests and decisions name results by where they lie below their root",
+        protection="manifests and decisions refer to results by paths relative to the root",
         file="storage/reference.py",
         code="    return relative if base is not None and is_same(base, root) else str(uri)\n",
         instead="    return str(uri)\n",
@@ -162,7 +162,7 @@ MUTATIONS = (
         notices="root-moved/datasets/prepared",
     ),
     Mutation(
-        protection="a loss that is not finite ends training",
+        protection="a non-finite loss ends training",
         file="tasks/learning/loop.py",
         code="        if not math.isfinite(values[0]):\n",
         instead="        if False:\n",
@@ -170,7 +170,7 @@ MUTATIONS = (
         notices="did not end with exit code 1",
     ),
     Mutation(
-        protection="what a flow started ends with it, even by SIGKILL",
+        protection="everything that a flow started ends with it, even after SIGKILL",
         file="tasks/cluster/supervise.py",
         code="        if readable and not os.read(sys.stdin.fileno(), 1024):\n",
         instead="        if False:\n",
@@ -194,7 +194,7 @@ MUTATIONS = (
         notices="ended before",
     ),
     Mutation(
-        protection="the content of a row decides whether it is trained on or validated on",
+        protection="the content of a row decides whether it is a training or a validation row",
         file="tasks/jobs/preprocess/job.py",
         code='    key = random_keys(train["digest"].to_numpy(np.int64), seed=split_seed)\n',
         instead='    key = random_keys(train["id"].to_numpy(np.int64), seed=split_seed)\n',
@@ -202,7 +202,7 @@ MUTATIONS = (
         notices="had been training rows of the champion",
     ),
     Mutation(
-        protection="a run of a deployment that crashed is started again",
+        protection="a crashed run of a deployment is restarted",
         file="flows/server/automations.py",
         code="        **restarts.automations(runs, ours),\n",
         instead="",
@@ -210,7 +210,7 @@ MUTATIONS = (
         notices="did not come to hold that the run was started again",
     ),
     Mutation(
-        protection="a deadline ends what blocks",
+        protection="a deadline interrupts a blocking call",
         file="tasks/jobs/deadline.py",
         code="    left, every = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)\n",
         instead="    left, every = 0.0, 0.0\n",
