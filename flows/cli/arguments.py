@@ -131,8 +131,8 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
     add(
         "--accept-mixed-numerics",
         action="store_true",
-        help="resume work that an interrupted run did with another version of torch or on another kind of machine; "
-        "this is recorded in the result, which may differ in its last digits (default: restart that stage)",
+        help="resume work that an interrupted run did with another version of torch, on another device or kind of "
+        "machine; this is recorded in the result, which may differ in its last digits (default: restart that stage)",
     )
     add(
         "--dashboard",

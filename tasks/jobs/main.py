@@ -136,7 +136,7 @@ def held(spec: JobSpec) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _turn_and_lease(spec: JobSpec) -> Iterator[Lease | None]:
-    """Take both, without blocking others by one while waiting for the other; yield None if the result exists."""
+    """Take both; release the turn while waiting for the lease. Yield None if the result exists."""
     with contextlib.ExitStack() as stack:
         while spec.claim:
             keep = stack.enter_context(_turn(spec, spec.claim))

@@ -65,7 +65,7 @@ def _plain(text: str) -> str:
 def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
     yield f"# {data.recipe_name}: {'promoted' if data.promoted else 'not promoted'}\n\n{data.reason}.\n"
     if data.decided:
-        yield f"Decided on {data.decided} by {_plain(data.author or 'somebody')}.\n"
+        yield f"Decided on {data.decided} by {_plain(data.author or 'an unknown user')}.\n"
     if data.sample_notice:
         yield f"> **Note:** this is {data.sample_notice}.\n"
     champion = data.champion_metrics or {}

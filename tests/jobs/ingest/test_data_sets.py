@@ -91,7 +91,7 @@ def test_shards_are_read_by_different_tasks_of_a_ray_job_to_the_same_bytes(
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (IMAGES[:0], LABELS[:0], "pets train: there are no images in it"),
+        (IMAGES[:0], LABELS[:0], "pets train: `read` returned no images"),
         (IMAGES.astype(np.float32), LABELS, r"images must be uint8 \(2, 2, 1\), got float32 \(2, 2, 1\)"),
         (IMAGES[:, :1], LABELS, r"images must be uint8 \(2, 2, 1\), got uint8 \(1, 2, 1\)"),
         (IMAGES[..., 0], LABELS, r"images must be uint8 \(2, 2, 1\), got uint8 \(2, 2\)"),
