@@ -163,7 +163,7 @@ def _records(root: Root) -> Iterator[tuple[URI, Record]]:
         except FileNotFoundError:  # that run has ended
             continue
         except ValidationError:
-            raise Damaged(f"{place} cannot be read; delete it while no run is active below {root}") from None
+            raise Damaged(f"{place} cannot be read; delete it when no run is active below {root}") from None
 
 
 def _sweep(root: Root) -> None:

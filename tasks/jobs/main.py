@@ -43,7 +43,7 @@ def main(stage: str) -> None:
         print(
             f"usage: python -m tasks.jobs.{stage} SPEC\n"
             "\n"
-            "SPEC is the path or s3:// URI of a job's spec.json, which a run writes below <root>/runs/.",
+            f"SPEC is the path or s3:// URI of a job's {stage}.json, which a run writes below <root>/runs/.",
             file=sys.stderr,
         )
         raise SystemExit(0 if "--help" in sys.argv else 2)

@@ -87,7 +87,7 @@ MUTATIONS = (
         instead="                pass\n",
         also=(("tasks/jobs/train/job.py", "timeout_s=max(1, int(spec.stall_s)),", "timeout_s=1800,"),),
         kind="rank stuck in a step",
-        notices="did not come to hold that the run ended",
+        notices="waiting until the run ended",
     ),
     Mutation(
         protection="three ranks add up gradients in an order that no restart changes",
@@ -143,7 +143,7 @@ MUTATIONS = (
         code="    return retrying(request)\n",
         instead="    return request()\n",
         kind="S3: 503 on commit",
-        notices="not ridden out",
+        notices="did not survive the fault",
     ),
     Mutation(
         protection="a result made from earlier bytes of its parents is not reused",
@@ -183,7 +183,7 @@ MUTATIONS = (
         code="        announce(plan.root, plan.championship, decisions)\n",
         instead="            announce(plan.root, plan.championship, decisions)\n",
         kind="flow killed between decision and event",
-        notices="did not come to hold that an event tells of the promotion",
+        notices="waiting until an event reports the promotion",
     ),
     Mutation(
         protection="downloads are compared with the published checksums",
@@ -207,7 +207,7 @@ MUTATIONS = (
         code="        **restarts.automations(runs, ours),\n",
         instead="",
         kind="flow of a deployment killed",
-        notices="did not come to hold that the run was started again",
+        notices="waiting until the run was started again",
     ),
     Mutation(
         protection="a deadline interrupts a blocking call",
@@ -215,7 +215,7 @@ MUTATIONS = (
         code="    left, every = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)\n",
         instead="    left, every = 0.0, 0.0\n",
         kind="deadline passes in the flow",
-        notices="did not come to hold that the run ended",
+        notices="waiting until the run ended",
     ),
 )
 
@@ -234,11 +234,11 @@ def check(folder: Path, console: Console, *, only: Sequence[str] = ()) -> int:
             outcome = carry_out(made, mutation.kind, KINDS[mutation.kind].scenario, seed=0, limit_s=_LIMIT_S)
             noticed = mutation.notices in outcome.problem
             unnoticed += not noticed
-            verdict = "noticed" if noticed else "NOT NOTICED"
+            verdict = "detected" if noticed else "NOT DETECTED"
             problem = outcome.problem.splitlines()[0] if outcome.problem else "survived"
             line = f"{verdict}: without '{mutation.protection}', {mutation.kind!r} ({time.monotonic() - started:.0f} s)"
             console.print(line, f"  {problem[:140]}", sep="\n", markup=False, highlight=False)
-    console.print(f"{len(chosen) - unnoticed} of {len(chosen)} were noticed", highlight=False)
+    console.print(f"{len(chosen) - unnoticed} of {len(chosen)} were detected", highlight=False)
     return 1 if unnoticed else 0
 
 
