@@ -1,4 +1,4 @@
-"""`make bench`: what this project costs and gains beside a hand-written script and a notebook."""
+"""`make bench`: compare this project with a hand-written script and a notebook."""
 
 import argparse
 import dataclasses

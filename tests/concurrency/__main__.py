@@ -1,4 +1,4 @@
-"""`python -m tests.concurrency`: a longer hunt than that of `make test-slow`."""
+"""`python -m tests.concurrency`: a longer search for violations than that of `make test-slow`."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""Images that are kept as their files: the same rows as decoded ones, and draws that depend on no task or loader."""
+"""Encoded images: the same rows as decoded ones, and random draws that depend on no task or loader."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Variants of the step and of what surrounds it agree with the plain ones: graphs, compiled code, snapshots."""
+"""Variants of the step agree with the plain one: graphs, compiled code, snapshots."""
 
 import contextlib
 import os

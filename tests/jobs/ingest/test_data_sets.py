@@ -1,4 +1,4 @@
-"""From a data set's files to a raw dataset: rows stay as they came, what is no data set of images is refused."""
+"""From a data set's files to a raw dataset: rows are unchanged, and anything that is not images is refused."""
 
 import os
 import subprocess
