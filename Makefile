@@ -32,7 +32,7 @@ test: $(VENV)/.installed ## run the tests, takes minutes (ARGS="-k name" selects
 test-slow: $(VENV)/.installed ## run the slow tests, which kill whole runs and train twice
 	$(BIN)/pytest -m slow $(ARGS)
 
-test-gpu: $(VENV)/.installed ## run the tests of a GPU, which need one; then: python -m tests.benchmarks.gpu
+test-gpu: $(VENV)/.installed ## run the tests of a GPU; without one most are skipped (next: python -m tests.benchmarks.gpu)
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
 faults: $(VENV)/.installed ## inject all kinds of faults into real runs (ARGS=--quick: 5 minutes; ARGS=--help for more)

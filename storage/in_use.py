@@ -78,7 +78,7 @@ class Use:
             self._tolerantly("removed; it will expire", lambda: files.remove(self._place))
 
     def keep(self) -> None:
-        """Renew the record until `end`; write it again if somebody deleted it."""
+        """Renew the record until `end`; write it again if it was deleted."""
         while not self._ended.wait(_EVERY_S):
             with self._writing:
                 if not self._ended.is_set():
@@ -112,7 +112,7 @@ def using(root: Root, uris: Iterable[URI], *, owner: str) -> Iterator[Use]:
             except Exception as error:
                 if not error_policy.is_storage_error(error):
                     raise
-                what = f"results used from {other} are not protected from gc there: no record can be written"
+                what = f"results used from {other} are not protected from gc there: cannot write a record below it"
                 lease.warn(what, error)
         yield stack.enter_context(_on_record(root, uris, owner=owner))
 

@@ -124,10 +124,10 @@ def held(
 ) -> Iterator[Lease | None]:
     """Hold the lease on `target` inside the block, renewed by a thread; yield none if `is_done()`.
 
-    `owner` is the name that others are told. A lease that was not renewed expires after `ttl_s` seconds. While another
-    process holds it, wait, or raise `Held` if not `waits`; `on_wait` is called once, when waiting begins. `is_done`
-    returns whether the result exists. It is called after every look at the lease, even a free one: the other process
-    may have committed and released it a moment ago.
+    `owner` is the name that waiting processes see. A lease that is not renewed expires after `ttl_s` seconds. While
+    another process holds it, wait, or raise `Held` if not `waits`; `on_wait` is called once, when waiting begins.
+    `is_done` returns whether the result exists. It is called after every look at the lease, even a free one: the other
+    process may have committed and released it a moment ago.
     """
     with contextlib.ExitStack() as stack:
         lease, pause_s, is_waiting = None, _POLL_S, False

@@ -1,4 +1,4 @@
-"""This process: its identity, by which another can tell later whether it has ended, and its memory."""
+"""This process: its identity, by which other processes later find out whether it has ended, and its memory."""
 
 import contextlib
 import ctypes
@@ -16,7 +16,7 @@ _LARGEST = 2**25  # largest mmap threshold, in bytes, that 64-bit glibc accepts
 
 
 class Process(BaseModel, frozen=True, extra="forbid"):
-    """Identity of one process among all that ever ran; without /proc, too little is known to tell it from others."""
+    """Identity of one process among all that ever ran; without /proc, it cannot be distinguished from others."""
 
     host: str
     """Name of the machine or container."""

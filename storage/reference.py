@@ -1,6 +1,6 @@
 """References: names of results in manifests and decisions that stay valid when the storage root is moved or copied.
 
-A result lies at `<root>/<shelf>/<name>`, where a shelf is the folder for one kind of result. Files below the same root
+The URI of a result is `<root>/<shelf>/<name>`; a shelf is the folder for one kind of result. Files below the same root
 refer to it as `<shelf>/<name>`; files elsewhere use its URI.
 """
 
@@ -25,7 +25,7 @@ MANIFEST: Final = "_manifest.json"
 
 
 def of(uri: URI, *, root: Root) -> str:
-    """Return the reference to `uri` from below `root`: relative if it lies there, even through a link, else the URI."""
+    """Return the reference to `uri` from below `root`: relative below `root`, even through a link, else the URI."""
     base, relative = _parts(uri)
     return relative if base is not None and is_same(base, root) else str(uri)
 

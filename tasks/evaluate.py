@@ -93,7 +93,8 @@ def _check_rows(rows: pd.DataFrame, expected: pd.DataFrame) -> None:
         doubled = int(rows["id"].duplicated().sum())
         missing = len(set(expected["id"]) - set(rows["id"]))
         raise WrongRows(
-            f"{len(rows)} predictions for {len(expected)} test rows: {missing} are missing and {doubled} are duplicates"
+            f"{len(rows)} predictions for {len(expected)} test rows: {missing} are missing and {doubled} are "
+            "duplicates; delete the predictions and run again"
         )
     if not np.array_equal(found["label"].to_numpy(), wanted["label"].to_numpy()):
-        raise WrongRows("the labels in the predictions do not match the test rows")
+        raise WrongRows("the predictions have other labels than the test rows; delete the predictions and run again")

@@ -1,4 +1,4 @@
-"""A mirror of a data set on the loopback interface: serves a folder over HTTP and misbehaves as it is told."""
+"""A mirror of a data set on loopback: serves a folder over HTTP and misbehaves on request."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""Jobs that make datasets of a folder of photographs, and train on them, without Prefect."""
+"""Jobs that make datasets from a folder of photographs and train on them, without Prefect."""
 
 import dataclasses
 import json

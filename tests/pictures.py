@@ -1,4 +1,4 @@
-"""A folder of photographs as people have them: sizes and colours mixed, odd names, some broken."""
+"""A folder of photographs as users have them: mixed sizes and colours, odd names, some broken."""
 
 import io
 from pathlib import Path

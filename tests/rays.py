@@ -1,4 +1,4 @@
-"""Rays that the process of the tests itself starts or joins."""
+"""Ray instances that the test process itself starts or joins."""
 
 import contextlib
 import secrets

@@ -1,4 +1,4 @@
-"""Commands as a person types them at a terminal: a real pseudo-terminal of so many columns."""
+"""Commands at a terminal: a real pseudo-terminal with a given number of columns."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""Runs on a Ray that is not their own: a cluster of two nodes that share no disk, only S3."""
+"""Runs on an existing cluster: two nodes that share no disk, only S3."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A full dashboard of a local Ray, asked over HTTP while a run goes on."""
+"""The full dashboard of a local Ray, queried over HTTP during a run."""
 
 import contextlib
 import dataclasses

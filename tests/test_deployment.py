@@ -1,4 +1,4 @@
-"""The pipeline as it is operated: a real server, a real worker, and what befalls them."""
+"""The pipeline in operation: a real server, a real worker, and their failures."""
 
 import json
 import os

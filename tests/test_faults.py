@@ -1,4 +1,4 @@
-"""The short form of the fault suite; `make faults` strikes with every kind."""
+"""The short form of the fault suite; `make faults` injects every kind."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Bytes and names that must stay: whoever has results finds them again, and the same files become the same parts."""
+"""Bytes and names that must not change: existing results are found again, and the same files give the same parts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A training worker is killed in the middle of an epoch: the training ends with the weights of an undisturbed one."""
+"""A training worker is killed in the middle of an epoch: the weights are those of an uninterrupted training."""
 
 from collections.abc import Iterator
 

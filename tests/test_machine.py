@@ -1,4 +1,4 @@
-"""What a run takes of its machine, and two of them at once."""
+"""The share of a machine that a run uses, and two runs at the same time."""
 
 import json
 import os

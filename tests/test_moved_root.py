@@ -1,4 +1,4 @@
-"""A storage root that was moved, or is reached through a link, is the one that it was: all of it is found and used."""
+"""A storage root that was moved, or is reached through a link: all results are found and used."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who can reach a local Ray: nobody from another machine."""
+"""Nobody on another machine can reach a local Ray."""
 
 import contextlib
 import ipaddress

@@ -1,4 +1,4 @@
-"""Nothing that comes from storage, a download or Prefect is ever unpickled, and no text becomes a program."""
+"""Nothing from storage, a download or Prefect is ever unpickled, and no text is executed."""
 
 import ast
 import importlib

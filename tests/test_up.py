@@ -1,4 +1,4 @@
-"""`make up`: it ends cleanly, and runs that ended with it go on with the next one."""
+"""`make up` ends cleanly, and the next one resumes the runs that ended with it."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Every recipe, and images of one's own, from the data to the report: the whole flow, on one Ray or without."""
+"""Every recipe, and a user's own images, from data to report: the whole flow, on one Ray or without."""
 
 import dataclasses
 import functools

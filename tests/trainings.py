@@ -1,4 +1,4 @@
-"""Trainings as jobs, one after the other, on one Ray of the tests' own, without Prefect."""
+"""Trainings as jobs, one after the other, on the tests' own Ray, without Prefect."""
 
 import contextlib
 import os

@@ -92,8 +92,8 @@ def add_recipe(parser: argparse.ArgumentParser, *, default: str) -> None:
         dest="settings",
         action="append",
         default=[],
-        help="change a field of the recipe, such as epochs=5, precision=fp32 or learning_rate=1e-3; repeatable "
-        "(default: the recipe's values)",
+        help="change a field of the recipe (docs/cli.md lists them), such as epochs=5, precision=fp32 or "
+        "learning_rate=1e-3; repeatable (default: the recipe's values)",
     )
     add(
         "--championship",
@@ -118,7 +118,7 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_workers,
         help="number of processes that train and predict; 0: only this process, without Ray, so that breakpoints work; "
-        "MIN:MAX: elastic, as many as the cluster has (default: one per GPU, or one per machine without GPUs)",
+        "MIN:MAX: elastic training on a cluster (default: one per GPU, or one per machine without GPUs)",
     )
     add(
         "--cores",
@@ -131,8 +131,8 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
     add(
         "--accept-mixed-numerics",
         action="store_true",
-        help="resume work that an interrupted run did with another version of torch or on another kind of machine; "
-        "this is recorded in the result, which may differ in its last digits (default: restart that stage)",
+        help="resume work that an interrupted run did with another version of torch, on another device or kind of "
+        "machine; this is recorded in the result, which may differ in its last digits (default: restart that stage)",
     )
     add(
         "--dashboard",

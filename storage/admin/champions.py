@@ -85,7 +85,7 @@ def rollback(root: Root, data: str) -> Decision:
     A second rollback goes one champion further back; it does not undo the first. If A, B and C were promoted in this
     order, the first rollback restores B, the second A, and a third is refused. If D is promoted after the rollback to
     B, the champion before D is B. Raises `ValueError` if there is no previous champion or it was deleted, `Damaged` if
-    its bytes changed, and `Superseded` if somebody else decided in the meantime.
+    its bytes changed, and `Superseded` if another decision was recorded in the meantime.
     """
     history = decisions(root, data)
     *_, before, now = [None, None, *reigns(history)]
@@ -113,8 +113,8 @@ def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None) -
     """Make `checkpoint` the champion, regardless of the gate, and return the name of the championship.
 
     That is `name`, or else the championship in which it competed, or else that of the data it was trained on. Raises
-    `ValueError` if the URI is not a checkpoint, `Damaged` if its bytes changed, and `Superseded` if somebody
-    else decided in the meantime.
+    `ValueError` if the URI is not a checkpoint, `Damaged` if its bytes changed, and `Superseded` if another
+    decision was recorded in the meantime.
     """
     made = manifest.load(checkpoint)
     if made.kind != "checkpoint":

@@ -149,7 +149,7 @@ def _gc(root: Root, garbage: Garbage, *, is_dry_run: bool) -> int:
             if removal.uri not in {each.uri for each in gone}:
                 _say(f"kept {removal.uri}: it is now needed, changed or gone")
     if garbage.is_blocked:
-        _say("a run is active, and it is not known what it uses: all committed results are kept this time")
+        _say("an active run does not record what it uses: all committed results are kept this time")
     total = "Dry run: would delete" if is_dry_run else "Deleted"
     _print([f"{total} {format.count(num_items, 'item')} ({format.size(num_bytes)})"])
     return 0

@@ -15,7 +15,7 @@ from storage.uri import FINGERPRINT_LENGTH, URI, Root
 
 _DAY_S = 24 * 3600
 _OURS = re.compile(rf".+-[0-9a-f]{{{FINGERPRINT_LENGTH}}}", re.DOTALL)
-"""Folder names that a run creates; a folder with another name and without a manifest may be somebody else's."""
+"""Folder names that a run creates; a folder with another name and without a manifest may not belong to this project."""
 _TEMPORARY = re.compile(r"(?:[^/]+/)*?\.tmp-[^/]*")
 """A path down to its first temporary component, a file or folder that is not complete yet."""
 _LEASES = "leases"

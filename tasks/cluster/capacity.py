@@ -1,4 +1,4 @@
-"""Capacity check before a run: what this machine, or the cluster that RAY_ADDRESS names, can give."""
+"""Capacity check before a run: what this machine, or the cluster that RAY_ADDRESS names, can provide."""
 
 import contextlib
 import functools
@@ -26,7 +26,7 @@ SPARE_CPUS = 3
 _ASK_S = 4
 """Timeout of a request to a cluster's dashboard, and of the wait for its first usable node, in seconds."""
 _TYPE_OF_ITS_OWN = re.compile(r"node_?[0-9a-f]{40,}", re.IGNORECASE)
-"""Name of a node's type where nothing is declared: Ray's id of the node; the dashboard changes its letters' case."""
+"""Type of a node on a cluster without declared types: Ray's id of the node, whose case the dashboard changes."""
 _JOB_S = 60
 """Timeout of the job that asks which nodes a cluster may add, in seconds."""
 LEAST_FREE_BYTES = 256_000_000
@@ -142,7 +142,7 @@ def nodes_of(address: str) -> list[dict[str, float]]:
 
 @functools.cache
 def _addable(address: str) -> list[scaling.Resources]:
-    """Return the nodes that the cluster may add: only a job on its head can tell; none if that does not work."""
+    """Ask a job on the cluster's head which nodes the cluster may add; return none if that fails."""
     if _is_fixed(address):
         return []
     command, name = "exec python -m tasks.jobs.node_types", f"node-types-{uuid.uuid4().hex[:12]}"
@@ -156,7 +156,7 @@ def _addable(address: str) -> list[scaling.Resources]:
 
 
 def _is_fixed(address: str) -> bool:
-    """Return True if the autoscaler says that it only watches: each node is then a type of its own, named after it."""
+    """Return True if the autoscaler's report shows that it adds no nodes: each node then has a type of its own."""
     try:
         report = _get(address, "/api/cluster_status")["clusterStatus"]["autoscalerReport"]
         return bool(report["activeNodes"]) and all(map(_TYPE_OF_ITS_OWN.fullmatch, report["activeNodes"]))

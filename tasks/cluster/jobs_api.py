@@ -62,7 +62,7 @@ def log_of(address: str, entrypoint: str, *, name: str, limit_s: float) -> tuple
             client.stop_job(job)
     except Exception as error:
         reason = redact(" ".join(str(error).split()))
-        raise ValueError(f"RAY_ADDRESS={redact(address)}: it did not accept a job: {reason}") from error
+        raise ValueError(f"RAY_ADDRESS={redact(address)}: it did not accept a job: {reason}; check its logs") from error
     return str(status), log
 
 

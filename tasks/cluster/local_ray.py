@@ -36,7 +36,7 @@ _SHOWN_RARELY = {
 }
 """Longer intervals for what only a full dashboard shows: nodes, processes, tasks and Prometheus metrics."""
 _FULL = {"RAY_DASHBOARD_ENABLE_PROFILING": "1", **dashboard.TRAIN_STATE}
-"""Extras of a full dashboard, such as profiling: whoever holds its token may run any program anyway."""
+"""Extras of a full dashboard, such as profiling; its token already allows running any program."""
 
 
 def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ()) -> tuple[Child, str, str]:

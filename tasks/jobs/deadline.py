@@ -15,7 +15,7 @@ from storage.error_policy import Permanent
 _AGAIN_S = 5.0
 """Seconds until the alarm repeats, in case some code has swallowed the exception."""
 _GIVE_UP_S = 1.5
-"""Seconds that abandoned work may take to end: Ray kills a job three seconds after it told it to stop."""
+"""Seconds that abandoned work may take to end: Ray kills a job three seconds after asking it to stop."""
 _Result = TypeVar("_Result")
 _paused_s = 0.0
 """Total seconds that no deadline has counted."""

@@ -6,7 +6,7 @@ So any failure of a slot is logged and never fails a run.
 A folder holds a ticket for each run that waits or computes: `000001.json`, `000002.json`, ... in order of arrival. The
 run's process keeps its ticket locked (`flock`), so that the kernel releases it however the process ends. Tickets are
 created, examined and removed only while the folder itself is locked. A process touches its ticket every few seconds;
-after a minute without a touch it counts as frozen and nobody waits for it any longer, as with a lease. A stage that
+after a minute without a touch it counts as frozen and is no longer waited for, as with a lease. A stage that
 ends well leaves its ticket to the next stage of its run, for some seconds or until the run ends. Otherwise a run would
 wait, between its training and a short prediction, for the trainings of all other runs.
 """
@@ -131,7 +131,7 @@ def _touch_until(held: _Held, ended: threading.Event) -> None:
 
 
 def _await_turn(held: _Held, is_done: Callable[[], bool], on_wait: Callable[[str], None]) -> bool:
-    """Wait for the turn, or until `is_done`; return True if it had to wait for anybody."""
+    """Wait for the turn, or until `is_done`; return True if it had to wait."""
     told, looked = "", time.monotonic()
     while True:
         with _locked(held.folder):

@@ -43,7 +43,7 @@ def main(stage: str) -> None:
         print(
             f"usage: python -m tasks.jobs.{stage} SPEC\n"
             "\n"
-            "SPEC is the path or s3:// URI of a job's spec.json, which a run writes below <root>/runs/.",
+            f"SPEC is the path or s3:// URI of a job's {stage}.json, which a run writes below <root>/runs/.",
             file=sys.stderr,
         )
         raise SystemExit(0 if "--help" in sys.argv else 2)
@@ -136,7 +136,7 @@ def held(spec: JobSpec) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _turn_and_lease(spec: JobSpec) -> Iterator[Lease | None]:
-    """Take both, without blocking others by one while waiting for the other; yield None if the result exists."""
+    """Take both; release the turn while waiting for the lease. Yield None if the result exists."""
     with contextlib.ExitStack() as stack:
         while spec.claim:
             keep = stack.enter_context(_turn(spec, spec.claim))

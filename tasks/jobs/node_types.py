@@ -1,8 +1,8 @@
-"""Nodes that a cluster may add: the maxima that its autoscaler was given, as the head node knows them.
+"""Nodes that a cluster may add: read on the head node from the configuration of the autoscaler.
 
-`python -m tasks.jobs.node_types` prints them; Ray's public interfaces name the nodes that are alive, but not these.
-A job's driver runs on the head node. Two places are known: the file of `ray up` or `ray start --autoscaling-config`,
-and on Kubernetes the RayCluster resource, which a head pod may read if its cluster has an autoscaler.
+`python -m tasks.jobs.node_types` prints them; Ray's public interfaces list only nodes that are alive.
+A job's driver, which runs on the head node, reads the file of `ray up` or `ray start --autoscaling-config`, or on
+Kubernetes the RayCluster resource, which a head pod may read if its cluster has an autoscaler.
 """
 
 import itertools
@@ -20,10 +20,10 @@ from tasks.jobs.scaling import Resources
 from tasks.jobs.spec import NODE_TYPES
 
 _MOST_NODES = 10_000
-"""Most nodes of one type that are counted; KubeRay's own default is more than two thousand million."""
+"""Upper limit of the nodes that are counted of one type; KubeRay's default maximum exceeds two billion."""
 _OPTION = "--autoscaling-config="
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where Kubernetes puts what a pod needs to call its API."""
+"""Where Kubernetes mounts the credentials with which a pod calls its API."""
 _ASK_S = 10
 _HEAD = "node:__internal_head__"
 """Resource by which Ray marks the head node."""
@@ -50,7 +50,7 @@ def addable() -> list[Resources]:
         declared, most = _declared(ray.get_runtime_context().gcs_address)
     except Exception as error:  # whatever is wrong there, the nodes that are alive can be used
         reason = redact(" ".join(str(error).split()))
-        events.tell(f"WARNING: only nodes that are alive count: those that may be added are unknown ({reason})")
+        events.tell(f"WARNING: it is unknown which nodes may be added ({reason}); only nodes that are alive count")
         return []
     return left_over(declared, most, alive)
 
@@ -83,7 +83,7 @@ def _declared(gcs_address: str) -> tuple[NodeTypes, int]:
 
 
 def config_file(gcs_address: str, processes: Path = Path("/proc")) -> Path | None:
-    """Return the file that this cluster's monitor was given, none if it does not run here or was given none."""
+    """Return the configuration file of this cluster's monitor; none if it has none or does not run here."""
     port = gcs_address.rpartition(":")[2]
     for command in _commands(processes):
         options = [part for part in command if part.startswith("--")]
@@ -125,7 +125,7 @@ def of_ray_cluster(resource: Mapping[str, Any]) -> tuple[NodeTypes, int]:
 
 
 def _resources_of(group: Mapping[str, Any]) -> Resources:
-    """Return what Ray counts on a pod of `group`: as Ray is told, else limits or requests of the first container."""
+    """Return the resources that Ray counts on a pod of `group`: its Ray settings, else its limits or requests."""
     container = group["template"]["spec"]["containers"][0].get("resources", {})
     limits = container.get("requests", {}) | container.get("limits", {})
     params, own = group.get("rayStartParams", {}), group.get("resources", {})

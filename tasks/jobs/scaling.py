@@ -70,7 +70,7 @@ def num_gpus(*nodes: Resources) -> int:
 
 
 def node_name() -> str:
-    """Return the name of this process's node: its address and the first digits of Ray's id, without Ray its host."""
+    """Return the name of this process's node: address and first digits of Ray's id; without Ray, its host name."""
     if sys.modules.get("ray"):
         import ray
 
@@ -145,7 +145,7 @@ def _for_workers(nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> lis
 
 
 def _number(workers: Workers, nodes: Sequence[Resources], needs: Needs, use_gpu: bool, *, is_local: bool) -> int:
-    """Return the number of workers that is wanted: one per GPU or node that is alive, if the user has named none."""
+    """Return the number of workers: the requested one, else one per GPU or node that is alive."""
     most, elastic = _most(nodes, needs, use_gpu), limits(workers)
     if elastic:
         return max(elastic[0], min(elastic[1], most))
@@ -154,7 +154,7 @@ def _number(workers: Workers, nodes: Sequence[Resources], needs: Needs, use_gpu:
 
 
 def _most(nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> int:
-    """Return how many workers fit on `nodes`: none spans nodes, and a CPU stays free, else data tasks wait for ever.
+    """Return how many workers fit on `nodes`: none spans nodes, and one CPU per node stays free for data tasks.
 
     Workers with GPUs share the other CPUs, however few there are, unless each needs a number of its own.
     """
@@ -184,9 +184,9 @@ def cpus(nodes: Sequence[Resources]) -> float:
 
 
 def _share(nodes: Sequence[Resources], number: int, per_node: int, use_gpu: bool) -> float:
-    """Return the CPUs of each worker: those of its node but one, which stays free, in equal shares.
+    """Return the CPUs of each worker: an equal share of its node's CPUs, of which one stays free.
 
-    Workers with GPUs may get parts of a CPU, where a node has more GPUs than CPUs; others get one at least.
+    Workers with GPUs may get fractions of a CPU if a node has few; others get at least one.
     """
     shares = []
     for node in nodes:
@@ -197,14 +197,14 @@ def _share(nodes: Sequence[Resources], number: int, per_node: int, use_gpu: bool
 
 
 def has_idle_nodes(workers: int, nodes: Sequence[Resources]) -> bool:
-    """Return True if nodes without GPUs have more CPUs for reading than so many `workers` with GPUs would use."""
+    """Return True if nodes without GPUs have more CPUs than `workers` with GPUs have threads for reading."""
     return cpus([node for node in nodes if not num_gpus(node)]) > workers * READING_THREADS
 
 
 def _check_accelerator(wanted: str, nodes: Sequence[Resources]) -> None:
     if not any(node.get(f"{_ACCELERATOR}{wanted}") for node in nodes):
         there = sorted({name.removeprefix(_ACCELERATOR) for node in nodes for name in node if _ACCELERATOR in name})
-        has = f"has {', '.join(there)}" if there else "has no GPU with a known type"
+        has = f"has {', '.join(there)}" if there else "has no GPU with a known type; omit it"
         raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; this Ray {has}")
 
 

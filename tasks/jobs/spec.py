@@ -1,4 +1,4 @@
-"""Interface between a job and whoever submits it: its spec, a JSON file in storage, and marked lines in its log."""
+"""Interface between a job and its submitter: its spec, a JSON file in storage, and marked lines in its log."""
 
 import platform
 import shutil
@@ -196,7 +196,7 @@ class Node(BaseModel, frozen=True, extra="forbid"):
     sees_storage: bool = True
     """True if the node found the caller's file."""
     gpu_trouble: str | None = None
-    """Reason why torch cannot use the GPUs that Ray counts there, and what to do; None: it can, or nobody asked."""
+    """Reason why torch cannot use the GPUs that Ray counts there, and what to do; None: it can, or was not asked."""
     trouble: str | None = None
     """Reason why the node cannot work, if known."""
 

@@ -14,8 +14,8 @@ def drawn(
 ) -> Iterator[Tensor]:
     """Yield the random numbers of each step, on `device`; they are the same on every device, however many at once.
 
-    The numbers of many steps are drawn together: on a GPU, one copy that nothing waits for instead of two per step
-    that the host waits for.
+    The numbers of many steps are drawn together: on a GPU this takes one asynchronous copy instead of two copies per
+    step, for which the host would wait.
 
     Args:
         steps: Number of steps of the epoch.
@@ -68,7 +68,7 @@ def flipped(images_BHWC: Tensor, chosen_B: Tensor) -> Tensor:
 def flipped_in_turn(images_BHWC: Tensor, *, epoch: int) -> Tensor:
     """Mirror about half of the images left to right, in the next epoch the others (Jordan 2024, arXiv 2404.00498).
 
-    Whether an image's pixels add up to an odd number decides: it needs no random numbers and no memory of the epochs.
+    The parity of the sum of an image's pixels decides, so no random numbers and no state across epochs are needed.
     `images_BHWC` must not be augmented yet.
     """
     return flipped(images_BHWC, (images_BHWC.sum((1, 2, 3)) + epoch) % 2)

@@ -37,7 +37,7 @@ def commit(
     if final.epoch != final.recipe["epochs"]:
         raise RuntimeError(f"the checkpoints after epoch {final.epoch} are damaged; run again to resume from there")
     best = checkpoint.of_epoch(scratch, final.best_epoch, before=final)
-    assert best is not None, "the best epoch was there a moment ago"
+    assert best is not None, "the best epoch has no checkpoint"
     meta, content = checkpoint.checked(best)
     whole = {"history": final.history, "numerics": final.numerics, "set_aside": final.set_aside}
     meta = meta.model_copy(update=whole).signed()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 WAY_OUT = "use --set device=cpu to compute on CPUs"
 """Next step of every message about a GPU that cannot be used."""
 _LIMIT_S = 25
-"""Seconds that a child may take to ask torch: a node answers the preflight within 30 s."""
+"""Seconds that a child process may take to ask torch; a node must answer the preflight within 30 s."""
 
 
 class UnusableGpu(Permanent):
@@ -24,7 +24,7 @@ class UnusableGpu(Permanent):
 
 
 def choose(asked: str, *, where: str) -> "torch.device":
-    """Return the device to compute on; never the CPU instead of a GPU that was asked for.
+    """Return the device to compute on; never fall back to the CPU if a GPU was requested.
 
     Args:
         asked: `cuda`, also for a process that a GPU is reserved for, `cpu`, or `auto`: a GPU if torch finds one.
@@ -64,7 +64,7 @@ def trouble() -> str | None:
 
 
 def trouble_in_child(*, hidden_by_ray: bool = False) -> str | None:
-    """Return what `trouble` says in a process of its own: this one shall neither import torch nor load CUDA.
+    """Return what `trouble` says in a child process, so that this one neither imports torch nor loads CUDA.
 
     `hidden_by_ray` is for a task without GPUs, from which Ray hides those of its node.
     """

@@ -61,14 +61,14 @@ def metrics_of(row: Mapping[str, float]) -> EpochMetrics:
 
 
 def has_checkpoint(epoch: float, *, every: int, epochs: int) -> bool:
-    """Return whether there is a checkpoint after `epoch` if there is one after `every` so many and the last one."""
+    """Return whether `epoch` has a checkpoint; every `every`-th epoch has one, and the last."""
     return epoch % every == 0 or epoch == epochs
 
 
 def best_epoch(history: Sequence[EpochMetrics], *, every: int = 1, epochs: int = 0) -> int:
-    """Return the epoch with the lowest validation loss, the first of equals; of those that have a checkpoint, if any.
+    """Return the epoch with the lowest validation loss, the first of equals, among those with a checkpoint, if any.
 
-    There is a checkpoint after `every` so many epochs and after the last one, number `epochs`.
+    Every `every`-th epoch has a checkpoint, and so does the last one, number `epochs`.
     """
     kept = [metrics for metrics in history if has_checkpoint(metrics.epoch, every=every, epochs=epochs)] or history
     return int(min(kept, key=lambda metrics: (metrics.validation_loss, metrics.epoch)).epoch)  # a float once stored

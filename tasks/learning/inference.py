@@ -72,7 +72,7 @@ class Model(nn.Module):
         if not isinstance(images, Tensor | np.ndarray):
             raise ValueError(
                 f"images must be a tensor, a NumPy array or PIL images, got {type(images).__name__}; "
-                "model.prepare([...]) makes them of paths"
+                "model.prepare([...]) reads them from paths"
             )
         dtype = str(images.dtype).removeprefix("torch.")
         if dtype != "uint8" or images.ndim != 4 or tuple(images.shape[1:]) != tuple(self.image_shape):

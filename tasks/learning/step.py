@@ -20,7 +20,7 @@ from tasks.learning.recipes import Recipe
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 """Environment variable that names the folder in which torch.compile keeps code."""
 _WARM_UP_STEPS = 3
-"""Steps before the capture of a graph, as torch recommends: libraries choose their algorithms and allocate in them."""
+"""Eager steps before the capture of a graph, as torch recommends: in them libraries choose algorithms and allocate."""
 
 
 class Step:
@@ -89,9 +89,9 @@ class Step:
 class GraphedStep:
     """A step whose batches lie in the same memory every time; on a GPU it is captured once and replayed from then on.
 
-    A replay is one launch instead of hundreds. The first steps run as usual, on the stream of the capture. The graph
-    ends with the gradients: the optimizer's one fused call follows it, because the schedule changes numbers (Adam's
-    first beta) that a graph would keep. A model may draw random numbers on the device, which each replay draws anew
+    A replay is one launch instead of hundreds. The first steps run eagerly, on the stream that captures. The graph
+    ends with the gradients: the optimizer's one fused call follows it, because the schedule changes values (Adam's
+    first beta) that a graph would freeze. A model may draw random numbers on the device, which each replay draws anew
     from the generator's seed; one that draws on the host cannot be captured.
     """
 
@@ -159,7 +159,7 @@ class GraphedStep:
 def compiled_code(recipe: Recipe, *, below: Root) -> Iterator[None]:
     """Keep the code that torch.compile makes in the block, for later runs: in `compiled/` below a local storage root.
 
-    Loading it executes it. So the folder must belong to this user, and nobody else may enter it; otherwise, and on S3,
+    Loading the code executes it. So the folder must belong to this user alone; otherwise, and on S3,
     it is a temporary folder that is deleted after the block. `TORCHINDUCTOR_CACHE_DIR`, where set, names another one.
     """
     if recipe.compile == "off" or _CACHE in os.environ:

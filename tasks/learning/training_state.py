@@ -17,7 +17,7 @@ from tasks.learning.loop import Loader, Trainer
 from tasks.learning.modeling import Classifier, FromImages, ModelSpec
 
 _OF_THE_DEVICE = ("fused", "foreach", "capturable")
-"""Settings of an optimizer that belong to the device it runs on, not to its state."""
+"""Settings of an optimizer that depend on its device and are not part of its state."""
 
 _FIRST_ROWS = 5000
 """Most rows from which a model is initialised, as in airbench94."""
@@ -27,7 +27,7 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about:
     """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, numerics.
 
     From a GPU the copy goes to pinned memory on a stream of its own: neither this thread nor the next step waits for
-    it. Whoever serializes the snapshot does.
+    it; the thread that serializes the snapshot does.
     """
     meta = Meta(
         model=dataclasses.asdict(trainer.model.spec),

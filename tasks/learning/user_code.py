@@ -115,8 +115,7 @@ def resolve(text: str) -> Any:
     module = sys.modules.get(_PACKAGE + found["digest"]) or _find(found["digest"])
     if module is None:
         raise ValueError(
-            f"{text} is code outside the project, and no file in {FILES} matches it; list the file there, as it was "
-            "at that time"
+            f"{text} is code outside the project, and no file in {FILES} matches it; list the unchanged file there"
         )
     return getattr(module, found["name"])
 

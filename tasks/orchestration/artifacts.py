@@ -66,7 +66,7 @@ def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
     decision = data.decision
     yield f"# {data.recipe_name}: {'promoted' if decision.promoted else 'not promoted'}\n\n{decision.reason}.\n"
     if decision.decided:
-        yield f"Decided on {moment(decision.decided)} by {_plain(decision.author or 'somebody')}.\n"
+        yield f"Decided on {moment(decision.decided)} by {_plain(decision.author or 'an unknown user')}.\n"
     if data.sample_notice:
         yield f"> **Note:** this is {data.sample_notice}.\n"
     champion = decision.metrics.get("champion", {})

@@ -1,4 +1,4 @@
-"""`make bench`: what this project costs and gains beside a hand-written script and a notebook."""
+"""`make bench`: compare this project with a hand-written script and a notebook."""
 
 import argparse
 import dataclasses
@@ -23,11 +23,11 @@ from tests.benchmarks.lines import FULL_ONLY, LINES
 from tests.benchmarks.ratios import Ratio
 
 _EPILOG = """\
-Every ratio is the median over pairs of runs that take turns. Leave the machine alone meanwhile.
-The exit code is 1 when a ratio misses its bar beyond the noise, which is to say that its median does and at least four
-pairs of five, else 0. A single pair misses nothing, and on the sample there are no bars where the fixed start weighs
-most: with --quick lines 1, 2 (resident), 3, 4, 6 and 8 are judged."""
-_TITLES = ("", "what", "ours", "other", "", "ratio", "of the pairs", "bar", "")
+Every ratio is the median over pairs of alternating runs. Use an otherwise idle machine.
+The exit code is 1 if a ratio misses its target beyond the noise (its median, and at least four of five pairs), else 0.
+A single pair never misses. On the sample there are no targets for lines that consist mostly of the start-up time: with
+--quick lines 1, 2 (resident), 3, 4, 6 and 8 are judged."""
+_TITLES = ("", "what", "ours", "other", "", "ratio", "of the pairs", "target", "")
 
 
 def main() -> int:
@@ -65,7 +65,7 @@ def parser() -> argparse.ArgumentParser:
     """The options."""
     made = argparse.ArgumentParser(
         prog="python -m tests.benchmarks",
-        description="Measure the pipeline beside a hand-written script (plain) and a tutorial's notebook (seed).",
+        description="Compare the pipeline with a hand-written script (plain) and a tutorial's notebook (seed).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -73,13 +73,13 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--quick",
         action="store_true",
-        help="in ten minutes: the sample, one epoch; without the bars that are for all of MNIST, and lines 5 and 9",
+        help="about ten minutes: the sample, one epoch; no targets that are for all of MNIST, no lines 5 and 9",
     )
-    add("--repeat", metavar="N", type=int, help="pairs of what takes a minute or more (default: 3, with --quick 1)")
-    add("--source", metavar="URL_OR_DIR", help="where MNIST's files are, or 'sample' (default: MNIST's first mirror)")
-    add("--only", metavar="NAME", action="append", default=[], help=f"one of {', '.join(LINES)}; may be repeated")
-    add("--out", metavar="FILE", type=Path, help="write FILE.md and FILE.json as well")
-    add("--folder", metavar="DIR", help="where to work (default: the system's folder for temporary files)")
+    add("--repeat", metavar="N", type=int, help="pairs of lines of a minute or more (default: 3; with --quick 1)")
+    add("--source", metavar="URL_OR_DIR", help="mirror or folder of MNIST, or 'sample' (default: MNIST's first mirror)")
+    add("--only", metavar="NAME", action="append", default=[], help=f"one of {', '.join(LINES)}; repeatable")
+    add("--out", metavar="FILE", type=Path, help="also write FILE.md and FILE.json")
+    add("--folder", metavar="DIR", help="folder for temporary files (default: the system's)")
     return made
 
 

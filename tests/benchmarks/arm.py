@@ -1,4 +1,4 @@
-"""A process that does one piece of work each time it is asked, so that two of them can take turns."""
+"""A process that does one piece of work at each request, so that two of them can alternate."""
 
 import contextlib
 import json

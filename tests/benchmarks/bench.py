@@ -1,4 +1,4 @@
-"""What the lines of the table work with: the data, our stages as jobs, and whole runs of the command line."""
+"""Tools for the lines of the table: the data, the stages as jobs, and whole runs of the command line."""
 
 import dataclasses
 import subprocess

@@ -1,4 +1,4 @@
-"""The images that all arms work on: MNIST, or the sample of it, and as much of either as is asked for."""
+"""Images for all arms: MNIST or its sample, or the requested number of rows of either."""
 
 import tempfile
 from pathlib import Path

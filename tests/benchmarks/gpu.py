@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.gpu`: how fast the CIFAR-10 recipes are on one GPU, and whether they meet their bars."""
+"""Measure the CIFAR-10 recipes on one GPU, and compare the figures with their targets."""
 
 import argparse
 import dataclasses
@@ -24,14 +24,14 @@ from tests.benchmarks.ratios import Bar
 from tests.runs import CHECKOUT
 
 _EPILOG = """\
-It takes about ten minutes on one H100 or H200, for which the bars are set. Leave the GPU alone meanwhile. Each line is
-measured in a process of its own. Bars are judged on a GPU with all rows and without --set. The exit code is 1 when a
-bar is missed or a line failed, else 0; also where there is no GPU, which is said in one line."""
+The targets are for one H100 or H200, on which all lines should take about ten minutes. Use an otherwise idle GPU. Each
+line is measured in a separate process. Targets apply only on a GPU, with all rows and without --set. The exit code is 1
+if a target is missed or a line failed, else 0, also if there is no GPU, which one line then says."""
 _LINE_LIMIT_S = 600
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and tell; 0 when no bar is missed and no line failed."""
+    """Measure and print all lines; return 0 if no target is missed and no line failed."""
     given = _parser().parse_args(arguments)
     settings = _checked(given)
     console = Console(width=None if sys.stdout.isatty() else 160)
@@ -90,11 +90,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("--data", metavar="DIR", type=Path, help="folder with CIFAR-10's binary archive (default: random images)")
-    add("--json", metavar="FILE", type=Path, help="write every line to FILE as well, as soon as it is measured")
-    add("--only", metavar="NAME", action="append", default=[], help=f"one of {', '.join(LINES)}; may be repeated")
+    add("--data", metavar="DIR", type=Path, help="folder with cifar-10-binary.tar.gz (default: random images)")
+    add("--json", metavar="FILE", type=Path, help="also write each line to FILE as soon as it is measured")
+    add("--only", metavar="NAME", action="append", default=[], help=f"one of {', '.join(LINES)}; repeatable")
     add("--rows", metavar="N", type=int, default=TRAIN_ROWS, help=f"training images (default: {TRAIN_ROWS})")
-    add("--epochs", metavar="N", type=int, default=5, help="epochs that are timed; their median counts (default: 5)")
+    add("--epochs", metavar="N", type=int, default=5, help="timed epochs; their median counts (default: 5)")
     add(
         "--set",
         metavar="FIELD=VALUE",
@@ -102,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="change a field of every recipe; device=cpu tries the benchmark without a GPU",
     )
-    add("--folder", metavar="DIR", help="where to work (default: the system's folder for temporary files)")
+    add("--folder", metavar="DIR", help="folder for temporary files (default: the system's)")
     add("--root", type=Path, help=argparse.SUPPRESS)  # the parent's folder, for a line in a process of its own
     return made
 
@@ -163,7 +163,7 @@ def _about(given: argparse.Namespace, settings: dict[str, str], device: torch.de
 
 
 def _table(lines: Sequence[Measured]) -> Table:
-    table = Table("what", "measured", "bar", "", "note")
+    table = Table("what", "measured", "target", "", "note")
     for one in lines:
         shown = (one.what, _value(one), _bar(one), one.verdict, one.note)
         table.add_row(*map(escape, shown), style="red" if one.verdict == "missed" else None)

@@ -1,4 +1,4 @@
-"""What the lines of `python -m tests.benchmarks.gpu` work with: CIFAR-10 or images of its shape, trainers and jobs."""
+"""Tools for the lines of `python -m tests.benchmarks.gpu`: CIFAR-10 or images of its shape, trainers and jobs."""
 
 import os
 import tempfile

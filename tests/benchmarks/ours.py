@@ -1,4 +1,4 @@
-"""Our arm: the project's own training worker, on a Ray as in a run, doing one piece of work when it is asked."""
+"""This project's arm: its training worker on a Ray as in a run, doing one piece of work per request."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""Ratios of two arms that take turns, and whether they meet their bar."""
+"""Ratios of two alternating arms, and whether they meet their targets."""
 
 import dataclasses
 import statistics

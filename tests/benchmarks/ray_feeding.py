@@ -1,6 +1,6 @@
-"""What each change to a tutorial's feeding buys: `python -m tests.benchmarks.ray_feeding --source FOLDER`.
+"""Effect of each change to a tutorial's data loading: `python -m tests.benchmarks.ray_feeding --source FOLDER`.
 
-The ways of `docs/from-ray-tutorials.md` and all loaders by turns, each over the same rows without a model.
+Alternates between the ways of `docs/from-ray-tutorials.md` and all loaders, over the same rows, without a model.
 """
 
 import argparse
@@ -93,8 +93,8 @@ CPU = torch.device("cpu")
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.ray_feeding", description=__doc__)
-    parser.add_argument("--source", default=data.SAMPLE, help="where MNIST's files are (default: the sample)")
-    parser.add_argument("--repeat", type=int, default=3, help="passes of each way (default: %(default)s)")
+    parser.add_argument("--source", default=data.SAMPLE, help="mirror or folder of MNIST's files (default: the sample)")
+    parser.add_argument("--repeat", type=int, default=3, help="number of passes of each way (default: %(default)s)")
     given = parser.parse_args()
     split = data.load(given.source)["train"]
     os.environ.pop("RAY_ADDRESS", None)

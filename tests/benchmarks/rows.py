@@ -1,8 +1,8 @@
-"""Many rows: `python -m tests.benchmarks.rows --times 100` takes 100 times MNIST's through the pipeline.
+"""Many rows: `python -m tests.benchmarks.rows --times 100` sends 100 times MNIST's rows through the pipeline.
 
-Images of random pixels are tiny, so that rows are what counts. Raw parts as the download writes them, `preprocess`, and
-`predict` of the test rows with a model that has learned nothing: of each the seconds, the largest processes, what lies
-in storage, and with `--s3` the requests that it took.
+The images are tiny and have random pixels, so that only the number of rows matters. Measures writing raw parts as
+ingest does, `preprocess`, and `predict` of the test rows with an untrained model: for each the seconds, the largest
+processes, the bytes in storage, and with `--s3` the number of requests.
 """
 
 import argparse
@@ -63,10 +63,10 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(prog="python -m tests.benchmarks.rows", description=(__doc__ or "").split("\n\n")[1])
     add = made.add_argument
-    add("--times", type=int, default=100, help="how many times MNIST's 70,000 rows (default: %(default)s)")
-    add("--side", type=int, default=4, help="of an image, in pixels (default: %(default)s)")
-    add("--s3", action="store_true", help="on a local S3 server, with its requests counted (default: on a disk)")
-    add("--folder", metavar="DIR", help="where to work (default: the system's folder for temporary files)")
+    add("--times", type=int, default=100, help="multiple of MNIST's 70,000 rows (default: %(default)s)")
+    add("--side", type=int, default=4, help="pixels per side of an image (default: %(default)s)")
+    add("--s3", action="store_true", help="use a local S3 server and count its requests (default: a disk)")
+    add("--folder", metavar="DIR", help="folder for temporary files (default: the system's)")
     return made
 
 

@@ -1,4 +1,4 @@
-"""Lines 1 to 8, 13 and 14: one stage of ours beside the same work by hand."""
+"""Lines 1 to 8, 13 and 14: one stage of this project compared with the same work by hand."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What a cluster that is just starting can give: its dashboard answers before its nodes are there."""
+"""Capacity of a cluster that is just starting: its dashboard answers before its nodes are there."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Children end with whoever started them, whatever they did to get away."""
+"""Child processes end with the process that started them, even if they try to escape."""
 
 import os
 import signal

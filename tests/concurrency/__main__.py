@@ -1,4 +1,4 @@
-"""`python -m tests.concurrency`: a longer hunt than that of `make test-slow`."""
+"""`python -m tests.concurrency`: a longer search for violations than that of `make test-slow`."""
 
 import argparse
 import contextlib
@@ -19,9 +19,9 @@ from tests.concurrency.record import Recording
 from tests.concurrency.violation import Violation
 
 _EPILOG = """\
-The seed decides the calls of each process and the faults that befall it, in their order; how the processes
-interleave is the kernel's, so a seed that failed is run again with --repeat. The exit code is 1 when the specification
-is violated.
+The seed determines the calls and the faults of each process, in order. How the processes interleave depends on the
+kernel, so repeat a failed seed with --repeat.
+exit codes: 0 no violation, 1 violation of the specification
 """
 
 
@@ -87,11 +87,11 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("--seed", type=int, default=0, help="what everything is drawn from (default: %(default)s)")
+    add("--seed", type=int, default=0, help="seed of all random choices (default: %(default)s)")
     add("--operations", type=int, default=4000, metavar="N", help="steps of all processes (default: %(default)s)")
-    add("--storage", choices=("disk", "s3"), default="disk", help="a folder or a server of its own (default: disk)")
-    add("--repeat", type=int, default=1, metavar="N", help="as often at most (default: %(default)s)")
-    add("--folder", metavar="DIR", help="keep storage and histories there (default: removed at the end)")
+    add("--storage", choices=("disk", "s3"), default="disk", help="a folder or a local S3 server (default: disk)")
+    add("--repeat", type=int, default=1, metavar="N", help="most repetitions, until one fails (default: %(default)s)")
+    add("--folder", metavar="DIR", help="keep storage and histories there (default: deleted at the end)")
     return made
 
 

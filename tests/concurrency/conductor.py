@@ -1,4 +1,4 @@
-"""Starts the workers, stops and continues them, kills and restarts them, and spoils their requests to S3."""
+"""Start the workers, stop and continue them, kill and restart them, and disturb their requests to S3."""
 
 import contextlib
 import dataclasses

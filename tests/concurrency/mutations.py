@@ -1,4 +1,4 @@
-"""Protections of storage that can be switched off in a copy of the code: the history must then be violated."""
+"""Safeguards of storage that a copy of the code can disable: the history must then show a violation."""
 
 import dataclasses
 import shutil

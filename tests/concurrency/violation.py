@@ -1,4 +1,4 @@
-"""What the specification forbids and the history shows."""
+"""A violation: what the specification forbids and the history shows."""
 
 from tests.concurrency.record import Operation
 

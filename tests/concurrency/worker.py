@@ -1,4 +1,4 @@
-"""One of the processes that contend: it carries out its steps and records every call, before and after."""
+"""One of the contending processes: it carries out its steps and records every call, before and after."""
 
 import contextlib
 import dataclasses

@@ -1,1 +1,1 @@
-"""The fault suite: real runs, struck at exact points, and a checker that compares them with one that was not."""
+"""The fault suite: inject faults into real runs at exact points; compare the results with an uninterrupted run's."""

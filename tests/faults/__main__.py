@@ -1,4 +1,4 @@
-"""`make faults`: every kind of fault strikes at least once, and a table says what came of it."""
+"""`make faults`: inject every kind of fault at least once, and print a table of the results."""
 
 import argparse
 import statistics
@@ -18,12 +18,12 @@ from tests.faults.kinds import KINDS
 from tests.runs import CHECKOUT
 
 _EPILOG = """\
-The same seed gives the same plan. A case is repeated with:  --only NAME --seed SEED
-The exit code is 0 when every case was survived, else 1."""
+The same seed gives the same plan. To repeat a case:  --only NAME --seed SEED
+The exit code is 0 if all cases were survived, else 1."""
 
 
 def main() -> int:
-    """Carry out the plan; 0 when everything was survived."""
+    """Carry out the plan; return 0 if all cases were survived."""
     arguments = parser().parse_args()
     console = Console(width=None if sys.stdout.isatty() else 150)
     plan = make_plan(arguments)
@@ -52,18 +52,18 @@ def parser() -> argparse.ArgumentParser:
     """The options of the suite."""
     made = argparse.ArgumentParser(
         prog="python -m tests.faults",
-        description="Strike real runs with every kind of fault, and compare each with a run that was left alone.",
+        description="Inject every kind of fault into real runs; compare the results with an uninterrupted run's.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = made.add_argument
-    add("--quick", action="store_true", help="a short form of about 5 minutes")
-    add("--count", type=int, default=0, metavar="N", help="at least so many cases, for a longer soak")
-    add("--seed", type=int, default=0, help="what every choice is drawn from (default: %(default)s)")
-    add("--only", action="append", default=[], metavar="NAME", help="only this kind; may be repeated")
-    add("--list", action="store_true", help="show the plan and do nothing")
-    add("--mutations", action="store_true", help="switch off each protection in turn: the suite has to notice")
-    add("--folder", metavar="DIR", help="keep storage, logs and history there (default: removed at the end)")
+    add("--quick", action="store_true", help="short form, about 5 minutes")
+    add("--count", type=int, default=0, metavar="N", help="at least N cases; more of them use more seeds")
+    add("--seed", type=int, default=0, help="seed of all random choices (default: %(default)s)")
+    add("--only", action="append", default=[], metavar="NAME", help="only this kind; repeatable")
+    add("--list", action="store_true", help="print the plan and exit")
+    add("--mutations", action="store_true", help="disable each safeguard in turn; fail if no case detects it")
+    add("--folder", metavar="DIR", help="keep storage, logs and history there (default: deleted at the end)")
     return made
 
 

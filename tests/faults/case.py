@@ -1,4 +1,4 @@
-"""One case: a storage put back to a stage, a run that is struck, the same command until it succeeds, and the check."""
+"""One case: reset storage to a stage, inject a fault into a run, repeat the command until it succeeds, check."""
 
 import contextlib
 import dataclasses
@@ -19,49 +19,49 @@ from tests.faults.proxy import Fault, Spoil
 from tests.runs import Run, await_that
 
 LIMIT_S = 300.0
-"""Within which each run has to end, and everything else that is waited for to come."""
+"""Time limit of each run and of everything else that is waited for."""
 GONE_S = 60.0
-"""Within which every process of a run that has ended has to be gone."""
+"""Time within which every process of a finished run must have ended."""
 _TRIES = 3
-"""How often a person gives the same command before they call it broken."""
+"""Number of times that the same command is repeated before the case fails."""
 
 
 class Failed(Exception):
-    """What a case was to show does not hold."""
+    """A condition of the case does not hold."""
 
 
 @dataclasses.dataclass(kw_only=True)
 class Outcome:
-    """What came of one case."""
+    """Result of one case."""
 
     survived: bool
     problem: str = ""
-    """What did not hold."""
+    """Description of the failed condition."""
     commands: int = 0
-    """How often the command was given."""
+    """Number of times that the command was run."""
     recovery_s: float | None = None
-    """From the strike until work went on, where a process had to be started again for it."""
+    """Time from the fault until work continued, if a process had to be restarted."""
     seconds: float = 0.0
 
 
 class Case:
-    """What a kind of fault has at hand to strike with; every choice is drawn from the case's seed."""
+    """Tools of a kind of fault; every random choice is drawn from the case's seed."""
 
     def __init__(self, lab: Lab, *, name: str, seed: int, limit_s: float) -> None:
         self.lab, self.name, self.limit_s = lab, name, limit_s
         self.random = random.Random(f"{name} {seed}")
         self.root = lab.disk
         self.arguments: list[str] | None = None
-        """The whole command line, where it is not the usual one."""
+        """The whole command line, if it is not the usual one."""
         self.settings: tuple[str, ...] = ()
-        """More `--set`s, and..."""
+        """Further `--set` options."""
         self.options: tuple[str, ...] = ()
-        """...more options of the usual one."""
+        """Further options of the usual command line."""
         self.workers = WORKERS
         self.golden = lab.golden
-        """What its runs must come to."""
+        """Expected result of its runs."""
         self.recovery_s: float | None = None
-        """Measured by the kind itself, where that is something else than usual."""
+        """Recovery time, if the kind of fault measures it itself."""
         self.env: dict[str, str] = {}
         self.runs: list[Run] = []
         self.once = lab.folder / "once"
@@ -119,7 +119,7 @@ class Case:
     def goes_on(self, run: Run) -> dict[str, Any]:
         """The result of `run`, which has to succeed by itself."""
         if self.wait(run) != 0:
-            raise Failed(f"it did not go on by itself:\n{_tail(run)}")
+            raise Failed(f"the run did not continue by itself:\n{_tail(run)}")
         return run.result()
 
     def refused(self, run: Run, *words: str) -> None:
@@ -130,7 +130,7 @@ class Case:
     def rides_out(self, run: Run) -> dict[str, Any]:
         """The result of `run`, which has to succeed by itself without beginning any stage again."""
         if self.wait(run) != 0 or run.says("Retry"):
-            raise Failed(f"it was not ridden out:\n{_tail(run)}")
+            raise Failed(f"the run did not survive the fault:\n{_tail(run)}")
         return run.result()
 
     def strike_process(self, run: Run, title: str, *, signal_: signal.Signals = signal.SIGKILL) -> None:
@@ -164,12 +164,12 @@ class Case:
     def until(
         self, condition: Callable[[], object], what: str, *, interval_s: float = 0.1, limit_s: float | None = None
     ) -> None:
-        """Wait until `condition` holds; raises `Failed` when it does not come to hold."""
+        """Wait until `condition` holds; raises `Failed` if it does not within the limit."""
         limit_s = limit_s or self.limit_s
         try:
             await_that(condition, limit_s=limit_s, interval_s=interval_s)
         except AssertionError:
-            raise Failed(f"within {limit_s:.0f} s it did not come to hold that {what}") from None
+            raise Failed(f"timed out after {limit_s:.0f} s, waiting until {what}") from None
 
     def reaches(self, run: Run, matches: Callable[[Event], bool], what: str) -> None:
         """Wait until the history has such an event; raises `Failed` when the run ends before."""
@@ -204,7 +204,7 @@ def carry_out(
     try:
         result = scenario(case)
         if not case.once.exists() and not lab.proxy.spoilt:
-            raise Failed("the fault never struck")
+            raise Failed("the fault was never injected")
         problems = list(_problems(case, result))
         if problems:
             raise Failed("; ".join(problems))

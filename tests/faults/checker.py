@@ -1,4 +1,4 @@
-"""What must hold when a run has come to its end, whatever happened on the way."""
+"""Conditions that must hold at the end of a run, whatever happened before."""
 
 import contextlib
 import sqlite3

@@ -1,4 +1,4 @@
-"""A run of a deployment whose flow is killed, and its worker with it: it is started again without a hand."""
+"""A run of a deployment whose flow, and possibly its worker, is killed: it is restarted automatically."""
 
 import contextlib
 import signal
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def kill_flow(case: "Case", *, with_runner: bool) -> None:
-    """Kill the flow in training, and its worker before it if asked; the same run goes on to its end."""
+    """Kill the flow in training, and its worker before it if asked; the same run resumes and completes."""
     from tests.faults.case import Failed
 
     parameters: dict[str, Any] = {

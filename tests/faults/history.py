@@ -1,4 +1,4 @@
-"""The history of a suite: one JSON line for each point that a process reached, each strike and each run's end."""
+"""The history of a suite: one JSON line for each failpoint that a process reached, each fault and each run's end."""
 
 import json
 import time

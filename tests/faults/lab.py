@@ -1,4 +1,4 @@
-"""Where faults strike: 2,003 real digits, the run that nothing happens to, and storage put back to any stage of it."""
+"""Material of all cases: 2,003 real digits, an uninterrupted run, and storage reset to any of its stages."""
 
 import contextlib
 import dataclasses

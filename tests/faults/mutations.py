@@ -1,4 +1,4 @@
-"""The mutation check: with a protection switched off, a case must fail that is survived with it."""
+"""The mutation check: with one protection switched off, its case must fail; with it, the same case passes."""
 
 import dataclasses
 import shutil
@@ -26,9 +26,9 @@ class Mutation:
     also: tuple[tuple[str, str, str], ...] = ()
     """File, code and what to put instead, where a second line of defence does the same."""
     kind: str
-    """The kind of fault that must then not be survived, with seed 0."""
+    """The kind of fault whose case must then fail, with seed 0."""
     notices: str
-    """Words of the problem that it must then be told by, so that no other failure is taken for it."""
+    """Part of the expected failure message, so that another failure does not count."""
 
     def edits(self) -> tuple[tuple[str, str, str], ...]:
         """All of them: file, code and what to put instead."""
@@ -73,7 +73,7 @@ MUTATIONS = (
         notices="did not succeed",
     ),
     Mutation(
-        protection="training goes on from the newest checkpoint of any attempt",
+        protection="training resumes from the newest checkpoint of any attempt",
         file="tasks/jobs/train/train_loop.py",
         code="        chosen = resume.choose(spec.scratch, now=every, epochs=epochs, accept_mixed=accepts)\n",
         instead="        chosen = resume.Start(uri=None, numerics=(here,), set_aside=())\n",
@@ -87,7 +87,7 @@ MUTATIONS = (
         instead="                pass\n",
         also=(("tasks/jobs/train/job.py", "timeout_s=max(1, int(spec.stall_s)),", "timeout_s=1800,"),),
         kind="rank stuck in a step",
-        notices="did not come to hold that the run ended",
+        notices="waiting until the run ended",
     ),
     Mutation(
         protection="three ranks add up gradients in an order that no restart changes",
@@ -98,7 +98,7 @@ MUTATIONS = (
         notices="the weights differ",
     ),
     Mutation(
-        protection="what a model draws hangs on seed, epoch, step and rank alone",
+        protection="the random numbers of a model depend only on seed, epoch, step and rank",
         file="tasks/learning/loop.py",
         code="            seed_everything(mixed_seed(self.recipe.seed, epoch, step, self.rank, _DRAWS))\n",
         instead="",
@@ -106,19 +106,19 @@ MUTATIONS = (
         notices="the weights differ",
     ),
     Mutation(
-        protection="epochs of other numerics are not gone on from",
+        protection="epochs with other numerics are not resumed",
         file="tasks/learning/resume.py",
         code="        is_same = set(now) <= set(before)\n",
         instead="        is_same = True\n",
-        kind="training gone on with on another kind of machine",
+        kind="training resumed on another kind of machine",
         notices="the weights differ",
     ),
     Mutation(
-        protection="parts of other numerics are predicted anew",
+        protection="parts with other numerics are predicted again",
         file="tasks/jobs/predict/job.py",
         code=" if numbers == here]",
         instead="]",
-        kind="prediction gone on with on another kind of machine",
+        kind="prediction resumed on another kind of machine",
         notices="the predictions differ",
     ),
     Mutation(
@@ -130,7 +130,7 @@ MUTATIONS = (
         notices="work was done twice",
     ),
     Mutation(
-        protection="what a live run uses is not collected",
+        protection="garbage collection keeps what a live run uses",
         file="storage/admin/gc.py",
         code="        self._needs.keep(in_use.used(self._root))\n",
         instead="",
@@ -138,15 +138,15 @@ MUTATIONS = (
         notices="what a live run uses was collected",
     ),
     Mutation(
-        protection="transient faults of S3 are tried again",
+        protection="transient errors of S3 are retried",
         file="storage/retry.py",
         code="    return retrying(request)\n",
         instead="    return request()\n",
         kind="S3: 503 on commit",
-        notices="not ridden out",
+        notices="did not survive the fault",
     ),
     Mutation(
-        protection="what was made of other bytes than its parents hold now is no result of them",
+        protection="a result made from earlier bytes of its parents is not reused",
         file="tasks/planning/result_uris.py",
         code="    if not is_of_other_bytes(usual):\n",
         instead="    if True:\n",
@@ -154,7 +154,7 @@ MUTATIONS = (
         notices="the predictions differ",
     ),
     Mutation(
-        protection="manifests and decisions name results by where they lie below their root",
+        protection="manifests and decisions refer to results by paths relative to the root",
         file="storage/reference.py",
         code="    return relative if base is not None and is_same(base, root) else str(uri)\n",
         instead="    return str(uri)\n",
@@ -162,7 +162,7 @@ MUTATIONS = (
         notices="root-moved/datasets/prepared",
     ),
     Mutation(
-        protection="a loss that is not finite ends training",
+        protection="a non-finite loss ends training",
         file="tasks/learning/loop.py",
         code="        if not math.isfinite(values[0]):\n",
         instead="        if False:\n",
@@ -170,7 +170,7 @@ MUTATIONS = (
         notices="did not end with exit code 1",
     ),
     Mutation(
-        protection="what a flow started ends with it, even by SIGKILL",
+        protection="everything that a flow started ends with it, even after SIGKILL",
         file="tasks/cluster/supervise.py",
         code="        if readable and not os.read(sys.stdin.fileno(), 1024):\n",
         instead="        if False:\n",
@@ -183,7 +183,7 @@ MUTATIONS = (
         code="        announce(plan.root, plan.championship, decisions)\n",
         instead="            announce(plan.root, plan.championship, decisions)\n",
         kind="flow killed between decision and event",
-        notices="did not come to hold that an event tells of the promotion",
+        notices="waiting until an event reports the promotion",
     ),
     Mutation(
         protection="downloads are compared with the published checksums",
@@ -194,7 +194,7 @@ MUTATIONS = (
         notices="ended before",
     ),
     Mutation(
-        protection="the content of a row decides whether it is trained on or validated on",
+        protection="the content of a row decides whether it is a training or a validation row",
         file="tasks/jobs/preprocess/job.py",
         code='    key = random_keys(train["digest"].to_numpy(np.int64), seed=split_seed)\n',
         instead='    key = random_keys(train["id"].to_numpy(np.int64), seed=split_seed)\n',
@@ -202,20 +202,20 @@ MUTATIONS = (
         notices="had been training rows of the champion",
     ),
     Mutation(
-        protection="a run of a deployment that crashed is started again",
+        protection="a crashed run of a deployment is restarted",
         file="flows/server/automations.py",
         code="        **restarts.automations(runs, ours),\n",
         instead="",
         kind="flow of a deployment killed",
-        notices="did not come to hold that the run was started again",
+        notices="waiting until the run was started again",
     ),
     Mutation(
-        protection="a deadline ends what blocks",
+        protection="a deadline interrupts a blocking call",
         file="tasks/jobs/deadline.py",
         code="    left, every = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)\n",
         instead="    left, every = 0.0, 0.0\n",
         kind="deadline passes in the flow",
-        notices="did not come to hold that the run ended",
+        notices="waiting until the run ended",
     ),
 )
 
@@ -234,11 +234,11 @@ def check(folder: Path, console: Console, *, only: Sequence[str] = ()) -> int:
             outcome = carry_out(made, mutation.kind, KINDS[mutation.kind].scenario, seed=0, limit_s=_LIMIT_S)
             noticed = mutation.notices in outcome.problem
             unnoticed += not noticed
-            verdict = "noticed" if noticed else "NOT NOTICED"
+            verdict = "detected" if noticed else "NOT DETECTED"
             problem = outcome.problem.splitlines()[0] if outcome.problem else "survived"
             line = f"{verdict}: without '{mutation.protection}', {mutation.kind!r} ({time.monotonic() - started:.0f} s)"
             console.print(line, f"  {problem[:140]}", sep="\n", markup=False, highlight=False)
-    console.print(f"{len(chosen) - unnoticed} of {len(chosen)} were noticed", highlight=False)
+    console.print(f"{len(chosen) - unnoticed} of {len(chosen)} were detected", highlight=False)
     return 1 if unnoticed else 0
 
 

@@ -1,4 +1,4 @@
-"""A loopback proxy before a real S3 server that spoils the requests it is told to."""
+"""A loopback proxy in front of a real S3 server that disturbs selected requests."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""What the fault suite does inside the processes of a run: note each failpoint that they reach, and strike at one.
+"""Code of the fault suite inside the processes of a run: record each failpoint, and inject the fault at one of them.
 
 `inside/sitecustomize.py` installs it in every Python process that inherits the variables of `environment`.
 """

@@ -1,4 +1,4 @@
-"""The fault suite itself: its plan is repeatable, its mutations still apply, and nobody pays for it when it is off."""
+"""The fault suite itself: its plan is repeatable, its mutations still apply, and it costs nothing when it is off."""
 
 import os
 import subprocess

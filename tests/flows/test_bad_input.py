@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request is said in one line that names it, within seconds, before anything is done."""
+"""Invalid requests of every kind end in one line that names the mistake, within seconds, before any work."""
 
 import dataclasses
 import functools

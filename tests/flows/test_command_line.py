@@ -1,4 +1,4 @@
-"""What is wrong with a request is said in one line, before anything slow starts."""
+"""Invalid requests end in one line, before anything slow starts."""
 
 import os
 import subprocess

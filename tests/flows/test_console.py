@@ -1,4 +1,4 @@
-"""What a person sees of a run, and does not see."""
+"""Terminal output of a run: what it shows, and what it omits."""
 
 import io
 import logging

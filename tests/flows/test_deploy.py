@@ -1,4 +1,4 @@
-"""What is wrong with prefect.yaml is refused by name before a server is asked for anything; where workers find code."""
+"""An invalid prefect.yaml is refused by name before a server is contacted; workers find the code."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a deployment's run says of wrong parameters, errors and cancellations, and what its parameters may be."""
+"""Messages of a deployment's run about invalid parameters, errors and cancellations, and the parameters it accepts."""
 
 import logging
 import uuid

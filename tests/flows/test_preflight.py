@@ -1,4 +1,4 @@
-"""`--check` says of each thing that would refuse a run that it would, and the run refuses it with the same words."""
+"""`--check` reports everything that would make a run fail, and the run fails with the same words."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The temporary Prefect server of a run: it serves that run and nobody else."""
+"""The temporary Prefect server of a run serves only that run."""
 
 import urllib.error
 import urllib.request

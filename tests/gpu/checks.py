@@ -1,4 +1,4 @@
-"""What the checks have in common: trainings on a device, how far two results are apart, and waiting as an error."""
+"""Common code of the GPU tests: trainings on a device, the distance of two results, and an error for every wait."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,4 @@
-"""Every check runs on the CPU, and on a GPU where there is one; none of it needs Prefect."""
+"""Every test runs on the CPU, and on a GPU if there is one; none needs Prefect."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The benchmark of GPUs, tried on the CPU: its lines and bars; neither it nor the tests of this folder need Prefect."""
+"""The GPU benchmark on the CPU: its lines and targets; neither it nor the tests of this folder need Prefect."""
 
 import dataclasses
 import json

@@ -1,4 +1,4 @@
-"""A step on a GPU: the numbers of the CPU, in every variant, and a host that waits for nothing."""
+"""A step on a GPU gives the numbers of the CPU, in every variant, and the host never waits."""
 
 import io
 from typing import Any

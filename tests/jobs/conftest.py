@@ -1,4 +1,4 @@
-"""What trainings in this process have in common."""
+"""Common fixtures for trainings in this process."""
 
 import pytest
 

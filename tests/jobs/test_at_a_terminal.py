@@ -1,4 +1,4 @@
-"""A real training as a person sees it at a terminal of 80 columns: cut off, listed, resumed."""
+"""A real training at a terminal of 80 columns: interrupted, listed, resumed."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Shards: every row of every file goes to exactly one rank, and all ranks have as many, give or take one."""
+"""Shards: every row of every file belongs to exactly one rank, and ranks differ by at most one row."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Deadlines end what blocks."""
+"""Deadlines interrupt blocking calls."""
 
 import signal
 import socket

@@ -1,4 +1,4 @@
-"""Images that are kept as their files: the same rows as decoded ones, and draws that depend on no task or loader."""
+"""Encoded images: the same rows as decoded ones, and random draws that depend on no task or loader."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -252,7 +252,7 @@ def test_a_recipe_for_the_other_encoding_is_refused(prepared: DatasetURI, tmp_pa
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"image_encoding": "decoded"}, r"crop_scale must be 1, got 0.3; it needs image_encoding=encoded"),
+        ({"image_encoding": "decoded"}, r"crop_scale must be 1, got 0.3; other values need image_encoding=encoded"),
         ({"data": "mnist"}, r"image_encoding must be decoded for data=mnist"),
         ({"loader": "resident"}, r"loader must be auto, streaming or ray-data with image_encoding=encoded"),
         ({"loader": "dataloader"}, r"loader must be auto, streaming or ray-data with image_encoding=encoded"),

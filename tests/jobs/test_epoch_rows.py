@@ -1,4 +1,4 @@
-"""Which rows an epoch trains: all but those that fill no batch of all ranks, and none is left out for ever."""
+"""Rows that an epoch trains on: all but those that fill no global batch, and none is always left out."""
 
 import itertools
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Stages without Ray: the same bytes, checkpoints that are gone on from, and errors as jobs tell them."""
+"""Stages without Ray: the same bytes, checkpoints from which a run resumes, and the error messages of jobs."""
 
 import os
 import re

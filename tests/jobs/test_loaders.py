@@ -1,4 +1,4 @@
-"""A shard is fed to its worker whole, in a shuffled order that repeats, also when it does not fit in memory."""
+"""A worker gets its whole shard in a reproducible shuffled order, even if it does not fit in memory."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""GPUs that exist by name only: what is asked of Ray, what each worker and actor gets, and that none falls back."""
+"""GPUs that Ray only counts: the resources that are requested, what each worker gets, and no fallback to the CPU."""
 
 import json
 import os

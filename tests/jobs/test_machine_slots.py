@@ -1,4 +1,4 @@
-"""Runs of one machine take turns: who waits is told for whom, and what ends or freezes is not waited for."""
+"""Runs on one machine take turns: a waiting run names the one it waits for; ended and frozen runs are skipped."""
 
 import contextlib
 import os

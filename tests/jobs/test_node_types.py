@@ -1,4 +1,4 @@
-"""What a cluster may add: read from what its autoscaler was given, less what is alive."""
+"""Nodes that a cluster may add: those in its autoscaler's configuration, minus those that are alive."""
 
 from pathlib import Path
 

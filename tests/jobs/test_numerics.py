@@ -1,4 +1,4 @@
-"""Half-done work of another torch or machine: noticed, told, and not mixed with what is computed here unless asked."""
+"""Unfinished work of another torch or machine is detected and reported, and mixed with new work only on request."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Where rows go: decided by a seed and their images alone, every row to one place, every class in about its share."""
+"""Placement of rows: a seed and the image alone decide, each row gets one place, and each class about its share."""
 
 import hashlib
 

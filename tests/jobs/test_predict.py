@@ -1,4 +1,4 @@
-"""One row out for each row in, also where there is nothing to predict."""
+"""One prediction for each row, also for rows without an image."""
 
 from pathlib import Path
 from types import SimpleNamespace

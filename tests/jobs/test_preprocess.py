@@ -1,4 +1,4 @@
-"""What preprocess makes of a raw dataset: bad rows are left out, counted and listed, unusable data sets are refused."""
+"""Preprocess excludes, counts and lists bad rows, and refuses unusable data sets."""
 
 import os
 import tracemalloc

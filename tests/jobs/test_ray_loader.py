@@ -1,4 +1,4 @@
-"""What Ray Data reads for a training: the batches that a worker would read itself, to the byte, wherever they lie."""
+"""Ray Data gives a training the batches that a worker would read itself, byte for byte, on any node."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""On which side of the split a person's images come to lie, and that they stay there when images come and go."""
+"""A user's image stays in training or in validation when other images are added or removed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What the driver of a training refuses before there is any worker."""
+"""The driver of a training refuses invalid requests before there is any worker."""
 
 from pathlib import Path
 from typing import Any

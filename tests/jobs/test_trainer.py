@@ -1,4 +1,4 @@
-"""The controller of a training, beside the thread that waits for it."""
+"""The controller of a training, in a thread next to the one that waits for it."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""A worker that makes no progress ends; one that does is left alone."""
+"""The watchdog ends a worker that makes no progress, and no other."""
 
 import subprocess
 import sys

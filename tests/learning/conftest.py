@@ -1,4 +1,4 @@
-"""Fixtures for what is learned from: the digits that come with the project, and a model of some kilobytes."""
+"""Fixtures for training: the digits that come with the project, and a model of some kilobytes."""
 
 from collections.abc import Iterator
 from pathlib import Path

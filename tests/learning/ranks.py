@@ -1,4 +1,4 @@
-"""What real ranks (gloo, on the loopback interface) do for `test_loop.py`: each leaves what it found in a file."""
+"""Code of the real ranks (gloo, on loopback) of `test_loop.py`: each writes its results to a file."""
 
 import datetime
 import multiprocessing

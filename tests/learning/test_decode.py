@@ -1,4 +1,4 @@
-"""Images of every kind become pixels of one size; what is broken is told by one error."""
+"""Images of every kind become pixels of one size; a broken one raises one kind of error."""
 
 import io
 import struct

@@ -1,4 +1,4 @@
-"""What is said of an epoch: how long it waited, and when that was too long."""
+"""Reports about an epoch: how long it waited, and when that was too long."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

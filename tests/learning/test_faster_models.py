@@ -1,4 +1,4 @@
-"""Models that compute as another one does, or that begin with what training images say."""
+"""Models that compute the same as another one, or are initialised from training images."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""The garbage collector stays as it was found, and lets be what was imported without it."""
+"""`gc_paused` restores the garbage collector's state, and freezes what was imported."""
 
 import gc
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A GPU's step without a GPU: nothing waits for the device, nothing lies on another one, precision by capability."""
+"""A GPU's step without a GPU: nothing waits for the device, no tensor is on another one, precision by capability."""
 
 import sys
 from collections.abc import Iterator

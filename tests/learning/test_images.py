@@ -1,4 +1,4 @@
-"""Images as rows of tables: what comes out is what went in, without a copy where there is one piece."""
+"""Images as rows of tables: reading returns what was written, without a copy if there is one chunk."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,4 +1,4 @@
-"""The model elsewhere: what docs/using-models.md shows does what it says."""
+"""Using a model elsewhere: the examples of docs/using-models.md work."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Optimizers for weights in channels last: torch's own bits, without its mistake; groups and schedules of recipes."""
+"""Optimizers for channels-last weights: torch's bits without torch's bug; groups and schedules of recipes."""
 
 from typing import Any
 

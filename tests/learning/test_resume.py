@@ -1,4 +1,4 @@
-"""Resumed trainings: whatever a model draws while it learns, its weights are those of a run that never stopped."""
+"""Resumed trainings: whatever random numbers a model draws, its weights are those of an uninterrupted run."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Downloads: what can be mended by trying again is, and no byte is used whose checksum is wrong."""
+"""Downloads: transient errors are retried, and no byte with a wrong checksum is used."""
 
 import contextlib
 import dataclasses

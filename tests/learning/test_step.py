@@ -1,4 +1,4 @@
-"""Variants of the step and of what surrounds it agree with the plain ones: graphs, compiled code, snapshots."""
+"""Variants of the step agree with the plain one: graphs, compiled code, snapshots."""
 
 import contextlib
 import os
@@ -115,7 +115,7 @@ class TestGraphed:
     @pytest.mark.parametrize("changes", [{}, {"device": "cpu"}, {"device": "cuda", "loader": "streaming"}])
     def test_recipe_that_cannot_have_a_graph_is_refused(self, changes: dict[str, Any]) -> None:
         with pytest.raises(
-            ValueError, match="step must be eager or auto without device=cuda and loader=resident or auto"
+            ValueError, match="step must be eager or auto unless device=cuda and loader=resident or auto"
         ):
             training.recipe(step="graph", **changes)
 

@@ -1,4 +1,4 @@
-"""Code outside the project: found by file, name and digest, refused in one line, never taken from another version."""
+"""Code outside the project: found by file, name and digest, refused in one line, never used in another version."""
 
 import hashlib
 import os

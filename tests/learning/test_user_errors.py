@@ -1,4 +1,4 @@
-"""Errors of a person's own code: told with the lines of their file, wherever it runs."""
+"""Errors of a user's own code name the lines of their file, wherever it runs."""
 
 import os
 import pickle

@@ -1,4 +1,4 @@
-"""One decision, one event: sent at least once, always with the same id, whatever crashed or ran beside it."""
+"""Each decision sends one event: at least once, always with the same id, despite crashes and other runs."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What flow runs are called."""
+"""Names of flow runs."""
 
 from typing import Any
 

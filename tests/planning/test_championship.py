@@ -1,4 +1,4 @@
-"""Whose championship it is: the data's own, or the one that a person named; never that of other data by accident."""
+"""The championship of a run: that of the data or the one that was named, never that of other data by accident."""
 
 import json
 from pathlib import Path

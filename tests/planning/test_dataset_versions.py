@@ -1,4 +1,4 @@
-"""Which versions of a data set there are, and which of them a backfill does."""
+"""Versions of a data set, and the ones that a backfill selects."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""New pictures: predicted from a folder or Parquet, each once, by name, and back to the checksum of its file."""
+"""New pictures: found in a folder or Parquet, each predicted once, by name, traceable to the checksum of its file."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""What was made of other bytes than a parent holds now is no result of it, and stays what it is at its own URI."""
+"""A result made from earlier bytes of a parent is not reused, and keeps its URI."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A person's own images: found, named, refused early, and a fingerprint that only the files decide."""
+"""A user's own images: found, named, refused early, with a fingerprint that only the files determine."""
 
 import itertools
 import os

@@ -1,4 +1,4 @@
-"""The gate for few test rows: what single answers show, and what is better than the largest class."""
+"""The gate with few test rows: significance, and the comparison with the largest class."""
 
 from pathlib import Path
 from typing import Any

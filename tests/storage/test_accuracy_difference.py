@@ -1,4 +1,4 @@
-"""How sure the difference between two models is: against counting every case, and as it is said and stored."""
+"""Difference of two models' accuracies: compared with full enumeration, printed, and stored."""
 
 import itertools
 import math

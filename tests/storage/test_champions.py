@@ -1,4 +1,4 @@
-"""Who was in charge when, and how a person puts somebody back."""
+"""Past and present champions, and the commands that change them."""
 
 import datetime
 import json

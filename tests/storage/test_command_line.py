@@ -1,4 +1,4 @@
-"""`python -m storage` as a person meets it: what it prints, where, and how it ends."""
+"""`python -m storage` as a user sees it: output and exit codes."""
 
 import dataclasses
 import datetime

@@ -1,4 +1,4 @@
-"""Which errors a retry would meet again."""
+"""Which errors are permanent and which are retried."""
 
 import errno
 

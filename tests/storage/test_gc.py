@@ -1,4 +1,4 @@
-"""What gc takes and, above all, what it leaves: everything that somebody may still need."""
+"""Garbage collection deletes garbage and keeps everything that may still be needed."""
 
 import contextlib
 import time

@@ -1,4 +1,4 @@
-"""What live runs use is known to whoever collects garbage, and no two of them miss each other."""
+"""Garbage collection sees what live runs use, and neither misses the other."""
 
 import datetime
 import signal

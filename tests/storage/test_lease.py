@@ -1,4 +1,4 @@
-"""One at a time holds a lease, nobody keeps it beyond its end, and a late holder harms nobody."""
+"""A lease has one holder at a time, ends on time, and a late holder does no harm."""
 
 import contextlib
 import datetime

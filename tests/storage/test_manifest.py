@@ -1,4 +1,4 @@
-"""What a manifest guarantees: a dataset is there as a whole or not at all, and stays the same for ever."""
+"""Guarantees of a manifest: a dataset exists completely or not at all, and never changes."""
 
 import datetime
 import json

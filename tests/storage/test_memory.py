@@ -1,4 +1,4 @@
-"""What a process asks the kernel for, batch after batch."""
+"""Memory that a process requests from the kernel, batch after batch."""
 
 import os
 import platform

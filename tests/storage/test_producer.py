@@ -1,4 +1,4 @@
-"""A manifest says which code made a result: a commit, or a commit and changes that are in none."""
+"""A manifest records the code that made a result: a commit, or a commit with uncommitted changes."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a result is called from below a storage root, and how it is found again wherever that root lies now."""
+"""References to results below a storage root, and how they are resolved after the root has moved."""
 
 import os
 from pathlib import Path

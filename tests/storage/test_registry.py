@@ -1,4 +1,4 @@
-"""The registry of champions is append-only and whole, and nobody decides on what has changed meanwhile."""
+"""The registry of champions is append-only and complete, and a decision based on an outdated state is refused."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Faults of a real S3 server: what passes by itself is waited for, and only that. And a disk that is full."""
+"""Errors of a real S3 server: only transient ones are retried. And a full disk."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Parquet parts: what is read is what was written, or nothing."""
+"""Parquet parts: reading returns what was written, or fails."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""What a terminal of 80 columns shows of URIs, and what a file gets."""
+"""URIs on a terminal of 80 columns, and in files."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""URIs have one canonical form, and what is no URI is refused in words that help and give nothing away."""
+"""URIs have one canonical form; anything else is refused with a helpful message that reveals no secret."""
 
 import pickle
 from pathlib import Path

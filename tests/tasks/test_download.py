@@ -1,4 +1,4 @@
-"""The files of a data set are kept as their mirror served them, one by one, and only what is missing is fetched."""
+"""The files of a data set are stored as their mirror served them, one by one, and only missing ones are fetched."""
 
 import dataclasses
 from collections.abc import Iterator

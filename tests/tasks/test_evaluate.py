@@ -1,4 +1,4 @@
-"""Scoring goes by class name: whatever order a model holds its classes in, and whichever came or went since."""
+"""Scoring by class name, whatever the order of a model's classes and whichever were added or removed."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The gate: who takes charge, and which decisions still stand."""
+"""The gate: which model becomes champion, and which decisions are still valid."""
 
 import dataclasses
 import datetime

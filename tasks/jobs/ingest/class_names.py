@@ -92,7 +92,7 @@ def _check_labelled(surveyed: Sequence[Mapping[str, Any]]) -> None:
         if rows and not any(found["labels"] for found in here):
             raise ValueError(
                 f"no row of split {split} has a label: all {rows:,} are -1 or empty, as in {_path(here)}; add "
-                f"labels, or name a split with labels {split}"
+                f"labels, or use a split with labels as {split}"
             )
 
 

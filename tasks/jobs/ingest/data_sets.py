@@ -126,7 +126,7 @@ def _check(data_set: DataSet, split: Split) -> None:
         found = f"{split.images.dtype} {split.images.shape[1:]}"
         raise ValueError(f"{data_set.name} {split.name}: images must be uint8 {data_set.image_shape}, got {found}")
     if len(split.images) == 0:
-        raise ValueError(f"{data_set.name} {split.name}: there are no images in it")
+        raise ValueError(f"{data_set.name} {split.name}: `read` returned no images")
     if split.labels.dtype.kind not in "iu" or split.labels.shape != (len(split.images),):
         found = f"{split.labels.dtype} {split.labels.shape}"
         raise ValueError(f"{data_set.name} {split.name}: labels must be int64 ({len(split.images)},), got {found}")

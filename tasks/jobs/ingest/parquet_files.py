@@ -20,7 +20,7 @@ __all__ = ["finish", "make", "plan", "survey", "to_survey"]
 
 
 def to_survey(spec: IngestSpec) -> list[Piece]:
-    """List every file, since only the file itself tells its number of rows and its labels."""
+    """List every file, since only the file itself contains its number of rows and its labels."""
     return [{"file": file.model_dump()} for file in own_files.listed(spec)]
 
 

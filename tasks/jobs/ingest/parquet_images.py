@@ -131,7 +131,7 @@ def survey(source: Opened) -> dict[str, Any]:
     counts = {row["values"]: row["counts"] for row in found.value_counts().to_pylist()}
     values = [value for value in counts if not class_names.is_missing(value)]
     if len(values) > _MOST_CLASSES:
-        raise ValueError(f"a file has {len(values):,} different labels; choose a label column of classes")
+        raise ValueError(f"the label column has {len(values):,} different values; use a column of classes")
     declared = _declared(source.metadata) if all(isinstance(value, int) for value in values) else None
     if declared and len(set(declared)) < len(declared):
         twice = next(name for name in declared if declared.count(name) > 1)

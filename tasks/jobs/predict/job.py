@@ -85,7 +85,7 @@ def run(spec: PredictSpec, engine: Engine) -> None:
 
 
 class _NumericsSeen:
-    """Numerics of the parts that are used and of those that are not; warns as soon as parts with others appear."""
+    """Numerics of the parts that are used and of those that are not; warns at the first part with other numerics."""
 
     def __init__(self, spec: PredictSpec) -> None:
         self.accept_mixed = spec.accept_mixed_numerics

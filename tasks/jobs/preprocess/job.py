@@ -222,7 +222,7 @@ def _statistics(
     mean = sums / pixels
     std = np.sqrt(np.maximum(squares / pixels - mean**2, 0))
     if not (std > 0).all():
-        raise ValueError("all training pixels of a channel are equal, so there is nothing to learn")
+        raise ValueError("all training pixels of a channel are equal, so there is nothing to learn; check the images")
     counts = placed.groupby(["split", "label"]).size()
     return {
         "class_counts": {

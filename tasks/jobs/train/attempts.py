@@ -23,13 +23,13 @@ DATALOADER: Final = "dataloader"
 SPLITS: Final = ("train", "validation")
 """Splits that a training reads."""
 _NODES = "_nodes-rank-"
-"""Start of the name of a file in an attempt's folder: the nodes that worked for a rank."""
+"""Start of the name of a file, in an attempt's folder, that lists the nodes that worked for a rank."""
 _RESIDENT_BYTES = 2 * 2**30
 """Largest dataset, in bytes of pixels over all ranks, that `auto` holds in memory."""
 
 
 class Assignment(TypedDict):
-    """What each Ray Train worker is told."""
+    """Parameters of each Ray Train worker."""
 
     spec: str
     """The `TrainSpec` as JSON."""
@@ -81,13 +81,13 @@ def takes_graph(recipe: Recipe, *, device: str, world_size: int, loader: str) ->
     """Return whether the steps of `recipe` run as a CUDA graph.
 
     Args:
-        recipe: Its `step` decides; `auto`: wherever it can.
+        recipe: Its `step`: `eager` never does, `auto` if possible, `graph` always.
         device: `cpu` or `cuda`.
         world_size: Number of workers.
         loader: Kind of loader.
 
     Raises:
-        ValueError: A graph is asked for and cannot be had here.
+        ValueError: `step` is `graph`, but a graph is not possible here.
     """
     needed = {"a GPU": device == "cuda", "workers=1": world_size == 1, "loader=resident": loader == "resident"}
     missing = [name for name, is_there in needed.items() if not is_there]
@@ -138,7 +138,7 @@ def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int],
 def workers_before(spec: TrainSpec) -> int | None:
     """Return the number of workers of the epochs to resume from, if `auto` may choose another and epochs may be mixed.
 
-    Another device often comes with another number: the weights depend on that number, which `auto` has settled once.
+    `auto` often chooses another number on another device, but the weights depend on the number.
     """
     found = next(checkpoint.whole(spec.scratch), None) if spec.accept_mixed_numerics and spec.workers is None else None
     return int(found[1].resolved["workers"]) if found else None

@@ -1,7 +1,7 @@
-"""Ray Train's set-up of torch's process group, after each worker has made sure that it can use its GPU.
+"""Ray Train's set-up of torch's process group, preceded by a check that each worker can use its GPU.
 
-Without a usable GPU, NCCL fails in the set-up, before a worker runs any code of ours, with an error that names neither
-the node nor the reason, and that Ray Train and Prefect would retry.
+Without a usable GPU, NCCL fails in the set-up, before a worker runs this project's code, with an error that names
+neither the node nor the reason, and that Ray Train and Prefect would retry.
 """
 
 import dataclasses

@@ -89,10 +89,10 @@ class EncodedRows:
 def off_gpu_nodes(nodes: Sequence[Mapping[str, Any]], *, workers: int) -> dict[str, str] | None:
     """Return the label selector that keeps tasks off nodes with GPUs; None if the other nodes have too few CPUs.
 
-    Ray's scheduler does not avoid such nodes, and a fallback to them is taken while other nodes are merely busy.
+    Ray's scheduler does not avoid such nodes, and a fallback strategy uses them as soon as other nodes are busy.
 
     Args:
-        nodes: What `ray.nodes()` tells now: a node may come or go between two epochs.
+        nodes: The current result of `ray.nodes()`; nodes may join or leave between two epochs.
         workers: Number of training workers.
     """
     alive = [node for node in nodes if node["Alive"]]
@@ -103,7 +103,7 @@ def off_gpu_nodes(nodes: Sequence[Mapping[str, Any]], *, workers: int) -> dict[s
 
 
 def _transformed(table: pa.Table, *, transform: Transform, epoch: int | None) -> pa.Table:
-    """Transform a block, in a task; column `node` says where."""
+    """Transform a block, in a task; add the id of the task's node as column `node`."""
     node = pa.array([ray.get_runtime_context().get_node_id()] * len(table), pa.string())
     return transform(table, epoch=epoch).replace_schema_metadata(None).append_column("node", node)
 

@@ -40,7 +40,7 @@ def run(spec: TrainSpec) -> None:
 def keep_newest_and_best(folder: URI, history: list[EpochMetrics], *, every: int) -> None:
     """Remove all checkpoints of an attempt but the best one and the newest, which is in `folder`.
 
-    There is one after `every` so many epochs.
+    `every` is the number of epochs from one checkpoint to the next.
     """
     kept = {folder.name, f"epoch-{best_epoch(history, every=every):04d}"}
     for name in files.children(folder.parent):

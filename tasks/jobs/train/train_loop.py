@@ -104,7 +104,7 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
         training_state.begin_with_rows(model, loader)
     how: dict[str, Any] = {"precision": precision, "most_steps": most_steps, "is_graphed": is_graphed}
     trainer = Trainer(recipe, model, loader, device=here.device, **how)
-    assert trainer.world_size == here.world_size, "the workers do not know of each other"
+    assert trainer.world_size == here.world_size, "torch.distributed has another number of workers"
     events.tell(f"{recipe.model} on {kind}, {precision}, {threads} threads, {_rows_told(trainer)}")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * training_state.size_of(trainer))
     trained_on = attempts.trained_on(spec, prepared)

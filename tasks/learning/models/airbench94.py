@@ -30,8 +30,8 @@ def build(*, image_shape: Sequence[int], num_classes: int) -> nn.Module:
 class Airbench94(nn.Module):
     """CNN of a whitening layer and three groups of two convolutions; BCHW floats to logits.
 
-    In evaluation, logits are the mean over mirrored and shifted views of each image, as in the record: half the weight
-    for the image, half for it moved by one pixel along the diagonal, each of them mirrored with equal weight.
+    In evaluation, logits are the mean over mirrored and shifted views of each image, as in the original: half the
+    weight for the image, half for it moved by one pixel along the diagonal, each of them mirrored with equal weight.
     """
 
     def __init__(self, height: int, width: int, channels: int, *, num_classes: int) -> None:
@@ -48,7 +48,7 @@ class Airbench94(nn.Module):
 
     @torch.no_grad()
     def initialize_from(self, images_BCHW: Tensor) -> None:
-        """Set the first layer so that it whitens the patches of these images; it stays as it is from then on."""
+        """Set the first layer so that it whitens the patches of these images; its weights are not trained."""
         size = _WHITENED
         patches = images_BCHW.float().unfold(2, size, 1).unfold(3, size, 1).permute(0, 2, 3, 1, 4, 5)
         rows = patches.reshape(-1, images_BCHW.shape[1] * size**2)

@@ -1,4 +1,4 @@
-"""The vision transformer of `vit-patch4` with a faster attention; parameters are equal, outputs but for rounding."""
+"""The vision transformer of `vit-patch4` with a faster attention: the same parameters, outputs equal up to rounding."""
 
 from collections.abc import Sequence
 

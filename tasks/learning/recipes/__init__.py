@@ -93,13 +93,13 @@ class Recipe:
     learning_rate: float = Field(default=2e-3, gt=0)
     """Peak of the schedule."""
     weight_decay: float = Field(default=1e-2, ge=0)
-    """Share of each weight that a step takes off, times the learning rate; of SGD, part of the gradient."""
+    """Decay of the weights: decoupled, times the learning rate (AdamW), or added to the gradient (SGD)."""
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Momentum of SGD."""
     norm_bias_scale: float = Field(default=1.0, gt=0)
     """SGD: learning rate of the biases of normalisation layers, relative to that of the other weights."""
     schedule: Literal["one-cycle", "triangular"] = "one-cycle"
-    """Learning rate over all steps: cosine from 1/25 of the peak to almost 0, or lines from 1/5 of it to 7/100."""
+    """Learning rate over all steps: cosine, from 1/25 of the peak, later to almost 0; or linear, from 1/5, to 7/100."""
     warmup_fraction: _Fraction = 0.25
     """Share of all steps during which the learning rate rises to its peak."""
     label_smoothing: float = Field(default=0.05, ge=0, lt=1)
@@ -107,26 +107,26 @@ class Recipe:
     max_shift: int = Field(default=2, ge=0)
     """Augmentation: each image moves by up to this many pixels, in training only."""
     flip: Literal["none", "horizontal", "alternating"] = "none"
-    """Augmentation, in training only: each image is mirrored left to right with probability 1/2, or alternating: half
-    of them in one epoch, the other half in the next."""
+    """Augmentation, in training only: images are mirrored left to right: each with probability 1/2 (horizontal), or
+    half of them in one epoch and the other half in the next (alternating)."""
     crop_scale: float = Field(default=1.0, gt=0, le=1)
-    """Augmentation of encoded images: smallest share of its area to which each is cropped at random; 1: no crop."""
+    """Augmentation of encoded images: smallest share of an image's area that a random crop keeps; 1: no crop."""
     color_jitter: float = Field(default=0.0, ge=0, le=1)
     """Augmentation of encoded images: largest random change of brightness, contrast and saturation, as a share."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto selects bf16 if the hardware supports it."""
     validation_batch_size: int = Field(default=0, ge=0, le=2**24)
-    """Rows per validation batch of each worker; 0: 512, on a GPU as many as it trains on at once."""
+    """Rows per validation batch of each worker; 0: 512, on a GPU as many as a training step computes at once."""
     checkpoint_every: int = Field(default=1, ge=1)
-    """Epochs from one checkpoint to the next; the best epoch is chosen among those with one. The last one has one."""
+    """Epochs from one checkpoint to the next; the last epoch has one too. Only these epochs can be the best one."""
     compile: Literal["off", "on"] = "off"
-    """Compile the model's training step with torch.compile; on: compiled code is kept for later runs."""
+    """Compilation of the training step with torch.compile; on: the compiled code is kept for later runs."""
     image_size: int = Field(default=64, ge=4, le=4096)
     """The user's own images: pixels per side after resizing."""
     channels: Literal[1, 3] = 3
     """The user's own images: 1 converts all of them to gray, 3 to RGB."""
     image_encoding: Literal["decoded", "encoded"] = "decoded"
-    """The user's own image files: stored as pixels of `image_size`, or as they came and decoded in every epoch."""
+    """The user's own image files: stored as pixels of `image_size`, or unchanged and decoded in every epoch."""
     test_fraction: _Fraction = 0.2
     """The user's own images in class folders without splits: share that becomes test rows."""
     loader: Literal["auto", "resident", "streaming", "dataloader", "ray-data"] = "auto"
@@ -155,7 +155,7 @@ class Recipe:
     change the names of results."""
     step: Literal["eager", "graph", "auto"] = "eager"
     """Launch of a step on a GPU: kernel by kernel, as one CUDA graph (one worker, rows in memory, a model that never
-    waits for the GPU), or auto: a graph where there can be one. Does not change the names of results."""
+    waits for the GPU), or auto: a graph if possible. Does not change the names of results."""
     accelerator_type: str = ""
     """GPU type of every worker, in Ray's terms, such as A100; empty: any. Does not change the names of results."""
     cpus_per_worker: float = Field(default=0.0, ge=0)
@@ -172,7 +172,7 @@ class Recipe:
         if self.accelerator_type and self.device == "cpu":
             raise ValueError(f"accelerator_type must be empty with device=cpu, got {self.accelerator_type!r}")
         if self.step == "graph" and (self.device != "cuda" or self.loader not in ("auto", "resident")):
-            raise ValueError("step must be eager or auto without device=cuda and loader=resident or auto, got 'graph'")
+            raise ValueError("step must be eager or auto unless device=cuda and loader=resident or auto, got 'graph'")
         if self.accumulation > self.batch_size:
             raise ValueError(f"accumulation must be <= {self.batch_size}, got {self.accumulation}")
         if self.optimizer != "sgd":
@@ -182,7 +182,7 @@ class Recipe:
     def _check_neutral(self, *, needed: str, **neutral: float) -> None:
         for field, value in neutral.items():
             if getattr(self, field) != value:
-                raise ValueError(f"{field} must be {value:g}, got {getattr(self, field)}; it needs {needed}")
+                raise ValueError(f"{field} must be {value:g}, got {getattr(self, field)}; other values need {needed}")
 
     def _check_encoding(self) -> None:
         """Raise `ValueError` for fields that do not fit `image_encoding`."""

@@ -1,4 +1,4 @@
-"""Recipes for CIFAR-10. They take a GPU; `--set device=cpu` computes on CPUs."""
+"""Recipes for CIFAR-10. They require a GPU; `--set device=cpu` computes on CPUs."""
 
 from tasks.learning.recipes import Recipe
 
@@ -23,7 +23,7 @@ def cifar10_resnet18() -> Recipe:
 
 
 def cifar10_vit() -> Recipe:
-    """Return Ray Train's tutorial: its ViT, optimizer and batch size, plus one-cycle schedule, shifts, mirroring."""
+    """Return Ray Train's tutorial as a recipe: its ViT, optimizer and batch size, plus schedule, shifts, mirroring."""
     return Recipe(
         name="cifar10-vit",
         data="cifar10",
@@ -44,10 +44,9 @@ def cifar10_airbench() -> Recipe:
     """Return a recipe after Keller Jordan's airbench94: its network, optimizer, schedule and augmentation.
 
     From arXiv 2404.00498 and github.com/KellerJordan/cifar10-airbench, `legacy/airbench94.py`. There the learning rate
-    is 11.5 for 1,024 rows before division by 1 + 1 / (1 - momentum), and the weight decay is relative to it. Other than
-    there: no Lookahead, shifted images are filled with black instead of reflected, and the bias of the first layer is
-    trained to the end. Five more epochs are to make up for that and for the tenth of the rows that is kept for
-    validation.
+    is 11.5 for 1,024 rows before division by 1 + 1 / (1 - momentum), and the weight decay is relative to it.
+    Differences: no Lookahead, shifted images are filled with black instead of reflected, and the bias of the first
+    layer is trained to the end. Five more epochs are meant to compensate for these, and for the validation rows.
     """
     momentum = 0.85
     return Recipe(

@@ -1,4 +1,4 @@
-"""Every kind of fault, and what has to come of it."""
+"""Every kind of fault, and the required result."""
 
 from tests.faults.kinds import data, downloads, flows, machines, parents, s3, stored, surroundings, training
 from tests.faults.kinds.register import KINDS, Kind

@@ -1,4 +1,4 @@
-"""Downloads. Another mirror is taken, and nothing but the published bytes."""
+"""Faults of downloads. Another mirror is used, and only the published bytes are accepted."""
 
 import signal
 
@@ -91,4 +91,4 @@ def _download_spoilt(case: Case, fault: mirrors.Fault) -> None:
         if not mirror.requests.count(name):
             raise Failed("the spoilt file was never asked for")
         if not run.says(f"{name}: {mirror.address}"):
-            raise Failed("nobody was told that the mirror is bad")
+            raise Failed("the log does not name the bad mirror")

@@ -1,4 +1,4 @@
-"""The flow itself. The same command again goes on."""
+"""Faults of the flow itself. The same command resumes."""
 
 import json
 import signal
@@ -56,11 +56,11 @@ def _flow_killed_before_event(case: Case) -> dict[str, Any]:
     (entry,) = case.paths("registry/*/*.json")
     told = json.loads(entry.read_text())["event"]
     if case.lab.events(told):
-        raise Failed("it was sent before the strike")
+        raise Failed("the event was sent before the fault")
     result = case.finish()
-    case.until(lambda: case.lab.events(told), "an event tells of the promotion", limit_s=_TOLD_S)
+    case.until(lambda: case.lab.events(told), "an event reports the promotion", limit_s=_TOLD_S)
     if case.lab.events(told) != 1:
-        raise Failed("several events tell of one promotion")
+        raise Failed("several events report one promotion")
     return result
 
 

@@ -1,4 +1,4 @@
-"""How a flow is killed, and what shows that the next one went on."""
+"""Ways to kill a flow, and checks that the next one resumed."""
 
 import signal
 from typing import Any
@@ -19,5 +19,5 @@ def went_on_from_epoch_2(case: Case, result: dict[str, Any]) -> dict[str, Any]:
     events = list(case.history.events())
     struck = next(event["s"] for event in events if "struck" in event)
     if any(step_of(1)(event) and event["started"] > struck for event in events):
-        raise Failed("training began again instead of going on")
+        raise Failed("training began again instead of resuming")
     return result

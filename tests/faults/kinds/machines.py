@@ -1,4 +1,4 @@
-"""Work that is gone on with on another kind of machine: it is begun anew, so that no result mixes the two."""
+"""Work resumed on another kind of machine: the stage restarts, so that no result mixes the two."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,12 +14,12 @@ _ELSEWHERE = {"ATEN_CPU_CAPABILITY": "default"}
 """torch then computes as on a CPU with fewer instructions, and comes to other bits."""
 
 
-@kind("training gone on with on another kind of machine")
+@kind("training resumed on another kind of machine")
 def _training_elsewhere(case: Case) -> dict[str, Any]:
     return _begun_elsewhere(case, "checkpoint", after="prepared", until=checkpoint_of(1))
 
 
-@kind("prediction gone on with on another kind of machine")
+@kind("prediction resumed on another kind of machine")
 def _prediction_elsewhere(case: Case) -> dict[str, Any]:
     def is_part(event: Event) -> bool:
         return bool(event["point"] == "written" and "/predictions/" in event["at"])

@@ -1,4 +1,4 @@
-"""What results were made from: bytes that are others by now, and a root that lies elsewhere by now."""
+"""Parents of results: their bytes have changed, or the root has moved."""
 
 import shutil
 from functools import partial

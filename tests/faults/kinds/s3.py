@@ -1,4 +1,4 @@
-"""S3. What passes by itself is ridden out; what does not is told, and the same command goes on."""
+"""Faults of S3. A run survives transient ones and reports others; the same command then resumes."""
 
 from functools import partial
 from typing import Any, get_args

@@ -1,4 +1,4 @@
-"""Stored bytes. What is damaged is never used."""
+"""Damage to stored bytes. Damaged files are never used."""
 
 import shutil
 from collections.abc import Callable

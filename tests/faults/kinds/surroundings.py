@@ -1,4 +1,4 @@
-"""What surrounds the training workers. A fresh job goes on, in the same command."""
+"""Faults around the training workers. A new job resumes, within the same command."""
 
 import signal
 from typing import Any

@@ -1,4 +1,4 @@
-"""Training workers that are struck. Ray Train starts them again, in the same command."""
+"""Faults of training workers. Ray Train restarts them, within the same command."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Classes of Parquet files go by name: whatever numbers a file has for them, no row becomes one of another class."""
+"""Classes of Parquet files are matched by name: whatever numbers a file uses, no row changes its class."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Class folders that lie in no split: which images become test rows, and that they stay test rows."""
+"""Class folders without splits: which images become test rows, and that they stay test rows."""
 
 from typing import Any
 

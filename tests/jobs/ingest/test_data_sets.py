@@ -1,4 +1,4 @@
-"""From a data set's files to a raw dataset: rows stay as they came, what is no data set of images is refused."""
+"""From a data set's files to a raw dataset: rows are unchanged, and anything that is not images is refused."""
 
 import dataclasses
 import os
@@ -92,7 +92,7 @@ def test_shards_are_read_by_different_tasks_of_a_ray_job_to_the_same_bytes(
 @pytest.mark.parametrize(
     ("images", "labels", "message"),
     [
-        (IMAGES[:0], LABELS[:0], "pets train: there are no images in it"),
+        (IMAGES[:0], LABELS[:0], "pets train: `read` returned no images"),
         (IMAGES.astype(np.float32), LABELS, r"images must be uint8 \(2, 2, 1\), got float32 \(2, 2, 1\)"),
         (IMAGES[:, :1], LABELS, r"images must be uint8 \(2, 2, 1\), got uint8 \(1, 2, 1\)"),
         (IMAGES[..., 0], LABELS, r"images must be uint8 \(2, 2, 1\), got uint8 \(2, 2\)"),

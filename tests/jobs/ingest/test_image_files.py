@@ -1,4 +1,4 @@
-"""A person's own files become parts: each image its row in the order of the paths, wherever they lie."""
+"""A user's own files become parts: each image has its row, in the order of the paths."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Parquet that others wrote: images as bytes, structs or raw pixels, labels as numbers or text."""
+"""Parquet files from other sources: images as bytes, structs or raw pixels, labels as numbers or text."""
 
 import io
 import json

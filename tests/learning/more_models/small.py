@@ -1,4 +1,4 @@
-"""A model of some kilobytes, for tests of what goes on around a model."""
+"""A model of some kilobytes, for tests in which the model does not matter."""
 
 from collections.abc import Sequence
 
