@@ -64,7 +64,7 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     events.say(RANK, rank=rank)
     prepared = manifest.load(spec.source)
     device, rows, reported = device_of(use_gpu=config["use_gpu"]), None, report
-    if loader == attempts.RAY_DATA and attempts.is_encoded(prepared):
+    if loader == attempts.RAY_DATA and dataset_parts.is_encoded(prepared):
         rows, nodes = encoded_rows(spec, prepared, device, use_gpu=config["use_gpu"])
         reported = functools.partial(_report_with_nodes, attempt, nodes)
     elif loader == attempts.RAY_DATA:
