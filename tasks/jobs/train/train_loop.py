@@ -108,17 +108,9 @@ def _gathered(value: _T, world_size: int) -> list[_T]:
     return values
 
 
-def _of_rank_0(value: _T, world_size: int) -> _T:
-    """Return the `value` of rank 0; every rank must call this."""
-    values = [value]
-    if world_size > 1:
-        dist.broadcast_object_list(values, src=0)
-    return values[0]
-
-
 def _committed(spec: TrainSpec, trainer: Trainer) -> bool:
     """Return True if another run has committed the target, as rank 0 sees it."""
-    return _of_rank_0(trainer.rank == 0 and manifest.is_committed(spec.target), trainer.world_size)
+    return _gathered(trainer.rank == 0 and manifest.is_committed(spec.target), trainer.world_size)[0]
 
 
 def _resume(
@@ -156,7 +148,7 @@ def _start(spec: TrainSpec, trainer: Trainer) -> resume.Start:
     if trainer.rank == 0:
         epochs, accepts = trainer.recipe.epochs, spec.accept_mixed_numerics
         chosen = resume.choose(spec.scratch, now=every, epochs=epochs, accept_mixed=accepts)
-    chosen = _of_rank_0(chosen, trainer.world_size)
+    chosen = _gathered(chosen, trainer.world_size)[0]
     assert chosen is not None
     return chosen
 
