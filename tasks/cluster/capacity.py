@@ -147,11 +147,8 @@ def _addable(address: str) -> list[scaling.Resources]:
         return []
     command, name = "exec python -m tasks.jobs.node_types", f"node-types-{uuid.uuid4().hex[:12]}"
     with contextlib.suppress(ValueError):
-        _, log = jobs_api.log_of(address, command, name=name, limit_s=_JOB_S)
-        for line in log.splitlines():
-            if NODE_TYPES in line:
-                pairs = json.loads(line.partition(NODE_TYPES)[2])["addable"]
-                return [resources for resources, number in pairs for _ in range(number)]
+        pairs = jobs_api.ask(address, command, marker=NODE_TYPES, name=name, limit_s=_JOB_S)["addable"]
+        return [resources for resources, number in pairs for _ in range(number)]
     return []
 
 

@@ -1,5 +1,6 @@
 """Ray's Jobs API: a client whose requests time out, and the runtime environment that a cluster's jobs get."""
 
+import json
 import logging
 import os
 import re
@@ -46,10 +47,10 @@ def connect(address: str) -> "JobSubmissionClient":
     return Client(address)
 
 
-def log_of(address: str, entrypoint: str, *, name: str, limit_s: float) -> tuple[str, str]:
-    """Run a short job on the cluster, for `limit_s` at most; return its last status and its log.
+def ask(address: str, entrypoint: str, *, marker: str, name: str, limit_s: float) -> Any:
+    """Run a short job on the cluster, for `limit_s` at most; return the JSON that it prints after `marker`.
 
-    Raises `ValueError` if the cluster takes no jobs.
+    Raises `ValueError` if the cluster takes no jobs, or the job prints no such line.
     """
     try:
         client = connect(address)
@@ -63,7 +64,12 @@ def log_of(address: str, entrypoint: str, *, name: str, limit_s: float) -> tuple
     except Exception as error:
         reason = redact(" ".join(str(error).split()))
         raise ValueError(f"RAY_ADDRESS={redact(address)}: it did not accept a job: {reason}; check its logs") from error
-    return str(status), log
+    told = [line for line in log.splitlines() if line.strip()] or ["it printed nothing"]
+    for line in told:
+        if marker in line:
+            return json.loads(line.partition(marker)[2])
+    where = f"RAY_ADDRESS={redact(address)}"
+    raise ValueError(f"{where}: a job cannot run there ({status}): {told[-1].strip()}; see docs/cluster.md")
 
 
 def what_goes_along() -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Node checks before a run: versions, free disk, GPUs and access to storage on every node of the cluster."""
 
 import functools
-import json
 import os
 import shlex
 import uuid
@@ -77,9 +76,11 @@ def _nodes(address: str, root: Root, *, asks_gpus: bool) -> tuple[Node, ...]:
     """Ask every live node about itself, once per process; remove all probes afterwards."""
     folder = root.child(f"_probe-{uuid.uuid4().hex}")
     files.create(folder.child(ASKED), b"asked")
+    command = f"exec python -m tasks.jobs.nodes {shlex.quote(folder)}{' --gpus' * asks_gpus}"
+    name = f"nodes-{folder.fingerprint}"
     try:
-        nodes = _ask(address, folder, asks_gpus=asks_gpus)
-        return tuple(_as_seen_from_here(node, folder) for node in nodes)
+        told = jobs_api.ask(address, command, marker=NODES, name=name, limit_s=_LIMIT_S)
+        return tuple(_as_seen_from_here(Node.model_validate(node), folder) for node in told["nodes"])
     finally:
         files.remove(folder)
 
@@ -88,15 +89,3 @@ def _as_seen_from_here(node: Node, folder: URI) -> Node:
     """Clear `sees_storage` of a node whose probe cannot be seen from here."""
     sees = node.sees_storage and (node.trouble is not None or files.exists(folder.child(node.probe)))
     return node.model_copy(update={"sees_storage": sees})
-
-
-def _ask(address: str, folder: URI, *, asks_gpus: bool) -> list[Node]:
-    """Return the nodes' answers, collected by a job on the cluster; raise `ValueError` if no job can run there."""
-    command = f"exec python -m tasks.jobs.nodes {shlex.quote(folder)}{' --gpus' * asks_gpus}"
-    status, log = jobs_api.log_of(address, command, name=f"nodes-{folder.fingerprint}", limit_s=_LIMIT_S)
-    told = [line.partition(NODES)[2] for line in log.splitlines() if NODES in line]
-    if not told:
-        where = f"RAY_ADDRESS={redact(address)}"
-        lines = [line for line in log.splitlines() if line.strip()] or ["it printed nothing"]
-        raise ValueError(f"{where}: a job cannot run there ({status}): {lines[-1].strip()}; see docs/cluster.md")
-    return [Node.model_validate(node) for node in json.loads(told[0])["nodes"]]

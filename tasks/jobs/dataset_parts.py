@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from storage import tables
 from storage.failpoints import failpoint
-from storage.manifest import File
+from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
+from tasks.learning import images
 from tasks.learning.epoch_metrics import batch_start
 
 T = TypeVar("T")
@@ -32,6 +33,11 @@ class Slice:
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+
+def is_encoded(made: Manifest) -> bool:
+    """Return whether a dataset's images are stored as their files' bytes."""
+    return images.encoding_of(made.columns["metadata"]) == images.ENCODED
 
 
 def whole(listed: Sequence[File]) -> list[Slice]:

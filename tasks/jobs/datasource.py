@@ -40,6 +40,5 @@ def _read_task(uri: DatasetURI, part: Slice, offset: int | None) -> ReadTask:
         size_bytes=part.file.size,
         input_files=(part.file.path,),
         exec_stats=None,
-        task_exec_stats=None,
     )
     return ReadTask(lambda: [read_slice(uri, part, first=offset)], metadata)

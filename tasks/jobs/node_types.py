@@ -5,14 +5,17 @@ A job's driver, which runs on the head node, reads the file of `ray up` or `ray 
 Kubernetes the RayCluster resource, which a head pod may read if its cluster has an autoscaler.
 """
 
+import contextlib
 import itertools
 import json
 import os
 import ssl
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import ray
 
 from storage.uri import redact
 from tasks.jobs import events, scaling
@@ -34,8 +37,6 @@ NodeTypes = Sequence[tuple[Resources, int]]
 
 def main() -> None:
     """Print the nodes that the cluster may add as one marked line of JSON."""
-    import ray
-
     ray.init(logging_level="WARNING")
     alike = itertools.groupby(addable())
     events.say(NODE_TYPES, addable=[(resources, sum(1 for _ in nodes)) for resources, nodes in alike])
@@ -43,8 +44,6 @@ def main() -> None:
 
 def addable() -> list[Resources]:
     """Return the nodes that may still join the connected cluster, one entry each; none if it does not grow."""
-    import ray
-
     alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     try:
         declared, most = _declared(ray.get_runtime_context().gcs_address)
@@ -85,21 +84,14 @@ def _declared(gcs_address: str) -> tuple[NodeTypes, int]:
 def config_file(gcs_address: str, processes: Path = Path("/proc")) -> Path | None:
     """Return the configuration file of this cluster's monitor; none if it has none or does not run here."""
     port = gcs_address.rpartition(":")[2]
-    for command in _commands(processes):
-        options = [part for part in command if part.startswith("--")]
-        ours = any(option.startswith("--gcs-address=") and option.endswith(f":{port}") for option in options)
-        given = next((option for option in options if option.startswith(_OPTION)), None)
-        if ours and given:
-            return Path(given.removeprefix(_OPTION)).expanduser()
-    return None
-
-
-def _commands(processes: Path) -> Iterator[list[str]]:
     for place in processes.glob("[0-9]*/cmdline"):
-        try:
-            yield place.read_text(errors="replace").split("\0")
-        except OSError:  # it has ended
-            continue
+        with contextlib.suppress(OSError):  # it has ended
+            options = [part for part in place.read_text(errors="replace").split("\0") if part.startswith("--")]
+            ours = any(option.startswith("--gcs-address=") and option.endswith(f":{port}") for option in options)
+            given = next((option for option in options if option.startswith(_OPTION)), None)
+            if ours and given:
+                return Path(given.removeprefix(_OPTION)).expanduser()
+    return None
 
 
 def of_config(config: Mapping[str, Any]) -> tuple[NodeTypes, int]:

@@ -110,8 +110,8 @@ def resolve(
     Raises:
         ValueError: The cluster can never give it; says what was asked for and what exists.
     """
-    use_gpu = check_device(needs, [*nodes, *addable])
     every = [*nodes, *addable]
+    use_gpu = check_device(needs, every)
     number = _number(workers, nodes, needs, use_gpu, is_local=threads is not None)
     if number > _most(every, needs, use_gpu):
         may = " that it has or may add" if addable else ""
@@ -129,8 +129,11 @@ def check_device(needs: Needs, nodes: Sequence[Resources]) -> bool:
     """Return True if workers take GPUs; raise `ValueError` if they need one that no node among `nodes` has."""
     if needs.device == "cpu":
         return False
-    if needs.accelerator_type:
-        _check_accelerator(needs.accelerator_type, nodes)
+    wanted = needs.accelerator_type
+    if wanted and not any(node.get(f"{_ACCELERATOR}{wanted}") for node in nodes):
+        there = sorted({name.removeprefix(_ACCELERATOR) for node in nodes for name in node if _ACCELERATOR in name})
+        has = f"has {', '.join(there)}" if there else "has no GPU with a known type; omit it"
+        raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; this Ray {has}")
     if needs.device == "cuda" and not num_gpus(*nodes):
         raise ValueError("device=cuda needs a GPU, but this Ray has none and may add none; use --set device=cpu")
     return num_gpus(*nodes) > 0
@@ -199,13 +202,6 @@ def _share(nodes: Sequence[Resources], number: int, per_node: int, use_gpu: bool
 def has_idle_nodes(workers: int, nodes: Sequence[Resources]) -> bool:
     """Return True if nodes without GPUs have more CPUs than `workers` with GPUs have threads for reading."""
     return cpus([node for node in nodes if not num_gpus(node)]) > workers * READING_THREADS
-
-
-def _check_accelerator(wanted: str, nodes: Sequence[Resources]) -> None:
-    if not any(node.get(f"{_ACCELERATOR}{wanted}") for node in nodes):
-        there = sorted({name.removeprefix(_ACCELERATOR) for node in nodes for name in node if _ACCELERATOR in name})
-        has = f"has {', '.join(there)}" if there else "has no GPU with a known type; omit it"
-        raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; this Ray {has}")
 
 
 def threads_here(most: int, *, sharing: int) -> int:

@@ -206,5 +206,4 @@ class Node(BaseModel, frozen=True, extra="forbid"):
         ray, torch = ((producer()[name] or "").partition("+")[0] or None for name in ("ray", "torch"))
         python = ".".join(platform.python_version_tuple()[:2])
         free = shutil.disk_usage(tempfile.gettempdir()).free
-        about = {"name": name, "probe": probe, "python": python, "ray": ray, "torch": torch, "free": free}
-        return cls.model_validate(about | found)
+        return cls(name=name, probe=probe, python=python, ray=ray, torch=torch, free=free, **found)

@@ -27,6 +27,7 @@ from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision
 from tasks.learning.recipes import Recipe
 from tests.benchmarks.arm import passed, serve
+from tests.jobs.feeds import reader
 
 LOADERS = ("resident", "streaming", "dataloader")
 """Those that a worker feeds itself with; with `--loader ray-data` there is that one alone."""
@@ -63,9 +64,9 @@ def work(config: dict[str, Any]) -> None:
     precision = resolve_precision(recipe.precision, device)
 
     def loader_of(kind: str) -> Loader:
-        place: Any = {"rank": rank, "world_size": world_size, "device": device, "prepare": ray_train.prepare}
         rows = ray_train.ray_data_rows(prepared, device, prefetch_batches=1) if kind == RAY_DATA else None
-        return make_loader(recipe, uri, prepared, kind=kind, rows=rows, **place)
+        here = reader(kind, rank=rank, world_size=world_size, prepare=ray_train.prepare, rows=rows)
+        return make_loader(recipe, uri, prepared, here)
 
     loaders = {kind: loader_of(kind) for kind in ([RAY_DATA] if config["loader"] == RAY_DATA else LOADERS)}
     loader = Shortened(loaders[config["loader"]])

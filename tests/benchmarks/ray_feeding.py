@@ -26,6 +26,7 @@ from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.jobs.train.ray_shards import RankShards
 from tasks.learning import images, recipes
 from tests.benchmarks import data, seed
+from tests.jobs.feeds import reader
 
 _BATCH = 128
 _SHAPE = (28, 28, 1)
@@ -57,11 +58,10 @@ def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
     shards = RankShards(uri, {"train": train}, batch_size=_BATCH)
     rows = RayDataRows(shards.configure(shards.datasets(), 1)[0], shape=_SHAPE, device=CPU, prefetch_batches=1)
     recipe = recipes.load("mnist-resnet18")
-    place: Any = {"rank": 0, "world_size": 1, "device": CPU, "prepare": iter}
 
     def loader(kind: str) -> Pass:
-        place["rows"] = rows if kind == "ray-data" else None
-        made_loader = make_loader.make_loader(recipe, uri, made, kind=kind, **place)
+        here = reader(kind, rows=rows if kind == "ray-data" else None)
+        made_loader = make_loader.make_loader(recipe, uri, made, here)
         return lambda: (labels for _, labels in made_loader.train_batches(epoch=1, batch_size=_BATCH))
 
     def torch_batches(dataset: Any, **how: Any) -> Pass:

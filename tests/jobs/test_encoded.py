@@ -23,6 +23,7 @@ from tasks.learning import images, loop
 from tasks.learning.recipes import Recipe
 from tasks.learning.transforms import Transform, crop
 from tests import photographs
+from tests.jobs.feeds import reader
 from tests.jobs.raw import run
 from tests.pictures import BROKEN, encoded, write_folder
 from tests.rays import token_of_its_own
@@ -113,8 +114,8 @@ def loader(
             for name, size in batch.items()
         }
         rows = EncodedRows(uri, slices, Transform(recipe, _SHAPE), device, prefetch_batches=1, world_size=world_size)
-    place: Any = {"rank": rank, "world_size": world_size, "device": device, "prepare": None, "rows": rows}
-    return make_loader.make_loader(recipe, uri, prepared, kind="ray-data", **place)
+    here = reader("ray-data", rank=rank, world_size=world_size, rows=rows)
+    return make_loader.make_loader(recipe, uri, prepared, here)
 
 
 def epoch(feed: loop.Loader, number: int) -> list[tuple[list[Any], list[Any]]]:

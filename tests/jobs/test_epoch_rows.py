@@ -2,7 +2,6 @@
 
 import itertools
 from collections import Counter
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from tasks.learning import images
 from tasks.learning.epoch_metrics import local_batch_size
 from tasks.learning.loop import Loader
 from tasks.learning.recipes import Recipe
+from tests.jobs.feeds import reader
 
 _ROWS = {"train": 1009, "validation": 23}
 _WINDOW = 60
@@ -43,9 +43,8 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
 def every_rank(uri: DatasetURI, kind: str, *, world_size: int, batch_size: int) -> list[Loader]:
     """The loader of each rank, as its worker makes it."""
     recipe = Recipe(name="rows", data="mnist", model="small-cnn", epochs=1, batch_size=batch_size)
-    place: Any = {"world_size": world_size, "device": torch.device("cpu"), "prepare": lambda batches: batches}
-    made = manifest.load(uri)
-    return [make_loader.make_loader(recipe, uri, made, kind=kind, rank=rank, **place) for rank in range(world_size)]
+    made, ranks = manifest.load(uri), [reader(kind, rank=rank, world_size=world_size) for rank in range(world_size)]
+    return [make_loader.make_loader(recipe, uri, made, here) for here in ranks]
 
 
 def trained(feeds: list[Loader], *, batch_size: int, epoch: int) -> list[int]:

@@ -15,6 +15,7 @@ from storage.uri import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
 from tasks.learning import images
 from tasks.learning.recipes import Recipe
+from tests.jobs.feeds import reader
 from tests.runs import CHECKOUT
 
 _SHAPE = (128, 128, 1)
@@ -27,12 +28,13 @@ from storage import manifest, process
 from storage.uri import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
 from tasks.learning.recipes import Recipe
+from tests.jobs.feeds import reader
 
 process.keep_memory()
 torch.set_num_threads(1)
 kind, uri = sys.argv[1], DatasetURI(sys.argv[2])
 recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1)
-place = {"kind": kind, "rank": 0, "world_size": 1, "device": torch.device("cpu"), "prepare": None}
+rows = None
 if kind == "ray-data":
     import ray
     from tasks.jobs.train.ray_loader import RayDataRows
@@ -43,9 +45,9 @@ if kind == "ray-data":
     splits = {split: manifest.load(uri).split(split) for split in ("train", "validation")}
     shards = RankShards(uri, splits, batch_size=100)
     iterators = shards.configure(shards.datasets(), 1)[0]
-    place["rows"] = RayDataRows(iterators, shape=(128, 128, 1), device=place["device"], prefetch_batches=1)
+    rows = RayDataRows(iterators, shape=(128, 128, 1), device=torch.device("cpu"), prefetch_batches=1)
 print("ready", flush=True)
-loader = make_loader(recipe, uri, manifest.load(uri), **place)
+loader = make_loader(recipe, uri, manifest.load(uri), reader(kind, rows=rows))
 labels = []
 for _, batch in loader.train_batches(epoch=1, batch_size=100):
     labels += batch.tolist()
@@ -101,16 +103,7 @@ def test_that_memory_does_not_hold_it(large: DatasetURI) -> None:
 
 def test_streamed_batches_are_on_the_device_that_computes(large: DatasetURI) -> None:
     recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1, loader="streaming")
-    loader = make_loader(
-        recipe,
-        large,
-        manifest.load(large),
-        kind="streaming",
-        rank=0,
-        world_size=1,
-        device=torch.device("meta"),
-        prepare=lambda loader: loader,
-    )
+    loader = make_loader(recipe, large, manifest.load(large), reader("streaming", device=torch.device("meta")))
     for batches in (loader.train_batches(epoch=1, batch_size=100), loader.validation_batches(batch_size=100)):
         pixels, labels = next(iter(batches))
         assert (pixels.device.type, pixels.shape) == ("meta", (100, *_SHAPE))

@@ -19,6 +19,7 @@ from tasks.jobs.train.ray_shards import RankShards
 from tasks.learning import images
 from tasks.learning.loop import Loader
 from tasks.learning.recipes import Recipe
+from tests.jobs.feeds import reader
 from tests.rays import token_of_its_own
 from tests.s3 import Server
 
@@ -62,8 +63,8 @@ def loader(uri: DatasetURI, kind: str, *, rank: int, world_size: int, prefetch_b
         shards = RankShards(uri, {split: made.split(split) for split in _PARTS}, batch_size=_RECIPE.batch_size)
         iterators = shards.configure(shards.datasets(), world_size)[rank]
         rows = RayDataRows(iterators, shape=_SHAPE, device=device, prefetch_batches=prefetch_batches)
-    place: Any = {"rank": rank, "world_size": world_size, "device": device, "prepare": None, "rows": rows}
-    return make_loader.make_loader(_RECIPE, uri, made, kind=kind, **place)
+    here = reader(kind, rank=rank, world_size=world_size, rows=rows)
+    return make_loader.make_loader(_RECIPE, uri, made, here)
 
 
 def epoch(feed: Loader, number: int) -> list[tuple[list[Any], list[Any]]]:

@@ -69,7 +69,7 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
                     f"{rows} now; `read` must return the same rows every time"
                 )
             listed += write_split(data_set, spec.target, split, first=begin["first"], part=begin["part"], **how)
-            labels[split.name] = _count(split.labels, len(classes))
+            labels[split.name] = Counter(split.labels.tolist())
     return pieces.written(listed, labels)
 
 
@@ -139,11 +139,6 @@ def _data_set(spec: IngestSpec) -> DataSet:
 
 def _shards(data_set: DataSet) -> list[str]:
     return list(dict.fromkeys(file.shard for file in data_set.files)) or [""]
-
-
-def _count(labels: np.ndarray, num_classes: int) -> Counter[int]:
-    known = labels[(labels >= 0) & (labels < num_classes)]
-    return Counter(dict(enumerate(np.bincount(known.astype(np.int64), minlength=num_classes).tolist())))
 
 
 @contextlib.contextmanager

@@ -7,13 +7,11 @@ from typing import Any
 
 from storage import tables
 from tasks.jobs.ingest import content_split, own_files
-from tasks.jobs.ingest.own_files import finish
+from tasks.jobs.ingest.own_files import finish as finish
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.spec import NEW, IngestSpec, SourceEntry
 from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
-
-__all__ = ["finish", "make", "plan", "survey", "to_survey"]
 
 _READERS = 8
 """Files that one piece reads in parallel."""

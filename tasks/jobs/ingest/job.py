@@ -10,7 +10,7 @@ from storage import commits, files, tables
 from storage.manifest import File
 from tasks.jobs import events
 from tasks.jobs.backends.base import Engine, Row
-from tasks.jobs.ingest import data_sets, image_files, parquet_files, pieces
+from tasks.jobs.ingest import data_sets, image_files, own_files, parquet_files, pieces
 from tasks.jobs.ingest.pieces import Piece, Source
 from tasks.jobs.spec import IngestSpec
 from tasks.learning import images, user_errors
@@ -37,9 +37,7 @@ def run(spec: IngestSpec, engine: Engine) -> None:
         parents={"files": spec.source} if spec.kind == "files" else {},  # the user's own files are no committed result
         parameters=spec.parameters,
         listed=[*(File.model_validate(part) for one in done for part in one["parts"]), *beside],
-        schema=tables.describe(
-            images.schema(work.shape, work.classes, encoding=spec.parameters.get("image_encoding", "decoded"))
-        ),
+        schema=tables.describe(images.schema(work.shape, work.classes, encoding=own_files.encoding_of(spec))),
         statistics={
             **about,
             "class_counts": pieces.class_counts(done, work.classes),

@@ -9,14 +9,12 @@ from storage import files, tables
 from storage.manifest import File
 from tasks.jobs import events
 from tasks.jobs.ingest import class_names, own_files, parquet_images
-from tasks.jobs.ingest.own_files import finish
+from tasks.jobs.ingest.own_files import finish as finish
 from tasks.jobs.ingest.parquet_images import Opened
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.spec import IngestSpec, SourceEntry
 from tasks.learning import images
 from tasks.learning.decode import Decoded
-
-__all__ = ["finish", "make", "plan", "survey", "to_survey"]
 
 
 def to_survey(spec: IngestSpec) -> list[Piece]:

@@ -169,9 +169,7 @@ def test_rows_in_train(checked: pd.DataFrame) -> dict[str, Any]:
     return {"count": len(ids), "ids": shown}
 
 
-def images_in_two_classes(
-    checked: pd.DataFrame, uri: DatasetURI, raw: Manifest, classes: tuple[str, ...]
-) -> dict[str, Any]:
+def images_in_two_classes(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> dict[str, Any]:
     """Count images that are in several classes and their usable rows, and list the first of them; warn of them.
 
     No model can be right about all rows of such an image. The list names each image with its classes, by its files if
@@ -182,6 +180,7 @@ def images_in_two_classes(
     shown = several[several["digest"].isin(several["digest"].drop_duplicates().head(_SHOWN))]
     shown = shown.drop_duplicates(["digest", "label"])
     shown = shown.assign(place=_places(shown, row_origins.table(uri, raw) if len(shown) else None))
+    classes = images.classes_of(raw.columns["metadata"])
     named = [
         ", ".join(f"{place} ({classes[label]})" for place, label in zip(rows["place"], rows["label"], strict=True))
         for _, rows in shown.groupby("digest", sort=False)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from storage import commits, files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
-from tasks.jobs import events
+from tasks.jobs import dataset_parts, events
 from tasks.jobs.backends.base import Engine, Row
 from tasks.jobs.preprocess import checks
 from tasks.jobs.spec import SPLIT_BY, PreprocessSpec
@@ -37,18 +37,17 @@ def run(spec: PreprocessSpec, engine: Engine) -> None:
     raw = manifest.load(spec.source)
     columns = checks.check_schema(raw)
     files.check_space(spec.target, needed=sum(file.size for file in raw.files))
-    shape, classes = images.shape_of(raw.columns["metadata"]), images.classes_of(raw.columns["metadata"])
+    classes = images.classes_of(raw.columns["metadata"])
     checked = checks.check_rows(spec.source, raw, columns, num_classes=len(classes), engine=engine)
     quarantined = checks.unusable(checked, spec.source, raw, limit=spec.parameters["max_quarantined"])
     in_train = checks.test_rows_in_train(checked)
-    in_two_classes = checks.images_in_two_classes(checked, spec.source, raw, classes)
+    in_two_classes = checks.images_in_two_classes(checked, spec.source, raw)
     split = {name: spec.parameters[name] for name in ("split_seed", "validation_fraction")}
     placed = place(checked, **split)
     del checked  # one row for each raw row: the largest object in this process
     checks.check_complete(placed, classes)
-    row_bytes = sum(file.size for file in raw.files) // raw.rows if _is_encoded(raw) else 0
-    placed = _number_parts(placed, shape, encoded_row_bytes=row_bytes)
-    written = _write(spec, raw, placed, columns, shape, engine)
+    placed = _number_parts(placed, raw)
+    written = _write(spec, raw, placed, columns, engine)
     listed = [File.model_validate_json(row["file"]) for row in written]
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
@@ -63,7 +62,7 @@ def run(spec: PreprocessSpec, engine: Engine) -> None:
         listed=listed,
         schema=tables.describe(columns),
         statistics={
-            **_statistics(written, placed, quarantined, classes, shape),
+            **_statistics(written, placed, quarantined, raw),
             "split": {"by": SPLIT_BY, **split, **test_rows},
             "test_rows_in_train": in_train,
             "images_in_two_classes": in_two_classes,
@@ -123,34 +122,23 @@ def random_keys(numbers: np.ndarray, *, seed: int) -> np.ndarray:
     return z
 
 
-def _is_encoded(raw: Manifest) -> bool:
-    return images.encoding_of(raw.columns["metadata"]) == images.ENCODED
-
-
-def _number_parts(
-    placed: pd.DataFrame, image_shape: tuple[int, int, int], *, encoded_row_bytes: int = 0
-) -> pd.DataFrame:
+def _number_parts(placed: pd.DataFrame, raw: Manifest) -> pd.DataFrame:
     """Add a column `part`: a number for every (split, index), counting over all splits."""
+    shape = images.shape_of(raw.columns["metadata"])
+    row_bytes = sum(file.size for file in raw.files) // raw.rows if dataset_parts.is_encoded(raw) else 0
     placed["part"] = -1
     first = 0
     for split in SPLITS:
         here = placed["split"] == split
         num_rows = int(here.sum())
-        count = images.num_parts(num_rows, image_shape, encoded_bytes=num_rows * encoded_row_bytes)
+        count = images.num_parts(num_rows, shape, encoded_bytes=num_rows * row_bytes)
         starts = [start for start, _ in images.part_bounds(num_rows, count)]
         placed.loc[here, "part"] = first + np.searchsorted(starts, placed.loc[here, "position"], side="right") - 1
         first += count
     return placed
 
 
-def _write(
-    spec: PreprocessSpec,
-    raw: Manifest,
-    placed: pd.DataFrame,
-    columns: pa.Schema,
-    image_shape: tuple[int, int, int],
-    engine: Engine,
-) -> list[Row]:
+def _write(spec: PreprocessSpec, raw: Manifest, placed: pd.DataFrame, columns: pa.Schema, engine: Engine) -> list[Row]:
     """Send every row to its part and write the parts; return per part, in order, its file (JSON) and pixel sums."""
     firsts = placed.groupby("part")["split"].first()
     number_in_split = firsts.groupby(firsts).cumcount()
@@ -169,7 +157,7 @@ def _write(
         uri=spec.target,
         targets=targets,
         columns=columns,
-        image_shape=image_shape,
+        image_shape=images.shape_of(raw.columns["metadata"]),
     ):
         rows.append(row)
         events.progress("parts written", len(rows), len(targets), fraction=0.5 + len(rows) / len(targets) / 2)
@@ -209,14 +197,12 @@ def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _statistics(
-    written: Sequence[Row],
-    placed: pd.DataFrame,
-    quarantined: pd.DataFrame,
-    classes: tuple[str, ...],
-    image_shape: tuple[int, int, int],
+    written: Sequence[Row], placed: pd.DataFrame, quarantined: pd.DataFrame, raw: Manifest
 ) -> dict[str, Any]:
+    height, width, _ = images.shape_of(raw.columns["metadata"])
+    classes = images.classes_of(raw.columns["metadata"])
     train = [row for row in written if json.loads(row["file"])["split"] == "train"]
-    pixels = int((placed["split"] == "train").sum()) * image_shape[0] * image_shape[1]
+    pixels = int((placed["split"] == "train").sum()) * height * width
     sums = np.sum([row["sum"] for row in train], axis=0, dtype=np.uint64)
     squares = np.sum([row["sum_of_squares"] for row in train], axis=0, dtype=np.uint64)
     mean = sums / pixels

@@ -69,7 +69,7 @@ def _chosen_loader(asked: str, prepared: Manifest, *, has_idle_nodes: bool) -> s
     """
     if asked != "auto":
         return asked
-    if is_encoded(prepared):
+    if dataset_parts.is_encoded(prepared):
         return RAY_DATA
     num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
     if num_bytes <= _RESIDENT_BYTES:
@@ -94,11 +94,6 @@ def takes_graph(recipe: Recipe, *, device: str, world_size: int, loader: str) ->
     if missing and recipe.step == "graph":
         raise ValueError(f"step must be eager or auto without {' and '.join(missing)}, got 'graph'")
     return recipe.step != "eager" and not missing
-
-
-def is_encoded(prepared: Manifest) -> bool:
-    """Return whether images are stored as their files' bytes."""
-    return images.encoding_of(prepared.columns["metadata"]) == images.ENCODED
 
 
 def record_nodes(attempt: URI, *, rank: int, trained: str, transformed: Iterable[str]) -> None:

@@ -13,6 +13,9 @@ from ray.train.torch import TorchConfig
 from tasks.jobs import scaling
 from tasks.learning import devices
 
+_TorchBackend: Any = TorchConfig().backend_cls
+"""Ray Train's own set-up, which has no public name."""
+
 
 @dataclasses.dataclass
 class CheckedTorchConfig(TorchConfig):
@@ -24,16 +27,11 @@ class CheckedTorchConfig(TorchConfig):
         return _Checked
 
 
-class _Checked(Backend):
-    share_cuda_visible_devices = True
-
+class _Checked(_TorchBackend):
     def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
         if worker_group.get_resources_per_worker().get("GPU", 0):
             worker_group.execute(check_gpu)
-        TorchConfig().backend_cls().on_start(worker_group, backend_config)
-
-    def on_shutdown(self, worker_group: Any, backend_config: TorchConfig) -> None:
-        TorchConfig().backend_cls().on_shutdown(worker_group, backend_config)
+        super().on_start(worker_group, backend_config)
 
 
 def check_gpu() -> None:

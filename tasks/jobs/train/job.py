@@ -8,7 +8,7 @@ from typing import Any
 from storage import manifest
 from storage.process import gc_paused
 from storage.uri import DatasetURI
-from tasks.jobs import dashboard, errors, node_types, scaling
+from tasks.jobs import dashboard, dataset_parts, errors, node_types, scaling
 from tasks.jobs.backends import tuned
 from tasks.jobs.deadline import aside
 from tasks.jobs.spec import TrainSpec
@@ -113,7 +113,7 @@ def fit(
         made = manifest.load(prepared)
         splits = {name: made.split(name) for name in attempts.SPLITS}
         shards = RankShards(prepared, splits, batch_size=batch_size)
-        if not attempts.is_encoded(made):  # for encoded images each worker makes the datasets of its epochs
+        if not dataset_parts.is_encoded(made):  # for encoded images each worker makes the datasets of its epochs
             configured |= {"datasets": shards.datasets(), "dataset_config": shards}
     elif tuned.is_on(cores) and not dashboard.shows_training():
         from tasks.jobs.backends.tuned.trainer import LeanTrainer

@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from storage.manifest import Manifest
-from storage.uri import DatasetURI
+from storage.uri import URI, DatasetURI
 from tasks.jobs import dataset_parts
 from tasks.jobs.dataset_parts import Slice
 from tasks.learning import images
+from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loaders import MapStyleLoader, ResidentLoader, moved, num_used, rows_of, to_device
 from tasks.learning.loop import Batch, Loader, mixed_seed
 from tasks.learning.recipes import Recipe
@@ -28,6 +29,8 @@ _WINDOW_ROWS = 32_768
 """Most rows among which the streaming loader shuffles; the prepared dataset is in a random order already."""
 _WINDOW_BYTES = 32 * 2**20
 """Most bytes of pixels among which it shuffles."""
+Report = Callable[[URI, list[EpochMetrics]], None]
+"""Function that is called with the folder of a new checkpoint and the history so far."""
 
 
 class RowSource(Protocol):
@@ -40,43 +43,48 @@ class RowSource(Protocol):
         """
 
 
-def make_loader(
-    recipe: Recipe,
-    uri: DatasetURI,
-    prepared: Manifest,
-    *,
-    kind: str,
-    rank: int,
-    world_size: int,
-    device: torch.device,
-    prepare: Callable[[DataLoader[Batch]], Iterable[Batch]],
-    rows: RowSource | None = None,
-) -> Loader:
-    """Make the loader of one rank, with its batches on `device`, for the dataset at `uri` with the manifest `prepared`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RankContext:
+    """Environment of one rank: its place among the ranks, its device, its loader, and functions to report to."""
 
-    `kind` is `resident`, `streaming`, `dataloader` or `ray-data`. `prepare` turns a DataLoader into one whose batches
-    are on `device`. `rows` is the source of the rows of `ray-data`; None: this process reads them, with the same
-    batches.
-    """
-    shape = images.shape_of(prepared.columns["metadata"])
+    rank: int
+    """Rank, from 0."""
+    world_size: int
+    device: torch.device
+    threads: int
+    """Most threads to compute with; all ranks use the smallest value of any rank."""
+    prepare: Callable[[DataLoader[Batch]], Iterable[Batch]]
+    """Turns a DataLoader into one whose batches are on `device`."""
+    report: Report
+    """Called on every rank once for each epoch, in order, after its checkpoint is complete."""
+    loader: str
+    """Kind of loader: `resident`, `streaming`, `dataloader` or `ray-data`."""
+    rows: RowSource | None = None
+    """Source of the rows of `ray-data`; None: this process reads them. The batches are the same."""
+    beat: Callable[[], None] = lambda: None
+    """Called at every sign of progress."""
+
+
+def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, here: RankContext) -> Loader:
+    """Make the loader of one rank, with its batches on its device, for the dataset at `uri` described by `prepared`."""
+    shape, rank, world_size = images.shape_of(prepared.columns["metadata"]), here.rank, here.world_size
 
     def slices(split: str) -> list[Slice]:
         batch_size = recipe.batch_size if split == "train" else None
         return dataset_parts.shard(prepared.split(split), rank=rank, world_size=world_size, batch_size=batch_size)
 
     def held(some: Sequence[Slice]) -> Batch:
-        return tensors(_blocks(uri, some, shape), num_rows=sum(map(len, some)), shape=shape)
+        return tensors(_blocks(dataset_parts.read_ahead(uri, some), shape), num_rows=sum(map(len, some)), shape=shape)
 
-    if kind == "resident":
+    if here.loader == "resident":
         train, validation = (held(slices(split)) for split in ("train", "validation"))
-        return ResidentLoader(train, validation, seed=recipe.seed, rank=rank, device=device)
-    if kind == "dataloader":
+        return ResidentLoader(train, validation, seed=recipe.seed, rank=rank, device=here.device)
+    if here.loader == "dataloader":
         train, validation = (held(dataset_parts.whole(prepared.split(split))) for split in ("train", "validation"))
-        return MapStyleLoader(train, validation, seed=recipe.seed, rank=rank, world_size=world_size, prepare=prepare)
-    transform = None
-    if images.encoding_of(prepared.columns["metadata"]) == images.ENCODED:
-        transform = Transform(recipe, shape)
-    found = rows or PartsReader(uri, slices, shape, device, transform)
+        how = {"seed": recipe.seed, "rank": rank, "world_size": world_size}
+        return MapStyleLoader(train, validation, prepare=here.prepare, **how)
+    transform = Transform(recipe, shape) if dataset_parts.is_encoded(prepared) else _unchanged
+    found = here.rows or PartsReader(uri, slices, shape, here.device, transform)
     window_rows = min(_WINDOW_ROWS, _WINDOW_BYTES // math.prod(shape))
     num_rows = sum(map(len, slices("train")))
     return StreamingLoader(found, num_rows=num_rows, window_rows=window_rows, seed=recipe.seed, rank=rank)
@@ -151,12 +159,14 @@ class PartsReader:
     slices: Callable[[str], Sequence[Slice]]
     shape: tuple[int, int, int]
     device: torch.device
-    transform: Transform | None = None
-    """Transform of encoded images; None: the rows are pixels."""
+    transform: Callable[..., pa.Table]
+    """Called with a table and `epoch`: the transform of encoded images, or `_unchanged`."""
 
     def windows(self, split: str, *, size: int, epoch: int | None = None) -> Iterator[Batch]:
         held, missing = list[Block](), size
-        for pixels, labels in _blocks(self.uri, self.slices(split), self.shape, transform=self._at(epoch)):
+        transform = partial(self.transform, epoch=epoch)
+        tables = dataset_parts.read_ahead(self.uri, self.slices(split), transform=transform)
+        for pixels, labels in _blocks(tables, self.shape):
             while len(labels):
                 held.append((pixels[:missing], labels[:missing]))
                 pixels, labels = pixels[missing:], labels[missing:]
@@ -167,22 +177,13 @@ class PartsReader:
         if held:
             yield to_device(self.device, tensors(held, num_rows=size - missing, shape=self.shape))
 
-    def _at(self, epoch: int | None) -> Callable[[pa.Table], pa.Table]:
-        return partial(self.transform, epoch=epoch) if self.transform else _unchanged
 
-
-def _unchanged(table: pa.Table) -> pa.Table:
+def _unchanged(table: pa.Table, *, epoch: int | None) -> pa.Table:
     return table
 
 
-def _blocks(
-    uri: DatasetURI,
-    slices: Sequence[Slice],
-    shape: tuple[int, int, int],
-    *,
-    transform: Callable[[pa.Table], pa.Table] = _unchanged,
-) -> Iterator[Block]:
-    for table in dataset_parts.read_ahead(uri, slices, transform=transform):
+def _blocks(tables: Iterable[pa.Table], shape: tuple[int, int, int]) -> Iterator[Block]:
+    for table in tables:
         pixels, labels = images.to_arrays(table, shape)
         assert labels is not None
         yield pixels, labels

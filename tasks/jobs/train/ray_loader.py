@@ -37,13 +37,15 @@ class RayDataRows:
     shape: tuple[int, int, int]
     device: torch.device
     prefetch_batches: int
+    nodes: set[str] | None = None
+    """Ids of the nodes whose tasks have transformed rows so far; None: none does, column `node` is missing."""
 
     def windows(self, split: str, *, size: int, epoch: int | None = None) -> Iterator[Batch]:
         yield from self.shards[split].iter_torch_batches(
             batch_size=size,
             prefetch_batches=self.prefetch_batches,
             device=str(self.device),
-            collate_fn=_ToTensors(self.shape),
+            collate_fn=_ToTensors(self.shape, self.nodes),
             pin_memory=self.device.type == "cuda",
         )
 
@@ -77,13 +79,8 @@ class EncodedRows:
             fn_kwargs={"transform": self.transform, "epoch": epoch},
             label_selector=off_gpu_nodes(ray.nodes(), workers=self.world_size) if self.avoid_gpus else None,
         )
-        yield from ray_shards.ordered(pixels, self.world_size).iter_torch_batches(
-            batch_size=size,
-            prefetch_batches=self.prefetch_batches,
-            device=str(self.device),
-            collate_fn=_ToTensors(self.transform.image_shape, self.nodes),
-            pin_memory=self.device.type == "cuda",
-        )
+        shards, shape = {split: ray_shards.ordered(pixels, self.world_size).iterator()}, self.transform.image_shape
+        yield from RayDataRows(shards, shape, self.device, self.prefetch_batches, self.nodes).windows(split, size=size)
 
 
 def off_gpu_nodes(nodes: Sequence[Mapping[str, Any]], *, workers: int) -> dict[str, str] | None:
@@ -109,7 +106,7 @@ def _transformed(table: pa.Table, *, transform: Transform, epoch: int | None) ->
 
 
 class _ToTensors(ArrowBatchCollateFn):
-    def __init__(self, shape: tuple[int, int, int], nodes: set[str] | None = None) -> None:
+    def __init__(self, shape: tuple[int, int, int], nodes: set[str] | None) -> None:
         self.shape, self.nodes = shape, nodes
 
     def __call__(self, batch: pa.Table) -> Batch:

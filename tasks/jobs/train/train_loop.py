@@ -1,8 +1,7 @@
 """The training loop of one rank, with or without Ray: all epochs that are not done yet, and a checkpoint after each."""
 
 import contextvars
-import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
@@ -10,7 +9,6 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.utils.data import DataLoader
 
 from storage import files, manifest, process
 from storage.failpoints import failpoint
@@ -20,10 +18,10 @@ from storage.uri import URI, redact
 from tasks.jobs import events, scaling
 from tasks.jobs.spec import EPOCHS, IMAGES, TrainSpec
 from tasks.jobs.train import attempts
-from tasks.jobs.train.make_loader import RowSource, make_loader
+from tasks.jobs.train.make_loader import RankContext, Report, make_loader
 from tasks.learning import checkpoint, images, resume, training_state
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, wait_hints
-from tasks.learning.loop import Batch, Trainer, seed_everything
+from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
 from tasks.learning.numerics import Numerics
 from tasks.learning.recipes import Recipe
@@ -34,30 +32,6 @@ _CHECKPOINTS = 4
 _NUM_IMAGES = 32
 """Number of the first training images to save."""
 _T = TypeVar("_T")
-Report = Callable[[URI, list[EpochMetrics]], None]
-"""Function that is called with the folder of a new checkpoint and the history so far."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RankContext:
-    """Environment of one rank: its place among the ranks, its device, its loader, and functions to report to."""
-
-    rank: int
-    """Rank, from 0."""
-    world_size: int
-    device: torch.device
-    threads: int
-    """Most threads to compute with; all ranks use the smallest value of any rank."""
-    prepare: Callable[[DataLoader[Batch]], Iterable[Batch]]
-    """Turns a DataLoader into one whose batches are on `device`."""
-    report: Report
-    """Called on every rank once for each epoch, in order, after its checkpoint is complete."""
-    loader: str
-    """Kind of loader: `resident`, `streaming`, `dataloader` or `ray-data`."""
-    rows: RowSource | None = None
-    """Source of the rows of `ray-data`; None: this process reads them."""
-    beat: Callable[[], None] = lambda: None
-    """Called at every sign of progress."""
 
 
 def train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext) -> None:
@@ -85,17 +59,7 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
         numbers = range(elastic[0], elastic[1] + 1)
         most_steps = attempts.fewest_steps(recipe.batch_size, prepared, workers=numbers, loader=here.loader)
     about: dict[str, Any] = {"parameters": spec.parameters, "resolved": resolved}
-    loader = make_loader(
-        recipe,
-        spec.source,
-        prepared,
-        kind=here.loader,
-        rank=rank,
-        world_size=here.world_size,
-        device=here.device,
-        prepare=here.prepare,
-        rows=here.rows,
-    )
+    loader = make_loader(recipe, spec.source, prepared, here)
     with gc_paused():  # most models import torchvision
         model = Classifier(model_of(recipe, prepared))
     if spec.initial:
@@ -144,17 +108,9 @@ def _gathered(value: _T, world_size: int) -> list[_T]:
     return values
 
 
-def _of_rank_0(value: _T, world_size: int) -> _T:
-    """Return the `value` of rank 0; every rank must call this."""
-    values = [value]
-    if world_size > 1:
-        dist.broadcast_object_list(values, src=0)
-    return values[0]
-
-
 def _committed(spec: TrainSpec, trainer: Trainer) -> bool:
     """Return True if another run has committed the target, as rank 0 sees it."""
-    return _of_rank_0(trainer.rank == 0 and manifest.is_committed(spec.target), trainer.world_size)
+    return _gathered(trainer.rank == 0 and manifest.is_committed(spec.target), trainer.world_size)[0]
 
 
 def _resume(
@@ -192,7 +148,7 @@ def _start(spec: TrainSpec, trainer: Trainer) -> resume.Start:
     if trainer.rank == 0:
         epochs, accepts = trainer.recipe.epochs, spec.accept_mixed_numerics
         chosen = resume.choose(spec.scratch, now=every, epochs=epochs, accept_mixed=accepts)
-    chosen = _of_rank_0(chosen, trainer.world_size)
+    chosen = _gathered(chosen, trainer.world_size)[0]
     assert chosen is not None
     return chosen
 

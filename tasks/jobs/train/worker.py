@@ -21,7 +21,7 @@ from tasks.jobs import dataset_parts, errors, events, scaling
 from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.train import attempts, train_loop
 from tasks.jobs.train.attempts import Assignment
-from tasks.jobs.train.make_loader import RowSource
+from tasks.jobs.train.make_loader import RankContext, RowSource
 from tasks.learning import devices, images, user_errors
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize
@@ -64,12 +64,12 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     events.say(RANK, rank=rank)
     prepared = manifest.load(spec.source)
     device, rows, reported = device_of(use_gpu=config["use_gpu"]), None, report
-    if loader == attempts.RAY_DATA and attempts.is_encoded(prepared):
+    if loader == attempts.RAY_DATA and dataset_parts.is_encoded(prepared):
         rows, nodes = encoded_rows(spec, prepared, device, use_gpu=config["use_gpu"])
         reported = functools.partial(_report_with_nodes, attempt, nodes)
     elif loader == attempts.RAY_DATA:
         rows = ray_data_rows(prepared, device, prefetch_batches=spec.recipe.prefetch_batches)
-    here = train_loop.RankContext(
+    here = RankContext(
         rank=rank,
         world_size=context.get_world_size(),
         device=device,
