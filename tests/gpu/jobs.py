@@ -1,16 +1,13 @@
-"""Jobs in processes of their own; `python -m tests.gpu.jobs SPEC [BYTES]` is a training without Ray.
-
-BYTES is how much more memory the process may take on the CPU.
-"""
+"""Jobs in processes of their own; `python -m tests.gpu.jobs SPEC` is a training without Ray."""
 
 import contextlib
 import json
 import os
-import resource
 import secrets
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +22,7 @@ from tests.jobs import raw
 from tests.runs import CHECKOUT
 
 LIMIT_S = 240
+"""Seconds after which a job that still runs is ended; longer ones wait for what will not come."""
 _RAY = {**JOB_ENV, "RAY_ADDRESS": "local", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
 """A job's environment and a Ray of its own: without an address it would join the last one that this machine had."""
 
@@ -41,15 +39,14 @@ def to_train(root: Root, prepared: DatasetURI, device: torch.device, *, name: st
 class Job:
     """A job that runs, and what it has printed so far."""
 
-    def __init__(self, spec: JobSpec, *, by_ray: bool, memory: int | None = None, **env: str) -> None:
+    def __init__(self, spec: JobSpec, *, by_ray: bool, **env: str) -> None:
         file = Path(spec.storage, f"{spec.target.name}.json")
         file.write_text(spec.model_dump_json())
         stage = "train" if isinstance(spec, TrainSpec) else "predict"
         module = f"tasks.jobs.{stage}" if by_ray else "tests.gpu.jobs"
-        given = [str(file), *([] if memory is None else [str(memory)])]
         plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *given],
+            [sys.executable, "-m", module, str(file)],
             env=plain | _RAY | {"PYTHONPATH": str(CHECKOUT), "RAY_AUTH_TOKEN": secrets.token_hex(32)} | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -107,10 +104,13 @@ class Job:
 
 @contextlib.contextmanager
 def running(job: Job) -> Iterator[Job]:
-    """A job that is over after the block, however the block ends."""
+    """A job that is over after the block, however the block ends, and is ended after `LIMIT_S` seconds."""
+    limit = threading.Timer(LIMIT_S, job.kill)
+    limit.start()
     try:
         yield job
     finally:
+        limit.cancel()
         job.kill()
         job.process.wait(LIMIT_S)
 
@@ -133,14 +133,8 @@ def _command(pid: int) -> str:
         return ""
 
 
-def _main(file: str, *memory: str) -> None:
+def _main(file: str) -> None:
     spec = TrainSpec.model_validate_json(Path(file).read_text())
-    if memory:
-        weight = torch.zeros(1, requires_grad=True)
-        weight.sum().backward()  # type: ignore[no-untyped-call] # starts the threads that a step needs
-        torch.optim.AdamW([weight]).step()  # imports what a step needs
-        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (taken + int(memory[0]),) * 2)
     try:
         main.run_here(spec, tell=lambda line: print(line, flush=True))
     except Exception as error:
