@@ -6,13 +6,16 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from storage.uri import Root
 from tasks.planning import machine
 from tests.runs import SHARED, prefect_home
-from tests.s3 import Server, serve
+
+if TYPE_CHECKING:
+    from tests.s3 import Server
 
 _IS_ONE_OF_SEVERAL = "PYTEST_XDIST_WORKER" in os.environ
 
@@ -58,9 +61,11 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Server"]:
     """A running S3 server with one bucket; the `AWS_*` variables point to it until the session ends."""
     import s3fs
+
+    from tests.s3 import serve  # the tests of GPUs run where S3's packages are missing
 
     with serve(tmp_path_factory.mktemp("s3")) as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment().items():

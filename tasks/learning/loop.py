@@ -132,7 +132,7 @@ class Trainer:
         self.step.totals.zero_()
         steps, values = self.steps_per_epoch, list[float]()
         batches = self.loader.train_batches(epoch=epoch, batch_size=self.local_batch_size, steps=steps)
-        every = max(1, steps // 10)
+        every = math.ceil(steps / 10)
         for step, (images, labels), numbers in zip(
             range(1, steps + 1), self._timed(batches), self._drawn(epoch), strict=False
         ):
@@ -150,7 +150,7 @@ class Trainer:
             self.optimizer.step()
             self.scheduler.step()
             on_batch()
-            if step % every == 0 or step == steps:  # the only times when the host waits for the device
+            if step % every == 0 or step == steps:  # at most ten times: only then the host waits for the device
                 *values, loss = self._read(self.step.totals, summed, what=f"training loss in epoch {epoch}")
                 if on_step:
                     on_step(step, steps, loss / len(labels))

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler, OneCycleLR
 
@@ -67,6 +67,18 @@ def make_schedule(recipe: Recipe, optimizer: Optimizer, *, total_steps: int) -> 
         pct_start=warmup,
         cycle_momentum=recipe.optimizer == "adamw",  # SGD keeps the recipe's momentum
     )
+
+
+def align_state(optimizer: Optimizer) -> None:
+    """Give the tensors of `optimizer`'s state the memory layout of their weights, for a state from another device.
+
+    Fused kernels read both in memory order: with another layout, CUDA's refuse, and those for CPUs would update each
+    weight by the momentum of another one.
+    """
+    for weight, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.shape == weight.shape and value.stride() != weight.stride():
+                state[name] = torch.empty_like(weight).copy_(value)
 
 
 def _triangle(total_steps: int, *, warmup_steps: int) -> Callable[[int], float]:

@@ -15,6 +15,7 @@ from tasks.learning.checkpoint import TRAINING, WEIGHTS, Meta, Snapshot, check_s
 from tasks.learning.epoch_metrics import EpochMetrics, metrics_of
 from tasks.learning.loop import Loader, Trainer
 from tasks.learning.modeling import Classifier, FromImages, ModelSpec
+from tasks.learning.optimizer import align_state
 
 _OF_THE_DEVICE = ("fused", "foreach", "capturable")
 """Settings of an optimizer that depend on its device and are not part of its state."""
@@ -98,6 +99,7 @@ def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any])
     for saved, own in zip(training["optimizer"]["param_groups"], trainer.optimizer.param_groups, strict=True):
         saved.update({name: own[name] for name in _OF_THE_DEVICE if name in own})
     trainer.optimizer.load_state_dict(training["optimizer"])
+    align_state(trainer.optimizer)
     trainer.scheduler.load_state_dict(training["scheduler"])
     return [metrics_of(row) for row in meta.history]
 

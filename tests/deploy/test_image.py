@@ -76,6 +76,7 @@ def test_the_image_has_the_python_of_the_project_and_writes_only_below_tmp() -> 
     told = image.variables()
     assert told["PATH"].startswith("/opt/venv/bin:")
     assert told["HOME"] == "/tmp" and told["PREFECT_HOME"].startswith("/tmp/")
+    assert told["PREFECT_SERVER_UI_STATIC_DIRECTORY"].startswith("/tmp/"), "else the server has no UI"
     assert ("WORKDIR", told["PIPELINE_CHECKOUT"]) in _IMAGE
 
 

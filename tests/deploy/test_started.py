@@ -134,6 +134,13 @@ def test_a_run_on_the_sample_ends_and_its_champion_is_in_the_bucket(
     assert not (started.checkout / "data").exists()
 
 
+def test_the_server_shows_its_ui_from_scratch_space(started: Composed) -> None:
+    folder = Path(started.environment("server")["PREFECT_SERVER_UI_STATIC_DIRECTORY"])
+    assert folder.is_relative_to(started.checkout.parent / "scratch") and list(folder.glob("*/index.html"))
+    with urllib.request.urlopen(f"http://127.0.0.1:{started.port}/", timeout=30) as page:
+        assert b"<html" in page.read()
+
+
 def test_the_server_answers_nobody_without_the_password(started: Composed) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         Server(started.port).api("POST", "/flows/filter", {})

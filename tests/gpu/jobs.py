@@ -22,6 +22,7 @@ from tests.jobs import raw
 from tests.runs import CHECKOUT
 
 LIMIT_S = 240
+"""Seconds after which a job that still runs is ended; longer ones wait for what will not come."""
 _RAY = {**JOB_ENV, "RAY_ADDRESS": "local", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
 """A job's environment and a Ray of its own: without an address it would join the last one that this machine had."""
 
@@ -44,9 +45,10 @@ class Job:
         stage = "train" if isinstance(spec, TrainSpec) else "predict"
         module = f"tasks.jobs.{stage}" if by_ray else "tests.gpu.jobs"
         plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        path = os.pathsep.join([str(CHECKOUT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.process = subprocess.Popen(
             [sys.executable, "-m", module, str(file)],
-            env=plain | _RAY | {"PYTHONPATH": str(CHECKOUT), "RAY_AUTH_TOKEN": secrets.token_hex(32)} | env,
+            env=plain | _RAY | {"PYTHONPATH": path, "RAY_AUTH_TOKEN": secrets.token_hex(32)} | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -1,5 +1,6 @@
 """Jobs on a GPU: killed and resumed, out of memory, and predicting what the CPU predicts."""
 
+import importlib.util
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from tasks.learning.inference import Inference
 from tests.gpu.jobs import LIMIT_S, Job, running, to_train
 from tests.jobs import raw
 
-RUNNERS = [pytest.param(False, id="without Ray"), pytest.param(True, marks=pytest.mark.slow, id="by Ray")]
+needs_ray = pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed")
+RUNNERS = [pytest.param(False, id="without Ray"), pytest.param(True, marks=[pytest.mark.slow, needs_ray], id="by Ray")]
 EPOCHS = 12
 GPU_BYTES = 2 * 2**30
 """What a job may take; ResNet-18 with 1,400 rows at once takes more: 367 MB for the output of its first layer."""
@@ -42,6 +44,7 @@ def test_training_that_was_killed_goes_on_from_its_checkpoint(
     torch.testing.assert_close(*losses, rtol=0.1, atol=0.01)  # sums on a GPU are taken in any order
 
 
+@needs_ray
 @pytest.mark.slow
 def test_training_whose_worker_was_killed_goes_on_in_a_new_one(
     device: torch.device, prepared: DatasetURI, folder: Root

@@ -1,6 +1,7 @@
 """A step on a GPU gives the numbers of the CPU, in every variant, and the host never waits."""
 
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from tasks.learning import optimizer, recipes, training_state
+from storage.uri import URI
+from tasks.learning import checkpoint, optimizer, recipes, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import autocast, place, resolve_precision, set_arithmetic
@@ -18,6 +20,7 @@ from tasks.learning.step import GraphedStep
 from tests.gpu import checks
 from tests.gpu.checks import classifier, distance, never_waiting, rows
 
+ABOUT: dict[str, Any] = {"parameters": {}, "resolved": {}}
 CPU = torch.device("cpu")
 TOLERANCES = {"fp32": (1e-3, 0.05), "bf16": (0.05, 0.5)}
 """Largest distances of logits and of gradients from fp32 on the CPU; wrong layouts, rows or labels give 1 and more.
@@ -124,14 +127,14 @@ def test_host_waits_for_the_device_only_to_read_the_loss(device: torch.device, n
 def test_models_of_the_cifar_recipes_never_wait_for_a_gpu(gpu: torch.device, model: str, is_graphed: bool) -> None:
     precision = resolve_precision("auto", gpu)
     changes = {"model": model, "batch_size": 32, "precision": precision}
-    _waits_for_nothing(checks.trainer(gpu, num_rows=160, is_graphed=is_graphed, **changes))
+    _waits_for_nothing(checks.trainer(gpu, num_rows=320, is_graphed=is_graphed, **changes))
 
 
 def _waits_for_nothing(trainer: Trainer) -> None:
     history = [trainer.run_epoch(1)]  # libraries may wait while they choose algorithms, and so does a capture
     with never_waiting(trainer.device) as reads:
         history.append(trainer.run_epoch(2))
-        snapshot = training_state.take(trainer, history, prepared="", about={"parameters": {}, "resolved": {}})
+        snapshot = training_state.take(trainer, history, prepared="", about=ABOUT)
     assert len(reads) == 10 + 1, "ten times in training, and once for the validation loss"
     assert snapshot.serialized()
 
@@ -150,7 +153,7 @@ def test_checkpoint_holds_the_state_at_the_end_of_its_epoch_while_the_next_one_t
     trainer = checks.trainer(device, num_rows=160, is_graphed=is_graphed, **SETTINGS["small"])
     history = [trainer.run_epoch(1)]
     expected = {name: one.detach().cpu().clone() for name, one in trainer.model.state_dict().items()}
-    snapshot = training_state.take(trainer, history, prepared="", about={"parameters": {}, "resolved": {}})
+    snapshot = training_state.take(trainer, history, prepared="", about=ABOUT)
     trainer.run_epoch(2)
     stored = snapshot.serialized()
     weights = safetensors.torch.load(stored[WEIGHTS])
@@ -159,3 +162,23 @@ def test_checkpoint_holds_the_state_at_the_end_of_its_epoch_while_the_next_one_t
     state = torch.load(io.BytesIO(stored[TRAINING]), weights_only=True)["optimizer"]["state"]
     assert {one.device for each in state.values() for one in each.values()} == {CPU}
     assert {int(each["step"]) for each in state.values()} == {trainer.steps_per_epoch}
+
+
+@pytest.mark.parametrize("is_back", [False, True], ids=["there", "back"])
+@pytest.mark.parametrize("name", ["small", "sgd"])
+def test_training_that_goes_on_on_another_device_learns_as_one_that_stays(
+    device: torch.device, tmp_path: Path, name: str, is_back: bool
+) -> None:
+    stays, goes_on = (checks.trainer(CPU, num_rows=160, **SETTINGS[name]) for _ in range(2))
+    begun = checks.trainer(device, num_rows=160, **SETTINGS[name])
+    begun.model.backbone.to(memory_format=torch.channels_last)  # as on a GPU, also where a CPU stands in for it
+    if not is_back:
+        begun, goes_on = goes_on, begun
+    checkpoint.write(URI(str(tmp_path)), training_state.take(begun, [begun.run_epoch(1)], prepared="", about=ABOUT))
+    training_state.restore(URI(str(tmp_path)), goes_on, prepared="", about=ABOUT)
+    for trainer, epochs in ((stays, (1, 2)), (goes_on, (2,))):
+        for epoch in epochs:
+            trainer.run_epoch(epoch)
+    expected = stays.model.state_dict()
+    found = {key: distance(one, expected[key]) for key, one in goes_on.model.state_dict().items()}
+    assert max(found.values()) < 1e-3, found

@@ -74,11 +74,12 @@ class TestWaiting:
             ("small", 10, False),
             ("small", 40, False),
             ("small", 40, True),
+            ("small", 43, False),
             ("resnet18", 10, False),
             ("vit-patch4", 10, True),
         ],
     )
-    def test_host_waits_for_the_device_only_ten_times_an_epoch(
+    def test_host_waits_for_the_device_at_most_ten_times_an_epoch(
         self, monkeypatch: pytest.MonkeyPatch, model: str, steps: int, is_graphed: bool
     ) -> None:
         # an epoch's order, and the random numbers of its augmentation
@@ -107,7 +108,8 @@ class TestWaiting:
         monkeypatch.setattr(Trainer, "_read", read)
         with Crossings() as seen:
             trainer.run_epoch(1)
-        assert len(reads) == 10 + 1, "ten reads in training, and one of the validation loss"
+        every = -(-steps // 10)
+        assert len(reads) == -(-steps // every) + 1 <= 10 + 1, "ten reads in training, and one of the validation loss"
         found: list[str] = seen.found
         return found
 
