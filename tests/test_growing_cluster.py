@@ -23,10 +23,10 @@ _NODE_TYPES = {
 }
 """Two nodes with CPUs, one with a GPU that exists by name only."""
 _REQUESTS: dict[str, tuple[int | None, dict[str, str], str]] = {
-    "auto": (None, {}, "1 workers with 1 GPU and 1 CPUs each"),
-    "a kind of GPU": (None, {"accelerator_type": "T4"}, "1 workers with 1 GPU and 1 CPUs each"),
-    "auto on CPUs": (None, {"device": "cpu"}, "1 workers with 1 CPUs each"),
-    "a number on CPUs": (4, {"device": "cpu"}, "4 workers with 1 CPUs each"),
+    "auto": (None, {}, "1 worker with 1 GPU and 1 CPU each"),
+    "a kind of GPU": (None, {"accelerator_type": "T4"}, "1 worker with 1 GPU and 1 CPU each"),
+    "auto on CPUs": (None, {"device": "cpu"}, "1 worker with 1 CPU each"),
+    "a number on CPUs": (4, {"device": "cpu"}, "4 workers with 1 CPU each"),
     "too many": (
         *(2, {}),
         "--workers must be at most the number of GPUs that it has or may add, 1, got 2; or use --set device=cpu",
@@ -80,7 +80,7 @@ def said(cluster: Growing) -> dict[str, str]:
 def test_capacity_of_a_cluster_without_workers_is_what_it_may_add(
     cluster: Growing, said: dict[str, str], request_: str
 ) -> None:
-    may = f"{cluster.address}: 0 nodes, 0 CPUs, 0 GPUs and may add 3 nodes, 8 CPUs, 1 GPUs; "
+    may = f"{cluster.address}: 0 nodes, 0 CPUs, 0 GPUs and may add 3 nodes, 8 CPUs, 1 GPU; "
     assert said[request_].removeprefix(may) == _REQUESTS[request_][2]
     assert _is_empty(cluster), "a check starts no node"
 

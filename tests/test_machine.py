@@ -29,7 +29,7 @@ def test_cores_that_there_are_not_are_refused_by_name(monkeypatch: pytest.Monkey
         with pytest.raises(ValueError, match=f"--cores .PIPELINE_CORES. must be 1 to {most} on this .* got '{wrong}'"):
             capacity.check_workers(None)
     monkeypatch.setenv(machine.CORES, "1")
-    assert capacity.check_workers(None).startswith("local, 1 cores")
+    assert capacity.check_workers(None).startswith("local, 1 core")
     monkeypatch.setenv("RAY_ADDRESS", "http://head:8265")
     with pytest.raises(ValueError, match=r"cannot be used with RAY_ADDRESS; .* cpus_per_worker"):
         capacity.check_workers(None)

@@ -36,8 +36,16 @@ Flow = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def flow(prefect_server: None) -> Iterator[Flow]:
-    """The flow in this process: one Prefect server and one Ray for all tests."""
+def flow(prefect_server: None) -> Flow:
+    """The flow in this process, with one Prefect server for all tests."""
+    from flows import pipeline
+
+    return pipeline.images
+
+
+@pytest.fixture(scope="module")
+def ray_address(flow: Flow) -> Iterator[str]:
+    """Address of one Ray, which the flow uses instead of a Ray of its own."""
     with token_of_its_own() as patch:
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         head, address, _ = start_ray(os.environ | JOB_ENV | {"PYTHONPATH": str(CHECKOUT)})
@@ -46,13 +54,10 @@ def flow(prefect_server: None) -> Iterator[Flow]:
             cluster._child, cluster._address = head, address
 
         try:
-            from flows import pipeline
-
             await_ray(head, address)
             patch.setattr(RayJobs, "_start", share)
             patch.setattr(RayJobs, "end", lambda cluster: None)
-            patch.setenv("TEST_RAY_ADDRESS", address)
-            yield pipeline.images
+            yield address
         finally:
             head.end()
 
@@ -72,7 +77,7 @@ SMALL = {"epochs": 3, "image_size": 24, "batch_size": 8, "max_quarantined": 0.1,
 
 @pytest.fixture(scope="module")
 def trained(flow: Flow, root: Root, pictures: Path) -> dict[str, Any]:
-    return flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=SMALL)
+    return flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=SMALL, workers=0)
 
 
 def test_a_folder_of_photographs_is_learned_and_its_broken_files_are_listed(
@@ -127,10 +132,23 @@ def test_the_report_tells_of_classes_sizes_and_what_was_left_out(trained: dict[s
     assert f'<p class="muted">{rows["file"][0]}</p>' in page, "each picture is called by its file"
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_address")
+def test_the_same_photographs_become_the_same_rows_on_a_ray(
+    flow: Flow, trained: dict[str, Any], pictures: Path, tmp_path: Path
+) -> None:
+    settings = SMALL | {"epochs": 1, "model": "small-cnn"}
+    other = flow(recipe="images-resnet18", storage=str(tmp_path / "root"), data=str(pictures), settings=settings)
+    for kind in ("raw", "prepared"):
+        here, there = (URI(one["uris"][kind]) for one in (trained, other))
+        assert here.name == there.name and manifest.load(here).files == manifest.load(there).files
+    assert other["metrics"]["num_rows"] == trained["metrics"]["num_rows"]
+
+
 def test_the_same_folder_again_is_found_and_a_new_file_makes_a_training_that_goes_on_from_the_champion(
     flow: Flow, trained: dict[str, Any], root: Root, pictures: Path
 ) -> None:
-    again = flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=SMALL)
+    again = flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=SMALL, workers=0)
     assert again["uris"] == trained["uris"] and all(stage["reused"] for stage in again["stages"])
     (pictures / "test" / "卵").mkdir()
     (pictures / "test" / "卵" / "first.png").write_bytes(encoded(5, 2))
@@ -207,13 +225,13 @@ def test_parquet_as_hugging_face_writes_it_is_learned(flow: Flow, root: Root, tm
 
 @pytest.mark.slow
 def test_the_recipe_of_the_docs_runs_as_it_stands_on_a_cluster_that_it_is_sent_to(
-    flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_address: str
 ) -> None:
     page = (CHECKOUT / "docs" / "your-own.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(example.splitlines()) <= 30
     monkeypatch.setenv(user_code.FILES, "")
-    monkeypatch.setenv("RAY_ADDRESS", os.environ["TEST_RAY_ADDRESS"])
+    monkeypatch.setenv("RAY_ADDRESS", ray_address)
     file = tmp_path / "my_recipe.py"
     file.write_text(example)
     result = flow(recipe=f"{file}:recipe", storage=str(root))
@@ -237,6 +255,7 @@ def test_every_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("ray_address")
 def test_a_vision_transformer_has_the_same_loss_curve_with_other_loaders_and_workers(
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,9 +25,10 @@ def size(num_bytes: int) -> str:
     return f"{num_bytes} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
 
 
-def count(number: int, noun: str) -> str:
-    """Format a number with its noun: `1 file`, `2,000 files`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def count(number: float, noun: str) -> str:
+    """Format a number with its noun: `1 file`, `2,000 files`, `0.5 CPUs`."""
+    shown = f"{int(number):,}" if number == int(number) else f"{number:g}"
+    return f"{shown} {noun}" if number == 1 else f"{shown} {noun}s"
 
 
 def moment(time: datetime.datetime) -> str:

@@ -14,6 +14,7 @@ from http.client import HTTPException
 from typing import Any
 
 from storage import error_policy, files
+from storage.admin.format import count
 from storage.uri import URI, Root, redact
 from tasks.cluster import jobs_api
 from tasks.jobs import dashboard, scaling
@@ -65,12 +66,13 @@ def _of_cluster(address: str, workers: scaling.Workers, needs: scaling.Needs) ->
             )
         given = scaling.resolve(workers, threads=None, nodes=nodes, addable=addable, needs=needs)
     have = _counted(nodes) + (f" and may add {_counted(addable)}" if addable else "")
-    each = f"{'1 GPU and ' if given.use_gpu else ''}{given.cpus:g} CPUs each"
-    return f"{redact(address)}: {have}; {given.workers} workers with {each}"
+    each = f"{'1 GPU and ' if given.use_gpu else ''}{count(given.cpus, 'CPU')} each"
+    return f"{redact(address)}: {have}; {count(given.workers, 'worker')} with {each}"
 
 
 def _counted(nodes: Sequence[scaling.Resources]) -> str:
-    return f"{len(nodes)} nodes, {scaling.cpus(nodes):g} CPUs, {scaling.num_gpus(*nodes)} GPUs"
+    found = {"node": len(nodes), "CPU": scaling.cpus(nodes), "GPU": scaling.num_gpus(*nodes)}
+    return ", ".join(count(number, noun) for noun, number in found.items())
 
 
 def _of_this_machine(workers: scaling.Workers, needs: scaling.Needs) -> str:
@@ -84,15 +86,15 @@ def _of_this_machine(workers: scaling.Workers, needs: scaling.Needs) -> str:
             f"RAY_ADDRESS to a cluster, or {devices.WAY_OUT}"
         )
     if gpus and not needs.cpus:  # they share the CPUs
-        return f"local, {machine.cores()} cores, {gpus} GPUs, at most {gpus} workers"
+        return f"local, {count(machine.cores(), 'core')}, {count(gpus, 'GPU')}, at most {count(gpus, 'worker')}"
     most = int(most // (needs.cpus or 1))
     if asked > most:
-        each = f"with {needs.cpus:g} CPUs each (cpus_per_worker) " if needs.cpus else ""
+        each = f"with {count(needs.cpus, 'CPU')} each (cpus_per_worker) " if needs.cpus else ""
         raise ValueError(
             f"--workers {each}must be at most {most} on this machine, got {workers or 1}; for more, set RAY_ADDRESS "
             "to a cluster"
         )
-    return f"local, {machine.cores()} cores, at most {most} workers"
+    return f"local, {count(machine.cores(), 'core')}, at most {count(most, 'worker')}"
 
 
 def _check_gpus_here(workers: scaling.Workers, needs: scaling.Needs) -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+from storage.admin.format import count
 from tasks.learning.recipes import Recipe
 
 Resources = Mapping[str, float]
@@ -175,9 +176,9 @@ def _too_many(asked: Workers, number: int, nodes: Sequence[Resources], needs: Ne
     gpus = num_gpus(*_for_workers(nodes, needs, use_gpu))
     if use_gpu and number > gpus:
         return f"--workers must be at most the number of GPUs{may}, {gpus}, got {asked}; or use --set device=cpu"
-    each = f"with {needs.cpus:g} CPUs each (cpus_per_worker) " if needs.cpus else ""
+    each = f"with {count(needs.cpus, 'CPU')} each (cpus_per_worker) " if needs.cpus else ""
     most = max(0, _most(nodes, needs, use_gpu))
-    limit = f"at most {most} on a cluster with {cpus(nodes):g} CPUs{may}"
+    limit = f"at most {most} on a cluster with {count(cpus(nodes), 'CPU')}{may}"
     return f"--workers {each}must be {limit}, got {asked}; one CPU per node stays free"
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
+from storage.admin.format import count
 from storage.error_policy import Permanent
 
 MAX_WAIT_SHARE = 0.05
@@ -104,7 +105,7 @@ def check_steps(steps: int, *, batch_size: int, world_size: int, num_rows: int) 
     if steps == 0:
         raise WrongBatchSize(
             "batch_size must be at least the number of workers and at most the number of training rows: got "
-            f"{batch_size} with {world_size} workers and {num_rows} rows on one of them"
+            f"{batch_size} with {count(world_size, 'worker')} and {count(num_rows, 'row')} on one of them"
         )
 
 

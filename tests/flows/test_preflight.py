@@ -104,7 +104,7 @@ def test_a_document_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
         (
             ["--source", "sample", "--workers", "2", "--set", "cpus_per_worker=1000"],
             "Ray",
-            "--workers with 1000 CPUs each (cpus_per_worker) must be at most 0 on this machine, got 2",
+            "--workers with 1,000 CPUs each (cpus_per_worker) must be at most 0 on this machine, got 2",
         ),
         (
             ["--source", "sample", "--set", "accelerator_type=Z9"],

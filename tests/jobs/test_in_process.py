@@ -134,7 +134,7 @@ def test_an_error_that_would_come_again_is_told_as_that_of_a_job(prepared: Datas
     spec = raw.to_train(Root(str(tmp_path)), prepared, learning_rate=1e30)
     with pytest.raises(JobRefused, match=r"^NonFiniteLoss: training loss .* lower learning_rate \(1e\+30\)"):
         run(spec)
-    with pytest.raises(JobRefused, match=r"^WrongBatchSize: batch_size must be at least .* got 1000 with 1 workers"):
+    with pytest.raises(JobRefused, match=r"^WrongBatchSize: batch_size must be at least .* got 1000 with 1 worker"):
         run(raw.to_train(Root(str(tmp_path)), prepared, batch_size=1000))
 
 

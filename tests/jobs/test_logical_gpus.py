@@ -30,15 +30,20 @@ _AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 _POOL = """
 import json, os, sys, time
 import ray
+from pathlib import Path
 from tasks.jobs.backends.ray import OnRay, configure
 from tasks.jobs.spec import PredictSpec
+
+called = Path(sys.argv[2])
 
 class Actor:
     def __init__(self, *, spec, threads, sharing, device):
         self.about = {"threads": threads, "sharing": sharing, "device": device}
 
     def __call__(self, batch):
-        time.sleep(0.5)  # so that each of them gets a part
+        (called / str(os.getpid())).touch()
+        while len(list(called.iterdir())) < 8:  # none may take the parts of those that start later
+            time.sleep(0.05)
         held = ray.get_runtime_context().get_accelerator_ids()["GPU"]
         found = {"held": held, "visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "pid": os.getpid(), **self.about}
         return {"found": [json.dumps(found)] * len(batch["index"])}
@@ -46,7 +51,7 @@ class Actor:
 ray.init(logging_level="WARNING")
 configure(max_cpus=None)
 spec = PredictSpec.model_validate_json(sys.argv[1])
-rows = OnRay(threads=None).pool(Actor, [{"index": index} for index in range(24)], spec)
+rows = OnRay(threads=None).pool(Actor, [{"index": index} for index in range(80)], spec)
 print(json.dumps([json.loads(row["found"]) for row in rows]))
 """
 _PREDICT = """
@@ -145,7 +150,8 @@ def to_predict(folder: Path) -> PredictSpec:
 
 
 def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(env: Mapping[str, str], tmp_path: Path) -> None:
-    done = run(_POOL, to_predict(tmp_path).model_dump_json(), env=env)
+    (tmp_path / "called").mkdir()
+    done = run(_POOL, to_predict(tmp_path).model_dump_json(), str(tmp_path / "called"), env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert {(one["device"], one["sharing"], one["threads"]) for one in found} == {("cuda", 8, 1)}

@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from storage.uri import DatasetURI, Root
 from tasks.jobs.spec import ENDED, PreprocessSpec
 from tests.runs import CHECKOUT
 
 
+@pytest.mark.slow
 def test_a_job_run_by_hand_ends_plainly_and_leaves_no_token_that_others_can_read(tmp_path: Path) -> None:
     root = Root(f"{tmp_path}/root")
     missing = DatasetURI(root.child("datasets/raw/missing-0123456789ab"))

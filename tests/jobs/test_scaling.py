@@ -48,7 +48,7 @@ def test_workers_with_gpus_fit_on_the_nodes_that_have_them(nodes: list[Resources
 @pytest.mark.parametrize(
     ("workers", "nodes", "named"),
     [
-        (None, [{"CPU": 1}], "a cluster with 1 CPUs, got 1"),
+        (None, [{"CPU": 1}], "a cluster with 1 CPU, got 1"),
         (5, _LAPTOP, "at most 4 on a cluster with 5 CPUs, got 5"),
         (3, [{"CPU": 16, "GPU": 2}], "number of GPUs, 2, got 3"),
         (None, [], "a cluster with 0 CPUs"),

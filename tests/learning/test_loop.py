@@ -124,7 +124,7 @@ class TestRun:
             trainer.run_epoch(1)
 
     def test_batch_larger_than_the_rows_is_refused_by_name(self, digits: dict[str, Split]) -> None:
-        with pytest.raises(ValueError, match="batch_size must be at least .* got 65 with 1 workers and 64 rows"):
+        with pytest.raises(ValueError, match="batch_size must be at least .* got 65 with 1 worker and 64 rows"):
             small(digits, batch_size=65)
 
     @pytest.mark.parametrize("pieces", [2, 5, 16])

@@ -71,6 +71,7 @@ def test_rows_of_several_shards_are_numbered_in_the_order_of_the_shards(asked: P
     assert [source["sha256"] for source in made.statistics["sources"]] == [f.sha256 for f in pets.DATA_SET.files]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root", ["local"], indirect=True)
 def test_shards_are_read_by_different_tasks_of_a_ray_job_to_the_same_bytes(
     asked: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
