@@ -62,7 +62,7 @@ class TestBatchSize:
             (63, 64, 1, "got 64 with 1 worker and 63 rows on one of them"),
             (63, 64, 2, "got 64 with 2 workers and 31 rows on one of them"),
             (100, 3, 4, "got 3 with 4 workers and 0 rows on one of them"),
-            (3, 5, 4, "got 5 with 4 workers and 1 rows on one of them"),
+            (3, 5, 4, "got 5 with 4 workers and 1 row on one of them"),
             (0, 1, 1, "got 1 with 1 worker and 0 rows on one of them"),
         ],
     )
