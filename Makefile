@@ -30,7 +30,7 @@ test: $(VENV)/.installed ## run the tests, takes minutes (ARGS="-k name" selects
 	$(BIN)/pytest -m "not slow" $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
 
 test-slow: $(VENV)/.installed ## run the slow tests, which kill whole runs and train twice
-	$(BIN)/pytest -m slow $(ARGS)
+	$(BIN)/pytest -m slow $(if $(ARGS),$(ARGS),-n 2 --dist loadfile --no-loadscope-reorder)
 
 test-gpu: $(VENV)/.installed ## run the tests of a GPU; without one most are skipped (next: python -m tests.benchmarks.gpu)
 	$(BIN)/python -m pytest tests/gpu $(ARGS)

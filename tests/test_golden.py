@@ -16,7 +16,7 @@ PLANNED = {
     "cifar10-airbench": (
         "datasets/raw/cifar10-4990e596def1",
         "datasets/prepared/cifar10-1cc2ee8aed75",
-        "checkpoints/cifar10-airbench-322643a1844b",
+        "checkpoints/cifar10-airbench-c6f8b5a10bc9",
     ),
     "cifar10-resnet18": (
         "datasets/raw/cifar10-4990e596def1",

@@ -144,6 +144,7 @@ def test_a_worse_model_leaves_the_champion_in_place_and_says_so(finished: Finish
     assert registry.champion(finished.root, "mnist-sample") == finished.result["uris"]["checkpoint"]
 
 
+@pytest.mark.slow
 def test_the_champion_predicts_a_dataset_without_labels(finished: Finished) -> None:
     unlabelled = _without_labels(DatasetURI(finished.result["uris"]["raw"]), finished.folder)
     arguments = ["--model", "champion:mnist-sample", "--dataset", unlabelled, "--json", "--storage", finished.root]

@@ -46,6 +46,7 @@ finally:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("more_models")
 def test_epochs_stay_in_sight_and_a_training_that_was_cut_off_is_listed_and_resumed(
     prepared: DatasetURI, tmp_path: Path

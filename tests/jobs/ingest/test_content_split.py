@@ -70,7 +70,7 @@ def upload_in_parts(uri: URI, content: bytes) -> None:
 
 def test_the_same_bytes_are_on_one_side_whatever_their_names_classes_and_etags(photos: URI, root: Root) -> None:
     twice = {}
-    for number in range(80):
+    for number in range(0, 80, 5):
         content = encoded(number, number % 2)
         copy = f"{CLASSES[number // 2 % 2]}/again {number}.jpg"
         twice[f"{CLASSES[number % 2]}/{number:03}.png"] = copy
