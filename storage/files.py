@@ -1,8 +1,8 @@
 """Operations on single files, with the same guarantees on a local disk and on S3.
 
 A written file is complete or absent, never partial. On a disk, a file is written to a temporary path in its folder,
-flushed, and then renamed or linked; S3 gives this guarantee itself. A file of any size is read and published piece by
-piece, so that it never fills the memory.
+flushed, and then renamed or linked; S3 gives this guarantee itself. `pieces`, `sha256` and
+`publish` take files of any size: piece by piece, so that they never fill the memory.
 """
 
 import contextlib

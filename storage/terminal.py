@@ -1,4 +1,4 @@
-"""Line folding for terminals: lines break only between words, so that a URI is never split.
+"""What users read in a terminal: counts, and lines that break only between words, so that a URI is never split.
 
 Output that does not go to a terminal is not changed: each URI stays on one line.
 """
@@ -14,6 +14,12 @@ _TREE = re.compile(r"[ │├└─]*")
 _BELOW = str.maketrans("├└─", "│  ")
 _whole: set[str] = set()
 """Paths that contain spaces and must not be broken at them."""
+
+
+def count(number: float, noun: str) -> str:
+    """Format a number with its noun: `1 file`, `2,000 files`, `0.5 CPUs`."""
+    shown = f"{int(number):,}" if number == int(number) else f"{number:g}"
+    return f"{shown} {noun}" if number == 1 else f"{shown} {noun}s"
 
 
 def keep_whole(place: str) -> None:

@@ -9,6 +9,7 @@ import pandas as pd
 from prefect import task
 
 from storage import commits, manifest, tables
+from storage.error_policy import Permanent
 from storage.manifest import Manifest
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.learning import images, metrics
@@ -19,7 +20,7 @@ from tasks.planning.result_uris import evaluation_of
 from tasks.promotion.correct_rows import COLUMN, known_classes
 
 
-class WrongRows(RuntimeError):
+class WrongRows(Permanent):
     """The predictions and the test rows do not match: a row is missing, duplicated or unknown, or a label differs."""
 
 
@@ -45,7 +46,7 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
     made = manifest.load(predictions)
     dataset = DatasetURI(made.parent("dataset", of=predictions))
     rows = tables.read_split(predictions, "test").to_pandas()
-    _check_rows(rows, tables.read_split(dataset, "test", columns=["id", "label"]).to_pandas())
+    _check_rows(predictions, rows, tables.read_split(dataset, "test", columns=["id", "label"]).to_pandas())
     known, there = _classes(predictions, made)
     new, gone = ([name for name in some if name not in others] for some, others in ((there, known), (known, there)))
     classes = [*there, *gone]
@@ -87,14 +88,14 @@ def _classes(predictions: PredictionsURI, made: Manifest) -> tuple[tuple[str, ..
     return known_classes(predictions, made), images.classes_of(dataset.columns["metadata"])
 
 
-def _check_rows(rows: pd.DataFrame, expected: pd.DataFrame) -> None:
+def _check_rows(uri: PredictionsURI, rows: pd.DataFrame, expected: pd.DataFrame) -> None:
     found, wanted = rows.sort_values("id"), expected.sort_values("id")
     if not np.array_equal(found["id"].to_numpy(), wanted["id"].to_numpy()):
         doubled = int(rows["id"].duplicated().sum())
         missing = len(set(expected["id"]) - set(rows["id"]))
         raise WrongRows(
-            f"{len(rows)} predictions for {len(expected)} test rows: {missing} are missing and {doubled} are "
-            "duplicates; delete the predictions and run again"
+            f"{uri} has {len(rows)} predictions for {len(expected)} test rows: {missing} are missing and {doubled} are "
+            "duplicates; delete it and run again"
         )
     if not np.array_equal(found["label"].to_numpy(), wanted["label"].to_numpy()):
-        raise WrongRows("the predictions have other labels than the test rows; delete the predictions and run again")
+        raise WrongRows(f"{uri} has other labels than the test rows; delete it and run again")

@@ -13,12 +13,15 @@ INTERRUPTED = 130
 
 
 def guarded(work: Callable[[], int]) -> int:
-    """Run `work` and return its exit code; report a failure or an interruption on stderr."""
+    """Run `work` and return its exit code; report a failure or an interruption on stderr, but not a closed pipe."""
     try:
         return work()
     except KeyboardInterrupt:
         note("Interrupted. Run the same command again to resume.")
         return INTERRUPTED
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception as error:
         if os.environ.get("PIPELINE_TRACEBACK"):
             raise

@@ -141,7 +141,7 @@ def run(
             finally:
                 narrator.stop()
     if as_json:
-        print(json.dumps(summary, indent=1))
+        print(json.dumps(summary, indent=1), flush=True)
     else:
         console.show(summary)
     return 0

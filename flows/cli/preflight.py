@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from storage import manifest, terminal
-from storage.admin.format import count
 from storage.manifest import Damaged
+from storage.terminal import count
 from storage.uri import URI, Root, parse_root
 from tasks.cluster import capacity, node_checks
 from tasks.jobs import scaling

@@ -14,8 +14,8 @@ from storage.manifest import Damaged, Manifest
 from storage.producer import user
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root, is_name
 
-_DIGITS = 8
-_LONGEST = 64
+_DIGEST_DIGITS = 8
+_LONGEST_NAME = 64
 
 
 def data_sets(root: Root) -> list[str]:
@@ -195,8 +195,8 @@ def default_of_own(root: Root, name: str, place: URI) -> str:
 
     Earlier versions used the name alone. Such a championship is kept if its champion was trained on data from `place`.
     """
-    digest = hashlib.sha256(_canonical(place).encode()).hexdigest()[:_DIGITS]
-    full = f"{name[: _LONGEST - _DIGITS - 1].rstrip('-')}-{digest}"
+    digest = hashlib.sha256(_canonical(place).encode()).hexdigest()[:_DIGEST_DIGITS]
+    full = f"{name[: _LONGEST_NAME - _DIGEST_DIGITS - 1].rstrip('-')}-{digest}"
     is_older = registry.latest(root, full) is None and _place_of_champion(root, name) == _canonical(place)
     return name if is_older else full
 

@@ -68,7 +68,7 @@ def verify(root: Root, *, uris: Sequence[URI], deep: bool) -> int:
     num_damaged += 0 if uris else _print(damage.of_registry(root))
     listed = [file for folder in folders if folder.manifest for file in folder.manifest.files]
     size = format.size(sum(file.size for file in listed))
-    what = f"{format.count(len(folders), 'result')}, {format.count(len(listed), 'file')}, {size}"
+    what = f"{terminal.count(len(folders), 'result')}, {terminal.count(len(listed), 'file')}, {size}"
     sound = "all files match their checksums" if deep else "all files present, sizes match"
     _print([f"{what}: {num_damaged} damaged" if num_damaged else f"OK: {sound} ({what})"])
     return 1 if num_damaged else 0
@@ -151,7 +151,7 @@ def _gc(root: Root, garbage: Garbage, *, is_dry_run: bool) -> int:
     if garbage.is_blocked:
         _say("an active run does not record what it uses: all committed results are kept this time")
     total = "Dry run: would delete" if is_dry_run else "Deleted"
-    _print([f"{total} {format.count(num_items, 'item')} ({format.size(num_bytes)})"])
+    _print([f"{total} {terminal.count(num_items, 'item')} ({format.size(num_bytes)})"])
     return 0
 
 

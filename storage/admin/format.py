@@ -8,6 +8,7 @@ from storage import terminal
 from storage.admin.catalog import Folder
 from storage.decision import Decision
 from storage.manifest import Manifest
+from storage.terminal import count
 from storage.uri import URI
 
 _MANY = 20
@@ -23,12 +24,6 @@ def size(num_bytes: int) -> str:
         value /= 1000
         units.pop(0)
     return f"{num_bytes} B" if units[0] == "B" else f"{value:.1f} {units[0]}"
-
-
-def count(number: float, noun: str) -> str:
-    """Format a number with its noun: `1 file`, `2,000 files`, `0.5 CPUs`."""
-    shown = f"{int(number):,}" if number == int(number) else f"{number:g}"
-    return f"{shown} {noun}" if number == 1 else f"{shown} {noun}s"
 
 
 def moment(time: datetime.datetime) -> str:

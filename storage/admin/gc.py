@@ -11,6 +11,7 @@ from storage.admin.catalog import SCRATCH, SHELVES, Folder
 from storage.admin.kept_by_gc import Needs, inputs
 from storage.files import Entry
 from storage.manifest import Damaged
+from storage.terminal import count
 from storage.uri import FINGERPRINT_LENGTH, URI, Root
 
 _DAY_S = 24 * 3600
@@ -177,5 +178,4 @@ class Garbage:
 
 
 def _days(seconds: float) -> str:
-    days = int(seconds // _DAY_S)
-    return f"{days} day" if days == 1 else f"{days} days"
+    return count(int(seconds // _DAY_S), "day")

@@ -14,7 +14,7 @@ from http.client import HTTPException
 from typing import Any
 
 from storage import error_policy, files
-from storage.admin.format import count
+from storage.terminal import count
 from storage.uri import URI, Root, redact
 from tasks.cluster import jobs_api
 from tasks.jobs import dashboard, scaling

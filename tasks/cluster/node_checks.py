@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 from storage import files
+from storage.terminal import count
 from storage.uri import URI, Root, redact
 from tasks.cluster import jobs_api
 from tasks.cluster.capacity import LEAST_FREE_BYTES
@@ -37,7 +38,7 @@ def check_nodes(root: Root, workers: Workers = None, needs: Needs = ANY) -> str:
         raise ValueError(f"RAY_ADDRESS={redact(address)}: " + "; ".join(problems))
     least = min(node.free for node in nodes) / 1e9
     each = f"Python {nodes[0].python}, Ray {nodes[0].ray}, torch {nodes[0].torch}, at least {least:.1f} GB of disk free"
-    return f"{len(nodes)} nodes share {root}; {each}"
+    return f"{count(len(nodes), 'node')} share{'s' * (len(nodes) == 1)} {root}; {each}"
 
 
 def find_problems(nodes: tuple[Node, ...], root: Root, *, here: Node) -> Iterator[str]:

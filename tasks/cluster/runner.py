@@ -1,6 +1,6 @@
 """Interface of what runs a stage's job, the runner without Ray, and the retry policy of tasks that use them."""
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from storage import files
 from storage.error_policy import Permanent
@@ -10,6 +10,10 @@ from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JobSpec
 from tasks.orchestration.stage import tidy
 from tasks.planning import machine
+
+if TYPE_CHECKING:
+    from prefect import Task
+    from prefect.client.schemas.objects import State, TaskRun
 
 GRACE_S = 60
 """Seconds that a stage with a job may take beyond its deadline: the job enforces the deadline itself."""
@@ -49,7 +53,7 @@ class InProcess:
         tidy(spec.scratch)
 
 
-def _may_help(task: Any, run: Any, state: Any) -> bool:
+def _may_help(task: "Task[..., Any]", run: "TaskRun", state: "State[Any]") -> bool:
     """Return True if a retry of the failed task may succeed."""
     error = state.result(raise_on_failure=False)
     return isinstance(error, JobFailed) and not isinstance(error, Permanent)

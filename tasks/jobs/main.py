@@ -6,6 +6,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from storage import files, lease, manifest
 from storage.failpoints import failpoint
@@ -14,10 +15,12 @@ from storage.lease_records import Record
 from storage.process import gc_paused
 from storage.uri import URI
 from tasks.jobs import errors, events, machine_slots
-from tasks.jobs.backends.base import Engine
 from tasks.jobs.deadline import deadline
 from tasks.jobs.slot_tickets import Claim
 from tasks.jobs.spec import ENDED, ERROR, JOB_NAME, WAITING, IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
+
+if TYPE_CHECKING:
+    from tasks.jobs.backends.base import Engine
 
 _SPECS: dict[str, type[JobSpec]] = {
     "ingest": IngestSpec,
@@ -96,7 +99,7 @@ def run_here(spec: JobSpec, *, tell: Callable[[str], None]) -> None:
             _work(spec, InProcess())
 
 
-def _work(spec: JobSpec, engine: Engine) -> None:
+def _work(spec: JobSpec, engine: "Engine") -> None:
     """Run the work of `spec`; import only what this kind of job needs."""
     if isinstance(spec, TrainSpec):
         engine.train(spec)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from storage.admin.format import count
+from storage.terminal import count
 from tasks.learning.recipes import Recipe
 
 Resources = Mapping[str, float]

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from storage.admin.format import count
 from storage.error_policy import Permanent
+from storage.terminal import count
 
 MAX_WAIT_SHARE = 0.05
 """Share of an epoch spent waiting for data, or for checkpoints, above which there is a hint."""

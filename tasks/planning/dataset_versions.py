@@ -3,7 +3,7 @@
 import contextlib
 from collections.abc import Sequence
 
-from storage import access
+from storage import access, manifest
 from storage.admin import catalog
 from storage.manifest import Damaged
 from storage.uri import DatasetURI, Root
@@ -16,7 +16,7 @@ def known(root: Root, data: str) -> list[DatasetURI]:
     The time comes from the manifest, so that it survives a copy of the root; older manifests lack it, and their file's
     time counts instead. `own` selects all datasets of users' own images, each of which is named after its folder.
 
-    Raises `ValueError` if there is none or the storage cannot be read.
+    Raises `ValueError` if there is none or the storage cannot be read, and `Damaged` for a damaged manifest.
     """
     found = []
     with contextlib.suppress(FileNotFoundError):
@@ -26,6 +26,7 @@ def known(root: Root, data: str) -> list[DatasetURI]:
     of = {}
     for folder in sorted(found, key=lambda folder: (folder.created, folder.uri)):
         if folder.damage:
+            manifest.load(folder.uri)  # raises an error of the storage as what it is
             raise Damaged(folder.damage)
         if folder.manifest:
             parameters = folder.manifest.parameters

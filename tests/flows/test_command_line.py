@@ -110,3 +110,11 @@ def test_the_sample_is_taken_when_no_mirror_accepts_a_connection_unless_it_must_
     assert (request["recipe"], request["settings"]) == ("mnist-sample-resnet18", {"epochs": 2})
     with pytest.raises(ValueError, match="no mirror of mnist can be reached .* --source URL_OR_DIR"):
         preflight.checked(parser().parse_args([*arguments, "--no-sample"]))
+
+
+def test_a_reader_that_closes_the_pipe_is_no_error() -> None:
+    program = "from flows.cli.exits import guarded; from storage.terminal import show; "
+    program += "guarded(lambda: [show('line') for _ in range(100_000)] and 0)"
+    pipe = f'{sys.executable} -c "{program}" | head -n 1'
+    ended = subprocess.run(pipe, shell=True, cwd=CHECKOUT, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("line\n", "")

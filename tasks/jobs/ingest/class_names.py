@@ -4,6 +4,8 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from storage.terminal import count
+
 NO_LABEL = -1
 """Number that means "no label", as in Hugging Face's and scikit-learn's data."""
 _SHOWN = 10
@@ -75,7 +77,7 @@ def remarks(surveyed: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> It
         if without := [found for found in surveyed if found["split"] == split and found["unlabelled"]]:
             rows = sum(found["unlabelled"] for found in without)
             first = _path(without)
-            yield f"{rows:,} rows of {split} have no label (-1 or empty) and are excluded, the first in {first}"
+            yield f"{count(rows, 'row')} of {split} without a label (-1 or empty) excluded, the first in {first}"
     declared = [found for found in surveyed if found["names"]]
     if others := [found for found in declared if found["names"] != list(classes[: len(found["names"])])]:
         yield f"{len(others):,} files number their classes differently, such as {_path(others)}; matched by name"

@@ -14,6 +14,7 @@ from storage import files, manifest, process
 from storage.failpoints import failpoint
 from storage.manifest import File, Manifest
 from storage.process import gc_paused
+from storage.terminal import count
 from storage.uri import URI, redact
 from tasks.jobs import events, scaling
 from tasks.jobs.spec import EPOCHS, IMAGES, TrainSpec
@@ -69,7 +70,7 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     how: dict[str, Any] = {"precision": precision, "most_steps": most_steps, "is_graphed": is_graphed}
     trainer = Trainer(recipe, model, loader, device=here.device, **how)
     assert trainer.world_size == here.world_size, "torch.distributed has another number of workers"
-    events.tell(f"{recipe.model} on {kind}, {precision}, {threads} threads, {_rows_told(trainer)}")
+    events.tell(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {_rows_told(trainer)}")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * training_state.size_of(trainer))
     trained_on = attempts.trained_on(spec, prepared)
     history = _resume(spec, attempt, trainer, about, trained_on=trained_on)

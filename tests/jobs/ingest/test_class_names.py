@@ -172,8 +172,8 @@ def test_rows_without_a_label_become_no_class_and_are_left_out_counted_and_named
     given = {"train-0.parquet": (usual, metadata), "train-1.parquet": ([*labels, *usual], metadata)}
     raw = ingested(here, given | {"test-0.parquet": ([*usual, labels[2]], metadata)})
     told = capsys.readouterr().out
-    assert "WARNING: 2 rows of train have no label (-1 or empty) and are excluded, the first in train-1.parquet" in told
-    assert "WARNING: 1 rows of test have no label" in told
+    assert "WARNING: 2 rows of train without a label (-1 or empty) excluded, the first in train-1.parquet" in told
+    assert "WARNING: 1 row of test without a label" in told
     made = manifest.load(raw)
     assert len(class_names_of(made)) == 2 and made.statistics["unlabelled"] == 3
     prepared = DatasetURI(here.child("datasets/prepared/pets-0123456789ab"))
