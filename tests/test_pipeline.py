@@ -23,8 +23,13 @@ from tests import mirrors
 from tests.runs import CHECKOUT, Run, await_that, lineage, repeatedly
 from tests.s3 import Server
 
-_SETTINGS = ("epochs=1", "precision=fp32", "model=small-cnn", "accuracy_floor=0.5")
-_QUICK = ["--recipe", "mnist-sample-resnet18", "--json", *(word for one in _SETTINGS for word in ("--set", one))]
+_SETTINGS = {"epochs": 1, "precision": "fp32", "model": "small-cnn", "accuracy_floor": 0.5}
+
+
+def quick(**changes: object) -> list[str]:
+    """Arguments of a run of one epoch with a small model, with `changes` of its settings."""
+    settings = [f"{name}={value}" for name, value in (_SETTINGS | changes).items()]
+    return ["--recipe", "mnist-sample-resnet18", "--json", *(word for one in settings for word in ("--set", one))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,9 +42,9 @@ class Finished:
     commands: set[str]
     """Of the processes that it started."""
 
-    def again(self, *arguments: str) -> Run:
-        """Another run on the same root."""
-        return Run(*_QUICK, "--storage", str(self.root), *arguments, folder=self.folder)
+    def again(self, *arguments: str, **changes: object) -> Run:
+        """Another run on the same root, with `changes` of its settings."""
+        return Run(*quick(**changes), "--storage", str(self.root), *arguments, folder=self.folder)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +53,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("finished")
     root = Root(str(folder / "root"))
     with mirrors.serve(mnist_sample.FOLDER) as mirror:
-        run = Run(*_QUICK, "--source", mirror.address, "--storage", str(root), folder=folder)
+        run = Run(*quick(), "--source", mirror.address, "--storage", str(root), folder=folder)
         commands: set[str] = set()
         with repeatedly(lambda: commands.update(run.processes().values()), interval_s=0.5):
             result = run.result()
@@ -136,9 +141,7 @@ def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finis
 
 @pytest.mark.slow
 def test_a_worse_model_leaves_the_champion_in_place_and_says_so(finished: Finished) -> None:
-    settings = ("learning_rate=1e-6", "accuracy_floor=0", "loader=dataloader")
-    arguments = [word for setting in settings for word in ("--set", setting)]
-    result = finished.again("--workers", "0", *arguments).result()
+    result = finished.again("--workers", "0", learning_rate=1e-6, accuracy_floor=0, loader="dataloader").result()
     assert result["promoted"] is False
     assert "below the champion's" in result["reason"]
     assert registry.champion(finished.root, "mnist-sample") == finished.result["uris"]["checkpoint"]
@@ -166,7 +169,7 @@ def test_a_champion_that_cannot_be_scored_blocks_promotion(finished: Finished, t
     assert decision is not None
     usurped = decision.model_copy(update={"number": decision.number + 1, "champion": lost})
     registry.append(root, "mnist-sample", usurped)
-    result = Run(*_QUICK, "--storage", str(root), folder=tmp_path).result()
+    result = Run(*quick(), "--storage", str(root), folder=tmp_path).result()
     assert result["promoted"] is False
     assert "cannot be scored" in result["reason"]
     assert registry.champion(root, "mnist-sample") == lost
@@ -181,7 +184,7 @@ def test_two_workers_that_stream_from_s3_predict_every_row_and_no_secret_gets_ou
     arguments = ["--workers", "2", "--set", "loader=streaming"]
     token = f"canary-{uuid.uuid4().hex}"
     env = {"RAY_AUTH_TOKEN": token, "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "true"}
-    run = Run(*_QUICK, *arguments, "--storage", root, folder=tmp_path, env=env)
+    run = Run(*quick(), *arguments, "--storage", root, folder=tmp_path, env=env)
     await_that(lambda: run.says("predict started") or run.process.poll() is not None)
     ray = next(line for line in map(_ray_folder, run.processes().values()) if line)
     assert (stat.S_IMODE(ray.stat().st_mode), stat.S_IMODE((ray / "token").stat().st_mode)) == (0o700, 0o600)
@@ -206,7 +209,7 @@ def test_a_run_without_ray_in_its_own_process_gives_the_same_to_the_bit(finished
     pipeline = CHECKOUT / "flows" / "pipeline.py"
     program = f"import runpy, sys\nsys.modules['ray'] = None\nrunpy.run_path({str(pipeline)!r}, run_name='__main__')\n"
     without.write_text(program)
-    arguments = [*_QUICK, "--workers", "0", "--source", "sample", "--storage", str(tmp_path / "root")]
+    arguments = [*quick(), "--workers", "0", "--source", "sample", "--storage", str(tmp_path / "root")]
     run = Run(*arguments, folder=tmp_path, script=without.name, checkout=without.parent.parent)
     result = run.result()
     assert not any(stage["reused"] for stage in result["stages"])
