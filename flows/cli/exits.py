@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import select
 import sys
 from collections.abc import Callable, Iterator
 from typing import NoReturn
@@ -19,10 +20,9 @@ def guarded(work: Callable[[], int]) -> int:
     except KeyboardInterrupt:
         note("Interrupted. Run the same command again to resume.")
         return INTERRUPTED
-    except BrokenPipeError:  # the reader closed the pipe, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _is_output_closed():
+            return 1
         if os.environ.get("PIPELINE_TRACEBACK"):
             raise
         lines = str(error).strip().splitlines() or [""]
@@ -36,6 +36,16 @@ def guarded(work: Callable[[], int]) -> int:
         elif not is_told:
             note("PIPELINE_TRACEBACK=1 shows the traceback.")
         return 1
+
+
+def _is_output_closed() -> bool:
+    """Return whether the reader of standard output closed the pipe, as `head` does; discard the output then."""
+    output, state = sys.stdout.fileno(), select.poll()
+    state.register(output, 0)
+    is_closed = any(event & select.POLLERR for _, event in state.poll(0))
+    if is_closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return is_closed
 
 
 def note(text: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from flows.cli import main, preflight
 from flows.cli.arguments import parser
+from flows.cli.exits import guarded
 from flows.server import up
 from tests.runs import CHECKOUT, no_flow
 from tests.s3 import Server
@@ -118,3 +119,11 @@ def test_a_reader_that_closes_the_pipe_is_no_error() -> None:
     pipe = f'{sys.executable} -c "{program}" | head -n 1'
     ended = subprocess.run(pipe, shell=True, cwd=CHECKOUT, capture_output=True, text=True)
     assert (ended.stdout, ended.stderr) == ("line\n", "")
+
+
+def test_a_connection_that_breaks_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    assert guarded(work) == 1
+    assert capfd.readouterr().err.startswith("error: BrokenPipeError: [Errno 32] Broken pipe")
