@@ -2,7 +2,8 @@
 
 The command ends when standard input closes: its owner closes the pipe or dies, even by SIGKILL. Every process that the
 command started ends too, also outside its process group: this process is a Linux child subreaper, so it adopts orphans
-and ends them all before it exits. Uses the standard library only; the pipeline never imports it.
+and ends them all before it exits. If it is killed itself, the kernel sends the command SIGTERM. Uses the standard
+library only; the pipeline never imports it.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import sys
 import time
 from pathlib import Path
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _PATIENCE_S, _LIMIT_S = 6.0, 10.0
 
 
@@ -25,9 +26,15 @@ def main() -> int:
     (grace_s, folder), command = sys.argv[1:3], sys.argv[4:]
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_default_signals)
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else lambda *_: 0
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def prepare_command() -> None:
+        for restored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(restored, signal.SIG_DFL)
+        prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)  # in case this process is killed itself
+
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=prepare_command)
     while child.poll() is None:
         readable, _, _ = select.select([sys.stdin], [], [], 0.2)
         if readable and not os.read(sys.stdin.fileno(), 1024):
@@ -36,11 +43,6 @@ def main() -> int:
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
     return max(child.returncode or 0, 0)
-
-
-def _default_signals() -> None:
-    for restored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(restored, signal.SIG_DFL)
 
 
 def _end(child: "subprocess.Popen[bytes]", *, grace_s: float) -> None:
