@@ -180,7 +180,7 @@ def test_a_champion_that_cannot_be_scored_blocks_promotion(finished: Finished, t
 
 @pytest.mark.slow
 def test_two_workers_that_stream_from_s3_predict_every_row_and_no_secret_gets_out(s3: Server, tmp_path: Path) -> None:
-    root = Root(f"s3://{s3.bucket}/two-workers")
+    root = Root(f"s3://{s3.bucket}/two workers/ä/100%25")
     arguments = ["--workers", "2", "--set", "loader=streaming"]
     token = f"canary-{uuid.uuid4().hex}"
     env = {"RAY_AUTH_TOKEN": token, "PREFECT_RESULTS_PERSIST_BY_DEFAULT": "true"}

@@ -71,7 +71,7 @@ def run(spec: TrainSpec) -> None:
             ),
             run_config=RunConfig(
                 name=attempt,
-                storage_path=str(spec.scratch),
+                storage_path=attempts.for_ray(spec.scratch),
                 failure_config=FailureConfig(
                     max_failures=_MAX_FAILURES,
                     max_preemption_failures=_MAX_PREEMPTIONS,

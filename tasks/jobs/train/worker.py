@@ -138,7 +138,7 @@ def report(folder: URI, history: list[EpochMetrics]) -> None:
     metrics = history[-1]
     ray.train.report(
         {"epoch": metrics.epoch, "validation_loss": metrics.validation_loss},
-        checkpoint=Checkpoint(str(folder)) if ray.train.get_context().get_world_rank() == 0 else None,
+        checkpoint=Checkpoint(attempts.for_ray(folder)) if ray.train.get_context().get_world_rank() == 0 else None,
         checkpoint_dir_name=folder.name,
         checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
     )
