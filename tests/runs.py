@@ -39,6 +39,7 @@ class Run:
         script: str = "pipeline.py",
         env: Mapping[str, str] | None = None,
         checkout: Path = CHECKOUT,
+        python: str | Path = sys.executable,
     ):
         folder.mkdir(parents=True, exist_ok=True)
         home = folder / "prefect"
@@ -46,7 +47,7 @@ class Run:
         self.mark = uuid.uuid4().hex
         self.output, self.log = folder / f"{self.mark}.out", folder / f"{self.mark}.log"
         self.process = subprocess.Popen(
-            [sys.executable, str(checkout / "flows" / script), *arguments],
+            [str(python), str(checkout / "flows" / script), *arguments],
             cwd=folder,
             env={**os.environ, "PREFECT_HOME": str(home), _MARK: self.mark, **(env or {})},
             stdout=self.output.open("wb"),

@@ -203,6 +203,15 @@ def test_two_workers_that_stream_from_s3_predict_every_row_and_no_secret_gets_ou
 
 
 @pytest.mark.slow
+def test_a_virtual_environment_in_a_folder_with_spaces_can_be_used(tmp_path: Path) -> None:
+    environment = tmp_path / "My Projects (1)" / "venv"
+    environment.parent.mkdir()
+    environment.symlink_to(sys.prefix)
+    python = environment / "bin" / Path(sys.executable).name
+    assert Run(*quick(), "--source", "sample", folder=tmp_path, python=python).result()["stages"]
+
+
+@pytest.mark.slow
 def test_a_run_without_ray_in_its_own_process_gives_the_same_to_the_bit(finished: Finished, tmp_path: Path) -> None:
     without = tmp_path / "checkout" / "flows" / "without_ray.py"
     without.parent.mkdir(parents=True)

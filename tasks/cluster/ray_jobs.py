@@ -140,8 +140,10 @@ class RayJobs:
         place = spec.scratch.child(f"{stage}.json")
         spec = machine.shared(spec) if self._local else spec
         files.replace(place, spec.model_dump_json(indent=1).encode())
-        python = sys.executable if self._local else "python"
-        runtime_env = {} if self._local else jobs_api.what_goes_along()  # a local Ray has this process's environment
+        python = shlex.quote(sys.executable) if self._local else "python"
+        # A local Ray has this process's environment, but starts workers by a shell line with the path of Python.
+        needs_quotes = self._local and python != sys.executable
+        runtime_env = {"py_executable": python} if needs_quotes else {} if self._local else jobs_api.what_goes_along()
         try:
             number = 1 + sum((job.submission_id or "").startswith(prefix) for job in client.list_jobs())
             name = f"{prefix}{number}"
