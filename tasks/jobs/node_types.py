@@ -55,13 +55,25 @@ def addable() -> list[Resources]:
 
 
 def left_over(declared: NodeTypes, most: int, alive: Sequence[Resources]) -> list[Resources]:
-    """Return the nodes of the `declared` types, at most `most` in all, without those that are `alive`; GPUs first."""
+    """Return the nodes of the `declared` types, at most `most` in all, without those that are `alive`; GPUs first.
+
+    Each live node counts once, as one of the first type that it may be of; types that declare their kind of GPU are
+    first, since any of the others may have the same one.
+    """
+    types = sorted(declared, key=lambda one: (-scaling.num_gpus(one[0]), -len(scaling.kinds_of_gpu(one[0]))))
+    left = [min(number, _MOST_NODES) for _, number in types]
     workers = [node for node in alive if _HEAD not in node]
-    found: list[Resources] = []
-    for resources, number in sorted(declared, key=lambda one: -scaling.num_gpus(one[0])):
-        there = sum(_size(node) == _size(resources) for node in workers)
-        found += [resources] * max(0, min(number, _MOST_NODES) - there)
+    for node in workers:
+        matching = (at for at, (resources, _) in enumerate(types) if left[at] and _may_be(node, resources))
+        if (at := next(matching, None)) is not None:
+            left[at] -= 1
+    found = [resources for (resources, _), number in zip(types, left, strict=True) for _ in range(number)]
     return found[: max(0, most - len(workers))]
+
+
+def _may_be(node: Resources, declared: Resources) -> bool:
+    """Return True if `node` has the CPUs and GPUs of a type, and the kind of GPU if that is `declared`."""
+    return _size(node) == _size(declared) and scaling.kinds_of_gpu(declared) <= scaling.kinds_of_gpu(node)
 
 
 def _size(node: Resources) -> tuple[float, int]:

@@ -70,6 +70,11 @@ def num_gpus(*nodes: Resources) -> int:
     return sum(int(node.get("GPU", 0)) for node in nodes)
 
 
+def kinds_of_gpu(*nodes: Resources) -> set[str]:
+    """Return the kinds of GPU that `nodes` have, by Ray's names."""
+    return {name.removeprefix(_ACCELERATOR) for node in nodes for name in node if name.startswith(_ACCELERATOR)}
+
+
 def node_name() -> str:
     """Return the name of this process's node: address and first digits of Ray's id; without Ray, its host name."""
     if sys.modules.get("ray"):
@@ -132,7 +137,7 @@ def check_device(needs: Needs, nodes: Sequence[Resources]) -> bool:
         return False
     wanted = needs.accelerator_type
     if wanted and not any(node.get(f"{_ACCELERATOR}{wanted}") for node in nodes):
-        there = sorted({name.removeprefix(_ACCELERATOR) for node in nodes for name in node if _ACCELERATOR in name})
+        there = sorted(kinds_of_gpu(*nodes))
         has = f"has {', '.join(there)}" if there else "has no GPU with a known type; omit it"
         raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; this Ray {has}")
     if needs.device == "cuda" and not num_gpus(*nodes):

@@ -68,6 +68,23 @@ def test_what_may_be_added_is_what_is_declared_less_what_is_alive(
     assert node_types.left_over(declared, most, alive) == [GPUS] * gpus + [CPUS] * cpus
 
 
+def test_a_live_node_is_subtracted_from_one_of_several_types_of_its_size() -> None:
+    alike: dict[str, float] = {"CPU": 8.0, "GPU": 1.0}
+    alive = [HEAD, *[alike | {"accelerator_type:A100": 1.0, "memory": 3e10}] * 3]
+    assert node_types.left_over([(alike, 4), (alike, 4)], 8, alive) == [alike] * 5
+    assert node_types.left_over([(alike, 2), (alike, 2)], 4, [HEAD, *[alike] * 4]) == []
+
+
+def test_a_live_node_is_subtracted_from_the_type_that_declares_its_gpu() -> None:
+    alike: dict[str, float] = {"CPU": 8.0, "GPU": 1.0}
+    a100, h100 = ({**alike, f"accelerator_type:{kind}": 1.0} for kind in ("A100", "H100"))
+    for declared in ([(a100, 2), (h100, 2)], [(h100, 2), (a100, 2)]):
+        assert node_types.left_over(declared, 4, [HEAD, a100, a100]) == [h100, h100]
+    for declared in ([(alike, 2), (h100, 2)], [(h100, 2), (alike, 2)]):
+        assert node_types.left_over(declared, 4, [HEAD, a100, a100]) == [h100, h100]
+        assert node_types.left_over(declared, 4, [HEAD, h100, h100]) == [alike, alike]
+
+
 def test_groups_of_kuberay_count_as_their_pods_ask_for_resources() -> None:
     declared, most = node_types.of_ray_cluster(RAY_CLUSTER)
     gpus, pairs = {"CPU": 8.0, "GPU": 1.0, "accelerator_type:A100": 1.0}, {"CPU": 3.0, "GPU": 0.0}
