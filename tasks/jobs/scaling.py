@@ -106,7 +106,7 @@ def resolve(
     """Choose number and size of workers on `nodes`; if `workers` is None, one per GPU, else one per node.
 
     Args:
-        workers: As asked for; of elastic workers, as many as fit.
+        workers: As asked for; of elastic workers, as many as fit; with GPUs, small enough for the most to fit.
         threads: Total of this machine, shared among the workers; None: as many per worker as CPUs.
         nodes: Nodes that are alive.
         addable: Nodes that the cluster may add: they count for what is asked for, while None takes the nodes that are
@@ -122,9 +122,11 @@ def resolve(
     if number > _most(every, needs, use_gpu):
         may = " that it has or may add" if addable else ""
         raise ValueError(_too_many(workers or number, number, every, needs, use_gpu, may=may))
-    taken = _for_workers(nodes if number <= _most(nodes, needs, use_gpu) else every, needs, use_gpu)
+    elastic = limits(workers)
+    sharing = elastic[1] if elastic and use_gpu else number  # Ray Train gives workers that come later the same share
+    taken = _for_workers(nodes if sharing <= _most(nodes, needs, use_gpu) else every, needs, use_gpu)
     per_node = max(min(num_gpus(node), number) for node in taken) if use_gpu else -(-number // len(taken))
-    cpus_each = needs.cpus or _share(taken, number, per_node, use_gpu)
+    cpus_each = needs.cpus or _share(taken, sharing, per_node, use_gpu)
     if threads is not None:
         cpus_each = needs.cpus or min(1.0, cpus_each)
     threads_each = max(1, int(cpus_each) if threads is None else threads // number)

@@ -198,3 +198,23 @@ def test_elastic_workers_begin_with_what_is_alive_and_may_be_as_many_as_may_come
     given = resolve("1:8", threads=None, nodes=[{"CPU": 16, "GPU": 2}], addable=_GPU_NODES)
     assert (given.workers, given.use_gpu) == (2, True)
     assert resolve("3:8", threads=None, nodes=[], addable=_GPU_NODES).workers == 3
+
+
+@pytest.mark.parametrize(
+    ("nodes", "workers", "cpus"),
+    [([{"CPU": 2}], 1, 3), ([{"CPU": 2}, {"CPU": 16, "GPU": 2}], 2, 3), ([{"CPU": 16, "GPU": 4}] * 2, 8, 3)],
+    ids=["only a head", "some GPUs", "all GPUs"],
+)
+def test_elastic_workers_with_gpus_are_small_enough_for_as_many_as_may_come(
+    nodes: list[Resources], workers: int, cpus: float
+) -> None:
+    given = resolve("1:8", threads=None, nodes=nodes, addable=_GPU_NODES)
+    assert (given.workers, given.cpus) == (workers, cpus), "each node has room for four workers"
+    assert resolve("1:2", threads=None, nodes=nodes, addable=_GPU_NODES).cpus == 7, "no more than two may come"
+
+
+def test_elastic_workers_without_gpus_share_the_nodes_that_are_alive() -> None:
+    nodes: list[Resources] = [{"CPU": 8}]
+    given = resolve("1:4", threads=None, nodes=nodes, addable=[{"CPU": 4}] * 2, needs=Needs(device="cpu"))
+    assert (given.workers, given.cpus, given.per_node) == (4, 1, 4)
+    assert resolve("1:2", threads=None, nodes=nodes, addable=[{"CPU": 4}] * 2).cpus == 3
