@@ -49,6 +49,19 @@ def test_a_run_claims_the_gpus_that_it_can_use(
     assert machine.gpus({} if told is None else {"CUDA_VISIBLE_DEVICES": told}) == found
 
 
+def test_gpus_of_a_container_are_those_that_it_may_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = {}
+    for kind, number in (("opened", 2), ("driver", 8), ("wsl", 1)):
+        kinds[kind] = str(tmp_path / kind)
+        for gpu in range(number):
+            (tmp_path / kind / str(gpu)).mkdir(parents=True)
+    monkeypatch.setattr(machine, "_GPUS", [(folder, "*") for folder in kinds.values()])
+    assert machine.gpus({}) == ["0", "1"]
+    assert machine.gpus({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}) == ["0", "1"], "there are no more"
+    monkeypatch.setattr(machine, "_GPUS", [(str(tmp_path / "none"), "*"), (kinds["driver"], "*")])
+    assert len(machine.gpus({})) == 8
+
+
 def test_what_computes_on_all_cores_takes_its_turn_and_what_moves_rows_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,9 @@ CORES = "PIPELINE_CORES"
 """Environment variable: number of cores that a run without a cluster uses; unset: all cores available to it."""
 SLOTS = "PIPELINE_SLOTS"
 """Environment variable: folder through which runs of several users take turns; unset: a folder of this user."""
-_GPUS = (("/proc/driver/nvidia/gpus", "*"), ("/dev", "nvidia[0-9]*"), ("/dev", "dxg"))
-"""Folders and names by which a machine shows its GPUs: to NVIDIA's driver, in a container, and in WSL."""
+_GPUS = (("/dev", "nvidia[0-9]*"), ("/proc/driver/nvidia/gpus", "*"), ("/dev", "dxg"))
+"""Folders and names that show the GPUs, the first that exists: those that a process may open, of which a container may
+have fewer than the machine; those of a driver that nobody has used yet; and WSL's."""
 _Spec = TypeVar("_Spec", bound=JobSpec)
 
 
@@ -48,12 +49,12 @@ def cores(env: Mapping[str, str] = os.environ) -> int:
 
 def gpus(env: Mapping[str, str] = os.environ) -> list[str]:
     """Return the available GPUs by number or as in CUDA_VISIBLE_DEVICES; loading CUDA to ask it would take seconds."""
-    there = max(len(list(Path(folder).glob(names))) for folder, names in _GPUS)
+    there = next(filter(None, (len(list(Path(folder).glob(names))) for folder, names in _GPUS)), 0)
     told = env.get("CUDA_VISIBLE_DEVICES")
     if told is None or not there:
         return [str(number) for number in range(there)]
     names = [name.strip() for name in told.split(",")]
-    return [name for name in names if name and not name.startswith("-") and name != "NoDevFiles"]
+    return [name for name in names if name and not name.startswith("-") and name != "NoDevFiles"][:there]
 
 
 def shared(spec: _Spec) -> _Spec:

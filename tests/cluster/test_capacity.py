@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tasks.cluster import capacity, jobs_api
+from tasks.cluster import capacity, jobs_api, local_ray
 from tasks.jobs.scaling import Needs
 from tasks.learning import devices
 from tasks.planning import machine
@@ -69,7 +70,7 @@ class TestThisMachine:
         for name in ("RAY_ADDRESS", "CUDA_VISIBLE_DEVICES", machine.CORES):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(machine, "_GPUS", [(str(tmp_path), "*")])
-        monkeypatch.setattr(machine, "cores", lambda: 16)
+        monkeypatch.setattr(machine, "cores", lambda *_: 16)
         monkeypatch.setattr(devices, "trouble_in_child", lambda: pytest.fail("torch was asked, which takes seconds"))
 
     def test_more_workers_than_gpus_are_refused_with_their_number_and_the_way_out(self) -> None:
@@ -87,6 +88,31 @@ class TestThisMachine:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         with pytest.raises(ValueError, match="number of GPUs of this machine, 1, got 2"):
             capacity.check_workers(2)
+
+    @pytest.mark.parametrize(
+        ("visible", "expected"),
+        [(None, ["--num-gpus=2"]), ("1", ["--num-gpus=1"]), ("", ["--num-gpus=0"]), ("-1", ["--num-gpus=0"])],
+    )
+    def test_a_local_ray_has_the_gpus_that_the_checks_count(
+        self, visible: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.told_to_ray({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, monkeypatch) == expected
+
+    def test_a_local_ray_counts_gpus_that_the_checks_do_not_know(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine, "_GPUS", [("/nowhere", "*")])
+        assert self.told_to_ray({"CUDA_VISIBLE_DEVICES": "0"}, monkeypatch) == []
+
+    def told_to_ray(self, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        """Return the options about GPUs with which a local Ray would start."""
+        commands: list[list[str]] = []
+
+        def start(command: list[str], *, env: object, remove: str) -> None:
+            commands.append(command)
+            os.rmdir(remove)
+
+        monkeypatch.setattr(local_ray, "Child", start)
+        local_ray.start_ray(env)
+        return [option for option in commands[0] if option.startswith("--num-gpus")]
 
     def test_a_machine_without_gpus_refuses_what_needs_one_also_without_ray(
         self, monkeypatch: pytest.MonkeyPatch
