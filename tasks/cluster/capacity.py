@@ -98,14 +98,12 @@ def _of_this_machine(workers: scaling.Workers, needs: scaling.Needs) -> str:
 
 
 def _check_gpus_here(workers: scaling.Workers, needs: scaling.Needs) -> None:
-    """Raise `ValueError` if a GPU is asked for and this machine has none; ask torch, which takes seconds, last."""
-    if not (needs.accelerator_type or needs.device == "cuda") or machine.gpus() or not devices.trouble_in_child():
-        return
+    """Raise `ValueError` for any kind of GPU, and for a GPU if there is none here; ask torch last: it takes seconds."""
     if needs.accelerator_type:
-        raise ValueError(
-            f"accelerator_type is {needs.accelerator_type!r}, but this machine has no GPU; omit it, or set "
-            "RAY_ADDRESS to a cluster"
-        )
+        where, way = ("with --workers 0", "") if workers == 0 else ("without a cluster", ", or set RAY_ADDRESS to one")
+        raise ValueError(f"accelerator_type must be empty {where}, got {needs.accelerator_type!r}; omit it{way}")
+    if needs.device != "cuda" or machine.gpus() or not devices.trouble_in_child():
+        return
     cluster = "" if workers == 0 else "set RAY_ADDRESS to a cluster with GPUs, or "
     raise ValueError(f"device=cuda needs a GPU, but this machine has none; {cluster}{devices.WAY_OUT}")
 

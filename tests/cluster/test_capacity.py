@@ -84,6 +84,19 @@ class TestThisMachine:
     def test_workers_without_gpus_are_limited_by_cores_alone(self) -> None:
         assert capacity.check_workers(8, Needs(device="cpu")) == "local, 16 cores, at most 18 workers"
 
+    @pytest.mark.parametrize(
+        ("workers", "told"),
+        [
+            (None, "empty without a cluster, got 'H100'; omit it, or set RAY_ADDRESS to one"),
+            (0, "empty with --workers 0, got 'H100'; omit it"),
+        ],
+    )
+    def test_a_kind_of_gpu_is_refused_at_once_without_nodes_to_choose_from(
+        self, workers: int | None, told: str
+    ) -> None:
+        with pytest.raises(ValueError, match=f"^accelerator_type must be {told}$"):
+            capacity.check_workers(workers, Needs(accelerator_type="H100"))
+
     def test_hidden_gpus_do_not_count(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
         with pytest.raises(ValueError, match="number of GPUs of this machine, 1, got 2"):
