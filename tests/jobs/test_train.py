@@ -1,5 +1,6 @@
 """The driver of a training refuses invalid requests before there is any worker."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from ray.exceptions import OutOfMemoryError, RayTaskError
 
 from storage import commits, files, manifest, tables
 from storage.uri import CheckpointURI, DatasetURI, Root
+from tasks.cluster.jobs_api import JOB_ENV
 from tasks.jobs import datasource, errors, node_types, scaling
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import job as train
@@ -52,6 +54,24 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(train, "fit", never)
     monkeypatch.setattr(datasource, "dataset", never)
+
+
+@pytest.mark.parametrize(("gpus", "interval_s"), [(1, 0.1), (0, 0.5)], ids=["GPUs", "CPUs"])
+def test_workers_with_gpus_are_asked_for_their_reports_ten_times_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int, interval_s: float
+) -> None:
+    intervals: list[float] = []
+
+    def fit(*_: Any, **__: Any) -> None:
+        intervals.append(float(os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"]))
+
+    monkeypatch.setattr(os, "environ", dict(os.environ) | JOB_ENV)
+    monkeypatch.setattr(scaling, "nodes", lambda: [{"CPU": 5, "GPU": gpus}])
+    monkeypatch.setattr(node_types, "addable", list)
+    monkeypatch.setattr(train, "fit", fit)
+    monkeypatch.setattr(train.attempts, "commit", lambda *_, **__: None)
+    train.run(training(tmp_path, rows=64, batch_size=64, workers=1))
+    assert intervals == [interval_s]
 
 
 @pytest.mark.usefixtures("machine")

@@ -21,6 +21,10 @@ _MAX_PREEMPTIONS = 100
 _COUNTED_ANEW_S = 30.0
 """Seconds to wait for elastic workers: after the loss of a node, Ray's count may include it for up to 20 s."""
 
+_GPU_INTERVAL_S = "0.1"
+"""Seconds between two checks of workers with GPUs. Each check takes one report of an epoch, and the next report waits
+for it: with the interval of all jobs (`jobs_api.JOB_ENV`) an epoch could not take less than half a second."""
+
 
 def run(spec: TrainSpec) -> None:
     """Commit the best epoch's checkpoint; on CPUs in fp32 its weights are bit-identical, also after an interruption.
@@ -47,6 +51,8 @@ def run(spec: TrainSpec) -> None:
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
     # On a busy cluster, workers wait until they can start: they are known to fit. Elastic ones are counted again.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
+    if given.use_gpu:
+        os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = _GPU_INTERVAL_S
     assignment = Assignment(
         spec=spec.model_dump_json(),
         attempt=attempt,
