@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from storage import access, in_use, manifest, terminal
+from storage import access, in_use, manifest, reference, terminal
 from storage.admin import catalog, champions, format, lineage, listing
 from storage.admin import verify as damage
 from storage.admin.catalog import KINDS, Folder
@@ -101,9 +101,14 @@ def _show_decisions(root: Root, data: str) -> int:
     return 0
 
 
-def promote(root: Root, uri: URI, *, name: str | None) -> int:
-    """Make a checkpoint the champion of championship `name` (none: its own), regardless of the gate."""
+def promote(asked: Root | None, uri: URI, *, name: str | None) -> int:
+    """Make a checkpoint the champion of championship `name` (none: its own), regardless of the gate.
+
+    The decision is recorded below the checkpoint's storage root, which `asked` must be; only for a copy outside the
+    folders of a root, `asked` decides.
+    """
     _committed(uri)
+    root = _root_of(uri, asked)
     access.check_writable(root)
     catalog.check_links(root)
     data = champions.promote(root, CheckpointURI(uri), name=name)
@@ -163,6 +168,16 @@ def _check_root(root: Root) -> None:
             f"--storage: {root} does not exist or is empty; run the pipeline first, or choose another root"
         ) from None
     catalog.check_links(root)
+
+
+def _root_of(uri: URI, asked: Root | None) -> Root:
+    own = reference.root_of(uri)
+    is_copy = own == uri.parent
+    if is_copy and asked is None:
+        raise ValueError(f"uri: {uri} is not below a storage root; name the storage root with --storage URI")
+    if asked is not None and not is_copy and not reference.is_same(asked, own):
+        raise ValueError(f"--storage must be {own}, the root of {uri}, got {asked}; omit --storage")
+    return asked or own
 
 
 def _folder(uri: URI) -> Folder:

@@ -68,7 +68,7 @@ example:
   python -m storage champion mnist"""
 
 _PROMOTE = """\
-Its bytes are verified first. Later runs compare their models with it.
+Its bytes are verified first. Later runs with the checkpoint's storage root compare their models with it.
 
 example:
   python -m storage promote data/checkpoints/mnist-resnet18-bed52f82e2dd"""
@@ -115,13 +115,11 @@ def make() -> argparse.ArgumentParser:
 
     _add_readers(command)
     _add_writers(command)
-    for added in subparsers.choices.values():
-        added.add_argument(
-            "--storage",
-            metavar="URI",
-            default=os.environ.get("PIPELINE_STORAGE", "./data"),
-            help="storage root: a folder or s3://bucket/prefix (default: $PIPELINE_STORAGE or ./data)",
-        )
+    for name, added in subparsers.choices.items():
+        default = None if name == "promote" else os.environ.get("PIPELINE_STORAGE", "./data")
+        told = "the root of the checkpoint" if default is None else "$PIPELINE_STORAGE or ./data"
+        what = f"storage root: a folder or s3://bucket/prefix (default: {told})"
+        added.add_argument("--storage", metavar="URI", default=default, help=what)
     return parser
 
 
@@ -152,7 +150,7 @@ def _add_readers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _add_writers(command: Callable[..., argparse.ArgumentParser]) -> None:
     promote = command("promote", "make a checkpoint the champion, regardless of the gate", _PROMOTE)
-    promote.set_defaults(run=lambda given: commands.promote(_root(given), _uri(given.uri), name=given.championship))
+    promote.set_defaults(run=_promote)
     promote.add_argument("uri", metavar="URI", help="the checkpoint")
     default = "championship (default: the one it competed in, else that of its data)"
     promote.add_argument("--championship", metavar="NAME", type=_name, help=default)
@@ -165,6 +163,11 @@ def _add_writers(command: Callable[..., argparse.ArgumentParser]) -> None:
     gc.add_argument("--dry-run", action="store_true", help="list what can be deleted, without deleting it")
     younger = "keep what is younger than N days (default: 30)"
     gc.add_argument("--keep-days", metavar="N", type=_days, default=30, help=younger)
+
+
+def _promote(given: argparse.Namespace) -> int:
+    asked = None if given.storage is None else _root(given)
+    return commands.promote(asked, _uri(given.uri), name=given.championship)
 
 
 def _root(given: argparse.Namespace) -> Root:

@@ -1,5 +1,6 @@
 """The gate: decides whether a challenger becomes champion. Runs no model and writes nothing."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -84,8 +85,7 @@ def judge(
     if not is_above:
         promoted, reason = False, floor
     elif checkpoint in registry.withdrawn(decisions):
-        by_hand = f"promote it with: python -m storage promote {checkpoint}"
-        promoted, reason = False, f"this model was rolled back; {by_hand}"
+        promoted, reason = False, f"this model was rolled back; promote it with: {_by_hand(checkpoint)}"
     elif champion is None:
         promoted, reason = True, f"{floor}; there was no champion"
     elif champion == checkpoint:
@@ -95,7 +95,7 @@ def judge(
         reason += _told("new", new) + _told("gone", gone)
     if promoted and gate.get("judge_only") and champion != checkpoint:
         promoted = False
-        reason += f"; a backfill does not promote: use --promote, or: python -m storage promote {checkpoint}"
+        reason += f"; a backfill does not promote: use --promote, or: {_by_hand(checkpoint)}"
     return Decision(
         number=decisions[-1].number + 1 if decisions else 1,
         champion=checkpoint if promoted else champion,
@@ -109,6 +109,10 @@ def judge(
         new_classes=new,
         gone_classes=gone,
     )
+
+
+def _by_hand(checkpoint: CheckpointURI) -> str:
+    return f"python -m storage promote {shlex.quote(checkpoint)}"
 
 
 def _differences(challenger: Answers | None, rivals: Rivals) -> dict[str, Difference]:
@@ -138,8 +142,8 @@ def _compared(
         known: Mapping[str, Any] = differences if "significance" in gate else scores
         if role not in known:
             why = rival if role not in scores else "its predictions no longer exist"
-            by_hand = f"run again, or promote it with: python -m storage promote {checkpoint}"
-            return False, f"{_NAMES[role]} {_UNSCORED}: {why}; {by_hand}"
+            advice = f"run again, or promote it with: {_by_hand(checkpoint)}"
+            return False, f"{_NAMES[role]} {_UNSCORED}: {why}; {advice}"
     verdicts = [_beside(role, scores, differences.get(role), gate) for role in rivals]
     return next((verdict for verdict in verdicts if not verdict[0]), verdicts[0])
 

@@ -1,5 +1,6 @@
 """The gate with few test rows: significance, and the comparison with the largest class."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,18 @@ def test_a_challenger_takes_charge_once_chance_hardly_explains_what_it_is_better
     decision = contest.decide(contest.model("challenger", *wrong))
     assert decision.promoted is promoted
     assert decision.differences["champion"].only_rival == 0
+
+
+def test_the_command_in_a_reason_promotes_the_model_when_it_is_pasted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIPELINE_STORAGE", f"{tmp_path}/elsewhere")
+    contest = Contest(tmp_path / "my models")
+    checkpoint = contest.model("challenger")
+    decision = contest.decide(checkpoint, GATE | {"judge_only": True})
+    command = decision.reason.partition("python -m storage ")[2]
+    assert not decision.promoted and main(shlex.split(command)) == 0
+    assert registry.champion(contest.plan.root, "photos") == checkpoint
 
 
 def test_rows_are_compared_by_the_names_of_their_classes(contest: Contest) -> None:

@@ -488,6 +488,36 @@ class TestPromoteAndRollback:
         assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
         assert "000003.json was recorded in the meantime; nothing was changed" in answer.err[0]
 
+    def test_promotion_is_recorded_below_the_checkpoint_s_own_root(
+        self, root: Root, model: Model, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("PIPELINE_STORAGE", f"{tmp_path}/elsewhere")
+        other = results.run(root, "other")
+        answer = ask("promote", other.checkpoint)
+        assert answer == Answer(0, [f"{other.checkpoint} is now the champion of digits"], [])
+        assert registry.champion(root, DATA) == other.checkpoint
+        assert not Path(f"{tmp_path}/elsewhere").exists()
+
+    def test_promotion_below_another_root_is_refused(self, root: Root, model: Model, ask: Ask, tmp_path: Path) -> None:
+        answer = ask("promote", model.checkpoint, "--storage", f"{tmp_path}/elsewhere")
+        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+        assert answer.err[0].startswith(f"error: --storage must be {root}, the root of {model.checkpoint}, got ")
+        assert not Path(f"{tmp_path}/elsewhere").exists()
+
+    def test_copy_outside_a_root_is_promoted_only_in_a_named_root(
+        self, root: Root, model: Model, ask: Ask, tmp_path: Path
+    ) -> None:
+        copy = tmp_path / "copies" / model.checkpoint.name
+        for path, content in results.listing(Root(model.checkpoint)).items():
+            files.create(URI(str(copy)).child(path), content)
+        words = ["promote", str(copy), "--championship", "letters"]
+        answer = ask(*words)
+        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+        assert "name the storage root with --storage URI" in answer.err[0]
+        assert not (tmp_path / "copies" / "registry").exists()
+        assert ask(*words, "--storage", root).code == 0
+        assert registry.champion(root, "letters") == copy.as_posix()
+
     def test_only_a_checkpoint_is_promoted(self, root: Root, model: Model, ask: Ask) -> None:
         answer = ask("promote", model.raw, "--storage", root)
         assert (answer.code, len(answer.err)) == (2, 1)
