@@ -66,15 +66,16 @@ def check_comparable(plan: "Plan") -> None:
 
 
 def _check_test_rows(plan: "Plan", champion: CheckpointURI | None, split: dict[str, Any]) -> None:
-    # A split by content may have made test rows of its training rows. Harmless are a champion with at least this
-    # `test_fraction`, and, in a championship that the user named, one with split folders.
+    # Where split folders replaced a split by content, or the reverse, its training rows may have become test rows.
+    # Harmless are a champion with at least this `test_fraction`, and, in a championship that the user named, one whose
+    # data was split the other way, because it may be other data.
     now = plan.test_fraction
     before = split.get("test_fraction")
-    if now is None or (before is None and plan.named_championship is not None):
-        return
     leak = "some of these test rows were its training rows"
-    if before is None:
-        _refuse(plan, champion, f"was trained on data with split folders: {leak}")
+    if now is None or before is None:
+        if now != before and plan.named_championship is None:
+            had = "with" if before is None else "without"
+            _refuse(plan, champion, f"was trained on data {had} split folders: {leak}")
     elif now > before:
         raise ValueError(
             f"--set: test_fraction of the champion of {plan.championship!r}, {champion}, is {before}, but {now} is "

@@ -205,6 +205,22 @@ def test_a_champion_of_the_time_when_the_folder_said_train_and_test_is_refused(r
     assert make(root, flat, championship="shared").championship == "shared", "of another folder, as a person says"
 
 
+def test_a_champion_of_the_time_when_the_folder_had_no_train_and_test_is_refused(root: Root, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    for number in range(30):
+        (folder / CLASSES[number % 2]).mkdir(parents=True, exist_ok=True)
+        (folder / CLASSES[number % 2] / f"{number}.png").write_bytes(encoded(number, number % 2))
+    made = make(root, folder)
+    crown(made, made.championship, split={"test_fraction": 0.2})
+    for number, split in [(0, "test"), (1, "test"), *((number, "train") for number in range(2, 30))]:
+        (folder / split / CLASSES[number % 2]).mkdir(parents=True, exist_ok=True)
+        file = folder / CLASSES[number % 2] / f"{number}.png"
+        file.rename(folder / split / CLASSES[number % 2] / file.name)
+    with pytest.raises(ValueError, match="was trained on data without split folders: some of these test rows"):
+        make(root, folder)
+    assert make(root, folder, championship=made.championship).championship == made.championship, "a person says so"
+
+
 def test_one_class_in_common_is_enough(root: Root, pictures: Path) -> None:
     crown(make(root, pictures), "fruit", classes=["cat", CLASSES[0]])
     assert make(root, pictures, championship="fruit").championship == "fruit"
