@@ -54,6 +54,15 @@ def decisions(root: Root, data: str) -> list[Decision]:
     return registry.history(root, data)
 
 
+def judged(root: Root) -> set[str]:
+    """Return the fingerprints of the checkpoints that any decision is about; skip damaged championships."""
+    found: set[str] = set()
+    for name in data_sets(root):
+        with contextlib.suppress(Damaged):
+            found |= {one.challenger.fingerprint for one in registry.history(root, name)}
+    return found
+
+
 def reigns(history: Sequence[Decision]) -> list[Decision]:
     """Return the decisions that made the current champion and each of its predecessors champion, oldest first.
 

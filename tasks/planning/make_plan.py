@@ -3,7 +3,8 @@
 import dataclasses
 import os
 
-from storage import access, files, manifest
+from storage import access
+from storage.admin import champions
 from storage.admin.catalog import check_links
 from storage.uri import DatasetURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
@@ -97,10 +98,10 @@ def check_numbers(
 
 
 def refreshed(plan: Plan) -> Plan:
-    """Return `plan` as its first unfinished repetition, which may be an interrupted one."""
-    num_evaluations = len(files.children(plan.evaluation.parent))
-    for refresh in range(1, num_evaluations + 2):  # each has its own URI, so one of these is free
+    """Return `plan` as its first repetition without a decision, which may be an interrupted one."""
+    judged = champions.judged(plan.root)  # decisions stay, while garbage collection deletes evaluations
+    for refresh in range(1, len(judged) + 2):  # each has its own URI, so one of these is free
         repeated = dataclasses.replace(plan, refresh=refresh)
-        if not manifest.is_committed(repeated.evaluation):
+        if repeated.checkpoint.fingerprint not in judged:
             return repeated
-    raise AssertionError(f"--refresh did not change any URI: {plan.evaluation} is the same for every attempt")
+    raise AssertionError(f"--refresh did not change any URI: {plan.checkpoint} is the same for every attempt")

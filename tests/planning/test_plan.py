@@ -167,26 +167,35 @@ class TestRefresh:
     def test_refresh_changes_every_uri(self, tmp_path: Path) -> None:
         assert changed(make(tmp_path), make(tmp_path, refresh=True)) == STAGES
 
-    def test_refresh_that_was_cut_off_is_gone_on_with(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("last", ["checkpoint", "evaluation"])
+    def test_refresh_that_was_cut_off_is_gone_on_with(self, tmp_path: Path, last: str) -> None:
         first = make(tmp_path, refresh=True)
-        commit(first.checkpoint)
+        commit(getattr(first, last))
         assert changed(first, make(tmp_path, refresh=True)) == []
 
-    def test_refresh_after_a_finished_one_is_another(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("championship", [None, "other"])
+    def test_refresh_after_a_finished_one_is_another(self, tmp_path: Path, championship: str | None) -> None:
         first = make(tmp_path, refresh=True)
         commit(first.evaluation)
+        promote(first, first.checkpoint)
+        assert changed(first, make(tmp_path, refresh=True, championship=championship)) == STAGES
+
+    def test_refresh_after_one_whose_evaluation_was_deleted_is_another(self, tmp_path: Path) -> None:
+        first = make(tmp_path, refresh=True)
+        commit(first.checkpoint)  # all that garbage collection keeps of the previous champion
+        promote(first, first.checkpoint)
         assert changed(first, make(tmp_path, refresh=True)) == STAGES
 
     def test_refresh_of_a_dataset_that_is_there_does_all_that_is_made_from_it_again(self, tmp_path: Path) -> None:
         first = make(tmp_path, refresh=True, data=raw_dataset(tmp_path))
         assert changed(make(tmp_path, data=raw_dataset(tmp_path)), first) == STAGES[1:]
-        commit(first.evaluation)
+        promote(first, first.checkpoint)
         assert changed(first, make(tmp_path, refresh=True, data=raw_dataset(tmp_path))) == STAGES[1:]
 
     def test_refresh_that_changes_no_uri_ends(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         made = make(tmp_path)
-        commit(made.evaluation)
-        monkeypatch.setattr(Plan, "evaluation", made.evaluation)
+        promote(made, made.checkpoint)
+        monkeypatch.setattr(Plan, "checkpoint", made.checkpoint)
         with pytest.raises(AssertionError):
             make(tmp_path, refresh=True)
 

@@ -124,6 +124,15 @@ def test_a_championship_without_a_champion_is_refused_with_the_names_of_those_th
         championship.in_charge(root, "owls")
 
 
+def test_judged_are_promoted_and_rejected_checkpoints_of_all_championships_that_can_be_read(root: Root) -> None:
+    model, worse, other = (results.run(root, name) for name in ("model", "worse", "other"))
+    results.decide(root, model)
+    results.decide(root, model, challenger=worse)
+    results.decide(root, other, data="letters")
+    files.create(root.child("registry/damaged/000001.json"), b"garbage")
+    assert championship.judged(root) == {one.checkpoint.fingerprint for one in (model, worse, other)}
+
+
 def test_rollback_says_from_whom(root: Root) -> None:
     first, second = results.run(root, "first"), results.run(root, "second")
     for model in (first, second):
