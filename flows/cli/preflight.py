@@ -200,18 +200,10 @@ class Planned:
 def _planned(arguments: argparse.Namespace, asked: Asked, root: Root) -> Planned:
     """Plan the request; fall back to the bundled sample if no mirror can be reached and the request allows it."""
     from tasks.learning import sources
-    from tasks.planning import make_plan
 
-    made = make_plan.make(
-        storage=root,
-        recipe=asked.recipe,
-        workers=arguments.workers,
-        data=arguments.data,
-        championship=arguments.championship,
-        deadline_minutes=arguments.deadline,
-        stall_minutes=arguments.stall,
-        patience_minutes=arguments.patience,
-    )
+    is_sample = asked.sample and asked.base.fallback is not None
+    recipe = _sample_of(asked, arguments) if is_sample else asked.recipe
+    made = _plan(arguments, recipe, root, championship=arguments.championship)
     if asked.sample and asked.base.fallback is None and made.data_set.notice is None:
         raise ValueError(f"--source: recipe {asked.base.name!r} has no sample; omit --source sample")
     there = next((uri for uri in (made.raw, made.files) if uri and manifest.is_committed(uri)), None)
@@ -227,17 +219,37 @@ def _planned(arguments: argparse.Namespace, asked: Asked, root: Root) -> Planned
         about = f"no mirror of {made.data_set.name} responds; the run will retry for {arguments.patience:g} minutes"
     else:
         about = f"{there} exists" if there else f"a mirror of {made.data_set.name} responds"
-    recipe = asked.recipe
-    if asked.base.fallback is not None and (asked.sample or (unreachable and not waits)):
-        recipe = recipes.override(recipes.load(asked.base.fallback), arguments.settings)
-        made = dataclasses.replace(made, recipe=recipe, named_championship=None)  # the sample has its own championship
-        about = "the bundled sample"
-        if unreachable:
-            terminal.show("no mirror of the data set can be reached; using the bundled sample instead", sys.stderr)
-    parameters = request(arguments, recipe, storage=str(made.root), data=made.given)
+    if unreachable and not waits:
+        # The user did not ask for the sample in the named championship, so it competes in its own.
+        is_sample, made = True, _plan(arguments, _sample_of(asked, arguments), root, championship=None)
+        told = "no mirror of the data set can be reached; using the bundled sample instead"
+        told += f", in its championship {made.championship}" if arguments.championship else ""
+        terminal.show(told, sys.stderr)
+    about = "the bundled sample" if is_sample else about
+    parameters = request(arguments, made.recipe, storage=str(made.root), data=made.given)
     parameters |= {"source": list(asked.addresses), "refresh": arguments.refresh}
     parameters |= {"championship": made.named_championship, "patience_minutes": arguments.patience}
     return Planned(made, parameters, about)
+
+
+def _sample_of(asked: Asked, arguments: argparse.Namespace) -> Recipe:
+    assert asked.base.fallback is not None
+    return recipes.override(recipes.load(asked.base.fallback), arguments.settings)
+
+
+def _plan(arguments: argparse.Namespace, recipe: Recipe, root: Root, *, championship: str | None) -> "Plan":
+    from tasks.planning import make_plan
+
+    return make_plan.make(
+        storage=root,
+        recipe=recipe,
+        workers=arguments.workers,
+        data=arguments.data,
+        championship=championship,
+        deadline_minutes=arguments.deadline,
+        stall_minutes=arguments.stall,
+        patience_minutes=arguments.patience,
+    )
 
 
 def request(arguments: argparse.Namespace, recipe: Recipe, *, storage: str, data: str | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from storage import commits, files, registry
 from storage.admin import champions as championship
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
+from tasks.jobs.spec import SPLIT_BY
 from tasks.learning import recipes
 from tasks.planning import make_plan, predict_request, warm_start
 from tasks.planning.plan import Plan
@@ -248,7 +249,41 @@ def test_a_promotion_by_hand_goes_where_the_checkpoint_was_judged(root: Root, pi
         championship.promote(root, checkpoint)
 
 
-def test_the_sample_never_stands_in_for_the_data_of_a_named_championship(root: Root) -> None:
-    words = ["--source", "sample", "--championship", "mine", "--workers", "0", "--storage", root]
-    planned = preflight.checked(parser().parse_args(words))
+def ask(root: Root, *words: str) -> preflight.Planned:
+    """What the command line makes of a request."""
+    return preflight.checked(parser().parse_args([*words, "--workers", "0", "--storage", root]))
+
+
+def test_the_sample_competes_in_a_named_championship_where_a_person_asks_for_both(root: Root) -> None:
+    planned = ask(root, "--source", "sample", "--championship", "mine")
+    assert (planned.plan.championship, planned.request["championship"]) == ("mine", "mine")
+    assert ask(root, "--source", "sample").plan.championship == "mnist-sample"
+
+
+def test_the_sample_never_stands_in_for_the_data_of_a_named_championship(
+    root: Root, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for scheme in ("http", "https"):
+        monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
+    monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
+    planned = ask(root, "--championship", "mine")
     assert (planned.plan.championship, planned.request["championship"]) == ("mnist-sample", None)
+    assert capsys.readouterr().err.splitlines() == [
+        "no mirror of the data set can be reached; using the bundled sample instead, in its championship mnist-sample"
+    ]
+
+
+def test_the_sample_starts_from_the_weights_of_its_own_champion(root: Root) -> None:
+    warm = ("--source", "sample", "--set", "initialize=champion")
+    for name in ("mnist", "mnist-sample"):
+        with pytest.raises(ValueError, match="no champion of 'mnist-sample' yet"):
+            ask(root, *warm)
+        made = make_plan.make(storage=root, recipe=recipes.load(f"{name}-resnet18"))
+        model = {"model": "resnet18", "image_shape": [28, 28, 1], "classes": [str(digit) for digit in range(10)]}
+        split = {"by": SPLIT_BY} | {
+            field: getattr(made.recipe, field) for field in ("split_seed", "validation_fraction")
+        }
+        statistics = {"model": model, "split": split}
+        commits.commit(made.checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=statistics)
+        decide(made, name, made.checkpoint)
+    assert ask(root, *warm).plan.initial == made.checkpoint
