@@ -72,6 +72,12 @@ def given(data: str, recipe: Recipe) -> DatasetURI | Own:
             f"image_encoding must be {encoding}, as in --data {uri}, got {recipe.image_encoding!r}; use --set "
             f"image_encoding={encoding}, or give the folder of the images themselves"
         )
+    splits = dict.fromkeys(file.split for file in made.files if file.split and file.rows)
+    if not {"train", "test"} <= splits.keys():  # such as new pictures that batch prediction stored
+        raise ValueError(
+            f"--data must have rows in train and test, got {uri} with rows in {', '.join(splits) or 'no split'}; give "
+            "the folder of the training images, or a raw dataset made from it"
+        )
     return uri
 
 

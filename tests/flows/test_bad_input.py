@@ -131,6 +131,10 @@ PIPELINE = [
         "pipeline --data {parquet} --set image_encoding=encoded",
         "image_encoding ... decoded ... Parquet ... got 'encoded' for {parquet}; use --set image_encoding=decoded",
     ),
+    Bad(
+        "pipeline --data {pictures}",
+        "--data ... rows in train and test ... {pictures} with rows in new; give the folder of the training images",
+    ),
     Bad("pipeline --data {unnamed}", "--data ... fingerprint ... {unnamed}"),
     Bad("pipeline --data {garbage}", "--data ... {garbage}/_manifest.json cannot be read"),
     Bad("pipeline --data {half}", "--data ... {half}/_manifest.json cannot be read"),
@@ -253,6 +257,11 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         parameters = {"data": encoding, "image_size": 64}
         commits.commit(uri, kind="raw", parents={}, parameters=parameters, listed=[], schema=schema)
         found[encoding] = uri
+    found["pictures"] = root.child(f"datasets/raw/pictures-{FINGERPRINT}")  # as batch prediction stores new pictures
+    new = manifest.File(path="part", split="new", size=1, rows=1, sha256="")
+    schema = tables.describe(images.schema((64, 64, 3), ("one", "two")))
+    parameters = {"data": "pictures", "image_size": 64}
+    commits.commit(found["pictures"], kind="raw", parents={}, parameters=parameters, listed=[new], schema=schema)
     for name, content in (("garbage", b"garbage"), ("half", b'{"format": 1, "kind": "raw"'), ("list", b"[]")):
         place = folder / f"{name}-{FINGERPRINT}"
         place.mkdir()

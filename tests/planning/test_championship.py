@@ -8,7 +8,7 @@ import pytest
 
 from flows.cli import preflight
 from flows.cli.arguments import parser
-from storage import commits, files, registry
+from storage import commits, files, manifest, registry
 from storage.admin import champions as championship
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
@@ -36,14 +36,15 @@ def make(root: Root, data: Path | str, *settings: str, **more: Any) -> Plan:
 
 
 def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
-    """The raw dataset of a plan, without rows."""
+    """The raw dataset of a plan, of two rows that nobody reads."""
     assert made.own is not None
+    listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
     commits.commit(
         made.raw,
         kind="raw",
         parents={},
         parameters=made.own_parameters,
-        listed=[],
+        listed=listed,
         schema={"columns": {}, "metadata": {"shape": "[64, 64, 3]", "dtype": "uint8", "classes": json.dumps(classes)}},
         statistics={"sources": [{"name": "3 files", "sha256": made.own.digest, "url": made.own.uri}]},
     )

@@ -107,7 +107,9 @@ def test_a_backfill_of_own_images_does_the_versions_of_one_folder_each_with_the_
         parameters = {"data": name.rpartition("-")[0], "image_size": 64, "channels": 3, "test_fraction": 0.3}
         sources = {"sources": [{"name": "files", "sha256": "", "url": f"/{name[:5]}"}]}
         schema = {"columns": {}, "metadata": {"shape": "[64, 64, 3]", "dtype": "uint8", "classes": '["cat", "dog"]'}}
-        commits.commit(uri, kind="raw", parents={}, parameters=parameters, listed=[], schema=schema, statistics=sources)
+        listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
+        about: dict[str, Any] = {"parameters": parameters, "schema": schema, "statistics": sources}
+        commits.commit(uri, kind="raw", parents={}, listed=listed, **about)
         os.utime(uri.child(manifest.NAME), (1e9 + age, 1e9 + age))
     asked: list[dict[str, Any]] = []
 
