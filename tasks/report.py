@@ -96,7 +96,9 @@ def gather(
         lineage=tuple(_lineage(plan, checkpoint, predictions, evaluation, decision)),
         timings=[(name, one.statistics["seconds"]) for name, one in made.items() if one],
         parameters=plan.recipe.to_dict()
-        | {"workers": "auto" if plan.workers is None else plan.workers, **_resolved(trained)},
+        | {"workers": "auto" if plan.workers is None else plan.workers}
+        | ({"cores": plan.cores} if plan.cores else {})
+        | _resolved(trained),
         command=command(plan),
         producer=trained.producer,
         training_images=tuple(images.with_names(first_seen)) if first_seen else (),
@@ -123,6 +125,7 @@ def command(plan: Plan) -> str:
     words += ["--data", str(plan.given)] if plan.given else []
     words += ["--championship", plan.named_championship] if plan.named_championship else []
     words += ["--workers", str(plan.workers)] if plan.workers is not None else []
+    words += ["--cores", str(plan.cores)] if plan.cores else []
     return shlex.join(words)
 
 

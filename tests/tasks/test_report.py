@@ -1,13 +1,18 @@
 """What the report says of a result that it was made from."""
 
+import dataclasses
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flows.cli import arguments, preflight
 from storage import commits
 from storage.uri import DatasetURI
-from tasks.report import _facts, gather, report_of
+from tasks.learning import recipes
+from tasks.planning import machine, make_plan
+from tasks.report import _facts, command, gather, report_of
 from tests.report_page.results import commit_results
 
 _TITLE = "test rows that are also in train"
@@ -62,3 +67,25 @@ def test_every_step_of_the_lineage_has_its_date(tmp_path: Path) -> None:
     told = decision.decided.strftime("%Y-%m-%d %H:%M")
     assert report.facts[0] == ("decided (UTC)", told)
     assert data.decision == decision
+
+
+def test_the_command_of_a_run_on_some_cores_gives_the_same_uris(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv(machine.CORES, "1")
+    recipe = recipes.load("mnist-sample-resnet18")
+    made = make_plan.make(storage=str(tmp_path / "root"), recipe=recipe)
+    monkeypatch.delenv(machine.CORES)
+    words = shlex.split(command(made))
+    typed = arguments.parsed(arguments.parser(), [*words[2:], "--storage", str(tmp_path / "other")])
+    again = preflight.checked(typed).plan
+    assert (words[-2:], again.checkpoint.name) == (["--cores", "1"], made.checkpoint.name)
+    assert "--cores" not in command(dataclasses.replace(made, cores=0))
+
+
+def test_the_number_of_cores_is_among_the_parameters_of_a_run_that_set_it(tmp_path: Path) -> None:
+    plan, decision = commit_results(tmp_path)
+    results = (plan.checkpoint, plan.predictions, plan.evaluation, decision)
+    assert gather(*results, dataclasses.replace(plan, cores=1)).parameters["cores"] == 1
+    assert "cores" not in gather(*results, plan).parameters
