@@ -64,7 +64,7 @@ def start_ray(env: Mapping[str, str], *options: str, prefix: Sequence[str] = ())
     # Ray makes the folder that it is given writable for all users, so it lies inside one that only this user can enter.
     command += [f"--temp-dir={folder}/ray", "--dashboard-host=127.0.0.1", f"--dashboard-port={port}"]
     command += ["--dashboard-agent-listen-port=0", f"--num-cpus={machine.cores(env) + SPARE_CPUS}"]
-    if machine.gpus({}):  # else Ray may find GPUs of other makers; it counts NVIDIA's by NVML, which containers may lack
+    if machine.gpus({}):  # Ray counts these by NVML, which a container may lack; other makers' it counts otherwise
         command += [f"--num-gpus={len(machine.gpus(env))}"]
     held = min(_OBJECT_STORE_BYTES, machine.cores(env) * _OBJECT_STORE_BYTES_A_CPU)
     command += [f"--object-store-memory={held}", "--disable-usage-stats"]

@@ -13,6 +13,7 @@ from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.cluster.jobs_api import JOB_ENV
 from tasks.jobs import datasource, errors, node_types, scaling
 from tasks.jobs.spec import TrainSpec
+from tasks.jobs.train import attempts
 from tasks.jobs.train import job as train
 from tasks.jobs.train import worker as rank
 from tasks.jobs.train.attempts import Assignment
@@ -69,7 +70,7 @@ def test_workers_with_gpus_are_asked_for_their_reports_ten_times_a_second(
     monkeypatch.setattr(scaling, "nodes", lambda: [{"CPU": 5, "GPU": gpus}])
     monkeypatch.setattr(node_types, "addable", list)
     monkeypatch.setattr(train, "fit", fit)
-    monkeypatch.setattr(train.attempts, "commit", lambda *_, **__: None)
+    monkeypatch.setattr(attempts, "commit", lambda *_, **__: None)
     train.run(training(tmp_path, rows=64, batch_size=64, workers=1))
     assert intervals == [interval_s]
 
