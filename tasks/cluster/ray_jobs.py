@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storage import files, manifest
 from storage.uri import redact
@@ -141,9 +141,9 @@ class RayJobs:
         spec = machine.shared(spec) if self._local else spec
         files.replace(place, spec.model_dump_json(indent=1).encode())
         python = shlex.quote(sys.executable) if self._local else "python"
-        # A local Ray has this process's environment, but starts workers by a shell line with the path of Python.
-        needs_quotes = self._local and python != sys.executable
-        runtime_env = {"py_executable": python} if needs_quotes else {} if self._local else jobs_api.what_goes_along()
+        runtime_env: dict[str, Any] = {} if self._local else jobs_api.what_goes_along()  # a local Ray has this one's
+        if self._local and python != sys.executable:  # Ray starts workers by a line of the shell
+            runtime_env["py_executable"] = python
         try:
             number = 1 + sum((job.submission_id or "").startswith(prefix) for job in client.list_jobs())
             name = f"{prefix}{number}"
