@@ -145,9 +145,14 @@ def class_name(folder: str) -> str:
 def left_out(skipped: Skipped) -> tuple[LeftOut, ...]:
     """Count the skipped files by reason, in a fixed order."""
     return tuple(
-        LeftOut(reason=reason, count=len(paths), first=sorted(paths)[:_SHOWN])
+        LeftOut(reason=reason, count=len(paths), first=[_shown(path) for path in sorted(paths)[:_SHOWN]])
         for reason, paths in sorted(skipped.items())
     )
+
+
+def _shown(path: str) -> str:
+    """Escape the bytes of a file name that are not UTF-8: JSON, a terminal or Prefect would not take them."""
+    return path.encode(errors="backslashreplace").decode()
 
 
 def candidates(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,15 @@ def test_each_picture_of_a_folder_is_predicted_once_by_name_and_leads_back_to_it
     listed = next(file for file in manifest.load(raw).files if file.path.startswith("sources-"))
     sources = tables.read_part(raw, listed).to_pandas().set_index("path")["sha256"].to_dict()
     assert sources == {path: hashlib.sha256(content).hexdigest() for path, content in CONTENTS.items()}
+
+
+def test_a_skipped_file_whose_name_is_not_utf_8_does_not_keep_the_others_from_being_predicted(
+    models: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / os.fsdecode(b"more-\xfc.txt")).touch()
+    assert len(rows_of(predicted(request(models, folder)))) == len(CONTENTS)
+    told = r"--dataset: 2 files are left out (not images or Parquet, by their file names): more-\udcfc.txt, notes.txt"
+    assert told in caplog.text
 
 
 def test_pictures_are_resized_as_the_model_was_trained(models: Path, folder: Path) -> None:

@@ -76,6 +76,15 @@ def test_of_many_the_first_are_named(pictures: Path) -> None:
     assert told.endswith("train/0004.txt, ...")
 
 
+def test_skipped_files_whose_names_are_not_utf_8_are_named_with_escapes(pictures: Path, tmp_path: Path) -> None:
+    (pictures / "train" / os.fsdecode(b"notes-\xfc.txt")).touch()
+    others = found(pictures).left_out[1]
+    assert others.first[0] == r"train/notes-\udcfc.txt"
+    assert r"train/notes-\\udcfc.txt" in others.model_dump_json(), "as the spec of the job is written"
+    arguments = parser().parse_args(["--data", str(pictures), "--storage", str(tmp_path / "root"), "--workers=0"])
+    assert rb"train/notes-\udcfc.txt" in preflight.checked(arguments).about.encode(), "as --check prints it"
+
+
 def test_keys_that_no_uri_can_name_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a client in place of one of a server: ours folds such keys into those without the empty part."""
 
