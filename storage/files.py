@@ -132,15 +132,15 @@ def children(uri: URI) -> list[str]:
     return sorted(name for name in names if name and not name.startswith(".tmp-"))
 
 
-def walk(uri: URI, *, unnamed: list[str] | None = None) -> list[Entry]:
+def walk(uri: URI, *, unnamed: list[str] | None = None, closed: list[str] | None = None) -> list[Entry]:
     """Return every file below `uri` at any depth, sorted by path; empty if nothing is there.
 
     Temporary files, which `children` leaves out, are included. A link to a folder is listed, not followed. S3 keys that
-    no URI can express, such as `a//b`, are left out and appended to `unnamed` if given. Raises `PermissionError` for a
-    folder that cannot be listed.
+    no URI can express, such as `a//b`, are left out and appended to `unnamed` if given. Paths below `uri` that may not
+    be looked into are appended to `closed` if given; otherwise they raise `PermissionError`.
     """
     keys: list[str] = [] if unnamed is None else unnamed
-    found = itertools.starmap(Entry, s3.walk(uri, unnamed=keys)) if uri.is_s3 else _walk_on_disk(uri)
+    found = itertools.starmap(Entry, s3.walk(uri, unnamed=keys)) if uri.is_s3 else _walk_on_disk(uri, closed)
     return sorted(found, key=lambda entry: entry.path)
 
 
@@ -185,21 +185,26 @@ def has_content(uri: URI) -> bool:
         return False
 
 
-def _walk_on_disk(folder: URI) -> Iterator[Entry]:
+def _walk_on_disk(folder: URI, closed: list[str] | None) -> Iterator[Entry]:
     def refuse(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        if isinstance(error, PermissionError) and closed is not None and error.filename != folder:
+            closed.append(os.path.relpath(error.filename, folder))
+        elif not isinstance(error, FileNotFoundError | NotADirectoryError):
             raise error
 
     for place, folders, names in os.walk(folder, onerror=refuse):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
         for name in [*names, *links]:
             path = os.path.join(place, name)
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            try:
                 found = os.lstat(path)
-                if name not in links and stat.S_ISLNK(found.st_mode):
-                    with contextlib.suppress(OSError):  # a broken link counts with its own size
-                        found = os.stat(path)
-                yield Entry(path=os.path.relpath(path, folder), size=found.st_size, modified=found.st_mtime)
+            except OSError as error:
+                refuse(error)
+                continue
+            if name not in links and stat.S_ISLNK(found.st_mode):
+                with contextlib.suppress(OSError):  # a broken link counts with its own size
+                    found = os.stat(path)
+            yield Entry(path=os.path.relpath(path, folder), size=found.st_size, modified=found.st_mtime)
 
 
 @contextlib.contextmanager

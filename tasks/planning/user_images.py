@@ -160,11 +160,12 @@ def candidates(
 ) -> tuple[list[Entry], list[Entry]]:
     """Find Parquet files and images in `listed`, or below `uri`; raise `ValueError` unless there is just one kind."""
     unnamed: list[str] = []
+    closed: list[str] = []
     parquet, images = [], []
-    for entry in files.walk(uri, unnamed=unnamed) if listed is None else listed:
+    for entry in files.walk(uri, unnamed=unnamed, closed=closed) if listed is None else listed:
         name = entry.path.lower()
-        if "/." in f"/{entry.path}":
-            skipped["hidden: the name begins with a dot"].append(entry.path)
+        if reason := _never_data(entry.path):
+            skipped[reason].append(entry.path)
         elif name.endswith(PARQUET):
             parquet.append(entry)
         elif name.endswith(IMAGES):
@@ -173,6 +174,13 @@ def candidates(
             skipped["links to folders, which are not followed"].append(entry.path)
         else:
             skipped["not images or Parquet, by their file names"].append(entry.path)
+    for path in closed:
+        if not (reason := _never_data(path)):
+            raise ValueError(
+                f"{option}: {uri.child(_shown(path))} cannot be read: Permission denied; make it readable, or move "
+                f"it out of {uri}"
+            )
+        skipped[reason].append(path)
     if unnamed:
         skipped["part of the key is empty, '.' or '..'; rename them"] += unnamed
     if bool(parquet) == bool(images):
@@ -180,6 +188,15 @@ def candidates(
         others = "".join(f"; {one}" for one in left_out(skipped))
         raise ValueError(f"{option}: there are {found} in {uri}; {layout}{others}")
     return parquet, images
+
+
+def _never_data(path: str) -> str:
+    """Return why `path` is skipped whatever is there, and whether it may be looked into or not; empty if it is not."""
+    if "/." in f"/{path}":
+        return "hidden: the name begins with a dot"
+    if f"{path}/".startswith("lost+found/"):
+        return "in lost+found, where the file system puts what it recovers"
+    return ""
 
 
 def _split_of(path: str, *, is_parquet: bool) -> str | None:

@@ -2,6 +2,8 @@
 
 import itertools
 import os
+import tempfile
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tasks.learning import recipes
 from tasks.planning import data_option, make_plan, plan, user_images
 from tests.ingested import ingested
 from tests.pictures import BROKEN, CLASSES, encoded, write_folder
+from tests.storage.test_files import without_privileges
 
 SPLIT: dict[str, Any] = {"by": "content", "split_seed": 0, "validation_fraction": 0.1}
 """How the rows of the general recipe are split, as a checkpoint says it."""
@@ -83,6 +86,38 @@ def test_skipped_files_whose_names_are_not_utf_8_are_named_with_escapes(pictures
     assert r"train/notes-\\udcfc.txt" in others.model_dump_json(), "as the spec of the job is written"
     arguments = parser().parse_args(["--data", str(pictures), "--storage", str(tmp_path / "root"), "--workers=0"])
     assert rb"train/notes-\udcfc.txt" in preflight.checked(arguments).about.encode(), "as --check prints it"
+
+
+@pytest.fixture
+def public() -> Iterator[Path]:
+    """A folder that anybody may list."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        yield write_folder(Path(folder) / "photos", train=2, test=1)
+
+
+def test_a_folder_that_may_not_be_looked_into_is_refused_by_option_and_name(public: Path) -> None:
+    (public / "train" / "closed").mkdir(mode=0o000)
+    says = f"^--data: {public}/train/closed cannot be read: Permission denied; make it readable, or move it out of "
+    with without_privileges(), pytest.raises(ValueError, match=f"{says}{public}$"):
+        found(public)
+
+
+def test_lost_and_found_and_hidden_folders_are_skipped_whether_they_may_be_looked_into_or_not(public: Path) -> None:
+    before = found(public).digest
+    for name in ("lost+found", ".Trash"):
+        (public / name / "owls").mkdir(parents=True)
+        (public / name / "owls" / "a.png").write_bytes(encoded(7, 0))
+    readable = found(public)
+    for name in ("lost+found", ".Trash"):
+        (public / name).chmod(0o000)
+    with without_privileges():
+        closed = found(public)
+    reason = "in lost+found, where the file system puts what it recovers"
+    assert left_out(readable)[reason] == (1, ["lost+found/owls/a.png"])
+    assert left_out(closed)[reason] == (1, ["lost+found"])
+    assert ".Trash" in left_out(closed)["hidden: the name begins with a dot"][1]
+    assert readable.digest == closed.digest == before
 
 
 def test_keys_that_no_uri_can_name_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

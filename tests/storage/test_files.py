@@ -226,8 +226,20 @@ class TestDisk:
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o755)
             os.mkdir(f"{folder}/closed", mode=0o000)
-            with _without_privileges(), pytest.raises(PermissionError, match="closed"):
+            with without_privileges(), pytest.raises(PermissionError, match="closed"):
                 files.walk(URI(folder))
+
+    def test_walk_names_what_it_may_not_look_into_and_lists_the_rest(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            os.chmod(folder, 0o755)
+            files.create(URI(folder).child("open/file"), b"")
+            files.create(URI(folder).child("no entry/file"), b"")
+            os.chmod(f"{folder}/no entry", 0o444)
+            os.mkdir(f"{folder}/open/closed", mode=0o000)
+            closed: list[str] = []
+            with without_privileges():
+                assert [entry.path for entry in files.walk(URI(folder), closed=closed)] == ["open/file"]
+            assert sorted(closed) == ["no entry/file", "open/closed"]
 
 
 class TestS3:
@@ -288,7 +300,7 @@ class TestCheckReadable:
     def test_folder_that_may_not_be_looked_into_is_refused(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o000)
-            with _without_privileges(), pytest.raises(ValueError, match="--storage: cannot read .*: Permission denied"):
+            with without_privileges(), pytest.raises(ValueError, match="--storage: cannot read .*: Permission denied"):
                 access.check_readable(Root(folder))
 
     def test_missing_bucket_is_refused(self, s3: Server) -> None:
@@ -329,7 +341,7 @@ class TestCheckWritable:
         with tempfile.TemporaryDirectory() as folder:
             os.chmod(folder, 0o555)
             with (
-                _without_privileges(),
+                without_privileges(),
                 pytest.raises(ValueError, match="--storage: cannot write .*: Permission denied"),
             ):
                 access.check_writable(Root(folder))
@@ -366,7 +378,7 @@ class TestCheckWritable:
 
 
 @contextlib.contextmanager
-def _without_privileges() -> Iterator[None]:
+def without_privileges() -> Iterator[None]:
     """As somebody whom permission bits bind, also when the tests run as root."""
     if os.geteuid():
         yield
