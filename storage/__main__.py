@@ -9,7 +9,7 @@ from storage import error_policy, terminal
 from storage.admin import parser
 from storage.manifest import Damaged
 from storage.registry import Superseded
-from storage.uri import redact
+from storage.uri import redact_text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if not error_policy.is_storage_error(error):
             raise
-        return _failed(f"{redact(str(error))}; check AWS_ENDPOINT_URL and the AWS_* variables", code=1)
+        return _failed(f"{redact_text(str(error))}; check AWS_ENDPOINT_URL and the AWS_* variables", code=1)
 
 
 def _failed(text: str, *, code: int) -> int:

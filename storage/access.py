@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 from storage import error_policy, files, s3
-from storage.uri import URI, Root, redact
+from storage.uri import URI, Root, redact_text
 
 
 def check_readable(uri: URI, *, option: str = "--storage") -> None:
@@ -56,7 +56,7 @@ def _told(uri: URI, *, option: str, verb: str) -> Iterator[None]:
         if not uri.is_s3 or not (isinstance(error, ValueError) or error_policy.is_storage_error(error)):
             raise
         reason = " ".join(str(error).split())
-    raise ValueError(f"{option}: cannot {verb} {uri}: {redact(reason)}; {advice}")
+    raise ValueError(f"{option}: cannot {verb} {uri}: {redact_text(reason)}; {advice}")
 
 
 def _refuses_to_overwrite(root: Root) -> bool:

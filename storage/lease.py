@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from storage import files, lease_records
 from storage.lease_records import Record
 from storage.process import Process
-from storage.uri import URI, Root, redact
+from storage.uri import URI, Root, redact_text
 
 _BEATS = 4
 """Renewals per duration of a lease."""
@@ -191,5 +191,5 @@ def _renew(lease: Lease, ended: threading.Event, every_s: float) -> None:
 
 def warn(what: str, error: Exception) -> None:
     """Log `what`, an error that must not end the run, with its reason."""
-    reason = redact(" ".join(str(error).split())) or type(error).__name__
+    reason = redact_text(" ".join(str(error).split())) or type(error).__name__
     logging.getLogger(__name__).warning("%s (%s)", what, reason)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from storage.error_policy import is_transient_on_s3
-from storage.uri import redact
+from storage.uri import redact_text
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ def with_retries(request: Callable[[], T]) -> T:
     except Exception as error:
         if not is_transient_on_s3(error):
             raise
-        said = redact(" ".join(str(error).split()))
+        said = redact_text(" ".join(str(error).split()))
         raise ConnectionError(
             f"the storage kept failing for {PATIENCE_S:.0f} s, last error: {said}; check the server at "
             "AWS_ENDPOINT_URL, then run the same command again"

@@ -18,6 +18,16 @@ ALLOWED_ROOTS = "PIPELINE_ALLOWED_ROOTS"
 
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_ADDRESS = re.compile(
+    r"""
+    (?: // (?:[^\s/@:]*:(?!\d+\b)[^\s@]+\s[^@\n]{0,99}@)?  # perhaps a password with a space, but not a host's port
+    |   \?[\w.%&;+~-]+=                                     # or a query alone, as some errors name it
+    )
+    \S*? (?=[])}>"'`,.;:]{0,9}(?:\s|$))                     # up to the quote, bracket or full stop of the text
+    """,
+    re.VERBOSE,
+)
+"""An address or a query in a text."""
 
 
 class URI(str):
@@ -147,9 +157,19 @@ def is_web_address(text: str) -> bool:
         return False
 
 
-def redact(text: str) -> str:
+def redact(url: str) -> str:
     """Mask the text between a scheme and an `@`, and drop everything after a `?` or `#`."""
-    return re.sub(r"//.*@", "//***@", text).partition("?")[0].partition("#")[0]
+    scheme, _, rest = url.partition("//")
+    hidden, at, shown = rest.rpartition("@")
+    if at:
+        is_clear = "?" not in hidden and "#" not in hidden  # else the `@` may be part of the query
+        url = f"{scheme}//***@{shown}" if is_clear else f"{scheme}//***"
+    return url.partition("?")[0].partition("#")[0]
+
+
+def redact_text(text: str) -> str:
+    """Redact each address in a message or a traceback; everything else stays, such as comments and questions."""
+    return _ADDRESS.sub(lambda found: redact(found[0]), text)
 
 
 def _canonical(value: str) -> str:

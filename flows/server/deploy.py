@@ -18,7 +18,7 @@ from flows import PROJECT
 from flows.cli.arguments import Parser
 from flows.cli.exits import guarded, refuse, refused_if_invalid
 from storage.error_policy import Permanent
-from storage.uri import is_web_address, redact
+from storage.uri import is_web_address, redact, redact_text
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -74,7 +74,7 @@ def apply() -> list[str]:
         try:
             client.hello().raise_for_status()
         except httpx.HTTPError as error:
-            where, why = redact(str(client.api_url)), redact(str(error))
+            where, why = redact(str(client.api_url)), redact_text(str(error))
             raise DeployFailed(f"no Prefect server responds at {where}: {why}; start it first") from None
         before = _held(client)
         changes = list(_create_pools(client, wanted))

@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 
-from storage.uri import redact
+from storage.uri import redact, redact_text
 from tasks.cluster.child import Child
 
 _START_LIMIT_S = 120
@@ -77,7 +77,9 @@ def check_api() -> str:
             return f"{redact(url)} responds, version {client.api_version()}"
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"PREFECT_API_URL={redact(url)}: no usable Prefect API ({redact(reason)}); {advice}") from None
+        raise ValueError(
+            f"PREFECT_API_URL={redact(url)}: no usable Prefect API ({redact_text(reason)}); {advice}"
+        ) from None
 
 
 def await_server(child: Child, url: str) -> None:

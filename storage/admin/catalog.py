@@ -10,7 +10,7 @@ from typing import Final, TypeVar, get_args
 from storage import error_policy, files, manifest, reference
 from storage.files import Entry
 from storage.manifest import Damaged, Kind, Manifest
-from storage.uri import URI, Root, redact
+from storage.uri import URI, Root, redact_text
 
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 """Every kind of result; each kind comes after the kinds it is made from."""
@@ -136,4 +136,4 @@ def _unreadable(uri: URI, error: Exception) -> str:
     if not error_policy.is_storage_error(error):
         raise error
     reason = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) and error.filename else str(error)
-    return f"{uri} cannot be read: {redact(' '.join(reason.split()))}"
+    return f"{uri} cannot be read: {redact_text(' '.join(reason.split()))}"

@@ -6,7 +6,7 @@ from storage import error_policy, files, manifest
 from storage.admin import champions
 from storage.admin.catalog import Folder
 from storage.manifest import Damaged, File
-from storage.uri import Root, redact
+from storage.uri import Root, redact_text
 
 
 def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = lambda file: None) -> Iterator[str]:
@@ -44,7 +44,7 @@ def of_parents(folder: Folder) -> Iterator[str]:
     except Exception as error:
         if not error_policy.is_storage_error(error):
             raise
-        yield f"{folder.uri} cannot be compared with its parents: {redact(' '.join(str(error).split()))}"
+        yield f"{folder.uri} cannot be compared with its parents: {redact_text(' '.join(str(error).split()))}"
         return
     if changed:
         yield (

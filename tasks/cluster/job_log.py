@@ -10,7 +10,7 @@ from typing import Any
 
 from storage.error_policy import Permanent
 from storage.manifest import File
-from storage.uri import URI, redact
+from storage.uri import URI, redact_text
 from tasks.jobs import errors
 from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK, WAITING
 from tasks.orchestration.stage import ProgressArtifact, logger
@@ -184,7 +184,7 @@ def _show_images(content: dict[str, Any]) -> None:
 
         publish_training_images(URI(content["uri"]), File.model_validate(content["file"]))
     except Exception as error:  # bad bytes, or a storage or server that does not answer now
-        logger().warning("the first training images cannot be shown: %s", redact(str(error)))
+        logger().warning("the first training images cannot be shown: %s", redact_text(str(error)))
 
 
 def _json_after(marker: str, line: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage.s3 import ENDPOINTS
-from storage.uri import ALLOWED_ROOTS, redact
+from storage.uri import ALLOWED_ROOTS, redact, redact_text
 from tasks.jobs import dashboard
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def ask(address: str, entrypoint: str, *, marker: str, name: str, limit_s: float
         if not status.is_terminal():
             client.stop_job(job)
     except Exception as error:
-        reason = redact(" ".join(str(error).split()))
+        reason = redact_text(" ".join(str(error).split()))
         raise ValueError(f"RAY_ADDRESS={redact(address)}: it did not accept a job: {reason}; check its logs") from error
     told = [line for line in log.splitlines() if line.strip()] or ["it printed nothing"]
     for line in told:

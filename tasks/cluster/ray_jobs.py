@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import files, manifest
-from storage.uri import redact
+from storage.uri import redact, redact_text
 from tasks.cluster import jobs_api
 from tasks.cluster.child import Child
 from tasks.cluster.job_log import Follower, JobFailed, JobRefused
@@ -128,7 +128,7 @@ class RayJobs:
             self._client = jobs_api.connect(self._address)
         except Exception as error:
             where = f"RAY_ADDRESS={redact(self._address)}"
-            raise JobRefused(f"{where}: no Ray Jobs API answers there: {redact(str(error))}") from error
+            raise JobRefused(f"{where}: no Ray Jobs API answers there: {redact_text(str(error))}") from error
         if os.environ.get("RAY_AUTH_MODE") != "token":
             logger().warning(
                 "this Ray requires no token: anybody who can reach its ports can run code on it (SECURITY.md)"

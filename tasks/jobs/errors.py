@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from storage import error_policy, files
 from storage.error_policy import DiskFull
-from storage.uri import URI, redact
+from storage.uri import URI, redact_text
 from tasks.learning.user_errors import UserCodeError
 
 _LONGEST = 2000
@@ -55,7 +55,7 @@ def described(error: BaseException, *, folder: URI) -> Description:
     elif error_policy.is_disk_full(cause) and not isinstance(cause, DiskFull):  # raised while Ray Train itself wrote
         kind, message = DiskFull.__name__, f"the disk is full: {cause}; make room, then run the same command again"
     if isinstance(cause, UserCodeError) or not permanent:
-        trace = getattr(cause, "trace", "") or redact("".join(traceback.format_exception(error)))
+        trace = getattr(cause, "trace", "") or redact_text("".join(traceback.format_exception(error)))
         message += _kept(trace, folder.child(_TRACE))
     return {"type": kind, "message": message, "permanent": permanent}
 

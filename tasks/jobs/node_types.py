@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from storage.uri import redact
+from storage.uri import redact_text
 from tasks.jobs import events, scaling
 from tasks.jobs.scaling import Resources
 from tasks.jobs.spec import NODE_TYPES
@@ -48,7 +48,7 @@ def addable() -> list[Resources]:
     try:
         declared, most = _declared(ray.get_runtime_context().gcs_address)
     except Exception as error:  # whatever is wrong there, the nodes that are alive can be used
-        reason = redact(" ".join(str(error).split()))
+        reason = redact_text(" ".join(str(error).split()))
         events.tell(f"WARNING: it is unknown which nodes may be added ({reason}); only nodes that are alive count")
         return []
     return left_over(declared, most, alive)

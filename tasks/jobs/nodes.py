@@ -11,7 +11,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from storage import error_policy, files
-from storage.uri import URI, redact
+from storage.uri import URI, redact_text
 from tasks.jobs import errors, events, scaling
 from tasks.jobs.spec import ASKED, NODES, Node
 from tasks.learning import devices
@@ -54,7 +54,7 @@ def look(folder: str, about: dict[str, str], has_gpus: bool = False) -> str:
     except Exception as error:
         if not error_policy.is_storage_error(error):
             raise
-        trouble = f"cannot use {uri.parent}: {redact(' '.join(str(error).split()))}"
+        trouble = f"cannot use {uri.parent}: {redact_text(' '.join(str(error).split()))}"
     gpu_trouble = devices.trouble_in_child(hidden_by_ray=True) if has_gpus else None
     return Node.here(**about, sees_storage=sees, trouble=trouble, gpu_trouble=gpu_trouble).model_dump_json()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from storage import error_policy
 from storage.error_policy import Permanent
-from storage.uri import redact
+from storage.uri import redact_text
 from tasks.learning import user_code
 
 _FRAMES = 3
@@ -47,8 +47,8 @@ def named(*, model: str = "") -> Iterator[None]:
         lines = None if _is_told_already(error) else _lines(error, model)
         if lines is None:
             raise
-        message = redact(f"{type(error).__name__}: {str(error).strip()[:_LONGEST]}")
-        whole = redact("".join(traceback.format_exception(error)))
+        message = f"{type(error).__name__}: {redact_text(str(error)).strip()[:_LONGEST]}"
+        whole = redact_text("".join(traceback.format_exception(error)))
         raise UserCodeError("\n".join([message, *lines]), whole) from error
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 from storage import error_policy, files, in_use, manifest
 from storage.failpoints import failpoint
 from storage.in_use import Use
-from storage.uri import URI, Root, redact
+from storage.uri import URI, Root, redact_text
 from tasks.jobs.deadline import deadline
 
 
@@ -112,7 +112,7 @@ def tidy(scratch: URI) -> None:
     except Exception as error:
         if not error_policy.is_storage_error(error):
             raise
-        logger().warning("%s is no longer needed but cannot be deleted: %s", scratch, redact(str(error)))
+        logger().warning("%s is no longer needed but cannot be deleted: %s", scratch, redact_text(str(error)))
 
 
 def logger() -> "logging.Logger | logging.LoggerAdapter[Any]":

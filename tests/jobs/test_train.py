@@ -9,7 +9,7 @@ import pytest
 from ray.exceptions import OutOfMemoryError, RayTaskError
 
 from storage import commits, files, manifest, tables
-from storage.uri import CheckpointURI, DatasetURI, Root
+from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.cluster.jobs_api import JOB_ENV
 from tasks.jobs import datasource, errors, node_types, scaling
 from tasks.jobs.spec import TrainSpec
@@ -129,6 +129,15 @@ def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
         errors.raise_left(spec.scratch.child("attempt-1"))
     message = "train/part is damaged: restore it, then run again"
     assert caught.value.description == {"type": "Damaged", "message": message, "permanent": True}
+
+
+def test_an_unexpected_error_keeps_its_whole_traceback_without_secrets(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        raise RuntimeError("is it up? http://me:hidden@host/?key=hidden fails")  # as a line of any frame may end
+    told = errors.described(caught.value, folder=URI(str(tmp_path)))
+    trace = Path(told["message"].partition("full traceback: ")[2]).read_text()
+    assert "as a line of any frame may end" in trace
+    assert trace.endswith("RuntimeError: is it up? http://***@host/ fails\n") and "hidden" not in trace
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("attempt-1/epoch-0001"), OutOfMemoryError("killed")], ids=repr)

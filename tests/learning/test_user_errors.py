@@ -63,6 +63,11 @@ def recipe(model=network):
 def failing():
     settings = {}
     return recipe(settings["model"])
+
+
+def asks_a_server(images):
+    address = "https://me:hidden@host/x?key=hidden"
+    raise RuntimeError(f"is {address} up? no answer from {address}")  # see #12
 """
 
 
@@ -90,6 +95,18 @@ def test_a_bug_in_a_model_is_told_with_its_line(own: Callable[[str], Any], tmp_p
     assert "torch/nn/modules/linear.py" in caught.value.trace
     again = pickle.loads(pickle.dumps(caught.value))  # as Ray sends it
     assert (str(again), again.trace) == (str(caught.value), caught.value.trace)
+
+
+def test_comments_and_question_marks_cut_neither_message_nor_traceback_and_secrets_are_masked(
+    own: Callable[[str], Any],
+) -> None:
+    with pytest.raises(UserCodeError) as caught, user_errors.named():
+        own("asks_a_server")(None)
+    said = "RuntimeError: is https://***@host/x up? no answer from https://***@host/x"
+    assert str(caught.value).splitlines()[0] == said
+    assert 'up? no answer from {address}")  # see #12\n' in caught.value.trace
+    assert caught.value.trace.endswith(f"\n{said}\n")
+    assert "hidden" not in caught.value.trace + str(caught.value)
 
 
 def test_layers_that_do_not_fit_name_the_function_that_made_them(own: Callable[[str], Any], tmp_path: Path) -> None:

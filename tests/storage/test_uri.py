@@ -6,7 +6,17 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI, Root, check_allowed, is_name, parse_root
+from storage.uri import (
+    ALLOWED_ROOTS,
+    URI,
+    CheckpointURI,
+    Root,
+    check_allowed,
+    is_name,
+    parse_root,
+    redact,
+    redact_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -73,6 +83,44 @@ def test_refusal_shows_no_credentials(value: str) -> None:
     with pytest.raises(ValueError, match="a URI must") as caught:
         URI(value)
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://host:8265/a b", "http://host:8265/a b"),
+        ("https://me:hid den@host/x?key=hid den#hidden", "https://***@host/x"),
+        ("host/x?key=hidden", "host/x"),
+        ("https://me:hid?den@host/x", "https://***"),
+        ("https://host/x?mail=me@host&key=hidden", "https://***"),
+    ],
+)
+def test_address_is_shown_without_credentials_query_and_fragment(url: str, shown: str) -> None:
+    assert redact(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("return self.head(x)  # logits\nValueError: what? no", "return self.head(x)  # logits\nValueError: what? no"),
+        ("y = a // b @ c  # (?P<name>x=1)", "y = a // b @ c  # (?P<name>x=1)"),
+        ("no answer from http://127.0.0.1:9000 (a@b)", "no answer from http://127.0.0.1:9000 (a@b)"),
+        ("got 's3://key:hidden/hid@den@bucket/x': why?", "got 's3://***@bucket/x': why?"),
+        ("a://b:hidden@c and d://hidden@e, # f", "a://***@c and d://***@e, # f"),
+        ("a://b:hid den@c?x=1 and d://e", "a://***@c and d://e"),
+        ("(https://host/k?X-Amz-Credential=hidden&X-Amz-Signature=hidden): 403", "(https://host/k): 403"),
+        ("{'url': \"https://h/x#hidden\", 'is': 1}", "{'url': \"https://h/x\", 'is': 1}"),
+        ("GET https://h/x?mail=me@host&key=hidden. End", "GET https://***. End"),
+        ("PUT https://me:hid?den@host/x failed", "PUT https://*** failed"),
+        (
+            "Max retries exceeded with url: /x?key=hidden (Caused by y)",
+            "Max retries exceeded with url: /x (Caused by y)",
+        ),
+        ("did you mean 'epochs'?", "did you mean 'epochs'?"),
+    ],
+)
+def test_text_is_shown_whole_except_for_the_secrets_of_its_addresses(text: str, shown: str) -> None:
+    assert redact_text(text) == shown
 
 
 @pytest.mark.parametrize("parent", ["/", "/data", "s3://bucket", "s3://bucket/prefix"])

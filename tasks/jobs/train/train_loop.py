@@ -15,7 +15,7 @@ from storage.failpoints import failpoint
 from storage.manifest import File, Manifest
 from storage.process import gc_paused
 from storage.terminal import count
-from storage.uri import URI, redact
+from storage.uri import URI, redact_text
 from tasks.jobs import events, scaling
 from tasks.jobs.spec import EPOCHS, IMAGES, TrainSpec
 from tasks.jobs.train import attempts
@@ -188,7 +188,7 @@ class Checkpoints:
                 table = images.to_table(np.arange(len(numbers)), pixels, numbers, classes=classes)
                 _tell_images(self.attempt, checkpoint.write_training_images(self.attempt, table))
             except Exception as error:  # the images are for people to look at; no result depends on them
-                events.tell(f"WARNING: the first training images cannot be saved: {redact(str(error))}")
+                events.tell(f"WARNING: the first training images cannot be saved: {redact_text(str(error))}")
 
         # Without Ray, the listener creates an artifact of the run that this context holds.
         self.aside.submit(contextvars.copy_context().run, keep)
