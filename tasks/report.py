@@ -11,7 +11,7 @@ from prefect import task
 from storage import commits, manifest, registry, tables
 from storage.decision import Decision
 from storage.manifest import Manifest
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
 from tasks import report_page
 from tasks.evaluate import read_evaluation
 from tasks.jobs.spec import LeftOut
@@ -166,7 +166,9 @@ def _lineage(
     plan: Plan, checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI, decision: Decision
 ) -> Iterator[LineageStep]:
     raw = manifest.load(plan.raw)
-    facts = tuple((file["name"], f"{file['sha256']}\nfrom {file['url']}") for file in raw.statistics["sources"])
+    facts = tuple(
+        (file["name"], f"{file['sha256']}\nfrom {redact_text(file['url'])}") for file in raw.statistics["sources"]
+    )
     yield LineageStep(title=_RAW_FILES, facts=facts)
     steps: list[tuple[str, str, URI]] = []
     if "files" in raw.parents:

@@ -23,8 +23,8 @@ from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponent
 from storage import error_policy
 from storage.admin.format import size as in_units
 from storage.error_policy import Permanent, is_transient_download
-from storage.uri import redact
-from tasks.learning.datasets import DataSet, SourceFile
+from storage.uri import redact, redact_text
+from tasks.learning.datasets import DataSet, SourceFile, is_public
 
 _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
 """Pauses between two tries of one mirror, in seconds."""
@@ -87,13 +87,13 @@ def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log:
                 raise error_policy.DiskFull(
                     f"the disk of {folder} is full: {error}; make room, then run the same command again"
                 ) from error
-            problems.append(f"{mirror}: {str(error) or type(error).__name__}")
+            problems.append(f"{redact(mirror)}: {redact_text(str(error)) or type(error).__name__}")
             faults.append((mirror, error))
             continue
         for problem in problems:
             log("%s: %s", file.name, problem)
         size = (folder / file.name).stat().st_size
-        log("fetched %s, %s, from %s", file.name, in_units(size), mirror)
+        log("fetched %s, %s, from %s", file.name, in_units(size), redact(mirror))
         return {"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": mirror + file.name}
     kind = Unreachable if _may_pass(faults) else DownloadFailed
     raise kind(f"{file.name} could not be fetched; " + "; ".join(problems))
@@ -132,7 +132,7 @@ def reachable(data_set: DataSet, more: Sequence[str] = ()) -> bool:
 
 def nobody_answers(data_set: DataSet, more: Sequence[str] = ()) -> str:
     """Return the error message, with the next step, for the case that no mirror is `reachable`."""
-    asked = ", ".join([*more, *data_set.mirrors])
+    asked = ", ".join(map(redact, [*more, *data_set.mirrors]))
     return f"no mirror of {data_set.name} can be reached ({asked}); name another one with --source URL_OR_DIR"
 
 
@@ -152,7 +152,7 @@ def mirror_address(source: str) -> str:
 def _web_address(source: str) -> str:
     try:
         parts = urlsplit(source)
-        usable = parts.hostname and parts.port != 0 and "@" not in parts.netloc and not parts.query + parts.fragment
+        usable = parts.hostname and parts.port != 0 and is_public(source)
     except ValueError:
         usable = False
     if not usable:

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from storage.uri import URI, check_allowed
+from storage.uri import URI, check_allowed, redact_text
 
 FILES = "PIPELINE_CODE"
 """Environment variable: Python files, separated as in PATH, from which recipes and checkpoints may load code."""
@@ -99,7 +99,7 @@ def line_in(error: BaseException) -> str:
     told = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         if is_theirs(frame.f_globals):
-            told = f" (line {line}: {linecache.getline(frame.f_code.co_filename, line).strip()})"
+            told = f" (line {line}: {redact_text(linecache.getline(frame.f_code.co_filename, line).strip())})"
     return told
 
 

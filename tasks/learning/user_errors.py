@@ -85,5 +85,5 @@ def _lines(error: Exception, model: str) -> list[str] | None:
 
 
 def _told(names: dict[str, Any], file: str, line: int, what: str) -> list[str]:
-    source = linecache.getline(file, line).strip()
+    source = redact_text(linecache.getline(file, line).strip())
     return [f"  {user_code.place_of(names)}, line {line}, in {what}", *([f"    {source}"] if source else [])]

@@ -9,7 +9,7 @@ from prefect.states import Completed
 
 from storage import manifest
 from storage.decision import Decision
-from storage.uri import FilesURI, PredictionsURI, ReportURI
+from storage.uri import FilesURI, PredictionsURI, ReportURI, redact_text
 from tasks.orchestration.stage import Stage
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
@@ -27,9 +27,10 @@ def summarize(
 ) -> dict[str, Any]:
     """Build a JSON document with all URIs, the metrics, the decision and the stages with what they reused."""
     raw, evaluated = manifest.load(plan.raw), manifest.load(plan.evaluation).statistics
+    sources = [source | {"url": redact_text(source["url"])} for source in raw.statistics["sources"]]
     return {
         "run": str(flow_run.id) if flow_run.id else None,
-        "source": {"data": plan.data_name, "notice": raw.statistics["notice"], "files": raw.statistics["sources"]},
+        "source": {"data": plan.data_name, "notice": raw.statistics["notice"], "files": sources},
         "uris": {
             "files": files,
             "raw": plan.raw,

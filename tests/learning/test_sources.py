@@ -14,7 +14,7 @@ import pytest
 import tenacity
 import torchvision
 
-from tasks.learning import sources
+from tasks.learning import sources, user_code
 from tasks.learning.datasets import SourceFile, Split, mnist
 from tasks.learning.datasets.mnist_sample import DATA_SET, FOLDER
 from tasks.learning.sources import DownloadFailed, WrongChecksum
@@ -238,6 +238,54 @@ class TestSource:
             sources.mirror_address(source)
         assert str(caught.value).startswith(message)
         assert "secret" not in str(caught.value)
+
+
+class TestMirrors:
+    @pytest.mark.parametrize(
+        ("mirror", "shown"),
+        [
+            ("ftp://user:secret@host/", "ftp://***@host/"),
+            ("https://secret@host/files/", "https://***@host/files/"),
+            ("https://host/?key=secret&file=", "https://host/"),
+            ("https://host/#secret", "https://host/"),
+            ("http://[secret@/", "http://***@/"),
+        ],
+    )
+    def test_address_with_a_secret_is_refused_by_field_without_showing_it(self, mirror: str, shown: str) -> None:
+        says = (
+            f"mirrors must be addresses without credentials or query, got {shown!r}; download the files yourself and "
+        )
+        with pytest.raises(ValueError, match=re.escape(says)) as caught:
+            dataclasses.replace(DATA_SET, mirrors=("https://host/a@b/", mirror))
+        assert "secret" not in str(caught.value)
+
+    def test_line_of_the_users_file_with_such_an_address_is_shown_without_the_secret(self, tmp_path: Path) -> None:
+        path = tmp_path / "mine.py"
+        path.write_text(
+            "from tasks.learning.datasets import DataSet\n"
+            "GIVEN = dict(name='x', files=(), classes=(), image_shape=(1, 1, 1), read=print)\n"
+            "MINE = DataSet(**GIVEN, mirrors=('ftp://user:secret@host/',))\n"
+        )
+        with pytest.raises(
+            ValueError, match=r"mine\.py cannot be imported: ValueError: mirrors must .*\(line 3: "
+        ) as caught:
+            user_code.load(path)
+        assert "secret" not in str(caught.value)
+
+    def test_address_is_shown_without_its_query_by_the_log_and_by_errors(self, tmp_path: Path, mirror: Mirror) -> None:
+        said: list[str] = []
+
+        def log(message: str, *about: Any) -> None:
+            said.append(message % about)
+
+        address = f"{mirror.address}?key=secret&file="
+        with pytest.raises(DownloadFailed) as caught:
+            sources.fetch_file(DATA_SET.files[0], tmp_path, mirrors=[address], log=log)
+        assert f"{mirror.address}: HTTP Error 404" in str(caught.value)
+        sources.fetch_file(DATA_SET.files[0], tmp_path, mirrors=[address, mirror.address], log=log)
+        assert said[-1].endswith(mirror.address)
+        told = [str(caught.value), *said, sources.nobody_answers(DATA_SET, [address])]
+        assert "secret" not in " ".join(told)
 
 
 class TestDataSets:

@@ -11,8 +11,10 @@ from flows.cli import arguments, preflight
 from storage import commits
 from storage.uri import DatasetURI
 from tasks.learning import recipes
+from tasks.orchestration.summary import summarize
 from tasks.planning import machine, make_plan
 from tasks.report import _facts, command, gather, report_of
+from tests.report_page import results
 from tests.report_page.results import commit_results
 
 _TITLE = "test rows that are also in train"
@@ -89,3 +91,15 @@ def test_the_number_of_cores_is_among_the_parameters_of_a_run_that_set_it(tmp_pa
     results = (plan.checkpoint, plan.predictions, plan.evaluation, decision)
     assert gather(*results, dataclasses.replace(plan, cores=1)).parameters["cores"] == 1
     assert "cores" not in gather(*results, plan).parameters
+
+
+def test_address_of_an_earlier_download_is_shown_without_its_credentials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = {"name": "images.gz", "sha256": "0", "url": "ftp://user:secret@mirror.example/images.gz"}
+    monkeypatch.setattr(results, "_source", lambda *_: source)
+    plan, decision = commit_results(tmp_path)
+    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
+    summary = summarize(plan, plan.files, [], decision, report_of(plan.evaluation, decision, plan))
+    for shown in (str(data.lineage), str(summary)):
+        assert "ftp://***@mirror.example/images.gz" in shown and "secret" not in shown

@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
 
+from storage.uri import redact
 from tasks.learning import user_code
 
 if TYPE_CHECKING:
@@ -80,6 +82,24 @@ class DataSet:
     split once. It raises `ValueError` if they have unexpected content."""
     notice: str | None = None
     """Note to show users beside every result on this data set, if any."""
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a mirror whose address has a secret: logs, manifests and reports show addresses."""
+        for mirror in self.mirrors:
+            if not is_public(mirror):
+                raise ValueError(
+                    f"mirrors must be addresses without credentials or query, got {redact(mirror)!r}; download the "
+                    "files yourself and name their folder with --source"
+                )
+
+
+def is_public(address: str) -> bool:
+    """Return whether `address` is a URL without credentials, query and fragment."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return False
+    return "@" not in parts.netloc and not parts.query + parts.fragment
 
 
 OWN = "own"
