@@ -64,7 +64,7 @@ def _plain(text: str) -> str:
 
 def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
     decision = data.decision
-    yield f"# {data.recipe_name}: {'promoted' if decision.promoted else 'not promoted'}\n\n{decision.reason}.\n"
+    yield f"# {data.recipe_name}: {'promoted' if decision.promoted else 'not promoted'}\n\n{_plain(decision.reason)}.\n"
     if decision.decided:
         yield f"Decided on {moment(decision.decided)} by {_plain(decision.author or 'an unknown user')}.\n"
     if data.sample_notice:

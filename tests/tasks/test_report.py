@@ -11,6 +11,7 @@ from flows.cli import arguments, preflight
 from storage import commits
 from storage.uri import DatasetURI
 from tasks.learning import recipes
+from tasks.orchestration import artifacts
 from tasks.orchestration.summary import summarize
 from tasks.planning import machine, make_plan
 from tasks.report import _facts, command, gather, report_of
@@ -103,3 +104,11 @@ def test_address_of_an_earlier_download_is_shown_without_its_credentials(
     summary = summarize(plan, plan.files, [], decision, report_of(plan.evaluation, decision, plan))
     for shown in (str(data.lineage), str(summary)):
         assert "ftp://***@mirror.example/images.gz" in shown and "secret" not in shown
+
+
+def test_summary_shows_classes_in_the_reason_literally(tmp_path: Path) -> None:
+    plan, decision = commit_results(tmp_path)
+    decision = decision.model_copy(update={"reason": "new class <img src=x>, gone class a|b *c*"})
+    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
+    summary = "\n".join(artifacts._summary(data, report_of(plan.evaluation, decision, plan), plan))
+    assert r"new class \<img src\=x\>\, gone class a\|b \*c\*." in summary
