@@ -65,8 +65,8 @@ class RayJobs:
         except (OSError, RuntimeError) as error:
             raise JobFailed(f"Ray's jobs cannot be listed: {error}") from error
         job = found or self._submit(client, stage, name, spec)
-        self._link(stage, job)
         try:
+            self._link(stage, job)
             self._follow(client, job, stage, deadline_s=spec.deadline_s)
             if not manifest.is_committed(spec.target):
                 raise JobFailed(
@@ -156,7 +156,7 @@ class RayJobs:
             raise JobFailed(f"Ray did not accept the job: {error}") from error
 
     def _link(self, stage: str, job: str) -> None:
-        """Add a link to the job's page in Ray's dashboard to the artifacts of the running flow, if any."""
+        """Add a link to the job in Ray's dashboard to the artifacts of the running flow, if any; never fail the job."""
         from prefect.artifacts import create_link_artifact
         from prefect.runtime import flow_run
 
@@ -164,7 +164,11 @@ class RayJobs:
             return
         link = f"{redact(self._address)}/#/jobs/{job}"
         about = f"Ray dashboard of {stage} (during this run){self._how_to_log_in}"
-        create_link_artifact(link, key="ray-dashboard", link_text=f"{stage} in the Ray dashboard", description=about)
+        text = f"{stage} in the Ray dashboard"
+        try:
+            create_link_artifact(link, key="ray-dashboard", link_text=text, description=about)
+        except Exception as error:  # a server that does not answer now must not fail the job
+            logger().warning("the link to the Ray dashboard cannot be shown: %s", redact_text(str(error)))
 
     def _live_job(self, client: "JobSubmissionClient", prefix: str) -> str | None:
         if self._local:

@@ -8,8 +8,9 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 
 from storage import manifest, tables
 from storage.manifest import File
-from storage.uri import URI, ReportURI
+from storage.uri import URI, ReportURI, redact_text
 from tasks.learning import images
+from tasks.orchestration.stage import logger
 from tasks.planning.plan import Plan
 from tasks.report_page import ReportData, moment, number, plots
 
@@ -17,7 +18,14 @@ _IMAGES_A_ROW = 8
 
 
 def publish(data: ReportData, target: ReportURI, plan: Plan) -> None:
-    """Publish a summary, tables (history, per class, confusion) and a link to the report."""
+    """Publish a summary, tables (history, per class, confusion) and a link to the report; never fails the run."""
+    try:
+        _publish(data, target, plan)
+    except Exception as error:  # all results are committed, whether the server answers now or not
+        logger().warning("the results cannot be shown on the page of the run: %s", redact_text(str(error)))
+
+
+def _publish(data: ReportData, target: ReportURI, plan: Plan) -> None:
     verdict = "promoted" if data.decision.promoted else "not promoted"
     create_markdown_artifact(
         key="summary", description=f"{data.recipe_name}: {verdict}", markdown="\n".join(_summary(data, target, plan))

@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
+from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient
 from ray.job_submission import JobStatus
 
-from storage.uri import Root
+from storage.uri import URI, Root
 from tasks.cluster.child import Child
 from tasks.cluster.job_log import Follower
 from tasks.cluster.ray_jobs import RayJobs
 from tasks.cluster.session import session, starting
 from tasks.jobs.deadline import deadline
-from tasks.jobs.spec import ENDED, WAITING
+from tasks.jobs.spec import ENDED, WAITING, JobSpec
 
 
 def test_the_first_session_takes_the_ray_that_is_on_its_way_and_any_other_starts_its_own(
@@ -77,3 +80,47 @@ def test_a_job_that_waits_for_its_turn_is_not_late(
     with deadline(2):
         cluster._follow(cast(Any, Client()), "train-1", "train", deadline_s=2 - 30)
     assert time.monotonic() - began > 3
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_link_that_the_server_does_not_take_never_fails_the_job(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise httpx.ConnectError("connection refused")
+
+    monkeypatch.setattr(SyncPrefectClient, "create_artifact", fails)
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+
+    @flow
+    def trains() -> str:
+        RayJobs(wanted=False)._link("train", "train-1")
+        return "it goes on"
+
+    assert trains() == "it goes on"
+    assert "the link to the Ray dashboard cannot be shown: connection refused" in caplog.text
+
+
+def test_a_job_whose_link_is_interrupted_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    stopped: list[str] = []
+
+    class Client:
+        def list_jobs(self) -> list[Any]:
+            return []
+
+        def stop_job(self, job: str) -> None:
+            stopped.append(job)
+
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    monkeypatch.setattr(RayJobs, "_submit", lambda *_: "train-1")
+    monkeypatch.setattr(RayJobs, "_link", interrupted)
+    cluster = RayJobs(wanted=False)
+    cluster._client = cast(Any, Client())
+    with pytest.raises(KeyboardInterrupt):
+        cluster.run(
+            "train", JobSpec(storage=Root(str(tmp_path)), target=URI(f"{tmp_path}/x-0123456789ab"), deadline_s=1)
+        )
+    assert stopped == ["train-1"]

@@ -5,7 +5,10 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient
 
 from flows.cli import arguments, preflight
 from storage import commits
@@ -112,3 +115,23 @@ def test_summary_shows_classes_in_the_reason_literally(tmp_path: Path) -> None:
     data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
     summary = "\n".join(artifacts._summary(data, report_of(plan.evaluation, decision, plan), plan))
     assert r"new class \<img src\=x\>\, gone class a\|b \*c\*." in summary
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_results_that_the_server_does_not_take_for_its_page_never_fail_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise httpx.ConnectError("connection refused")
+
+    monkeypatch.setattr(SyncPrefectClient, "create_artifact", fails)
+    plan, decision = commit_results(tmp_path)
+    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
+
+    @flow
+    def reports() -> str:
+        artifacts.publish(data, report_of(plan.evaluation, decision, plan), plan)
+        return "it goes on"
+
+    assert reports() == "it goes on"
+    assert "the results cannot be shown on the page of the run: connection refused" in caplog.text
