@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -23,12 +24,13 @@ class UnusableGpu(Permanent):
     """A process holds a GPU that torch cannot use; the message names the node, the reason and the next step."""
 
 
-def choose(asked: str, *, where: str) -> "torch.device":
-    """Return the device to compute on; never fall back to the CPU if a GPU was requested.
+def choose(asked: str, *, where: str, number: int = 0) -> "torch.device":
+    """Return the device to compute on; never fall back to the CPU if a GPU was requested or torch finds one.
 
     Args:
         asked: `cuda`, also for a process that a GPU is reserved for, `cpu`, or `auto`: a GPU if torch finds one.
         where: Name of the node.
+        number: Which of the GPUs that this process sees is its own; it computes a sum there.
 
     Raises:
         UnusableGpu: torch cannot use the GPU.
@@ -37,39 +39,81 @@ def choose(asked: str, *, where: str) -> "torch.device":
 
     if asked == "cpu":
         return torch.device("cpu")
-    reason = trouble()
+    reason = trouble(number)
     if reason is None:
-        return torch.device("cuda", 0)
-    if asked == "cuda":
+        return torch.device("cuda", number)
+    if asked == "cuda" or torch.cuda.is_available():
         raise UnusableGpu(f"torch cannot use a GPU on node {where}: {reason}; or {WAY_OUT}")
     return torch.device("cpu")
 
 
-def trouble() -> str | None:
-    """Return why torch cannot use a GPU in this process, and what to do; None if it can."""
+def trouble(number: int | None = None) -> str | None:
+    """Return why torch cannot use a GPU in this process, and what to do; None if it can.
+
+    Args:
+        number: Compute a sum on this GPU, which creates a context of some hundred MB on it. None: look at all visible
+            GPUs without touching them, since other processes may hold them.
+    """
     import torch
 
-    if torch.cuda.is_available():
-        return None
     build = f"torch {torch.__version__}"
+    if torch.cuda.is_available():
+        if number is not None:
+            return _computing(number, build)
+        return next(filter(None, (_unsupported(one, build) for one in range(torch.cuda.device_count()))), None)
     if torch.version.cuda is None and torch.version.hip is None:
         return f"{build} is a build for CPUs only; install requirements.lock there"
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
-        says = " ".join(str(error).split()).partition(". ")[0]
+        says = _says(error)
         advice = "update NVIDIA's driver there" if "too old" in says else "check the driver there (nvidia-smi)"
         return f"{build} for CUDA {torch.version.cuda} says: {says}; {advice}"
     return f"{build} finds no GPU; check CUDA_VISIBLE_DEVICES there"
 
 
+def _computing(number: int, build: str) -> str | None:
+    """Return what torch says to a sum on GPU `number`; None if it computes."""
+    import torch
+
+    try:
+        torch.ones(2, device=torch.device("cuda", number)).sum().item()
+    except RuntimeError as error:
+        advice = "check with nvidia-smi there which process holds it"
+        return _unsupported(number, build) or f"{build} says of GPU {number}: {_says(error)}; {advice}"
+    return None
+
+
+def _unsupported(number: int, build: str) -> str | None:
+    """Return that `build` has no kernels for GPU `number`, about which torch only warns; None if it has."""
+    import torch
+
+    built = [re.match(r"(sm|compute)_(\d+)", one) for one in torch.cuda.get_arch_list()]
+    kinds = [(one[1], divmod(int(one[2]), 10)) for one in built if one]  # none in a build for AMD's GPUs
+    has = torch.cuda.get_device_capability(number)
+    # `sm` is code for GPUs of one generation, `compute` is compiled by the driver for any newer one.
+    if not kinds or any(made <= has and (kind == "compute" or made[0] == has[0]) for kind, made in kinds):
+        return None
+    name, oldest = torch.cuda.get_device_name(number), min(made for _, made in kinds)
+    advice = "use another GPU, or install a build of torch that has kernels for it there"
+    return (
+        f"{build} has no kernels for GPU {number}, {name} (compute capability {has[0]}.{has[1]}; the oldest it has is "
+        f"{oldest[0]}.{oldest[1]}); {advice}"
+    )
+
+
+def _says(error: BaseException) -> str:
+    """Return the first sentence of torch's message."""
+    return " ".join(str(error).split("\nSearch for ")[0].split()).partition(". ")[0]
+
+
 def trouble_in_child(*, hidden_by_ray: bool = False) -> str | None:
     """Return what `trouble` says in a child process, so that this one neither imports torch nor loads CUDA.
 
-    `hidden_by_ray` is for a task without GPUs, from which Ray hides those of its node.
+    `hidden_by_ray` is for a task without GPUs, from which RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO=1 hides those of its node.
     """
     env = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    if hidden_by_ray:
+    if hidden_by_ray and not env.get("CUDA_VISIBLE_DEVICES"):  # else the node itself restricts them
         env.pop("CUDA_VISIBLE_DEVICES", None)
     try:
         done = subprocess.run(

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write(given.json, {"skipped": trouble})
         return 0
     names = given.only or list(LINES)
-    device = devices.choose(asked, where="here")
+    device = torch.device("cuda:0" if asked == "cuda" else "cpu")  # not used here: a line may need all of its memory
     about, lines = _about(given, settings, device), list[Measured]()
     with tempfile.TemporaryDirectory(prefix="gpu-bench-", dir=given.folder) as made:
         folder = Path(made) if given.root is None else given.root

@@ -81,10 +81,9 @@ from tasks.jobs.train import checked_gpus, job
 
 def on_one_rank(config):
     import ray.train
-    import torch
     from tasks.jobs.train import worker
     from tasks.learning import devices
-    torch.cuda.is_available = lambda: True
+    devices.trouble = lambda number: None
     context, held = ray.train.get_context(), ray.get_runtime_context().get_accelerator_ids()["GPU"]
     found = {"rank": context.get_world_rank(), "world_size": context.get_world_size(), "held": held}
     found |= {"visible": os.environ["CUDA_VISIBLE_DEVICES"], "device": str(worker.device_of(use_gpu=config["use_gpu"]))}

@@ -1,6 +1,7 @@
 """A GPU that torch cannot use is an error that says why and what to do, never a reason to compute on the CPU."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,9 +26,91 @@ def test_auto_takes_the_cpu_where_there_is_no_gpu() -> None:
     assert devices.choose("auto", where="a") == torch.device("cpu")
 
 
-def test_a_gpu_that_torch_can_use_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+@pytest.fixture
+def ones(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """Two GPUs of Ampere that torch finds; the devices of all tensors of ones, which are on the CPU here."""
+    asked, make = list[torch.device](), torch.ones
+
+    def on_cpu(*shape: int, device: torch.device) -> torch.Tensor:
+        asked.append(device)
+        return make(*shape)
+
+    monkeypatch.setattr(torch, "ones", on_cpu)
+    for name, value in {
+        "is_available": True,
+        "device_count": 2,
+        "get_arch_list": ["sm_75", "sm_80", "sm_90a", "compute_120"],
+        "get_device_capability": (8, 6),
+        "get_device_name": "NVIDIA A10",
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
+    return asked
+
+
+def test_a_gpu_that_torch_can_compute_on_is_taken(ones: list[torch.device]) -> None:
     assert [devices.choose(asked, where="a") for asked in ("auto", "cuda")] == [torch.device("cuda", 0)] * 2
+    assert devices.choose("cuda", where="a", number=1) == torch.device("cuda", 1)
+    assert [str(device) for device in ones] == ["cuda:0", "cuda:0", "cuda:1"], "only on the process's own"
+
+
+@pytest.mark.parametrize("asked", ["auto", "cuda"])
+@pytest.mark.parametrize(
+    "says",
+    [
+        "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+        "CUDA out of memory. Tried to allocate 2.00 MiB",
+        "CUDA error: out of memory",
+    ],
+)
+@pytest.mark.usefixtures("ones")
+def test_a_gpu_that_torch_finds_but_cannot_compute_on_is_a_permanent_error_that_names_the_node(
+    monkeypatch: pytest.MonkeyPatch, says: str, asked: str
+) -> None:
+    def refuse(*shape: int, device: torch.device) -> torch.Tensor:
+        raise torch.AcceleratorError(f"{says}\nSearch for `cudaError' in https://docs.nvidia.com. CUDA kernel errors")
+
+    monkeypatch.setattr(torch, "ones", refuse)
+    with pytest.raises(devices.UnusableGpu) as raised:
+        devices.choose(asked, where="10.0.0.7 (ab12cd34)", number=1)
+    assert str(raised.value) == (
+        f"torch cannot use a GPU on node 10.0.0.7 (ab12cd34): torch {torch.__version__} says of GPU 1: "
+        f"{says.partition('. ')[0]}; check with nvidia-smi there which process holds it; or {devices.WAY_OUT}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("capability", "is_there"),
+    [((6, 0), False), ((7, 0), False), ((7, 5), True), ((8, 9), True), ((10, 0), False), ((12, 1), True)],
+)
+def test_a_gpu_for_which_torch_has_no_kernels_is_named_without_touching_any(
+    monkeypatch: pytest.MonkeyPatch, ones: list[torch.device], capability: tuple[int, int], is_there: bool
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda number: ((8, 6), capability)[number])
+    says = devices.trouble()
+    assert (says is None) == is_there and not ones
+    if says:
+        major, minor = capability
+        assert f"has no kernels for GPU 1, NVIDIA A10 (compute capability {major}.{minor}; the oldest" in says
+
+
+@pytest.mark.parametrize(
+    ("visible", "hidden_by_ray", "seen"), [("1", True, "1"), ("", True, None), ("", False, ""), (None, True, None)]
+)
+def test_a_node_s_own_restriction_of_gpus_holds_in_the_child(
+    monkeypatch: pytest.MonkeyPatch, visible: str | None, hidden_by_ray: bool, seen: str | None
+) -> None:
+    environments = list[dict[str, str]]()
+
+    def run(*_: object, env: dict[str, str], **__: object) -> SimpleNamespace:
+        environments.append(env)
+        return SimpleNamespace(returncode=0, stdout="", stderr="")
+
+    monkeypatch.setattr("subprocess.run", run)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert devices.trouble_in_child(hidden_by_ray=hidden_by_ray) is None
+    assert environments[0].get("CUDA_VISIBLE_DEVICES") == seen
 
 
 @no_gpu_here

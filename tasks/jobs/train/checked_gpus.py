@@ -8,7 +8,7 @@ import dataclasses
 from typing import Any
 
 from ray.train.backend import Backend
-from ray.train.torch import TorchConfig
+from ray.train.torch import TorchConfig, get_device
 
 from tasks.jobs import scaling
 from tasks.learning import devices
@@ -36,4 +36,4 @@ class _Checked(_TorchBackend):
 
 def check_gpu() -> None:
     """Raise `UnusableGpu` if torch cannot use the GPU of this worker."""
-    devices.choose("cuda", where=scaling.node_name())
+    devices.choose("cuda", where=scaling.node_name(), number=get_device().index or 0)

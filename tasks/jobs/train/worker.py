@@ -85,8 +85,8 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
 
 def device_of(*, use_gpu: bool) -> torch.device:
     """Return the device of this rank; raise `UnusableGpu` if it has a GPU that torch cannot use."""
-    device = devices.choose("cuda" if use_gpu else "cpu", where=scaling.node_name())
-    return get_device() if use_gpu else device  # which of several GPUs that it sees
+    number = get_device().index or 0 if use_gpu else 0  # a rank sees all GPUs of its node's ranks
+    return devices.choose("cuda" if use_gpu else "cpu", where=scaling.node_name(), number=number)
 
 
 def ray_data_rows(prepared: Manifest, device: torch.device, *, prefetch_batches: int) -> RowSource:
