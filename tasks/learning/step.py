@@ -4,8 +4,10 @@ import contextlib
 import os
 import random
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
+from storage import error_policy
 from storage.uri import Root
 from tasks.learning.modeling import Classifier, autocast
 from tasks.learning.recipes import Recipe
@@ -21,6 +24,10 @@ _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 """Environment variable that names the folder in which torch.compile keeps code."""
 _WARM_UP_STEPS = 3
 """Eager steps before the capture of a graph, as torch recommends: in them libraries choose algorithms and allocate."""
+_DRAWS, _WAITS = "draws random numbers on the host", "waits for the GPU"
+"""What a model may do that a graph cannot."""
+_SYNCHRONIZING = "called a synchronizing CUDA operation"
+"""Start of torch's warning in the mode that notes waits."""
 
 
 class Step:
@@ -92,14 +99,17 @@ class GraphedStep:
     A replay is one launch instead of hundreds. The first steps run eagerly, on the stream that captures. The graph
     ends with the gradients: the optimizer's one fused call follows it, because the schedule changes values (Adam's
     first beta) that a graph would freeze. A model may draw random numbers on the device, which each replay draws anew
-    from the generator's seed; one that draws on the host cannot be captured.
+    from the generator's seed. One that draws on the host, or waits for the device, stays eager; so does one whose
+    capture fails.
     """
 
     def __init__(self, step: Step) -> None:
         self.step = step
         self._held: tuple[Tensor, Tensor] | None = None
         """The batch, in the memory from which the graph reads it."""
-        self._steps_so_far, self._draws_on_host = 0, True
+        self._steps_so_far, self._is_eager = 0, False
+        self._obstacles = [_DRAWS, _WAITS]
+        """What the model did in each step so far that a graph cannot do."""
         self._stream = torch.cuda.Stream(step.device) if step.device.type == "cuda" else None
         self.graph: torch.cuda.CUDAGraph | None = None
         """None until it is captured."""
@@ -110,18 +120,18 @@ class GraphedStep:
         """Do what `Step` does; the loss stays valid until the next call.
 
         Raises:
-            ValueError: The model draws random numbers on the host, and the recipe requires a graph.
+            ValueError: The model's step cannot be captured, and the recipe requires a graph.
         """
         if self._held is None:
             self._held = torch.empty_like(images), torch.empty_like(labels)
         for held, given in zip(self._held, (images, labels), strict=True):
             held.copy_(given)
-        if self._stream is None or (self._steps_so_far == _WARM_UP_STEPS and self._draws_on_host):
-            return self.step(*self._held)
-        if self._steps_so_far < _WARM_UP_STEPS:
+        if self._stream is not None and self._steps_so_far < _WARM_UP_STEPS:
             return self._warm_up(self._stream)
-        if self.graph is None:
+        if self._stream is not None and self.graph is None and not self._is_eager:
             self.graph = self._captured(self._stream)
+        if self.graph is None:
+            return self.step(*self._held)
         self.graph.replay()
         loss, gradients = self._made
         for weight, gradient in gradients:  # the optimizer's were set to None
@@ -132,27 +142,88 @@ class GraphedStep:
         assert self._held is not None
         before = _host_states()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream), _noting_waits() as waits:
             loss = self.step(*self._held)
         torch.cuda.current_stream().wait_stream(stream)
         self._steps_so_far += 1
-        # Other threads may draw, too, but hardly in each of these steps.
-        self._draws_on_host = self._draws_on_host and _host_states() != before
-        if self._steps_so_far == _WARM_UP_STEPS and self._draws_on_host and self.step.recipe.step == "graph":
-            raise ValueError(
-                f"step must be eager or auto for model {self.step.recipe.model}, which draws random numbers on the "
-                "host, got 'graph'"
-            )
+        # Other threads may draw or wait, too, but hardly in each of these steps.
+        seen = {_DRAWS: _host_states() != before, _WAITS: bool(waits)}
+        self._obstacles = [one for one in self._obstacles if seen[one]]
+        if self._steps_so_far == _WARM_UP_STEPS and self._obstacles:
+            self._stay_eager(f"which {' and '.join(self._obstacles)}")
         return loss
 
-    def _captured(self, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+    def _captured(self, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph | None:
+        """Return the captured step; None if it cannot be captured: then nothing was computed, and all is as before."""
         assert self._held is not None
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: another thread may copy a checkpoint meanwhile.
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            loss = self.step(*self._held)
+        main, graph = torch.cuda.current_stream(), torch.cuda.CUDAGraph()
+        cause: Exception | None = None
+        try:
+            # thread_local: another thread may copy a checkpoint meanwhile.
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                try:
+                    loss = self.step(*self._held)
+                except Exception as error:
+                    cause = error
+                    raise
+        except Exception as error:  # the end of a failed capture has an error of its own, and leaves its stream current
+            torch.cuda.set_stream(main)
+            self._recover(graph, cause or error)
+            return None
+        finally:
+            cause = None  # its traceback holds memory of the graph
         self._made = loss, [(weight, weight.grad) for weight in self.step.model.parameters()]
         return graph
+
+    def _recover(self, graph: torch.cuda.CUDAGraph, cause: Exception) -> None:
+        """Give up `graph`, whose capture failed by `cause`."""
+        if error_policy.is_out_of_memory(cause):
+            raise cause
+        for weight in self.step.model.parameters():
+            weight.grad = None
+        graph.reset()
+        torch.cuda.synchronize()  # an error of the device itself is raised here
+        says = f"{type(cause).__name__}: {next(iter(str(cause).splitlines()), '')}"
+        self._stay_eager(f"whose step cannot be captured ({says})", cause)
+        warnings.warn(
+            f"step=auto: model {self.step.recipe.model} trains without a CUDA graph, since its step cannot be captured "
+            f"({says}); step=eager does not try to",
+            stacklevel=2,
+        )
+
+    def _stay_eager(self, why: str, cause: Exception | None = None) -> None:
+        self._is_eager = True
+        model = self.step.recipe.model
+        if self.step.recipe.step == "graph":
+            raise ValueError(f"step must be eager or auto for model {model}, {why}, got 'graph'") from cause
+
+
+@contextlib.contextmanager
+def _noting_waits() -> Iterator[list[str]]:
+    """Yield a list to which each wait for the GPU inside the block adds what torch says.
+
+    Mode and warnings belong to all threads: the mode is not `error`, which would fail another thread's copies, and
+    warnings of other kinds are treated as before, even if another thread puts what it finds here back later.
+    """
+    waits, mode = list[str](), torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("always", message=_SYNCHRONIZING)
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
+        show = warnings.showwarning
+
+        def note(message: Warning | str, *about: Any, **how: Any) -> None:
+            if str(message).startswith(_SYNCHRONIZING):
+                waits.append(str(message))
+            else:
+                show(message, *about, **how)
+
+        warnings.showwarning = note
+        if not mode:
+            torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield waits
+        finally:
+            torch.cuda.set_sync_debug_mode(mode)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from storage.uri import URI
 from tasks.learning import checkpoint, optimizer, recipes, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS
+from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import autocast, place, resolve_precision, set_arithmetic
 from tasks.learning.numerics import Numerics
@@ -109,6 +110,34 @@ def test_compiled_step_trains_as_the_model_itself(gpu: torch.device, is_graphed:
     torch.testing.assert_close(
         _curve(compiled), _curve(checks.trainer(gpu, num_rows=160, **changes)), rtol=0.02, atol=0.005
     )
+
+
+@pytest.mark.parametrize(
+    ("wait", "says"),
+    [
+        (lambda model, given: str(given[0].sum().item()) and None, "which waits for the GPU"),
+        # not noticed before the capture, which it ends
+        (lambda model, given: torch.cuda.synchronize(), r"whose step cannot be captured \(\w*Error: "),
+    ],
+    ids=["noticed", "not noticed"],
+)
+def test_model_that_cannot_be_captured_trains_kernel_by_kernel(gpu: torch.device, wait: Any, says: str) -> None:
+    def waiting(**changes: Any) -> Trainer:
+        made = checks.trainer(gpu, num_rows=160, **SETTINGS["small"], **changes)
+        made.model.register_forward_pre_hook(wait)
+        return made
+
+    graphed, history = waiting(is_graphed=True), list[EpochMetrics]()
+    history.append(graphed.run_epoch(1))
+    assert isinstance(graphed.run_step, GraphedStep) and graphed.run_step.graph is None
+    assert torch.cuda.current_stream(gpu) == torch.cuda.default_stream(gpu)
+    assert torch.cuda.get_sync_debug_mode() == 0
+    assert training_state.take(graphed, history, prepared="", about=ABOUT).serialized(), "copies still work"
+    found = torch.tensor([history[0].validation_loss, graphed.run_epoch(2).validation_loss])
+    torch.testing.assert_close(found, _curve(waiting()), rtol=0.02, atol=0.005)
+    with pytest.raises(ValueError, match=f"^step must be eager or auto for model small, {says}"):
+        waiting(is_graphed=True, step="graph").run_epoch(1)
+    assert torch.ones(2, device=gpu).sum().item() == 2
 
 
 def _curve(trainer: Trainer) -> Tensor:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,14 +29,27 @@ class Graph:
 
     def __init__(self, trainer: Trainer) -> None:
         assert isinstance(trainer.run_step, GraphedStep)
-        self.graphed, self.step, self.replays = trainer.run_step, trainer.step, 0
+        self.graphed, self.step, self.replays, self.resets = trainer.run_step, trainer.step, 0, 0
+        self.stream = "main"
 
     @contextlib.contextmanager
     def capture(self, *graph: Any, **how: Any) -> Iterator[None]:
-        """Leave no trace in the totals: a capture computes nothing."""
+        """Leave no trace in the totals: a capture computes nothing. Its end fails if the step has, like a GPU's."""
         before = self.step.totals.clone()
-        yield
+        self.stream = "capture"
+        try:
+            yield
+        except Exception as error:
+            self.step.totals.copy_(before)
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            raise torch.AcceleratorError("operation failed due to a previous error during capture") from None
         self.step.totals.copy_(before)
+        self.stream = "main"
+
+    def reset(self) -> None:
+        """Give its memory back."""
+        self.resets += 1
 
     def replay(self) -> None:
         self.replays += 1
@@ -101,15 +115,82 @@ class TestGraphed:
         ):
             asked.run_epoch(1)
 
+    @pytest.mark.parametrize("waits_in", [range(1, 100), [1, 3, 4]], ids=["every step", "some steps"])
+    def test_model_that_waits_for_the_gpu_in_every_step_is_not_captured(
+        self, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch, waits_in: range | list[int]
+    ) -> None:
+        def waiting(step: str) -> tuple[Trainer, Graph]:
+            made = small(digits, is_graphed=True, step=step, device="cuda")
+            graph, steps = self.on_fake_gpu(made, monkeypatch), list[int]()
+
+            def wait(*_: Any) -> None:
+                steps.append(len(steps) + 1)
+                if steps[-1] in waits_in and torch.cuda.get_sync_debug_mode():
+                    warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
+                warnings.warn("the model's own", stacklevel=1)
+
+            made.model.backbone.register_forward_hook(lambda model, *_: wait() if model.training else None)
+            return made, graph
+
+        eager = small(digits)
+        graphed, graph = waiting("auto")
+        with pytest.warns(UserWarning, match="^the model's own$") as told:
+            assert graphed.run_epoch(1) == eager.run_epoch(1)
+        assert same(weights(graphed), weights(eager)) and not any("synchronizing" in str(one.message) for one in told)
+        assert (graph.graphed.graph is None) == (waits_in == range(1, 100))
+        assert torch.cuda.get_sync_debug_mode() == 0
+        if graph.graphed.graph is None:
+            with pytest.raises(
+                ValueError, match="^step must be eager or auto for model small, which waits for the GPU, got 'graph'$"
+            ):
+                waiting("graph")[0].run_epoch(1)
+
+    def test_failed_capture_is_followed_by_eager_steps_or_by_an_error_that_names_its_cause(
+        self, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def failing(step: str, error: Exception) -> tuple[Trainer, Graph]:
+            made = small(digits, is_graphed=True, step=step, device="cuda")
+            graph = self.on_fake_gpu(made, monkeypatch)
+
+            def fail(*_: Any) -> None:
+                if graph.stream == "capture":
+                    raise error
+
+            made.model.backbone.register_forward_hook(fail)
+            return made, graph
+
+        eager, unsupported = small(digits), torch.AcceleratorError("CUDA error: operation not permitted\nCompile with")
+        graphed, graph = failing("auto", unsupported)
+        with pytest.warns(
+            UserWarning, match=r"without a CUDA graph, .* \(AcceleratorError: CUDA error: operation not per"
+        ):
+            assert graphed.run_epoch(1) == eager.run_epoch(1)
+        assert graphed.run_epoch(2) == eager.run_epoch(2), "it does not try again"
+        assert same(weights(graphed), weights(eager))
+        assert (graph.stream, graph.resets, graph.replays) == ("main", 1, 0)
+        asked, _ = failing("graph", unsupported)
+        with pytest.raises(
+            ValueError, match=r"^step must be eager or auto .* \(AcceleratorError: CUDA error: operation not"
+        ):
+            asked.run_epoch(1)
+        full, _ = failing("auto", torch.OutOfMemoryError("CUDA out of memory."))
+        with pytest.raises(torch.OutOfMemoryError):
+            full.run_epoch(1)
+
     @staticmethod
     def on_fake_gpu(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> Graph:
         """Let `trainer` take its CPU for a GPU that captures."""
-        graph, stream = Graph(trainer), SimpleNamespace(wait_stream=lambda other: None)
+        graph, stream, mode = Graph(trainer), SimpleNamespace(wait_stream=lambda other: None), [0]
         monkeypatch.setattr(graph.graphed, "_stream", stream)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
         monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext())
         monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
         monkeypatch.setattr(torch.cuda, "graph", graph.capture)
+        monkeypatch.setattr(torch.cuda, "set_stream", lambda one: setattr(graph, "stream", "main"))
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+        monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[0])
+        modes = {"warn": 1, 0: 0}
+        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda to: mode.__setitem__(0, modes[to]))
         return graph
 
     @pytest.mark.parametrize("changes", [{}, {"device": "cpu"}, {"device": "cuda", "loader": "streaming"}])
