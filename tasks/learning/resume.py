@@ -29,6 +29,8 @@ class Start:
     """Warning for the log, if any."""
     threads: int = 0
     """Threads per worker of the run that wrote `uri`; 0 if they do not affect the result."""
+    is_mixed: bool = False
+    """True if the remaining epochs are computed with numerics that no earlier one had."""
 
 
 def choose(scratch: URI, *, now: Sequence[Numerics], epochs: int, accept_mixed: bool) -> Start:
@@ -58,6 +60,7 @@ def choose(scratch: URI, *, now: Sequence[Numerics], epochs: int, accept_mixed: 
             passed_over=tuple(passed_over),
             warning=warning,
             threads=int(meta.resolved["threads"]),
+            is_mixed=not (is_same or is_done),
         )
     return Start(
         uri=None,

@@ -14,9 +14,10 @@ import torch
 from storage import files, manifest
 from storage.uri import URI, DatasetURI, PredictionsURI, Root
 from tasks.cluster.job_log import JobFailed
+from tasks.jobs import scaling
 from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
-from tasks.jobs.train import attempts, single_process
-from tasks.learning import checkpoint_result, loop, models, numerics, resume, training_state
+from tasks.jobs.train import attempts, single_process, train_loop
+from tasks.learning import checkpoint, checkpoint_result, loop, models, numerics, resume, training_state
 from tasks.learning.checkpoint import META, Meta
 from tasks.learning.numerics import Numerics
 from tasks.learning.optimizer import AdamW
@@ -228,6 +229,48 @@ class TestTraining:
         made = manifest.load(spec.target).statistics
         assert epochs_done == [1, 1, 2, 3] and made["resolved"]["precision"] == "fp32"
         assert [one["precision"] for one in made["numerics_set_aside"]] == ["bf16"]
+
+    def test_ranks_of_which_one_has_no_bf16_compute_in_fp32(
+        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        spec, gathered = to_train(tmp_path, prepared, precision="auto", epochs=1), train_loop._gathered
+
+        def with_another(value: Any, world_size: int) -> list[Any]:
+            return [value, "fp32"] if value == "bf16" else gathered(value, world_size)
+
+        monkeypatch.setattr(train_loop, "resolve_precision", lambda *_: "bf16")
+        monkeypatch.setattr(train_loop, "_gathered", with_another)
+        run(spec)
+        made = manifest.load(spec.target).statistics
+        assert made["resolved"]["precision"] == made["numerics"][0]["precision"] == "fp32"
+
+    @pytest.mark.parametrize(
+        ("before", "now", "is_mixed", "used"), [(2, 1, False, 2), (1, 2, False, 1), (2, 1, True, 1), (1, 2, True, 1)]
+    )
+    def test_resume_takes_the_threads_of_another_machine_only_as_far_as_this_one_has_them(
+        self,
+        prepared: DatasetURI,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        epochs_done: list[int],
+        before: int,
+        now: int,
+        is_mixed: bool,
+        used: int,
+    ) -> None:
+        spec, threads = accepting(to_train(tmp_path, prepared)), torch.get_num_threads()
+        try:
+            monkeypatch.setattr(scaling, "threads_here", lambda *_, **__: before)
+            self.interrupt(spec, at=2)
+            monkeypatch.setattr(scaling, "threads_here", lambda *_, **__: now)
+            if is_mixed:
+                self.torch_was(monkeypatch, "2.99.0")
+            self.interrupt(spec, at=3)
+            assert (epochs_done, torch.get_num_threads()) == ([1, 2], used)
+        finally:
+            torch.set_num_threads(threads)
+        _, meta = next(checkpoint.whole(spec.scratch))
+        assert (meta.epoch, meta.resolved["threads"]) == (2, used)
 
     def test_training_of_a_gpu_goes_on_without_one_where_that_is_asked_for_and_the_mix_is_told(
         self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]

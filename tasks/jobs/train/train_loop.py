@@ -50,7 +50,8 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     if kind == "cpu":
         process.keep_memory()
     seed_everything(recipe.seed)
-    precision = resolve_precision(recipe.precision, here.device)
+    every = _gathered(resolve_precision(recipe.precision, here.device), here.world_size)
+    precision = "fp32" if "fp32" in every else "bf16"  # the ranks' hardware may differ
     set_arithmetic(precision, here.device)
     is_graphed = attempts.takes_graph(recipe, device=kind, world_size=here.world_size, loader=here.loader)
     resolved = {"workers": here.world_size, "device": kind, "precision": precision, "threads": threads}
@@ -129,11 +130,14 @@ def _resume(
         events.tell(f"WARNING: {start.warning}")
     if start.uri is None:
         return []
-    # A sum over two threads differs from one over four: the rest of the run uses as many threads as its beginning.
     about["resolved"]["threads"] = start.threads
-    if start.threads:
-        torch.set_num_threads(start.threads)
     history = training_state.restore(start.uri, trainer, prepared=trained_on, about=about)
+    if start.threads:
+        # A sum over two threads differs from one over four: the rest of the run uses as many threads as its beginning.
+        # On another kind of machine, which may have fewer cores, the sums differ anyway.
+        threads = min(start.threads, torch.get_num_threads()) if start.is_mixed else start.threads
+        torch.set_num_threads(threads)
+        about["resolved"]["threads"] = threads
     if trainer.rank == 0:
         note = f"done before, resuming from its checkpoint; best so far: epoch {_best(history, trainer.recipe)}"
         events.progress(EPOCHS, len(history), trainer.recipe.epochs, note)
