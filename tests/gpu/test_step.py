@@ -27,6 +27,8 @@ TOLERANCES = {"fp32": (1e-3, 0.05), "bf16": (0.05, 0.5)}
 """Largest distances of logits and of gradients from fp32 on the CPU; wrong layouts, rows or labels give 1 and more.
 
 Rounding opens or closes some ReLUs near 0, so gradients are further apart: 0.3 in bf16 for ResNet-18, also on CPUs."""
+_SECOND = 2_000_000_000
+"""Cycles of a GPU in about a second."""
 MODELS = sorted({recipes.load(name).model for name in recipes.known() if name.startswith("cifar10")})
 SETTINGS: dict[str, dict[str, Any]] = {
     "small": {"model": "small", "batch_size": 16},
@@ -175,22 +177,80 @@ def test_wait_for_a_gpu_is_noticed(gpu: torch.device) -> None:
     assert numbers.sum().item() == 3, "outside of the block nothing changed"
 
 
+def test_copy_from_memory_that_is_not_pinned_is_noticed(gpu: torch.device) -> None:
+    with never_waiting(gpu):
+        torch.ones(3).pin_memory().to(gpu, non_blocking=True)
+        with pytest.raises(AssertionError, match="not pinned"):
+            torch.ones(3).to(gpu, non_blocking=True)
+        with pytest.raises(AssertionError, match="not pinned"):
+            torch.zeros(3, device=gpu).copy_(torch.ones(3), non_blocking=True)
+
+
+def test_copies_to_another_kind_of_device_alone_need_pinned_memory() -> None:
+    meta = torch.device("meta")
+    with checks.PinnedOnly(meta):
+        assert torch.ones(3).to(torch.float64).clone().sum() == 3
+        for copy in (lambda: torch.ones(3).to(meta), lambda: torch.empty(3, device=meta).copy_(torch.ones(3))):
+            with pytest.raises(AssertionError, match="not pinned"):
+                copy()  # type: ignore[no-untyped-call]
+    assert torch.ones(3).to(meta).is_meta
+
+
 @pytest.mark.parametrize("is_graphed", [False, True], ids=["eager", "graph"])
 def test_checkpoint_holds_the_state_at_the_end_of_its_epoch_while_the_next_one_trains(
-    device: torch.device, is_graphed: bool
+    device: torch.device, is_graphed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = checks.trainer(device, num_rows=160, is_graphed=is_graphed, **SETTINGS["small"])
+    trainer = checks.trainer(device, num_rows=160, is_graphed=is_graphed, **SETTINGS["small"], epochs=3)
+    history, streams = [trainer.run_epoch(1)], _late_copies(monkeypatch)
+    for epoch in (1, 2):  # in the first round memory is allocated, which may wait for the GPU
+        expected = _weights(trainer)
+        snapshot = training_state.take(trainer, history, prepared="", about=ABOUT)
+        history.append(trainer.run_epoch(epoch + 1))
+        assert epoch == 1 or device == CPU or not streams[-1].query(), "the next epoch has overtaken the copies"
+        stored = snapshot.serialized()
+        weights = safetensors.torch.load(stored[WEIGHTS])
+        assert weights.keys() == expected.keys() and all(torch.equal(weights[name], expected[name]) for name in weights)
+        assert any(not torch.equal(weights[name], one) for name, one in _weights(trainer).items())
+        state = torch.load(io.BytesIO(stored[TRAINING]), weights_only=True)["optimizer"]["state"]
+        assert {one.device for each in state.values() for one in each.values()} == {CPU}
+        assert {int(each["step"]) for each in state.values()} == {epoch * trainer.steps_per_epoch}
+
+
+def test_checkpoint_holds_an_update_that_the_gpu_has_still_to_do(gpu: torch.device) -> None:
+    trainer = checks.trainer(gpu, num_rows=160, **SETTINGS["small"])
     history = [trainer.run_epoch(1)]
-    expected = {name: one.detach().cpu().clone() for name, one in trainer.model.state_dict().items()}
+    training_state.take(trainer, history, prepared="", about=ABOUT).serialized()  # allocates memory
+    expected = _weights(trainer)
+    torch.cuda._sleep(_SECOND)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        for weight in trainer.model.parameters():
+            weight.add_(1)
     snapshot = training_state.take(trainer, history, prepared="", about=ABOUT)
-    trainer.run_epoch(2)
-    stored = snapshot.serialized()
-    weights = safetensors.torch.load(stored[WEIGHTS])
-    assert weights.keys() == expected.keys() and all(torch.equal(weights[name], expected[name]) for name in weights)
-    assert any(not torch.equal(weights[name], one.cpu()) for name, one in trainer.model.state_dict().items())
-    state = torch.load(io.BytesIO(stored[TRAINING]), weights_only=True)["optimizer"]["state"]
-    assert {one.device for each in state.values() for one in each.values()} == {CPU}
-    assert {int(each["step"]) for each in state.values()} == {trainer.steps_per_epoch}
+    assert not torch.cuda.current_stream(gpu).query(), "the copies are queued before the update is done"
+    weights = safetensors.torch.load(snapshot.serialized()[WEIGHTS])
+    assert all(torch.equal(weights[name], expected[name] + 1) for name, _ in trainer.model.named_parameters())
+
+
+def _late_copies(monkeypatch: pytest.MonkeyPatch) -> list[torch.cuda.Stream]:
+    """Let the copies of a GPU's checkpoints begin a second late, so that what comes next overtakes them.
+
+    Their streams are added to the list.
+    """
+    streams, copy = list[torch.cuda.Stream](), training_state._to_pinned
+
+    def late(tensor: Tensor) -> Tensor:
+        if torch.cuda.current_stream() not in streams:
+            streams.append(torch.cuda.current_stream())
+            torch.cuda._sleep(_SECOND)  # type: ignore[no-untyped-call]
+        return copy(tensor)
+
+    monkeypatch.setattr(training_state, "_to_pinned", late)
+    return streams
+
+
+def _weights(trainer: Trainer) -> dict[str, Tensor]:
+    """A copy on the CPU of everything that the model has learned."""
+    return {name: one.detach().cpu().clone() for name, one in trainer.model.state_dict().items()}
 
 
 @pytest.mark.parametrize("is_back", [False, True], ids=["there", "back"])
