@@ -1,6 +1,8 @@
 """Tools for the lines of `python -m tests.benchmarks.gpu`: CIFAR-10 or images of its shape, trainers and jobs."""
 
 import os
+import shutil
+import sysconfig
 import tempfile
 from collections.abc import Mapping
 from functools import cached_property
@@ -28,6 +30,15 @@ TRAIN_ROWS = 50_000
 """Training rows of CIFAR-10."""
 _DATA_SET = datasets.load("cifar10")
 _VALIDATION = 10  # one row of so many
+
+
+def cannot_compile() -> str:
+    """Return what `torch.compile` lacks here; empty if it lacks nothing: Triton builds its driver from C with it."""
+    compilers = [os.environ["CC"]] if os.environ.get("CC") else ["gcc", "clang"]
+    if not any(map(shutil.which, compilers)):
+        return f"torch.compile needs a C compiler, and there is no {' or '.join(compilers)}"
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    return "" if header.is_file() else f"torch.compile needs Python's headers, and there is no {header}"
 
 
 class Bench:

@@ -25,7 +25,7 @@ from tasks.learning.inference import Inference
 from tasks.learning.loop import Trainer
 from tasks.learning.recipes import Recipe
 from tests.benchmarks.bench import at_least, at_most
-from tests.benchmarks.gpu_bench import DAY_S, Bench
+from tests.benchmarks.gpu_bench import DAY_S, Bench, cannot_compile
 from tests.benchmarks.ratios import Bar
 
 _WARM_UP = 2
@@ -78,11 +78,15 @@ def epochs(bench: Bench, *, name: str, **changes: str) -> Iterator[Measured]:
     """Epochs with evaluation of one recipe, launched in every way."""
     for variant, how in VARIANTS.items():
         recipe = bench.recipe(name, epochs=_WARM_UP + bench.epochs, **changes, **how)
+        what = f"{name}, {recipe.model}: {variant}"
+        if recipe.compile == "on" and (lacking := cannot_compile()):
+            yield Measured(what=what, value=None, unit="s", note=lacking)
+            continue
         trainer = bench.trainer(recipe)
         first, *_ = _seconds(trainer, range(1, _WARM_UP + 1))
         seconds = statistics.median(_seconds(trainer, range(_WARM_UP + 1, recipe.epochs + 1)))
         note = f"{_rate(bench, seconds)}; {trainer.precision}; first epoch {first:.1f} s"
-        yield Measured(what=f"{name}, {recipe.model}: {variant}", value=seconds, unit="s", note=note)
+        yield Measured(what=what, value=seconds, unit="s", note=note)
         del trainer
 
 

@@ -56,6 +56,18 @@ def test_every_line_can_be_measured(bench: Bench, name: str, monkeypatch: pytest
     )
 
 
+def test_without_a_compiler_the_other_ways_to_launch_a_step_are_measured(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    found = {one.what.partition(": ")[2]: one for one in LINES["vit"](bench)}
+    assert found.keys() == gpu_lines.VARIANTS.keys()
+    unmeasured = {variant: one.note for variant, one in found.items() if one.verdict == "not measured"}
+    says = "torch.compile needs a C compiler, and there is no gcc or clang"
+    assert unmeasured == {"compile": says, "graph and compile": says}
+
+
 def test_busy_time_is_the_union_of_what_ran_at_once() -> None:
     listed = [(10.0, 5.0), (0.0, 4.0), (12.0, 1.0), (14.0, 3.0)]
     assert union_s([{"ts": start, "dur": length} for start, length in listed]) == pytest.approx(11e-6)

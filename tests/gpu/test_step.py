@@ -18,6 +18,7 @@ from tasks.learning.loop import Trainer
 from tasks.learning.modeling import autocast, place, resolve_precision, set_arithmetic
 from tasks.learning.numerics import Numerics
 from tasks.learning.step import GraphedStep
+from tests.benchmarks.gpu_bench import cannot_compile
 from tests.gpu import checks
 from tests.gpu.checks import classifier, distance, never_waiting, rows
 
@@ -107,6 +108,8 @@ def test_graph_trains_as_single_kernels_do(device: torch.device, name: str) -> N
 
 @pytest.mark.parametrize("is_graphed", [False, True])
 def test_compiled_step_trains_as_the_model_itself(gpu: torch.device, is_graphed: bool) -> None:
+    if lacking := cannot_compile():
+        pytest.skip(lacking)
     changes = SETTINGS["vit-tiny"]
     compiled = checks.trainer(gpu, num_rows=160, is_graphed=is_graphed, compile="on", **changes)
     torch.testing.assert_close(
