@@ -73,7 +73,8 @@ class Trainer:
         check_steps(self.steps_per_epoch, batch_size=recipe.batch_size, world_size=self.world_size, num_rows=num_rows)
         self.optimizer = make_optimizer(recipe, self.model)
         self.scheduler = make_schedule(recipe, self.optimizer, total_steps=self.steps_per_epoch * recipe.epochs)
-        # What fits a GPU's memory with gradients fits it without. On the CPU the size decides the last digits of sums.
+        # What fits a GPU's memory with gradients fits it without, unless a graph keeps the step's memory. On the CPU
+        # the size decides the last digits of sums.
         piece = math.ceil(self.local_batch_size / recipe.accumulation)
         usual = piece if device.type == "cuda" else _VALIDATION_BATCH_SIZE
         self.validation_batch_size = recipe.validation_batch_size or usual
@@ -101,7 +102,15 @@ class Trainer:
         if self.world_size > 1:
             for buffer in self.model.buffers():  # the checkpoint stores the running statistics of rank 0
                 dist.broadcast(buffer, src=0)
-        loss, right, rows = self._validate(on_batch)
+        try:
+            loss, right, rows = self._validate(on_batch)
+        except torch.OutOfMemoryError as error:
+            has_graph = isinstance(self.run_step, GraphedStep) and self.run_step.graph is not None
+            eager = " or step=eager, since the CUDA graph keeps the memory of a training step" if has_graph else ""
+            raise torch.OutOfMemoryError(
+                f"validation does not fit into memory; use a validation_batch_size below {self.validation_batch_size}"
+                f"{eager}: {error}"
+            ) from error
         self._ended_at = time.perf_counter()
         seconds = checkpoint_wait_s + self._ended_at - began_at
         seconds, train_s, data_wait_s, checkpoint_wait_s = self._reduced(

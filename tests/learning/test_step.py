@@ -228,6 +228,26 @@ class TestCompiled:
 
 
 class TestValidation:
+    @pytest.mark.parametrize("is_graphed", [False, True])
+    def test_too_little_memory_for_it_names_what_helps(
+        self, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch, is_graphed: bool
+    ) -> None:
+        def fail(model: torch.nn.Module, given: Any) -> None:
+            if not model.training:
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+        trainer = small(digits, is_graphed=is_graphed)
+        if is_graphed:
+            TestGraphed.on_fake_gpu(trainer, monkeypatch)
+        trainer.model.register_forward_pre_hook(fail)
+        with pytest.raises(torch.OutOfMemoryError) as raised:
+            trainer.run_epoch(1)
+        advice = " or step=eager, since the CUDA graph keeps the memory of a training step" if is_graphed else ""
+        assert str(raised.value) == (
+            f"validation does not fit into memory; use a validation_batch_size below 512{advice}: CUDA out of memory. "
+            "Tried to allocate 2.00 GiB"
+        )
+
     @pytest.mark.parametrize(
         ("changes", "expected"), [({}, 512), ({"validation_batch_size": 7}, 7), ({"accumulation": 4}, 512)]
     )
