@@ -13,7 +13,7 @@ from storage import process
 from storage.admin import champions
 from storage.uri import CheckpointURI, parse_root
 from tasks.learning import decode, training_state
-from tasks.learning.modeling import Classifier, autocast, place, set_arithmetic
+from tasks.learning.modeling import Classifier, autocast, place, resolve_precision, set_arithmetic
 from tasks.learning.numerics import Numerics
 
 _BATCH = 512
@@ -124,7 +124,7 @@ def _with_channels(pixels: np.ndarray) -> np.ndarray:
 
 
 class Inference:
-    """Model of a committed checkpoint on `device`, at the precision it was trained in."""
+    """Model of a committed checkpoint on `device`, at the precision it was trained in; fp32 if a GPU has no bf16."""
 
     def __init__(self, uri: CheckpointURI, *, threads: int, device: torch.device) -> None:
         torch.set_num_threads(threads)
@@ -135,6 +135,8 @@ class Inference:
         self.identity = meta.identity
         """Digest of everything that decides its predictions; equal for two trainings with bit-identical results."""
         self.precision = str(meta.resolved["precision"])
+        if self.precision == "bf16" and self.device.type == "cuda":
+            self.precision = resolve_precision("auto", self.device)
         set_arithmetic(self.precision, self.device)
         self.model = place(model, precision=self.precision, device=self.device).eval()
         self.numerics = Numerics.here(self.device, precision=self.precision)

@@ -11,7 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tasks.learning import augmentation, recipes, step
+from storage.uri import CheckpointURI
+from tasks.learning import augmentation, inference, recipes, step, training_state
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
@@ -187,6 +188,20 @@ class TestPrecision:
             ValueError, match="precision must be fp32 or auto on Tesla T4, which has no bf16, got 'bf16'"
         ):
             resolve_precision("bf16", CUDA)
+
+    @pytest.mark.usefixtures("flags")
+    @pytest.mark.parametrize(("major", "precision"), [(7, "fp32"), (8, "bf16")])
+    def test_model_that_was_trained_in_bf16_predicts_in_fp32_on_a_gpu_without_it(
+        self, monkeypatch: pytest.MonkeyPatch, major: int, precision: str
+    ) -> None:
+        spec = ModelSpec(model="small", image_shape=(28, 28, 1), classes=CLASSES, mean=(33.3,), std=(78.6,))
+        trained = Classifier(spec), SimpleNamespace(identity="0", resolved={"precision": "bf16"})
+        monkeypatch.setattr(training_state, "load_model", lambda uri: trained)
+        monkeypatch.setattr(inference, "place", lambda model, *, precision, device: model)
+        about = SimpleNamespace(major=major, minor=0)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *device: about)
+        made = inference.Inference(CheckpointURI("/x/checkpoints/small-0123456789ab"), threads=1, device=CUDA)
+        assert made.precision == made.numerics.precision == precision
 
     def test_gpu_with_bf16_uses_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *device: SimpleNamespace(major=9, minor=0))
