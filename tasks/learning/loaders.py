@@ -41,6 +41,7 @@ class MapStyleLoader:
     """Loader as in PyTorch's tutorials: every rank holds the whole map-style data set; DistributedSampler selects rows.
 
     `train` and `validation` are the rows of all ranks; `prepare` puts the batches of a DataLoader on the device.
+    `pin_memory`: the batches lie in pinned memory, as a GPU needs them.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class MapStyleLoader:
         rank: int,
         world_size: int,
         prepare: Callable[[DataLoader[Batch]], Iterable[Batch]],
+        pin_memory: bool = False,
     ) -> None:
-        self.train, self.prepare = TensorDataset(*train), prepare
+        self.train, self.prepare, self.pin_memory = TensorDataset(*train), prepare, pin_memory
         # The sampler adds the epoch to its seed: without mixing, seed 1 in epoch 2 would equal seed 2 in epoch 1.
         self.sampler: DistributedSampler[Any] = DistributedSampler(
             self.train, num_replicas=world_size, rank=rank, seed=mixed_seed(seed, 1) // 2, drop_last=True
@@ -75,7 +77,8 @@ class MapStyleLoader:
 
     def _batches(self, rows: Dataset[Any], batch_size: int, **how: Any) -> Iterator[Batch]:
         # A separate generator: otherwise each epoch would draw a number from the generator that dropout uses.
-        loader = DataLoader(rows, batch_size=batch_size, generator=torch.Generator(), **how)
+        how |= {"batch_size": batch_size, "pin_memory": self.pin_memory, "generator": torch.Generator()}
+        loader: DataLoader[Batch] = DataLoader(rows, **how)
         yield from map(tuple, self.prepare(loader))  # DataLoader yields lists
 
 

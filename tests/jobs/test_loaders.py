@@ -4,16 +4,19 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from storage import commits, manifest, tables
 from storage.uri import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
 from tasks.learning import images
+from tasks.learning.loop import Batch
 from tasks.learning.recipes import Recipe
 from tests.jobs.feeds import reader
 from tests.runs import CHECKOUT
@@ -99,6 +102,21 @@ def test_a_dataset_larger_than_memory_is_streamed_row_by_row_once(large: Dataset
 
 def test_that_memory_does_not_hold_it(large: DatasetURI) -> None:
     assert feed("resident", large) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_dataloader_pins_its_batches_for_a_gpu_alone(prepared: DatasetURI, device: str) -> None:
+    recipe, is_pinned = Recipe(name="small", data="mnist", model="small-cnn", epochs=1), list[bool]()
+
+    def prepare(batches: DataLoader[Batch]) -> Iterator[Batch]:
+        is_pinned.append(batches.pin_memory)
+        yield from ()
+
+    here = reader("dataloader", device=torch.device(device), prepare=prepare)
+    loader = make_loader(recipe, prepared, manifest.load(prepared), here)
+    for rows in (loader.train_batches(epoch=1, batch_size=100), loader.validation_batches(batch_size=100)):
+        assert not list(rows)
+    assert is_pinned == [device == "cuda"] * 2
 
 
 def test_streamed_batches_are_on_the_device_that_computes(large: DatasetURI) -> None:

@@ -82,7 +82,8 @@ def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, here: RankC
     if here.loader == "dataloader":
         train, validation = (held(dataset_parts.whole(prepared.split(split))) for split in ("train", "validation"))
         how = {"seed": recipe.seed, "rank": rank, "world_size": world_size}
-        return MapStyleLoader(train, validation, prepare=here.prepare, **how)
+        is_gpu = here.device.type == "cuda"
+        return MapStyleLoader(train, validation, prepare=here.prepare, pin_memory=is_gpu, **how)
     transform = Transform(recipe, shape) if dataset_parts.is_encoded(prepared) else _unchanged
     found = here.rows or PartsReader(uri, slices, shape, here.device, transform)
     window_rows = min(_WINDOW_ROWS, _WINDOW_BYTES // math.prod(shape))
