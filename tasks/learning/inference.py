@@ -23,9 +23,10 @@ Images = Tensor | np.ndarray | Image.Image | Sequence[Picture]
 
 
 class Model(nn.Module):
-    """Module from raw images (uint8, (N, H, W, C)) to probabilities (float32, (N, classes)); fp32 on every device.
+    """Module from raw images (uint8, (N, H, W, C)) to probabilities (float32, (N, classes)), in fp32.
 
-    Images are a tensor or a NumPy array of the model's own shape, or PIL images of any size.
+    Images are a tensor or a NumPy array of the model's own shape, or PIL images of any size. On a GPU torch rounds the
+    inputs of convolutions to TF32, unless `torch.backends.cudnn.allow_tf32` is False; the setting is the caller's.
     """
 
     def __init__(self, classifier: Classifier, history: Sequence[dict[str, float]]) -> None:
