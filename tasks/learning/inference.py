@@ -13,6 +13,7 @@ from storage import process
 from storage.admin import champions
 from storage.uri import CheckpointURI, parse_root
 from tasks.learning import decode, training_state
+from tasks.learning.loaders import moved
 from tasks.learning.modeling import Classifier, autocast, place, resolve_precision, set_arithmetic
 from tasks.learning.numerics import Numerics
 
@@ -145,10 +146,10 @@ class Inference:
     @torch.inference_mode()
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
         """Compute probabilities (float32, (N, classes)) of images (uint8, NHWC), in batches from the first row on."""
-        chunks = [torch.empty(0, len(self.model.spec.classes))]
+        chunks = [torch.empty(0, len(self.model.spec.classes), device=self.device)]
         for start in range(0, len(pixels), _BATCH):
-            batch = torch.from_numpy(pixels[start : start + _BATCH].copy()).to(self.device)
+            batch = moved(torch.from_numpy(pixels[start : start + _BATCH].copy()), self.device)
             with autocast(self.precision, self.device):
                 logits = self.model(batch)
-            chunks.append(logits.float().softmax(1).cpu())
-        return np.asarray(torch.cat(chunks).numpy())
+            chunks.append(logits.float().softmax(1))
+        return np.asarray(torch.cat(chunks).cpu().numpy())  # only now the host waits for a GPU

@@ -2,22 +2,25 @@
 
 import io
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from storage.uri import URI
+from storage.uri import URI, CheckpointURI
 from tasks.learning import checkpoint, optimizer, recipes, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS
 from tasks.learning.epoch_metrics import EpochMetrics
+from tasks.learning.inference import Inference
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import autocast, place, resolve_precision, set_arithmetic
 from tasks.learning.numerics import Numerics
-from tasks.learning.step import GraphedStep
+from tasks.learning.step import GraphedStep, _noting_waits
 from tests.benchmarks.gpu_bench import cannot_compile
 from tests.gpu import checks
 from tests.gpu.checks import classifier, distance, never_waiting, rows
@@ -178,6 +181,23 @@ def test_wait_for_a_gpu_is_noticed(gpu: torch.device) -> None:
     with never_waiting(gpu), pytest.raises(RuntimeError, match="synchroniz"):
         numbers.sum().item()
     assert numbers.sum().item() == 3, "outside of the block nothing changed"
+
+
+def test_host_waits_once_for_the_predictions_of_many_rows(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pixels = rows(1100)[0].numpy()
+    about = SimpleNamespace(identity="0", resolved={"precision": "fp32"})
+    monkeypatch.setattr(training_state, "load_model", lambda uri: (classifier("small"), about))
+    uri = CheckpointURI("/x/checkpoints/small-0123456789ab")
+    expected, found = (Inference(uri, threads=1, device=where) for where in (CPU, device))
+    made = found.probabilities(pixels)  # libraries may wait the first time
+    if device.type == "cuda":
+        with checks.PinnedOnly(device), _noting_waits() as waits:
+            made = found.probabilities(pixels)
+        assert len(waits) == 1
+    np.testing.assert_allclose(made, expected.probabilities(pixels), atol=1e-3)
+    assert found.probabilities(pixels[:0]).shape == (0, 10)
 
 
 def test_copy_from_memory_that_is_not_pinned_is_noticed(gpu: torch.device) -> None:
