@@ -94,11 +94,11 @@ def _unsupported(number: int, build: str) -> str | None:
     # `sm` is code for GPUs of one generation, `compute` is compiled by the driver for any newer one.
     if not kinds or any(made <= has and (kind == "compute" or made[0] == has[0]) for kind, made in kinds):
         return None
-    name, oldest = torch.cuda.get_device_name(number), min(made for _, made in kinds)
+    name, listed = torch.cuda.get_device_name(number), ", ".join(torch.cuda.get_arch_list())
     advice = "use another GPU, or install a build of torch that has kernels for it there"
     return (
-        f"{build} has no kernels for GPU {number}, {name} (compute capability {has[0]}.{has[1]}; the oldest it has is "
-        f"{oldest[0]}.{oldest[1]}); {advice}"
+        f"{build} has no kernels for GPU {number}, {name} (compute capability {has[0]}.{has[1]}; it has {listed}); "
+        f"{advice}"
     )
 
 
