@@ -18,6 +18,8 @@ from tasks.cluster import node_checks
 from tasks.cluster.jobs_api import JOB_ENV
 from tasks.cluster.local_ray import await_ray, start_ray
 from tasks.jobs.spec import ASKED, NODES, Node, PredictSpec, TrainSpec
+from tasks.jobs.train import checked_gpus, worker
+from tasks.learning import devices
 from tests.jobs import raw
 from tests.operated import free_port
 from tests.runs import CHECKOUT
@@ -157,6 +159,19 @@ def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(env: Mapping[
     by_actor = {one["pid"]: (one["held"], one["visible"]) for one in found}
     assert sorted(visible for _, visible in by_actor.values()) == [str(number) for number in range(8)]
     assert all(held == [visible] for held, visible in by_actor.values())
+
+
+@pytest.mark.parametrize("device", ["cuda:3", "cpu"], ids=["of several", "of none"])
+def test_a_rank_tries_out_its_own_gpu_alone(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    tried = list[int]()
+    monkeypatch.setattr(devices, "trouble", tried.append)
+    for module in (worker, checked_gpus):
+        monkeypatch.setattr(module, "get_device", lambda: torch.device(device))
+    own = torch.device(device).index or 0
+    assert worker.device_of(use_gpu=True) == torch.device("cuda", own)
+    checked_gpus.check_gpu()
+    assert tried == [own, own]
+    assert worker.device_of(use_gpu=False) == torch.device("cpu") and len(tried) == 2
 
 
 @pytest.mark.slow
