@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 handler: Callable[[str, str], None] | None = None
-"""Called with the name of each point and the place that the process is at work on; set only by tests."""
+"""Called with the name of each failpoint and what the process is working on, such as a URI; set only by tests."""
 rank: int | None = None
 """Rank of the training worker that this process is, if it is one."""
 

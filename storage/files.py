@@ -44,7 +44,7 @@ def read(uri: URI, *, etag: str | None = None) -> bytes:
 
     On S3, `etag` is the required version, as in a listing; none accepts any. Raises `s3.Overwritten` for another.
     """
-    with _absence_told(uri):
+    with _errors_as_not_found(uri):
         return s3.read(uri, etag=etag) if uri.is_s3 else Path(uri).read_bytes()
 
 
@@ -71,7 +71,7 @@ def sha256(uri: URI) -> str:
 
 def entry(uri: URI) -> Entry:
     """Return one file as a listing of its folder does; raises `FileNotFoundError`, also for a folder."""
-    with _absence_told(uri):
+    with _errors_as_not_found(uri):
         if uri.is_s3:
             return Entry(uri.name, *s3.described(uri))
         found = os.stat(uri)
@@ -208,7 +208,7 @@ def _walk_on_disk(folder: URI, closed: list[str] | None) -> Iterator[Entry]:
 
 
 @contextlib.contextmanager
-def _absence_told(uri: URI) -> Iterator[None]:
+def _errors_as_not_found(uri: URI) -> Iterator[None]:
     """Turn every error that means "no file at `uri`" into one `FileNotFoundError` that names it."""
     try:
         yield

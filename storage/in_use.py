@@ -34,7 +34,7 @@ _EVERY_S = 600.0
 _POLL_S = 0.2
 
 
-class Record(BaseModel, frozen=True):
+class UseRecord(BaseModel, frozen=True):
     """Results that the run `owner` uses."""
 
     owner: str
@@ -85,7 +85,7 @@ class Use:
                     self._tolerantly(f"renewed; retrying every {_EVERY_S:g} s", self._write)
 
     def _write(self) -> None:
-        record = Record(
+        record = UseRecord(
             owner=self._owner, process=Process.current(), expires=lease_records.now() + _TTL, uses=sorted(self._uses)
         )
         files.replace(self._place, record.model_dump_json(indent=1).encode() + b"\n")
@@ -153,13 +153,13 @@ def _await_collector(root: Root) -> None:
         now = lease.holder(root, target)
 
 
-def _records(root: Root) -> Iterator[tuple[URI, Record]]:
+def _records(root: Root) -> Iterator[tuple[URI, UseRecord]]:
     folder = root.child(_SHELF)
     for name in files.children(folder):
         place = folder.child(name)
         try:
             if name.endswith(".json"):
-                yield place, Record.model_validate_json(files.read(place))
+                yield place, UseRecord.model_validate_json(files.read(place))
         except FileNotFoundError:  # that run has ended
             continue
         except ValidationError:

@@ -81,7 +81,7 @@ class Lease:
                 return False
             changes = {"expires": lease_records.after(self._ttl_s), "released": released}
             record = self._record.model_copy(update=changes)
-            files.replace(lease_records.place(self._folder, self.generation), lease_records.encoded(record))
+            files.replace(lease_records.record_uri(self._folder, self.generation), lease_records.encoded(record))
             self._record = record
             return not released
 

@@ -43,7 +43,7 @@ class Record(BaseModel, frozen=True, extra="forbid"):
 
 def create(folder: URI, record: Record) -> bool:
     """Create the file of `record`; return whether it is now the newest, and if so delete the older ones."""
-    if not files.create_once(place(folder, record.generation), encoded(record)):
+    if not files.create_once(record_uri(folder, record.generation), encoded(record)):
         return False
     numbers = _generations(folder)
     if any(number > record.generation for number in numbers):  # we were slow: our number was taken and deleted
@@ -51,7 +51,7 @@ def create(folder: URI, record: Record) -> bool:
     with contextlib.suppress(OSError):
         for number in numbers:
             if number < record.generation:
-                files.remove(place(folder, number))
+                files.remove(record_uri(folder, number))
     return True
 
 
@@ -60,7 +60,7 @@ def newest(folder: URI) -> tuple[int, Record | None]:
     generation = newest_generation(folder)
     while generation:
         try:
-            return generation, Record.model_validate_json(files.read(place(folder, generation)))
+            return generation, Record.model_validate_json(files.read(record_uri(folder, generation)))
         except ValidationError:
             return generation, None
         except FileNotFoundError:  # a newer lease was taken and this file deleted
@@ -83,7 +83,7 @@ def folder_of(root: Root, target: URI) -> URI:
     return root.child(f"leases/{target.name}")
 
 
-def place(folder: URI, generation: int) -> URI:
+def record_uri(folder: URI, generation: int) -> URI:
     return folder.child(f"{generation:06d}.json")
 
 

@@ -12,7 +12,7 @@ from pydantic_core import CoreSchema, core_schema
 FINGERPRINT_LENGTH = 12
 """Hexadecimal digits: 48 bits, so a collision is unlikely until one root holds millions of results."""
 _LONGEST = 1000
-"""Maximum characters of a storage root: S3 allows 1,024 including the path below it, and disks hardly more."""
+"""Maximum characters of a storage root: S3 allows 1,024 including the path below it, and file systems little more."""
 ALLOWED_ROOTS = "PIPELINE_ALLOWED_ROOTS"
 """Environment variable: comma-separated folders and s3://bucket/prefix; nothing outside is read or written."""
 

@@ -43,7 +43,7 @@ def download(plan: Plan, sources: Sequence[str]) -> FilesURI | None:
                 ),
             ) as held:
                 if held:
-                    keep(
+                    fetch_and_commit(
                         plan.data_set,
                         uri,
                         mirrors=[*sources, *plan.data_set.mirrors],
@@ -65,7 +65,7 @@ def _are_not_needed(uri: FilesURI, raw: URI) -> bool:
         return True
 
 
-def keep(
+def fetch_and_commit(
     data_set: DataSet,
     uri: FilesURI,
     *,

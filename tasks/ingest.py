@@ -8,8 +8,8 @@ from prefect import task
 from storage import files as storage_files
 from storage import manifest
 from storage.uri import URI, DatasetURI, FilesURI
-from tasks.cluster.runner import GRACE_S, InProcess, Runner, retry_on_fault
-from tasks.jobs.ingest import own_files
+from tasks.cluster.runner import GRACE_S, InProcessRunner, Runner, retry_on_fault
+from tasks.jobs.ingest import user_files
 from tasks.jobs.spec import IngestSpec, scratch_of
 from tasks.learning import datasets
 from tasks.orchestration.prefect_options import task_options
@@ -17,7 +17,7 @@ from tasks.orchestration.stage import logger, stage
 from tasks.planning import new_images, warm_start
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
-from tasks.planning.user_images import Own
+from tasks.planning.user_images import UserData
 
 
 @task(name="ingest", **task_options, **retry_on_fault, task_run_name="ingest {plan.data_name}")
@@ -28,34 +28,34 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
     ingested by a Ray job, other data in the flow's own process.
     """
     with stage("ingest", plan.raw, deadline_s=plan.deadline_s + GRACE_S) as current:
-        if plan.own is not None:
-            for note in [*plan.own.left_out, *plan.own.notes]:
+        if plan.user_data is not None:
+            for note in [*plan.user_data.left_out, *plan.user_data.notes]:
                 logger().warning("--data: %s", note)
         elif plan.recipe.data != datasets.OWN and plan.data_set.notice:
             logger().warning("this is %s", plan.data_set.notice)
         if not current.reused:
-            chosen = cluster if plan.ingest_on_ray() else InProcess()
-            if plan.own is not None:
-                own = _own(plan.own, scratch_of(plan.root, plan.raw))
+            chosen = cluster if plan.ingest_on_ray() else InProcessRunner()
+            if plan.user_data is not None:
+                own = _own(plan.user_data, scratch_of(plan.root, plan.raw))
                 _run(chosen, plan, plan.raw, parameters=plan.own_parameters, **own)
             else:
                 source = {"kind": "files", "source": files, "data_set": plan.recipe.data}
                 _run(chosen, plan, plan.raw, parameters={"data": plan.data_name}, **source)
             warm_start.check_comparable(plan)  # the classes of Parquet data are only known now
-        if plan.own is not None:
+        if plan.user_data is not None:
             _tell_unreadable("--data", plan.raw)
     return plan.raw
 
 
 @task(name="ingest", **task_options, **retry_on_fault, task_run_name="ingest {pictures.name}")
-def ingest_pictures(pictures: Own, request: BatchRequest, cluster: Runner) -> DatasetURI:
+def ingest_pictures(pictures: UserData, request: BatchRequest, cluster: Runner) -> DatasetURI:
     """Write new pictures as rows of Parquet, resized like the images that the model was trained on."""
     raw = request.dataset
     with stage("ingest", raw, deadline_s=request.deadline_s + GRACE_S) as current:
         for left_out in pictures.left_out:
             logger().warning("--dataset: %s", left_out)
         if not current.reused:
-            chosen = cluster if pictures.is_much else InProcess()
+            chosen = cluster if pictures.is_large else InProcessRunner()
             own = _own(pictures, scratch_of(request.root, raw))
             _run(chosen, request, raw, parameters=new_images.parameters(pictures, request.checkpoint), **own)
         _tell_unreadable("--dataset", raw)
@@ -66,7 +66,7 @@ def _run(chosen: Runner, asked: Plan | BatchRequest, raw: DatasetURI, **source: 
     chosen.run("ingest", IngestSpec(storage=asked.root, deadline_s=asked.deadline_s, target=raw, **source))
 
 
-def _own(found: Own, scratch: URI) -> dict[str, Any]:
+def _own(found: UserData, scratch: URI) -> dict[str, Any]:
     """Return the job's parameters for the user's own files, and write the list of files to `scratch` for it."""
     listing = json.dumps([file.model_dump() for file in found.files]).encode()
     storage_files.replace(scratch.child("listing.json"), listing)
@@ -75,5 +75,5 @@ def _own(found: Own, scratch: URI) -> dict[str, Any]:
 
 
 def _tell_unreadable(option: str, raw: DatasetURI) -> None:
-    if unreadable := own_files.told_unreadable(manifest.load(raw)):
+    if unreadable := user_files.describe_unreadable(manifest.load(raw)):
         logger().warning("%s: %s", option, unreadable)

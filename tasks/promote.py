@@ -14,14 +14,14 @@ from tasks.orchestration.prefect_options import author, task_options
 from tasks.orchestration.stage import logger, stage
 from tasks.planning.plan import Plan
 from tasks.predict import predict
-from tasks.promotion.gate import judge, rivals_of, standing
+from tasks.promotion.gate import find_valid_decision, judge, rivals_of
 
 
 @task(name="promote", **task_options)
 def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cluster: Runner) -> Decision:
     """Make `checkpoint` the champion, atomically, if it passes the gate; record decision, metrics and reason anyway."""
     decisions = registry.history(plan.root, plan.championship)
-    decision = standing(checkpoint, evaluation, decisions, plan.gate)
+    decision = find_valid_decision(checkpoint, evaluation, decisions, plan.gate)
     with stage("promote", reused=decision is not None, deadline_s=plan.deadline_s):
         if decision is None:
             decision = decide(checkpoint, evaluation, plan, cluster)
@@ -37,7 +37,7 @@ def decide(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, clu
     """Judge and record; repeat if another run decided in the meantime, unless it decided on this checkpoint."""
     for _ in range(5):
         decisions = registry.history(plan.root, plan.championship)
-        if made := standing(checkpoint, evaluation, decisions, plan.gate):
+        if made := find_valid_decision(checkpoint, evaluation, decisions, plan.gate):
             return made
         rivals = rivals_of(checkpoint, decisions, plan.gate)
         scores = {role: score(rival, plan, cluster) for role, rival in rivals.items()}

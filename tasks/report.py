@@ -21,9 +21,9 @@ from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import place
+from tasks.planning.result_uris import result_uri
 from tasks.report_page import Picture
-from tasks.report_page.lineage import LineageStep
+from tasks.report_page.lineage_diagram import LineageStep
 
 _RAW_FILES = "Raw files and SHA-256"
 
@@ -54,7 +54,7 @@ def report_of(evaluation: EvaluationURI, decision: Decision, plan: Plan) -> Repo
     name, championship = evaluation.name.rpartition("-")[0], plan.named_championship
     parameters = {"decision": _as_json(decision, plan)} | ({"championship": championship} if championship else {})
     return ReportURI(
-        place("report", plan.root.child("reports"), name=name, parents=[evaluation], parameters=parameters)
+        result_uri("report", plan.root.child("reports"), name=name, parents=[evaluation], parameters=parameters)
     )
 
 
@@ -122,7 +122,7 @@ def command(plan: Plan) -> str:
     words = ["python", "flows/pipeline.py", "--recipe", plan.recipe.origin or plan.recipe.name]
     for name, value in recipes.changes(plan.recipe).items():
         words += ["--set", f"{name}={value}"]
-    words += ["--data", str(plan.given)] if plan.given else []
+    words += ["--data", str(plan.source_uri)] if plan.source_uri else []
     words += ["--championship", plan.named_championship] if plan.named_championship else []
     words += ["--workers", str(plan.workers)] if plan.workers is not None else []
     words += ["--cores", str(plan.cores)] if plan.cores else []

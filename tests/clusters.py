@@ -16,7 +16,7 @@ from tasks.cluster.capacity import nodes_of
 from tasks.cluster.child import Child
 from tasks.cluster.jobs_api import JOB_ENV
 from tasks.cluster.local_ray import await_ray, start_ray
-from tests.operated import free_port
+from tests.prefect_system import free_port
 from tests.runs import CHECKOUT, await_that, processes_with
 
 _CPUS = 3

@@ -1,7 +1,7 @@
 """Raw datasets as a run makes them, without Prefect and in this process."""
 
 from storage.uri import DatasetURI
-from tasks.cluster.runner import InProcess
+from tasks.cluster.runner import InProcessRunner
 from tasks.download import download
 from tasks.ingest import ingest
 from tasks.planning.plan import Plan
@@ -9,4 +9,4 @@ from tasks.planning.plan import Plan
 
 def ingested(plan: Plan) -> DatasetURI:
     """Download and ingest what `plan` asks for."""
-    return ingest.fn(download.fn(plan, []), plan, InProcess())
+    return ingest.fn(download.fn(plan, []), plan, InProcessRunner())

@@ -11,7 +11,7 @@ import pytest
 from storage import files, manifest, tables
 from storage.uri import URI, Root
 from tests.clusters import TwoNodes, two_nodes
-from tests.faults.lab import NUM_TEST, raw_name, write_raw
+from tests.faults.harness import NUM_TEST, raw_name, write_raw
 from tests.photographs import to_make, trains
 from tests.pictures import write_folder
 from tests.runs import Run, await_that
@@ -25,7 +25,7 @@ import sys
 
 import ray
 from ray.train.torch import TorchConfig
-from tasks.jobs.backends.ray import OnRay, configure
+from tasks.jobs.backends.ray import RayBackend, configure
 from tasks.jobs.ingest import job as ingest
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.spec import IngestSpec, PreprocessSpec, TrainSpec
@@ -42,8 +42,8 @@ configure(max_cpus=None)
 checked_gpus.CheckedTorchConfig = lambda timeout_s: TorchConfig(backend="gloo", timeout_s=timeout_s)
 train.train_on_one_rank = on_one_rank
 to_ingest, to_prepare, to_train = sys.argv[1:]
-ingest.run(IngestSpec.model_validate_json(to_ingest), OnRay(threads=None))
-preprocess.run(PreprocessSpec.model_validate_json(to_prepare), OnRay(threads=None))
+ingest.run(IngestSpec.model_validate_json(to_ingest), RayBackend(threads=None))
+preprocess.run(PreprocessSpec.model_validate_json(to_prepare), RayBackend(threads=None))
 train.run(TrainSpec.model_validate_json(to_train))
 """
 """The stages on a cluster whose GPU exists by name only: its worker holds it, and computes on the CPU."""

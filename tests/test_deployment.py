@@ -17,7 +17,7 @@ import yaml
 from storage import manifest, registry
 from storage.uri import URI, Root
 from tasks.learning import recipes
-from tests.operated import CANARY, Hook, Operated, webhook
+from tests.prefect_system import CANARY, Hook, PrefectSystem, webhook
 from tests.runs import CHECKOUT, Run, await_that
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
@@ -31,9 +31,9 @@ def received() -> Iterator[Hook]:
 
 
 @pytest.fixture(scope="module")
-def operated(received: Hook, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
+def prefect_system(received: Hook, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectSystem]:
     """A server in line with prefect.yaml; each test starts the worker it needs."""
-    server = Operated(tmp_path_factory.mktemp("operated"), webhook=received[0])
+    server = PrefectSystem(tmp_path_factory.mktemp("prefect-system"), webhook=received[0])
     try:
         server.deploy()
         yield server
@@ -42,61 +42,63 @@ def operated(received: Hook, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(autouse=True)
-def no_worker_is_left(operated: Operated) -> Iterator[None]:
+def no_worker_is_left(prefect_system: PrefectSystem) -> Iterator[None]:
     """No test finds the worker of another."""
     yield
-    operated.end_worker()
+    prefect_system.end_worker()
 
 
-def test_the_schedule_is_on_the_server_with_its_time_zone(operated: Operated) -> None:
-    schedule = operated.deployment("mnist/train")["schedules"][0]
+def test_the_schedule_is_on_the_server_with_its_time_zone(prefect_system: PrefectSystem) -> None:
+    schedule = prefect_system.deployment("mnist/train")["schedules"][0]
     assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == ("0 3 * * *", "Europe/Berlin")
     assert schedule["active"]
 
 
-def test_deploying_the_same_file_again_changes_nothing(operated: Operated) -> None:
-    before = {name: operated.deployment(name)["id"] for name in operated.deployments()}
-    assert "nothing to change" in operated.deploy()
-    assert {name: operated.deployment(name)["id"] for name in operated.deployments()} == before
-    assert len(operated.deployment("mnist/train")["schedules"]) == 1
+def test_deploying_the_same_file_again_changes_nothing(prefect_system: PrefectSystem) -> None:
+    before = {name: prefect_system.deployment(name)["id"] for name in prefect_system.deployments()}
+    assert "nothing to change" in prefect_system.deploy()
+    assert {name: prefect_system.deployment(name)["id"] for name in prefect_system.deployments()} == before
+    assert len(prefect_system.deployment("mnist/train")["schedules"]) == 1
 
 
-def test_what_somebody_paused_on_the_server_is_active_again_after_deploying(operated: Operated) -> None:
-    deployment = operated.deployment("mnist/train")
+def test_what_somebody_paused_on_the_server_is_active_again_after_deploying(prefect_system: PrefectSystem) -> None:
+    deployment = prefect_system.deployment("mnist/train")
     schedule = deployment["schedules"][0]["id"]
-    operated.api("PATCH", f"/deployments/{deployment['id']}/schedules/{schedule}", {"active": False})
-    (automation,) = [one for one in operated.api("POST", "/automations/filter", {}) if "died" in one["name"]]
-    operated.api("PATCH", f"/automations/{automation['id']}", {"enabled": False})
-    told = operated.deploy()
-    assert operated.deployment("mnist/train")["schedules"][0]["active"]
-    assert operated.api("GET", f"/automations/{automation['id']}")["enabled"]
+    prefect_system.api("PATCH", f"/deployments/{deployment['id']}/schedules/{schedule}", {"active": False})
+    (automation,) = [one for one in prefect_system.api("POST", "/automations/filter", {}) if "died" in one["name"]]
+    prefect_system.api("PATCH", f"/automations/{automation['id']}", {"enabled": False})
+    told = prefect_system.deploy()
+    assert prefect_system.deployment("mnist/train")["schedules"][0]["active"]
+    assert prefect_system.api("GET", f"/automations/{automation['id']}")["enabled"]
     assert "set schedule nightly" in told
-    assert "nothing to change" in operated.deploy()
+    assert "nothing to change" in prefect_system.deploy()
 
 
-def test_what_leaves_the_file_leaves_the_server_and_nothing_else_does(operated: Operated, tmp_path: Path) -> None:
+def test_what_leaves_the_file_leaves_the_server_and_nothing_else_does(
+    prefect_system: PrefectSystem, tmp_path: Path
+) -> None:
     checkout = _copy_of_checkout(tmp_path / "copy")
     content = yaml.safe_load((checkout / "prefect.yaml").read_text())
     del content["deployments"][0]["schedules"]
     content["deployments"] = [one for one in content["deployments"] if one["name"] != "batch"]
     (checkout / "prefect.yaml").write_text(yaml.safe_dump(content))
-    foreign = operated.deployment("mnist/smoke")
+    foreign = prefect_system.deployment("mnist/smoke")
     body = {"name": "of-somebody-else", "flow_id": foreign["flow_id"], "tags": ["other"]}
-    operated.api("POST", "/deployments/", body)
-    told = operated.deploy(checkout)
+    prefect_system.api("POST", "/deployments/", body)
+    told = prefect_system.deploy(checkout)
     try:
-        assert operated.deployment("mnist/train")["schedules"] == []
+        assert prefect_system.deployment("mnist/train")["schedules"] == []
         ours = {"mnist/train", "mnist/smoke", "fashion-mnist/train", "cifar10/train", "images/train"}
-        assert operated.deployments() == ours | {"mnist/of-somebody-else"}
+        assert prefect_system.deployments() == ours | {"mnist/of-somebody-else"}
         assert "removed deployment predict/batch" in told
         assert "removed schedule nightly" in told
     finally:
-        operated.deploy()
-    assert "predict/batch" in operated.deployments()
+        prefect_system.deploy()
+    assert "predict/batch" in prefect_system.deployments()
 
 
-def test_wrong_parameters_are_refused_when_the_run_is_created(operated: Operated) -> None:
-    assert all(name in operated.refusal("mnist/train", recipe="nonsense") for name in recipes.known())
+def test_wrong_parameters_are_refused_when_the_run_is_created(prefect_system: PrefectSystem) -> None:
+    assert all(name in prefect_system.refusal("mnist/train", recipe="nonsense") for name in recipes.known())
     refused: list[tuple[dict[str, Any], str]] = [
         ({"settings": {"epochs": 0}}, "'settings.epochs'. Failure reason: 0 is less than the minimum of 1"),
         ({"settings": {"epoch": 1}}, "'epoch' was unexpected"),
@@ -107,13 +109,15 @@ def test_wrong_parameters_are_refused_when_the_run_is_created(operated: Operated
         ({"championship": "Mine"}, "'Mine' does not match"),
     ]
     for parameters, says in refused:
-        assert says in operated.refusal("images/train", **parameters), parameters
-    assert "'dataset' is a required property" in operated.refusal("predict/batch")
-    assert "'workers'" in operated.refusal("predict/batch", dataset="x", workers="1:2")
+        assert says in prefect_system.refusal("images/train", **parameters), parameters
+    assert "'dataset' is a required property" in prefect_system.refusal("predict/batch")
+    assert "'workers'" in prefect_system.refusal("predict/batch", dataset="x", workers="1:2")
 
 
-def test_the_form_in_the_ui_shows_every_alternative_by_a_title_and_the_layout_of_a_folder(operated: Operated) -> None:
-    fields = operated.deployment("images/train")["parameter_openapi_schema"]["properties"]
+def test_the_form_in_the_ui_shows_every_alternative_by_a_title_and_the_layout_of_a_folder(
+    prefect_system: PrefectSystem,
+) -> None:
+    fields = prefect_system.deployment("images/train")["parameter_openapi_schema"]["properties"]
     for field in fields.values():
         for alternative in field.get("anyOf", []):
             assert alternative.get("title") or alternative["type"], field
@@ -121,91 +125,93 @@ def test_the_form_in_the_ui_shows_every_alternative_by_a_title_and_the_layout_of
 
 
 def test_what_only_the_run_can_know_is_refused_in_one_line_that_names_parameters(
-    operated: Operated, tmp_path: Path
+    prefect_system: PrefectSystem, tmp_path: Path
 ) -> None:
-    operated.start_worker()
+    prefect_system.start_worker()
     asked: list[dict[str, Any]] = [
         {"data": str(tmp_path / "nothing"), "storage": str(tmp_path / "root")},
         {"deadline_minutes": -1, "storage": str(tmp_path / "root")},
     ]
     says = ["data: ", "deadline_minutes must be > 0 "]
     for parameters, beginning in zip(asked, says, strict=True):
-        run = operated.start("mnist/smoke", **parameters)
-        assert operated.await_end(run, limit_s=120) == ["Failed"]
-        await_that(partial(operated.says, run, "Finished in state"), limit_s=60)
-        log = operated.log(run)
+        run = prefect_system.start("mnist/smoke", **parameters)
+        assert prefect_system.await_end(run, limit_s=120) == ["Failed"]
+        await_that(partial(prefect_system.says, run, "Finished in state"), limit_s=60)
+        log = prefect_system.log(run)
         (line,) = [line for line in log if line.startswith(beginning)]
         assert len(line.splitlines()) == 1
         assert "Traceback" not in str(log)
         assert "--" not in str(log)
-        assert line in operated.state(run)["message"]
+        assert line in prefect_system.state(run)["message"]
 
 
 def test_no_task_run_outlives_its_process_and_a_cancelled_run_is_not_called_a_crash(
-    operated: Operated, tmp_path: Path
+    prefect_system: PrefectSystem, tmp_path: Path
 ) -> None:
     start: dict[str, Any] = {"storage": str(tmp_path / "root"), "settings": {"epochs": 20}}
-    operated.start_worker()
-    run = operated.start("mnist/smoke", **start)
-    unseen = _running(operated, run)
-    engine = operated.engine(run)
-    operated.kill_worker()
+    prefect_system.start_worker()
+    run = prefect_system.start("mnist/smoke", **start)
+    unseen = _running(prefect_system, run)
+    engine = prefect_system.engine(run)
+    prefect_system.kill_worker()
     os.kill(engine, signal.SIGKILL)
     for state in ({"type": "CRASHED"}, {"type": "SCHEDULED", "name": "AwaitingRetry"}):  # as the button Retry does
-        operated.api("POST", f"/flow_runs/{run}/set_state", {"state": state, "force": state["type"] == "SCHEDULED"})
-    operated.start_worker()
-    await_that(lambda: _states(operated, run, unseen) == {"CRASHED"}, limit_s=120)
+        prefect_system.api(
+            "POST", f"/flow_runs/{run}/set_state", {"state": state, "force": state["type"] == "SCHEDULED"}
+        )
+    prefect_system.start_worker()
+    await_that(lambda: _states(prefect_system, run, unseen) == {"CRASHED"}, limit_s=120)
 
-    _running(operated, run)
-    operated.api("POST", f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
-    assert operated.await_end(run, limit_s=60) == ["Cancelled"]
-    await_that(partial(operated.says, run, "Stopped: the flow run was cancelled."), limit_s=60)
-    assert not operated.says(run, "Crash detected!")
-    assert not _states(operated, run, set(operated.task_runs(run))) & {"RUNNING", "PENDING"}
+    _running(prefect_system, run)
+    prefect_system.api("POST", f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
+    assert prefect_system.await_end(run, limit_s=60) == ["Cancelled"]
+    await_that(partial(prefect_system.says, run, "Stopped: the flow run was cancelled."), limit_s=60)
+    assert not prefect_system.says(run, "Crash detected!")
+    assert not _states(prefect_system, run, set(prefect_system.task_runs(run))) & {"RUNNING", "PENDING"}
 
-    run = operated.start("mnist/smoke", **start)
-    seen = _running(operated, run)
-    os.kill(operated.engine(run), signal.SIGKILL)
-    await_that(lambda: _states(operated, run, seen) == {"CRASHED"}, limit_s=60)
-    operated.end_worker()
-    operated.api("POST", f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLED"}})
+    run = prefect_system.start("mnist/smoke", **start)
+    seen = _running(prefect_system, run)
+    os.kill(prefect_system.engine(run), signal.SIGKILL)
+    await_that(lambda: _states(prefect_system, run, seen) == {"CRASHED"}, limit_s=60)
+    prefect_system.end_worker()
+    prefect_system.api("POST", f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLED"}})
 
 
-def _running(operated: Operated, run: str) -> set[str]:
+def _running(prefect_system: PrefectSystem, run: str) -> set[str]:
     """The task runs of `run` that are at work, once there is one."""
 
     def running() -> set[str]:
-        return {one for one, state in operated.task_runs(run).items() if state == "RUNNING"}
+        return {one for one, state in prefect_system.task_runs(run).items() if state == "RUNNING"}
 
     await_that(running, limit_s=180)
     return running()
 
 
-def _states(operated: Operated, run: str, task_runs: set[str]) -> set[str]:
-    found = operated.task_runs(run)
+def _states(prefect_system: PrefectSystem, run: str, task_runs: set[str]) -> set[str]:
+    found = prefect_system.task_runs(run)
     return {found[one] for one in task_runs}
 
 
-def test_missed_slots_run_once_and_a_later_run_finds_nothing_new(operated: Operated, received: Hook) -> None:
-    missed = [operated.start("mnist/smoke", minutes_ago=minutes) for minutes in (180, 120, 60)]
-    operated.start_worker()
-    assert sorted(operated.await_end(*missed)) == ["Cancelled", "Cancelled", "Completed"]
-    run = next(one for one in missed if operated.state(one)["name"] == "Completed")
-    _check_what_a_run_shows(operated, run)
+def test_missed_slots_run_once_and_a_later_run_finds_nothing_new(prefect_system: PrefectSystem, received: Hook) -> None:
+    missed = [prefect_system.start("mnist/smoke", minutes_ago=minutes) for minutes in (180, 120, 60)]
+    prefect_system.start_worker()
+    assert sorted(prefect_system.await_end(*missed)) == ["Cancelled", "Cancelled", "Completed"]
+    run = next(one for one in missed if prefect_system.state(one)["name"] == "Completed")
+    _check_what_a_run_shows(prefect_system, run)
     await_that(lambda: any(one["event"] == "promoted" for one in received[1]), limit_s=60)
-    assert "NothingNew" in operated.prefect("deployment", "run", "mnist/smoke", "--watch")
+    assert "NothingNew" in prefect_system.prefect("deployment", "run", "mnist/smoke", "--watch")
     assert CANARY not in str(received[1])
 
 
-def _check_what_a_run_shows(operated: Operated, run: str) -> None:
-    root = Root(operated.env["PIPELINE_STORAGE"])
+def _check_what_a_run_shows(prefect_system: PrefectSystem, run: str) -> None:
+    root = Root(prefect_system.env["PIPELINE_STORAGE"])
     champion = registry.champion(root, "mnist-sample")
     assert champion is not None
     decision = registry.latest(root, "mnist-sample")
     assert decision is not None and str(decision.author).startswith(
         "deployment mnist/smoke, run mnist-sample-resnet18 epochs=1 learning_rate="
     )
-    artifacts = operated.artifacts(run)
+    artifacts = prefect_system.artifacts(run)
     expected = {"summary", "training-images", "history", "per-class", "confusion", "report", "ray-dashboard"}
     assert expected <= artifacts.keys()
     assert "(data:image/png;base64," in artifacts["training-images"]
@@ -214,15 +220,15 @@ def _check_what_a_run_shows(operated: Operated, run: str) -> None:
     assert str(report) in artifacts["report"]
     accuracy = manifest.load(next(URI(str(uri)) for uri in Path(root).glob("evaluations/*")))
     assert f"{accuracy.statistics['test_accuracy']:.4f}" in artifacts["summary"]
-    assert any(line.startswith("[rank 0] ") for line in operated.log(run)), "nothing that a Ray worker printed"
-    assert len([line for line in operated.log(run) if line.startswith("epoch 1/1: train loss ")]) == 1
-    steps = [line for line in operated.log(run) if line.startswith("epoch 1/1, steps")]
+    assert any(line.startswith("[rank 0] ") for line in prefect_system.log(run)), "nothing that a Ray worker printed"
+    assert len([line for line in prefect_system.log(run) if line.startswith("epoch 1/1: train loss ")]) == 1
+    steps = [line for line in prefect_system.log(run) if line.startswith("epoch 1/1, steps")]
     assert steps == sorted(steps, key=lambda line: int(line.split()[3].split("/")[0])) != []
-    assert CANARY not in str(operated.log(run)) + str(artifacts)
+    assert CANARY not in str(prefect_system.log(run)) + str(artifacts)
 
 
 def test_a_run_is_started_again_when_its_flow_is_killed_or_its_worker_too_and_not_when_it_is_cancelled(
-    operated: Operated, received: Hook, tmp_path: Path
+    prefect_system: PrefectSystem, received: Hook, tmp_path: Path
 ) -> None:
     settings = {"model": "small-cnn", "precision": "fp32", "epochs": 30, "accuracy_floor": 0.5}
     words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
@@ -230,52 +236,52 @@ def test_a_run_is_started_again_when_its_flow_is_killed_or_its_worker_too_and_no
     expected = undisturbed.result()
     root = tmp_path / "root"
     start: dict[str, Any] = {"storage": str(root), "settings": settings}
-    operated.start_worker()
+    prefect_system.start_worker()
 
-    cancelled = operated.start("mnist/smoke", **start)
+    cancelled = prefect_system.start("mnist/smoke", **start)
     await_that(lambda: list(root.glob("runs/**/epoch-0001/checkpoint.json")))
-    operated.api("POST", f"/flow_runs/{cancelled}/set_state", {"state": {"type": "CANCELLING"}})
-    assert operated.await_end(cancelled, limit_s=60) == ["Cancelled"]
-    await_that(lambda: not operated.processes(cancelled), limit_s=30)
+    prefect_system.api("POST", f"/flow_runs/{cancelled}/set_state", {"state": {"type": "CANCELLING"}})
+    assert prefect_system.await_end(cancelled, limit_s=60) == ["Cancelled"]
+    await_that(lambda: not prefect_system.processes(cancelled), limit_s=30)
     assert registry.champion(Root(str(root)), "mnist-sample") is None
 
-    run = operated.start("mnist/smoke", **start)
-    await_that(lambda: _trains(operated, run))
-    os.kill(operated.engine(run), signal.SIGKILL)
-    operated.await_state(run, "Crashed", limit_s=60)
-    await_that(lambda: not operated.processes(run), limit_s=30)
+    run = prefect_system.start("mnist/smoke", **start)
+    await_that(lambda: _trains(prefect_system, run))
+    os.kill(prefect_system.engine(run), signal.SIGKILL)
+    prefect_system.await_state(run, "Crashed", limit_s=60)
+    await_that(lambda: not prefect_system.processes(run), limit_s=30)
 
-    await_that(lambda: _trains(operated, run), limit_s=240)
-    engine = operated.engine(run)
-    operated.kill_worker()
+    await_that(lambda: _trains(prefect_system, run), limit_s=240)
+    engine = prefect_system.engine(run)
+    prefect_system.kill_worker()
     os.kill(engine, signal.SIGKILL)
-    assert "no heartbeat" in operated.await_state(run, "Crashed")
+    assert "no heartbeat" in prefect_system.await_state(run, "Crashed")
 
-    operated.start_worker()
-    assert operated.await_end(run) == ["Completed"]
-    assert operated.says(run, "epoch 30/30: train loss")
-    assert not operated.says(run, "epoch 1/30, steps"), "training began again instead of going on"
+    prefect_system.start_worker()
+    assert prefect_system.await_end(run) == ["Completed"]
+    assert prefect_system.says(run, "epoch 30/30: train loss")
+    assert not prefect_system.says(run, "epoch 1/30, steps"), "training began again instead of going on"
     assert _weights(root) == _weights(Path(tmp_path / "whole"))
     assert registry.champion(Root(str(root)), "mnist-sample") is not None
     assert Path(expected["uris"]["checkpoint"]).name == next(root.glob("checkpoints/*")).name
     assert run in {one.get("run_id") for one in received[1] if one["event"] == "run-crashed"}
-    assert operated.state(cancelled)["name"] == "Cancelled"
+    assert prefect_system.state(cancelled)["name"] == "Cancelled"
     assert CANARY not in str(received[1])
 
 
 def test_a_run_that_crashes_again_and_again_is_given_up_after_three_restarts_and_told_of_once(
-    operated: Operated, received: Hook, tmp_path: Path
+    prefect_system: PrefectSystem, received: Hook, tmp_path: Path
 ) -> None:
-    operated.start_worker()
-    run = operated.start("mnist/smoke", storage=str(tmp_path / "root"))
+    prefect_system.start_worker()
+    run = prefect_system.start("mnist/smoke", storage=str(tmp_path / "root"))
     for start in range(1, 5):
-        operated.await_start(run, start)
-        os.kill(operated.engine(run), signal.SIGKILL)
-        operated.await_state(run, "Crashed", limit_s=60)
-    assert operated.await_end(run, limit_s=120) == ["GivenUp"]
+        prefect_system.await_start(run, start)
+        os.kill(prefect_system.engine(run), signal.SIGKILL)
+        prefect_system.await_state(run, "Crashed", limit_s=60)
+    assert prefect_system.await_end(run, limit_s=120) == ["GivenUp"]
     await_that(lambda: _given_up(received, run), limit_s=30)
     assert len(_given_up(received, run)) == 1
-    assert operated.starts(run) == 4
+    assert prefect_system.starts(run) == 4
 
 
 def _given_up(received: Hook, run: str) -> set[str]:
@@ -284,9 +290,9 @@ def _given_up(received: Hook, run: str) -> set[str]:
     return {json.dumps(one, sort_keys=True) for one in found}
 
 
-def _trains(operated: Operated, run: str) -> bool:
+def _trains(prefect_system: PrefectSystem, run: str) -> bool:
     """Whether a worker of Ray Train is alive in `run`."""
-    return any("ray::RayTrainWorker" in command for command in operated.processes(run).values())
+    return any("ray::RayTrainWorker" in command for command in prefect_system.processes(run).values())
 
 
 def _weights(root: Path) -> str:
@@ -303,13 +309,13 @@ def _copy_of_checkout(folder: Path) -> Path:
     return folder
 
 
-def test_a_wrong_file_is_refused_by_name_before_anything_changes(operated: Operated, tmp_path: Path) -> None:
+def test_a_wrong_file_is_refused_by_name_before_anything_changes(prefect_system: PrefectSystem, tmp_path: Path) -> None:
     checkout = _copy_of_checkout(tmp_path / "copy")
     content = yaml.safe_load((checkout / "prefect.yaml").read_text())
     content["deployments"][0]["tags"] = []
     (checkout / "prefect.yaml").write_text(yaml.safe_dump(content))
     words = [sys.executable, str(checkout / "flows" / "server" / "deploy.py")]
-    answer = subprocess.run(words, env=operated.env, capture_output=True, text=True)
+    answer = subprocess.run(words, env=prefect_system.env, capture_output=True, text=True)
     assert answer.returncode == 2
     assert "needs the tag 'mnist-pipeline'" in answer.stderr
     assert len(answer.stderr.splitlines()) == 1

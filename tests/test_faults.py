@@ -4,21 +4,21 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults import lab
+from tests.faults import harness
 from tests.faults.case import carry_out
+from tests.faults.harness import Harness
 from tests.faults.kinds import KINDS
-from tests.faults.lab import Lab
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    with lab.prepared(tmp_path_factory.mktemp("faults")) as made:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    with harness.prepared(tmp_path_factory.mktemp("faults")) as made:
         yield made
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.is_quick])
-def test_it_is_survived(made: Lab, name: str) -> None:
+def test_a_run_survives_the_fault(made: Harness, name: str) -> None:
     outcome = carry_out(made, name, KINDS[name].scenario, seed=0)
     assert outcome.survived, outcome.problem

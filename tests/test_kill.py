@@ -13,7 +13,7 @@ import pytest
 
 from storage import manifest
 from storage.uri import URI, Root
-from tests.faults.lab import raw_name, write_raw
+from tests.faults.harness import raw_name, write_raw
 from tests.runs import Run, await_that
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]

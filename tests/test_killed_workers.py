@@ -23,10 +23,10 @@ def test_a_training_whose_worker_is_killed_ends_with_the_weights_of_an_undisturb
     made: Trainings, loader: str, workers: int
 ) -> None:
     name = f"{loader.replace('-', '')}{workers}"
-    whole, _ = made.run(f"whole-{name}-0123456789ab", loader=loader, workers=workers, strike=False)
-    struck, events = made.run(f"struck-{name}-0123456789ab", loader=loader, workers=workers, strike=True)
-    strikes = [number for number, event in enumerate(events) if "struck" in event]
-    assert strikes, "no worker was killed"
-    after = [event["at"] for event in events[strikes[0] :] if event["point"] == "step"]
+    whole, _ = made.run(f"whole-{name}-0123456789ab", loader=loader, workers=workers, kill=False)
+    struck, events = made.run(f"struck-{name}-0123456789ab", loader=loader, workers=workers, kill=True)
+    kills = [number for number, event in enumerate(events) if "struck" in event]
+    assert kills, "no worker was killed"
+    after = [event["at"] for event in events[kills[0] :] if event["point"] == "step"]
     assert "epoch 3" in after and "epoch 1" not in after, "it began again instead of going on"
     assert weights(struck) == weights(whole)

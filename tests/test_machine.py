@@ -17,7 +17,7 @@ from tasks.jobs import machine_slots
 from tasks.jobs.slot_tickets import Claim
 from tasks.jobs.spec import PredictSpec, PreprocessSpec
 from tasks.planning import machine
-from tests.faults import strikes
+from tests.faults import injection
 from tests.runs import Run, await_that
 
 
@@ -69,7 +69,7 @@ def test_what_computes_on_all_cores_takes_its_turn_and_what_moves_rows_does_not(
     root = Root(str(tmp_path))
     raw, prepared = (DatasetURI(root.child(f"datasets/{kind}/small-0123456789ab")) for kind in ("raw", "prepared"))
     moves = PreprocessSpec(storage=root, deadline_s=60, source=raw, target=prepared, parameters={})
-    assert machine.shared(moves).claim is None
+    assert machine.with_claim(moves).claim is None
     computes = PredictSpec(
         storage=root,
         deadline_s=60,
@@ -79,7 +79,7 @@ def test_what_computes_on_all_cores_takes_its_turn_and_what_moves_rows_does_not(
         split=None,
         workers=1,
     )
-    made = machine.shared(computes)
+    made = machine.with_claim(computes)
     assert made.claim is not None and made.threads == made.claim.num_cores == 1
     assert made.claim.who == f"a run (pid {os.getpid()}, small-ba9876543210 in {root})"
 
@@ -102,7 +102,7 @@ def test_two_runs_at_once_train_one_after_the_other_to_the_bytes_of_one_alone(tm
 
     def start(name: str, *more: str) -> Run:
         storage = str(tmp_path / name / "root")
-        env = strikes.environment(tmp_path / name / "history.jsonl")
+        env = injection.environment(tmp_path / name / "history.jsonl")
         (tmp_path / name).mkdir()
         return Run(*arguments, *more, "--storage", storage, folder=tmp_path / name, env=env)
 

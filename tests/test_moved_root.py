@@ -9,7 +9,7 @@ from storage import registry
 from storage.decision import Decision
 from storage.uri import URI, Root
 from tasks import report as report_task
-from tasks.cluster.runner import InProcess
+from tasks.cluster.runner import InProcessRunner
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
@@ -41,7 +41,7 @@ def request(root: Root, **changes: object) -> Plan:
 
 def run(asked: Plan) -> tuple[list[Stage], Decision]:
     """Every stage, in this process."""
-    here = InProcess()
+    here = InProcessRunner()
     with using(asked.root, asked.uses()) as stages:
         prepared = preprocess.fn(ingest.fn(download.fn(asked, []), asked, here), asked, here)
         checkpoint = train.fn(prepared, asked, here)

@@ -11,7 +11,7 @@ import pytest
 
 from storage import registry
 from storage.uri import Root
-from tests.operated import Server, free_port
+from tests.prefect_system import Server, free_port
 from tests.runs import CHECKOUT, await_that, processes_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -15,11 +15,11 @@ from tasks.cluster.jobs_api import JOB_ENV
 from tasks.cluster.local_ray import await_ray, start_ray
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import recipes
-from tests.faults import strikes
+from tests.faults import injection
+from tests.faults.harness import raw_name, write_raw
 from tests.faults.history import History
-from tests.faults.lab import raw_name, write_raw
 from tests.jobs import raw
-from tests.operated import free_port
+from tests.prefect_system import free_port
 from tests.runs import CHECKOUT
 
 _LIMIT_S = 300
@@ -41,20 +41,20 @@ class Trainings:
         self._env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         # A worker of the first training after `once` was removed is struck, in its third epoch: while that lasts, the
         # checkpoint of the first is whole.
-        strike = {"point": "step", "at": "epoch 3", "rank": None, "skip": 5, "action": "kill", "once": str(self._once)}
-        env = self._env | strikes.environment(self.history.path, strike)
+        fault = {"point": "step", "at": "epoch 3", "rank": None, "skip": 5, "action": "kill", "once": str(self._once)}
+        env = self._env | injection.environment(self.history.path, fault)
         self._ray, address, _ = start_ray(env, f"--port={port}")
         os.environ.update({name: self._env[name] for name in _AUTH})  # for `await_ray`
         await_ray(self._ray, address)
 
-    def run(self, name: str, *, loader: str, workers: int, strike: bool) -> tuple[CheckpointURI, list[dict[str, Any]]]:
-        """Train for three epochs; `strike` kills a worker in the last one.
+    def run(self, name: str, *, loader: str, workers: int, kill: bool) -> tuple[CheckpointURI, list[dict[str, Any]]]:
+        """Train for three epochs; with `kill`, a worker is killed in the last one.
 
         Returns:
             The checkpoint, and what happened: an event for each step of each worker, see `History`.
         """
         self._once.touch()
-        if strike:
+        if kill:
             self._once.unlink()
         self.history.begin(name=name)
         settings = {"model": "small-cnn", "precision": "fp32", "epochs": 3, "batch_size": 64, "loader": loader}

@@ -41,7 +41,7 @@ class Narrator(logging.Handler):
     def __init__(self, console: Console, *, has_bar: bool = True) -> None:
         super().__init__()
         self.console, self.has_bar = console, has_bar and console.is_terminal
-        self.started = self._told = time.monotonic()
+        self.started = self._last_line_at = time.monotonic()
         self._bar: Progress | None = None
         self._has_header = False
 
@@ -69,8 +69,8 @@ class Narrator(logging.Handler):
         is_epoch, done, total = progress["what"] == EPOCHS, progress["done"], progress["total"]
         if is_epoch and self.console.is_terminal and progress.get("figures"):
             self._epoch(progress, progress["figures"])
-        elif is_epoch or (not self.has_bar and time.monotonic() - self._told > _EVERY_S):
-            self._told = time.monotonic()
+        elif is_epoch or (not self.has_bar and time.monotonic() - self._last_line_at > _EVERY_S):
+            self._last_line_at = time.monotonic()
             self._line(f"  {told}")
         if self.has_bar:
             self._move_bar(f"epoch {done}/{total} done" if is_epoch else told, progress["fraction"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from flows import PROJECT
 from flows.cli.arguments import parsed, parser, predict_parser
 from flows.cli.exits import guarded, refused_if_invalid
-from flows.cli.preflight import Told, checked, no_folder_stays
+from flows.cli.preflight import CheckReport, check_and_plan, no_folder_stays
 from storage import terminal
 from storage.process import gc_paused
 from tasks.cluster import capacity, node_checks
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FlowOf = Callable[[dict[str, Any]], "Flow[..., Any]"]
 """Returns the flow for its parameters; importing it takes seconds, so it is called after the request is checked.
 
-The flow's file may be the script that runs. It is imported by name all the same, because Prefect records the name.
+The flow's file may be the script that runs. It is still imported by name, because Prefect records the name.
 """
 
 
@@ -46,26 +46,26 @@ def main(flow_of: FlowOf = training_flow, argv: Sequence[str] | None = None) -> 
     """
     arguments = parsed(parser(), argv)
     if arguments.check:
-        return guarded(lambda: _told(arguments))
+        return guarded(lambda: _run_checks(arguments))
 
     def work() -> int:
         with refused_if_invalid():
-            planned = checked(arguments)
+            planned = check_and_plan(arguments)
         needs = {"start_ray": planned.needs_ray, "downloads": planned.downloads}
         return run(flow_of, planned.request, as_json=arguments.json, **needs)
 
     return guarded(work)
 
 
-def _told(arguments: argparse.Namespace) -> int:
+def _run_checks(arguments: argparse.Namespace) -> int:
     terminal.keep_whole(os.path.abspath(arguments.storage))
-    look = Told(as_json=arguments.json)
+    report = CheckReport(as_json=arguments.json)
     with no_folder_stays(arguments.storage):
-        checked(arguments, look)
+        check_and_plan(arguments, report)
         from flows.server.temporary_server import check_api
 
-        look("Prefect", check_api)
-    return look.end()
+        report("Prefect", check_api)
+    return report.end()
 
 
 def main_predict(flow_of: FlowOf = _prediction_flow, argv: Sequence[str] | None = None) -> int:

@@ -27,18 +27,18 @@ UNKNOWN: Any = object()
 _T = TypeVar("_T")
 
 
-class Look(Protocol):
+class CheckRunner(Protocol):
     """Runs `check` on `inputs` and returns its result; `what` names the check."""
 
     def __call__(self, what: str, check: Callable[..., _T], *inputs: Any) -> _T: ...
 
 
-def strictly(what: str, check: Callable[..., _T], *inputs: Any) -> _T:
+def fail_fast(what: str, check: Callable[..., _T], *inputs: Any) -> _T:
     """Run one check and let its `ValueError` end the run."""
     return check(*inputs)
 
 
-class Told:
+class CheckReport:
     """Runs checks in turn, prints a line for each, and skips those that depend on a failed one."""
 
     def __init__(self, *, as_json: bool) -> None:
@@ -88,23 +88,24 @@ def no_folder_stays(storage: str) -> Iterator[None]:
                     folder.rmdir()
 
 
-def checked(arguments: argparse.Namespace, look: Look = strictly) -> "Planned":
+def check_and_plan(arguments: argparse.Namespace, run_check: CheckRunner = fail_fast) -> "Planned":
     """Check a request and plan it; raise `ValueError` if it is invalid.
 
-    `look` runs each check: `strictly` raises, `Told` reports errors, in which case the result may be `UNKNOWN`. The
-    Prefect API is checked later (`temporary_server.check_api`): importing Prefect takes longer than all these checks.
+    `run_check` runs each check: `fail_fast` raises, `CheckReport` reports errors, in which case the result may be
+    `UNKNOWN`. The Prefect API is checked later (`temporary_server.check_api`): importing Prefect takes longer than all
+    these checks.
     """
     from tasks.planning import make_plan
 
-    asked = look("request", _asked, arguments)
-    look("Ray", lambda asked: capacity.check_workers(arguments.workers, scaling.needs_of(asked.recipe)), asked)
-    root = look("storage", make_plan.check_root, arguments.storage)
-    planned = look("data", _planned, arguments, asked, root)
+    asked = run_check("request", _asked, arguments)
+    run_check("Ray", lambda asked: capacity.check_workers(arguments.workers, scaling.needs_of(asked.recipe)), asked)
+    root = run_check("storage", make_plan.check_root, arguments.storage)
+    planned = run_check("data", _planned, arguments, asked, root)
     if arguments.check:
-        look("run", Planned.describe, planned)
+        run_check("run", Planned.describe, planned)
     if arguments.check or planned.has_work:
-        look("disk", capacity.check_disk, root)
-        look("nodes", lambda root, asked: _nodes(root, arguments.workers, asked), root, asked)
+        run_check("disk", capacity.check_disk, root)
+        run_check("nodes", lambda root, asked: _nodes(root, arguments.workers, asked), root, asked)
     return planned
 
 
@@ -184,7 +185,7 @@ class Planned:
     def downloads(self) -> bool:
         """True if the run downloads a data set."""
         made = (self.plan.raw, self.plan.files)
-        return self.plan.given is None and not any(uri and manifest.is_committed(uri) for uri in made)
+        return self.plan.source_uri is None and not any(uri and manifest.is_committed(uri) for uri in made)
 
     @property
     def has_work(self) -> bool:
@@ -207,14 +208,14 @@ def _planned(arguments: argparse.Namespace, asked: Asked, root: Root) -> Planned
     if asked.sample and asked.base.fallback is None and made.data_set.notice is None:
         raise ValueError(f"--source: recipe {asked.base.name!r} has no sample; omit --source sample")
     there = next((uri for uri in (made.raw, made.files) if uri and manifest.is_committed(uri)), None)
-    unreachable = not (there or made.own or asked.sample or sources.reachable(made.data_set, asked.addresses))
+    unreachable = not (there or made.user_data or asked.sample or sources.reachable(made.data_set, asked.addresses))
     may_fall_back = asked.base.fallback is not None and not asked.addresses and not arguments.no_sample
     waits = unreachable and arguments.patience > 0
     if unreachable and not may_fall_back and not waits:
-        raise ValueError(sources.nobody_answers(made.data_set, asked.addresses))
-    if made.own:
-        noted = [*made.own.left_out, *made.own.notes]
-        about = "; ".join([f"{len(made.own.files):,} files in {made.own.uri}", *map(str, noted)])
+        raise ValueError(sources.unreachable_message(made.data_set, asked.addresses))
+    if made.user_data:
+        noted = [*made.user_data.left_out, *made.user_data.notes]
+        about = "; ".join([f"{len(made.user_data.files):,} files in {made.user_data.uri}", *map(str, noted)])
     elif waits:
         about = f"no mirror of {made.data_set.name} responds; the run will retry for {arguments.patience:g} minutes"
     else:
@@ -226,7 +227,7 @@ def _planned(arguments: argparse.Namespace, asked: Asked, root: Root) -> Planned
         told += f", in its championship {made.championship}" if arguments.championship else ""
         terminal.show(told, sys.stderr)
     about = "the bundled sample" if is_sample else about
-    parameters = request(arguments, made.recipe, storage=str(made.root), data=made.given)
+    parameters = request(arguments, made.recipe, storage=str(made.root), data=made.source_uri)
     parameters |= {"source": list(asked.addresses), "refresh": arguments.refresh}
     parameters |= {"championship": made.named_championship, "patience_minutes": arguments.patience}
     return Planned(made, parameters, about)

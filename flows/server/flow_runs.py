@@ -95,14 +95,14 @@ class Plain(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: BaseException | None = None
+        self._last_error: BaseException | None = None
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and record.levelno >= logging.ERROR:
-            if error is self._told:
+            if error is self._last_error:
                 return False
-            self._told = error
+            self._last_error = error
             if isinstance(error, Refused):
                 record.msg, record.args, record.exc_info = str(error), (), None
         elif record.getMessage().startswith(_CRASH) and _is_cancelled(record):

@@ -66,7 +66,7 @@ def when_silent(
     return AutomationCore(name="", trigger=trigger, actions=[then])
 
 
-def under_way(client: SyncPrefectClient, worker: str, *, since: datetime | None = None) -> list[FlowRun]:
+def unfinished_runs(client: SyncPrefectClient, worker: str, *, since: datetime | None = None) -> list[FlowRun]:
     """List this project's deployment runs that `worker` began and that have not ended, or crashed after `since`."""
     types = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING] + ([StateType.CRASHED] if since else [])
     wanted = filters.FlowRunFilter(
@@ -86,7 +86,7 @@ def under_way(client: SyncPrefectClient, worker: str, *, since: datetime | None 
     ]
 
 
-def put_back(client: SyncPrefectClient, runs: Sequence[FlowRun], *, crashed: bool) -> Iterator[str]:
+def requeue(client: SyncPrefectClient, runs: Sequence[FlowRun], *, crashed: bool) -> Iterator[str]:
     """Return `runs`, whose processes are gone, to the queue for the next worker; yield a line for each.
 
     Runs that have since ended without a crash are left alone. The limit of restarts applies only if they `crashed`,

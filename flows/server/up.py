@@ -113,8 +113,8 @@ def _worker(started: datetime) -> Iterator[Child]:
     from flows.server import restarts
 
     with get_client(sync_client=True) as client:
-        runs, alive = restarts.under_way(client, _WORKER, since=started), restarts.with_processes()
-        _tell(restarts.put_back(client, [run for run in runs if str(run.id) not in alive], crashed=True))
+        runs, alive = restarts.unfinished_runs(client, _WORKER, since=started), restarts.with_processes()
+        _tell(restarts.requeue(client, [run for run in runs if str(run.id) not in alive], crashed=True))
     left, crashed = [], True
     try:
         with _running("worker", "start", "--pool", "pipeline", "--name", _WORKER) as worker:
@@ -125,10 +125,10 @@ def _worker(started: datetime) -> Iterator[Child]:
                 raise
             finally:
                 with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # the server may be gone
-                    left = restarts.under_way(client, _WORKER)
+                    left = restarts.unfinished_runs(client, _WORKER)
     finally:
         with contextlib.suppress(Exception), get_client(sync_client=True) as client:
-            _tell(restarts.put_back(client, left, crashed=crashed))
+            _tell(restarts.requeue(client, left, crashed=crashed))
 
 
 def _tell(lines: Iterable[str]) -> None:

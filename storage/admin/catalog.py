@@ -63,18 +63,18 @@ class Folder:
         return datetime.datetime.fromtimestamp(self.committed or self.changed, datetime.UTC)
 
 
-def places(root: Root, kinds: Iterable[str] = SHELVES) -> list[tuple[URI, str]]:
+def list_folders(root: Root, kinds: Iterable[str] = SHELVES) -> list[tuple[URI, str]]:
     """List every folder on the shelves of `kinds`, with its kind, sorted by kind and name."""
     wanted = set(kinds)
     shelves = [(kind, root.child(shelf)) for kind, shelf in SHELVES.items() if kind in wanted]
-    names = at_once(files.children, [shelf for _, shelf in shelves])
+    names = map_in_threads(files.children, [shelf for _, shelf in shelves])
     return [(shelf.child(name), kind) for (kind, shelf), below in zip(shelves, names, strict=True) for name in below]
 
 
-def at_once(look_at: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Call `look_at` for all `items`, in several threads; return the results in the same order."""
+def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Call `function` for all `items`, in several threads; return the results in the same order."""
     with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(look_at, items))
+        return list(pool.map(function, items))
 
 
 def check_links(root: Root) -> None:
@@ -92,12 +92,14 @@ def check_links(root: Root) -> None:
                 )
 
 
-def survey(found: Sequence[tuple[URI, str]]) -> list[Folder]:
-    """Read the folders that `places` returned; return those with files or damage, in the same order."""
-    return [folder for folder in at_once(lambda place: look(*place), found) if folder.found or folder.damage]
+def read_folders(found: Sequence[tuple[URI, str]]) -> list[Folder]:
+    """Read the folders that `list_folders` returned; return those with files or damage, in the same order."""
+    return [
+        folder for folder in map_in_threads(lambda place: read_folder(*place), found) if folder.found or folder.damage
+    ]
 
 
-def look(uri: URI, kind: str = "") -> Folder:
+def read_folder(uri: URI, kind: str = "") -> Folder:
     """Read one folder, committed or not; without a manifest it gets `kind`."""
     folder = _with_files(Folder(uri=uri, kind=kind, found=()))
     # List the files first: a manifest is written last, so if it is in the list, all files that it names are too.

@@ -24,7 +24,7 @@ def data_sets(root: Root) -> list[str]:
     return [name for name in files.children(folder) if is_name(name) and files.children(folder.child(name))]
 
 
-def in_charge(root: Root, data: str) -> CheckpointURI:
+def require_champion(root: Root, data: str) -> CheckpointURI:
     """Return the champion of `data`; raises a `ValueError` that lists all championships with one if it has none."""
     if champion := registry.champion(root, data):
         return champion
@@ -63,7 +63,7 @@ def judged(root: Root) -> set[str]:
     return found
 
 
-def reigns(history: Sequence[Decision]) -> list[Decision]:
+def promotion_stack(history: Sequence[Decision]) -> list[Decision]:
     """Return the decisions that made the current champion and each of its predecessors champion, oldest first.
 
     No two successive decisions have the same champion. A rollback removes the last decision, and so does the entry that
@@ -79,7 +79,7 @@ def reigns(history: Sequence[Decision]) -> list[Decision]:
     return found
 
 
-def took_charge(history: Sequence[Decision]) -> Decision | None:
+def last_champion_change(history: Sequence[Decision]) -> Decision | None:
     """Return the decision, possibly a rollback, since which the current champion holds; none without a champion."""
     found: Decision | None = None
     for decision in history:
@@ -97,7 +97,7 @@ def rollback(root: Root, data: str) -> Decision:
     its bytes changed, and `Superseded` if another decision was recorded in the meantime.
     """
     history = decisions(root, data)
-    *_, before, now = [None, None, *reigns(history)]
+    *_, before, now = [None, None, *promotion_stack(history)]
     if not (before and before.champion and now and now.champion):
         raise ValueError(f"data set: {data} has no previous champion; use: python -m storage promote URI")
     try:
@@ -107,7 +107,7 @@ def rollback(root: Root, data: str) -> Decision:
             f"data set: the previous champion of {data}, {before.champion}, does not exist any more; promote another "
             "with: python -m storage promote URI"
         ) from None
-    return _put_in_charge(
+    return _record_champion(
         root,
         data,
         before.champion,
@@ -131,11 +131,11 @@ def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None) -
     data = name or _championship(root, checkpoint, made)
     manifest.verify(checkpoint)
     latest = registry.latest(root, data)
-    _put_in_charge(root, data, checkpoint, number=latest.number + 1 if latest else 1, reason="promoted by hand")
+    _record_champion(root, data, checkpoint, number=latest.number + 1 if latest else 1, reason="promoted by hand")
     return data
 
 
-def _put_in_charge(
+def _record_champion(
     root: Root,
     data: str,
     checkpoint: CheckpointURI,
@@ -189,18 +189,18 @@ def _of_data(root: Root, checkpoint: CheckpointURI, made: Manifest) -> str:
 
 
 def default_of_raw(root: Root, raw: Manifest) -> str:
-    """Return the championship of a raw dataset, unless the user names one: the data set's name, or `default_of_own`.
+    """Return the default championship of a raw dataset: the data set's name, or `default_for_user_data`.
 
     Raises `ValueError` if the manifest does not name the data set.
     """
     if "data" not in raw.parameters:
         raise ValueError("does not name the data set it belongs to")
     name, place = str(raw.parameters["data"]), _place(raw)
-    return name if place is None else default_of_own(root, name, place)
+    return name if place is None else default_for_user_data(root, name, place)
 
 
-def default_of_own(root: Root, name: str, place: URI) -> str:
-    """Return that of the user's own data at `place`: the folder's `name` and a digest of the whole URI.
+def default_for_user_data(root: Root, name: str, place: URI) -> str:
+    """Return the default championship of user data at `place`: the folder's `name` and a digest of the whole URI.
 
     Earlier versions used the name alone. Such a championship is kept if its champion was trained on data from `place`.
     """

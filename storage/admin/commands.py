@@ -22,10 +22,12 @@ _PROGRESS_S = 5.0
 def ls(root: Root, *, kinds: Sequence[Kind], as_json: bool) -> int:
     """Print every result below `root`, or only those of `kinds`, and unfinished work."""
     _check_root(root)
-    standings, wrong = listing.champions(root)
+    current_champions, wrong = listing.champions(root)
     at_work, damaged = listing.unfinished(root, kinds or KINDS)
     documents = listing.of(
-        root, kinds or KINDS, [reign.champion for reign in standings.values() if reign and reign.champion]
+        root,
+        kinds or KINDS,
+        [decision.champion for decision in current_champions.values() if decision and decision.champion],
     )
     if as_json:
         print(json.dumps(documents, indent=1))
@@ -61,7 +63,7 @@ def verify(root: Root, *, uris: Sequence[URI], deep: bool) -> int:
         folders = [_folder(uri) for uri in uris]
     else:
         _check_root(root)
-        folders = catalog.survey(catalog.places(root, KINDS))
+        folders = catalog.read_folders(catalog.list_folders(root, KINDS))
         folders = [folder for folder in folders if folder.committed is not None or folder.damage]
     progress = _progress(folders)
     num_damaged = sum(_print(damage.of_folder(folder, deep=deep, on_file=progress)) for folder in folders)
@@ -79,11 +81,13 @@ def show_champions(root: Root, data: str | None) -> int:
     _check_root(root)
     if data is not None:
         return _show_decisions(root, data)
-    standings, wrong = listing.champions(root)
-    if standings:
+    current_champions, wrong = listing.champions(root)
+    if current_champions:
         rows = [
-            (data, str(reign.champion), format.decided(reign)) if reign else (data, "none", "no model passed the gate")
-            for data, reign in standings.items()
+            (data, str(decision.champion), format.decided(decision))
+            if decision
+            else (data, "none", "no model passed the gate")
+            for data, decision in current_champions.items()
         ]
         _print(format.table(rows))
     elif not wrong:

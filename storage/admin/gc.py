@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from storage import files, in_use, lease, manifest
 from storage.admin import catalog
 from storage.admin.catalog import SCRATCH, SHELVES, Folder
-from storage.admin.kept_by_gc import Needs, inputs
+from storage.admin.kept_by_gc import NeededResults, inputs
 from storage.files import Entry
 from storage.manifest import Damaged
 from storage.terminal import count
@@ -64,7 +64,7 @@ class Garbage:
         self._keep_s = keep_days * _DAY_S
         self._is_leased = is_leased or (lambda uri: lease.holder(root, uri) is not None)
         self._now = time.time() if now is None else now
-        self._needs = Needs(root)
+        self._needs = NeededResults(root)
         self._seen: set[URI] = set()
         self._committed: set[str] = set()
         self.is_blocked = False
@@ -75,7 +75,7 @@ class Garbage:
         """Return all removals, each result before the results it was made from; deletes nothing."""
         needed = self._needs.names()
         order = [SCRATCH, _LEASES, *reversed(catalog.KINDS)]
-        folders = [*self._folders, catalog.look(self._root.child(_LEASES), _LEASES)]
+        folders = [*self._folders, catalog.read_folder(self._root.child(_LEASES), _LEASES)]
         folders.sort(key=lambda folder: order.index(folder.kind))
         judged = [Batch(folder=folder, removals=self._judge(folder, needed)) for folder in folders]
         return [batch for batch in judged if batch.removals]
@@ -86,7 +86,7 @@ class Garbage:
         The manifest of a committed folder is deleted first.
         """
         self._arrivals()
-        folder = catalog.look(batch.folder.uri, batch.folder.kind)
+        folder = catalog.read_folder(batch.folder.uri, batch.folder.kind)
         self._learn(folder)
         planned = {removal.uri for removal in batch.removals}
         judged = [removal for removal in self._judge(folder, self._needs.names()) if removal.uri in planned]
@@ -104,7 +104,9 @@ class Garbage:
     def _arrivals(self) -> list[Folder]:
         """Return the folders that are new since the last call, and count what live runs use as needed from now on."""
         self._needs.keep(in_use.used(self._root))
-        found = catalog.survey([place for place in catalog.places(self._root) if place[0] not in self._seen])
+        found = catalog.read_folders(
+            [place for place in catalog.list_folders(self._root) if place[0] not in self._seen]
+        )
         self._seen.update(folder.uri for folder in found)
         self._committed.update(folder.uri.name for folder in found if folder.manifest)
         for folder in found:

@@ -19,7 +19,7 @@ _LONGEST_SPEC = 2**20
 """Maximum bytes of a job's spec; a larger JSON file in scratch is something else."""
 
 
-class Needs:
+class NeededResults:
     """Names of the results that are needed at any moment.
 
     Names rather than URIs, because a root may be reached by several paths and a result written through one path must
@@ -56,8 +56,8 @@ class Needs:
         present: list[URI] = []
         before: list[URI] = []
         for data in championship.data_sets(self._root):
-            reigns = championship.reigns(self._history(data))
-            champions = [decision.champion for decision in reigns[-2:] if decision.champion]
+            stack = championship.promotion_stack(self._history(data))
+            champions = [decision.champion for decision in stack[-2:] if decision.champion]
             best = registry.best(self._history(data))
             before += [*champions[:-1], *([best] if best else [])]
             present += champions[-1:]

@@ -15,7 +15,7 @@ from storage.decision import Decision
 from storage.manifest import Damaged, Kind
 from storage.uri import URI, Root
 
-_TOLD_BY: Final[dict[Kind, set[Kind]]] = {
+_ACCURACY_FROM: Final[dict[Kind, set[Kind]]] = {
     "checkpoint": {"predictions", "evaluation"},
     "predictions": {"evaluation"},
     "report": {"evaluation"},
@@ -54,12 +54,12 @@ def of(root: Root, kinds: Collection[Kind], champions: Collection[URI]) -> list[
     name of one of `champions`), `leased`, `incomplete` (files without a manifest) and `damaged` (unreadable manifest or
     folder).
     """
-    needed = {*kinds, *(other for kind in kinds for other in _TOLD_BY.get(kind, ()))}
-    found = catalog.survey(catalog.places(root, needed))
+    needed = {*kinds, *(other for kind in kinds for other in _ACCURACY_FROM.get(kind, ()))}
+    found = catalog.read_folders(catalog.list_folders(root, needed))
     scores = accuracies(found)
     folders = sorted((folder for folder in found if folder.kind in kinds), key=lambda folder: folder.created)
     names = {champion.name for champion in champions}
-    return catalog.at_once(lambda folder: _document(root, folder, names, scores.get(folder.uri)), folders)
+    return catalog.map_in_threads(lambda folder: _document(root, folder, names, scores.get(folder.uri)), folders)
 
 
 def accuracies(folders: Sequence[Folder]) -> dict[URI, float]:
@@ -104,14 +104,14 @@ def lines(documents: Sequence[dict[str, Any]], *, columns: int | None) -> Iterat
 
 def champions(root: Root) -> tuple[dict[str, Decision | None], list[str]]:
     """Return for each data set the decision that made its champion, or none; and a line for each damaged one."""
-    standings: dict[str, Decision | None] = {}
+    current_champions: dict[str, Decision | None] = {}
     wrong = []
     for data in championship.data_sets(root):
         try:
-            standings[data] = championship.took_charge(championship.decisions(root, data))
+            current_champions[data] = championship.last_champion_change(championship.decisions(root, data))
         except Damaged as error:
             wrong.append(str(error))
-    return standings, wrong
+    return current_champions, wrong
 
 
 def _document(root: Root, folder: Folder, champions: Collection[str], accuracy: float | None) -> dict[str, Any]:
@@ -142,8 +142,8 @@ def unfinished(root: Root, kinds: Collection[Kind]) -> tuple[list[Unfinished], l
         used = {uri.name for uri in in_use.used(root)}
     except Damaged as error:
         wrong = [str(error)]
-    folders = catalog.survey(catalog.places(root, [SCRATCH]))
-    found = catalog.at_once(lambda folder: _unfinished(root, folder, used, kinds), folders)
+    folders = catalog.read_folders(catalog.list_folders(root, [SCRATCH]))
+    found = catalog.map_in_threads(lambda folder: _unfinished(root, folder, used, kinds), folders)
     wrong += [folder.damage for folder in folders if folder.damage]
     return sorted(filter(None, found)), wrong
 

@@ -57,10 +57,10 @@ def of_registry(root: Root) -> Iterator[str]:
     """Yield a sentence for every data set with unreadable or missing decisions or an uncommitted champion."""
     for data in champions.data_sets(root):
         try:
-            reigns = champions.reigns(champions.decisions(root, data))
+            stack = champions.promotion_stack(champions.decisions(root, data))
         except Damaged as error:
             yield str(error)
             continue
-        champion = reigns[-1].champion if reigns else None
+        champion = stack[-1].champion if stack else None
         if champion and not manifest.is_committed(champion):
             yield f"{champion}, the champion of {data}, is not committed; restore it, or promote another"

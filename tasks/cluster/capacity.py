@@ -83,7 +83,7 @@ def _of_this_machine(workers: scaling.Workers, needs: scaling.Needs) -> str:
     if gpus and asked > gpus:
         raise ValueError(
             f"--workers must be at most the number of GPUs of this machine, {gpus}, got {workers}; for more, set "
-            f"RAY_ADDRESS to a cluster, or {devices.WAY_OUT}"
+            f"RAY_ADDRESS to a cluster, or {devices.CPU_ADVICE}"
         )
     if gpus and not needs.cpus:  # they share the CPUs
         return f"local, {count(machine.cores(), 'core')}, {count(gpus, 'GPU')}, at most {count(gpus, 'worker')}"
@@ -105,7 +105,7 @@ def _check_gpus_here(workers: scaling.Workers, needs: scaling.Needs) -> None:
     if needs.device != "cuda" or machine.gpus() or not devices.trouble_in_child():
         return
     cluster = "" if workers == 0 else "set RAY_ADDRESS to a cluster with GPUs, or "
-    raise ValueError(f"device=cuda needs a GPU, but this machine has none; {cluster}{devices.WAY_OUT}")
+    raise ValueError(f"device=cuda needs a GPU, but this machine has none; {cluster}{devices.CPU_ADVICE}")
 
 
 def check_disk(root: Root) -> str:

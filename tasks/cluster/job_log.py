@@ -31,7 +31,7 @@ _WARNING = re.compile(r"\bWARNING\b|Warning: |\bERROR\b")
 _LINES_PER_S = 10.0
 """Average number of a job's lines to pass on per second; the rest is only counted: Prefect stores every line."""
 _BURST = 200
-"""Number of lines that may pass at once."""
+"""Number of lines that may be passed on in one burst."""
 _TELL_EVERY_S = 10.0
 """Seconds between lines of progress at level INFO; progress in between is logged at level DEBUG."""
 
@@ -47,7 +47,7 @@ class JobRefused(Permanent, JobFailed):
 def failure(error: errors.Description) -> JobFailed:
     """Return the error of a job that ended with `error`."""
     kind = JobRefused if error["permanent"] else JobFailed
-    return kind(errors.told(error))
+    return kind(errors.user_message(error))
 
 
 class Follower:
@@ -66,7 +66,7 @@ class Follower:
         self._ranks: dict[str, int] = {}
         self._epoch: int | None = None
         self._allowed, self._counted_at, self._left_out = float(_BURST), time.monotonic(), 0
-        self._told = float("-inf")
+        self._last_info_at = float("-inf")
 
     def read(self, log: str, *, ended: bool) -> None:
         """Handle the new lines of `log`; the last one only once it is complete or the job has ended."""
@@ -130,12 +130,12 @@ class Follower:
 
     def _progress(self, content: dict[str, Any]) -> None:
         self._epoch = content["epoch"] or self._epoch
-        text = told_progress(content)
+        text = format_progress(content)
         # Steps end with their epoch, which has a line of its own.
         always = content["what"] == EPOCHS or (content["done"] == content["total"] and not content["epoch"])
-        due = time.monotonic() - self._told > _TELL_EVERY_S
+        due = time.monotonic() - self._last_info_at > _TELL_EVERY_S
         if due and not always:
-            self._told = time.monotonic()
+            self._last_info_at = time.monotonic()
         logger().log(logging.INFO if due or always else logging.DEBUG, "%s", text, extra={"progress": content})
         self._artifact.update(content["fraction"], text)
 
@@ -166,7 +166,7 @@ class Follower:
             self._left_out = 0
 
 
-def told_progress(content: dict[str, Any]) -> str:
+def format_progress(content: dict[str, Any]) -> str:
     """Return a line of progress in words."""
     done, note = f"{content['done']:,}/{content['total']:,}", content["note"]
     text = f"epoch {done}: {note}" if content["what"] == EPOCHS else f"{content['what']} {done} {note}"

@@ -54,7 +54,7 @@ def ask(address: str, entrypoint: str, *, marker: str, name: str, limit_s: float
     """
     try:
         client = connect(address)
-        job = client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=what_goes_along())
+        job = client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=job_runtime_env())
         deadline = time.monotonic() + limit_s
         while not (status := client.get_job_status(job)).is_terminal() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -72,7 +72,7 @@ def ask(address: str, entrypoint: str, *, marker: str, name: str, limit_s: float
     raise ValueError(f"{where}: a job cannot run there ({status}): {told[-1].strip()}; see docs/cluster.md")
 
 
-def what_goes_along() -> dict[str, Any]:
+def job_runtime_env() -> dict[str, Any]:
     """Return the runtime environment of a job on a cluster.
 
     It holds this checkout's code and the variables for S3's endpoint and region, the allowed storage roots, and NCCL,

@@ -30,7 +30,7 @@ def check_nodes(root: Root, workers: Workers = None, needs: Needs = ANY) -> str:
     address, uses_gpus = os.environ.get("RAY_ADDRESS", ""), needs.device != "cpu"
     if not address or workers == 0:
         if uses_gpus and (trouble := _trouble_here()):
-            raise ValueError(f"torch cannot use the GPUs of this machine: {trouble}; or {devices.WAY_OUT}")
+            raise ValueError(f"torch cannot use the GPUs of this machine: {trouble}; or {devices.CPU_ADVICE}")
         return "only this machine"
     nodes = _nodes(address, root, asks_gpus=uses_gpus)
     problems = list(find_problems(nodes, root, here=Node.here(name="here", probe="")))
@@ -59,7 +59,7 @@ def find_problems(nodes: tuple[Node, ...], root: Root, *, here: Node) -> Iterato
             yield f"{named(others)} has {title} {found}, this process has {wanted}: install requirements.lock there"
     for node in answered:
         if node.gpu_trouble:
-            yield f"torch cannot use the GPUs of node {node.name}: {node.gpu_trouble}; or {devices.WAY_OUT}"
+            yield f"torch cannot use the GPUs of node {node.name}: {node.gpu_trouble}; or {devices.CPU_ADVICE}"
     if full := [node for node in answered if node.free < LEAST_FREE_BYTES]:
         yield f"the disk of {named(full)} has less than {LEAST_FREE_BYTES / 1e6:.0f} MB free: free some space there"
     if apart := [node for node in answered if not node.sees_storage]:

@@ -17,7 +17,7 @@ from tasks.cluster.child import Child
 from tasks.cluster.job_log import Follower, JobFailed, JobRefused
 from tasks.cluster.local_ray import await_ray, start_ray
 from tasks.jobs import dashboard
-from tasks.jobs.deadline import DeadlineExceeded, counted, paused
+from tasks.jobs.deadline import DeadlineExceeded, deadline_clock, deadlines_paused
 from tasks.jobs.spec import JOB_NAME, JobSpec
 from tasks.learning import user_code
 from tasks.orchestration.stage import logger, tidy
@@ -138,10 +138,10 @@ class RayJobs:
 
     def _submit(self, client: "JobSubmissionClient", stage: str, prefix: str, spec: JobSpec) -> str:
         place = spec.scratch.child(f"{stage}.json")
-        spec = machine.shared(spec) if self._local else spec
+        spec = machine.with_claim(spec) if self._local else spec
         files.replace(place, spec.model_dump_json(indent=1).encode())
         python = shlex.quote(sys.executable) if self._local else "python"
-        runtime_env: dict[str, Any] = {} if self._local else jobs_api.what_goes_along()  # a local Ray has this one's
+        runtime_env: dict[str, Any] = {} if self._local else jobs_api.job_runtime_env()  # a local Ray has this one's
         if self._local and python != sys.executable:  # Ray starts workers by a line of the shell
             runtime_env["py_executable"] = python
         try:
@@ -177,7 +177,7 @@ class RayJobs:
         return next((name for name in live if name.startswith(prefix)), None)
 
     def _follow(self, client: "JobSubmissionClient", job: str, stage: str, *, deadline_s: float) -> None:
-        deadline = counted() + deadline_s + 30  # the job enforces its own deadline; this one is for a stuck job
+        deadline = deadline_clock() + deadline_s + 30  # the job enforces its own deadline; this one is for a stuck job
         follower = Follower(stage)
         begun = answered = time.monotonic()
         while True:
@@ -195,9 +195,9 @@ class RayJobs:
             answered = time.monotonic()
             if status.is_terminal():
                 break
-            if counted() > deadline:  # `run` then stops the job if it has started it
+            if deadline_clock() > deadline:  # `run` then stops the job if it has started it
                 raise DeadlineExceeded(f"{job}: not done within {deadline_s:.0f} s; increase --deadline MINUTES")
-            with paused() if follower.waits else contextlib.nullcontext():
+            with deadlines_paused() if follower.waits else contextlib.nullcontext():
                 self._wait(job, follower, (time.monotonic() - begun) * _POLL_SHARE)
         if status != "SUCCEEDED":
             reason = ""

@@ -20,7 +20,7 @@ GRACE_S = 60
 
 
 class Runner(Protocol):
-    """Runs jobs; implemented by `ray_jobs.RayJobs` and `InProcess`."""
+    """Runs jobs; implemented by `ray_jobs.RayJobs` and `InProcessRunner`."""
 
     def run(self, stage: str, spec: JobSpec) -> None:
         """Run a job until its target is committed; its log and progress go to the logger of the running task.
@@ -35,13 +35,13 @@ class Runner(Protocol):
         """
 
 
-class InProcess:
+class InProcessRunner:
     """Runner for `--workers 0`: jobs run in this process, so that breakpoints in model and training loop work."""
 
     def run(self, stage: str, spec: JobSpec) -> None:
         """Run the job in this process, as `Runner` says; the cause of a `JobFailed` is the original error."""
         follower = Follower(stage)
-        spec = machine.shared(spec)
+        spec = machine.with_claim(spec)
         place = spec.scratch.child(f"{stage}.json")
         files.replace(place, spec.model_dump_json(indent=1).encode())  # gc keeps what it names
         try:

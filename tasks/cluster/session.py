@@ -8,7 +8,7 @@ from storage.uri import Root
 from tasks.cluster.capacity import check_disk, check_workers
 from tasks.cluster.node_checks import check_nodes
 from tasks.cluster.ray_jobs import RayJobs
-from tasks.cluster.runner import InProcess, Runner
+from tasks.cluster.runner import InProcessRunner, Runner
 from tasks.jobs.scaling import ANY, Needs, Workers
 from tasks.planning import machine
 
@@ -41,13 +41,13 @@ def session(root: Root, *, wanted: bool, workers: Workers, needs: Needs = ANY) -
     Raises:
         ValueError: A job is wanted, but there can never be the workers, the disk is full or a node is unfit.
     """
-    with machine.given_back():
+    with machine.claim_released():
         if wanted:
             check_workers(workers, needs)
             check_disk(root)
             check_nodes(root, workers, needs)
         if workers == 0:
-            yield InProcess()
+            yield InProcessRunner()
             return
         early = _early.get([])
         in_advance = wanted and bool(early)

@@ -40,7 +40,7 @@ def is_encoded(made: Manifest) -> bool:
     return images.encoding_of(made.columns["metadata"]) == images.ENCODED
 
 
-def whole(listed: Sequence[File]) -> list[Slice]:
+def whole_files(listed: Sequence[File]) -> list[Slice]:
     """Return slices with every row of every file."""
     return [Slice(file, 0, file.rows or 0) for file in listed]
 

@@ -39,7 +39,7 @@ def deadline(seconds: float | None) -> Iterator[None]:
     def on_alarm(signum: int, frame: types.FrameType | None) -> None:
         raise DeadlineExceeded(f"not done within {seconds:.0f} s; increase --deadline MINUTES")
 
-    started = counted()
+    started = deadline_clock()
     handler = signal.signal(signal.SIGALRM, on_alarm)
     left, every = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
     try:
@@ -48,11 +48,11 @@ def deadline(seconds: float | None) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         if left:
-            signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (counted() - started)), every)
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (deadline_clock() - started)), every)
 
 
 @contextlib.contextmanager
-def paused() -> Iterator[None]:
+def deadlines_paused() -> Iterator[None]:
     """Stop the clock of all deadlines for the length of the block, such as a wait for another run."""
     global _paused_s
     is_main = threading.current_thread() is threading.main_thread()  # alarms exist only there, see `deadline`
@@ -66,13 +66,13 @@ def paused() -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, left, every)
 
 
-def counted() -> float:
-    """Return the time that deadlines go by, in seconds: the monotonic clock without the pauses."""
+def deadline_clock() -> float:
+    """Return the clock that deadlines use, in seconds: the monotonic clock without the pauses."""
     return time.monotonic() - _paused_s
 
 
-def aside(work: Callable[[], _Result], *, give_up: Callable[[], None] = lambda: None) -> _Result:
-    """Return the result of `work`, run in another thread; call `give_up` in the end, also if a signal comes first.
+def run_in_thread(work: Callable[[], _Result], *, give_up: Callable[[], None] = lambda: None) -> _Result:
+    """Run `work` in another thread and return its result; always call `give_up` at the end, even after a signal.
 
     Deadline and termination signals reach the main thread, which waits here. They end the job at once: they neither
     count as a worker's failure nor wait until a blocking `ray.get` returns.

@@ -1,4 +1,4 @@
-"""Errors of a job on their way to the user: from a worker to the driver, and from there to the follower of its log.
+"""Errors of a job: saved by a worker for the driver, which writes them to the log for the follower.
 
 `storage.error_policy` says which of them are permanent.
 """
@@ -16,11 +16,11 @@ from tasks.learning.user_errors import UserCodeError
 _LONGEST = 2000
 """Characters of an error's message that are kept."""
 _TRACE = "traceback.txt"
-_LEFT = "error.json"
+_ERROR_FILE = "error.json"
 
 
 class Description(TypedDict):
-    """What is passed on of an error."""
+    """Fields of an error that are passed to the user."""
 
     type: str
     message: str
@@ -28,7 +28,7 @@ class Description(TypedDict):
 
 
 class WorkerError(Exception):
-    """An error that a training worker left for its driver."""
+    """An error that a training worker saved for its driver."""
 
     def __init__(self, description: Description) -> None:
         super().__init__(description)
@@ -60,7 +60,7 @@ def described(error: BaseException, *, folder: URI) -> Description:
     return {"type": kind, "message": message, "permanent": permanent}
 
 
-def told(error: Description) -> str:
+def user_message(error: Description) -> str:
     """Return the text that the user reads."""
     # The message of UserCodeError names the original error; a user's mistake (ValueError) needs no type.
     is_whole = error["type"] in (UserCodeError.__name__, ValueError.__name__)
@@ -79,24 +79,24 @@ def root_cause(error: BaseException) -> BaseException:
         error = inner
 
 
-def leave(attempt: URI, error: BaseException) -> None:
+def save_error(attempt: URI, error: BaseException) -> None:
     """Save `error` in the folder `attempt` for the driver, since Ray Train retries every error; the first one stays."""
-    if is_left(attempt):  # else the traceback would be this error's
+    if has_saved_error(attempt):  # else the traceback would be this error's
         return
     content = json.dumps(described(error, folder=attempt.parent)).encode()
     with contextlib.suppress(FileExistsError, DiskFull):
-        files.create(attempt.child(_LEFT), content)
+        files.create(attempt.child(_ERROR_FILE), content)
 
 
-def is_left(attempt: URI) -> bool:
-    """Return True if an error was left in the folder `attempt`."""
-    return files.exists(attempt.child(_LEFT))
+def has_saved_error(attempt: URI) -> bool:
+    """Return True if an error was saved in the folder `attempt`."""
+    return files.exists(attempt.child(_ERROR_FILE))
 
 
-def raise_left(attempt: URI) -> None:
-    """Raise `WorkerError` if an error was left in the folder `attempt`."""
-    if is_left(attempt):
-        raise WorkerError(json.loads(files.read(attempt.child(_LEFT))))
+def raise_saved_error(attempt: URI) -> None:
+    """Raise `WorkerError` if an error was saved in the folder `attempt`."""
+    if has_saved_error(attempt):
+        raise WorkerError(json.loads(files.read(attempt.child(_ERROR_FILE))))
 
 
 def _kept(trace: str, uri: URI) -> str:

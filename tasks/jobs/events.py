@@ -15,10 +15,10 @@ _listener: Callable[[str], None] | None = None
 
 
 @contextlib.contextmanager
-def telling(tell: Callable[[str], None]) -> Iterator[None]:
-    """Send the lines of a stage inside the context to `tell`, one at a time, instead of standard output."""
+def redirect_lines(write: Callable[[str], None]) -> Iterator[None]:
+    """Send the lines of a stage inside the context to `write`, one at a time, instead of standard output."""
     global _listener
-    _listener = tell
+    _listener = write
     try:
         yield
     finally:
@@ -46,15 +46,15 @@ def progress(
     _said_at = time.monotonic()
     fraction = done / max(total, 1) if fraction is None else fraction
     more = {"figures": figures} if figures else {}
-    say(PROGRESS, what=what, done=done, total=total, note=note, fraction=fraction, epoch=epoch, **more)
+    write_event(PROGRESS, what=what, done=done, total=total, note=note, fraction=fraction, epoch=epoch, **more)
 
 
-def say(marker: str, **content: Any) -> None:
+def write_event(marker: str, **content: Any) -> None:
     """Write an event that the follower understands: `marker`, then `content` as JSON."""
-    tell(f"{marker}{json.dumps(content)}")
+    write_line(f"{marker}{json.dumps(content)}")
 
 
-def tell(line: str) -> None:
+def write_line(line: str) -> None:
     """Write `line` for the follower; not by `print`, since Ray Train repeats that in its own log."""
     if _listener is not None:
         _listener(line)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from tasks.jobs.deadline import paused
+from tasks.jobs.deadline import deadlines_paused
 from tasks.jobs.slot_tickets import Claim, Ticket
 
 _POLL_S = 0.5
@@ -46,7 +46,7 @@ def turn(
     on_turn: Callable[[], None] = lambda: None,
     on_trouble: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Callable[[], None]]:
-    """Wait for the first turn, then hold the resources of `claim` for the block; deadlines stand still meanwhile.
+    """Wait for the first turn, then hold the resources of `claim` for the block; deadlines are paused during the wait.
 
     Yields a function that keeps the slot for the run's next stage; call it at the end of successful work.
 
@@ -57,7 +57,7 @@ def turn(
         held = None
         try:
             held = stack.enter_context(_queued(claim))
-            with paused():
+            with deadlines_paused():
                 if _await_turn(held, is_done, on_wait):
                     on_turn()
         except OSError as error:
@@ -92,7 +92,7 @@ class _Held:
                 self.write(self.ticket.model_copy(update={"kept_until": time.monotonic() + _KEPT_S}))
 
     def touch(self) -> None:
-        """Mark this process as alive, by a clock that stands still while the machine sleeps."""
+        """Mark this process as alive; the clock does not advance while the machine is suspended."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         os.utime(self.file, ns=(now, now))
 
@@ -163,10 +163,10 @@ def _try(held: _Held) -> str:
             _path(held.folder, each.number).unlink(missing_ok=True)
         held.write(mine.model_copy(update={"given": free[: mine.claim.num_cores]}))
         return ""
-    return _told(running, first)
+    return _describe_queue(running, first)
 
 
-def _told(running: Sequence[Ticket], first: Sequence[Ticket]) -> str:
+def _describe_queue(running: Sequence[Ticket], first: Sequence[Ticket]) -> str:
     now = " and ".join(f"{each.claim.who} is {each.claim.doing} on this machine" for each in running)
     if not now:
         return f"{first[0].claim.who} is next in line on this machine"

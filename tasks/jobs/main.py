@@ -20,7 +20,7 @@ from tasks.jobs.slot_tickets import Claim
 from tasks.jobs.spec import ENDED, ERROR, JOB_NAME, WAITING, IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
 
 if TYPE_CHECKING:
-    from tasks.jobs.backends.base import Engine
+    from tasks.jobs.backends.base import StageBackend
 
 _SPECS: dict[str, type[JobSpec]] = {
     "ingest": IngestSpec,
@@ -55,17 +55,17 @@ def main(stage: str) -> None:
             if is_ours:
                 _work_on_ray(spec)
     except Exception as error:
-        events.say(ERROR, **errors.described(error, folder=uri.parent))
+        events.write_event(ERROR, **errors.described(error, folder=uri.parent))
         raise SystemExit(1) from error
     finally:
-        events.tell(ENDED)
+        events.write_line(ENDED)
 
 
 def _work_on_ray(spec: JobSpec) -> None:
     with gc_paused():  # a run without Ray needs none of these imports
         import ray
 
-        from tasks.jobs.backends.ray import OnRay, configure
+        from tasks.jobs.backends.ray import RayBackend, configure
 
     address = os.environ.get("RAY_ADDRESS", "local")
     if address == "local":  # run by hand: without a token Ray would write one that every user can read
@@ -74,7 +74,7 @@ def _work_on_ray(spec: JobSpec) -> None:
     configure(max_cpus=spec.threads)
     if spec.threads is None:
         _await_a_node()
-    _work(spec, OnRay(threads=spec.threads))
+    _work(spec, RayBackend(threads=spec.threads))
     time.sleep(_LAST_LINES_S)
     ray.shutdown()  # else the interpreter does this as it exits, half a second later
 
@@ -86,36 +86,36 @@ def _await_a_node() -> None:
     from tasks.jobs import scaling
 
     if not scaling.cpus(scaling.nodes()):
-        events.tell("waiting for the cluster to add a node with CPUs")
+        events.write_line("waiting for the cluster to add a node with CPUs")
         ray.get(ray.remote(num_cpus=1)(lambda: None).remote())
 
 
 def run_here(spec: JobSpec, *, tell: Callable[[str], None]) -> None:
     """Run the job of `spec` in this process; send its lines to `tell`, and let its errors pass unchanged."""
-    with events.telling(tell), held(spec) as is_ours:
+    with events.redirect_lines(tell), held(spec) as is_ours:
         if is_ours:
-            from tasks.jobs.backends.in_process import InProcess
+            from tasks.jobs.backends.in_process import InProcessBackend
 
-            _work(spec, InProcess())
+            _work(spec, InProcessBackend())
 
 
-def _work(spec: JobSpec, engine: "Engine") -> None:
+def _work(spec: JobSpec, backend: "StageBackend") -> None:
     """Run the work of `spec`; import only what this kind of job needs."""
     if isinstance(spec, TrainSpec):
-        engine.train(spec)
+        backend.train(spec)
     elif isinstance(spec, PreprocessSpec):
         from tasks.jobs.preprocess import job as preprocess
 
-        preprocess.run(spec, engine)
+        preprocess.run(spec, backend)
     elif isinstance(spec, IngestSpec):
         from tasks.jobs.ingest import job as ingest
 
-        ingest.run(spec, engine)
+        ingest.run(spec, backend)
     else:
         assert isinstance(spec, PredictSpec)
         from tasks.jobs.predict import job as predict
 
-        predict.run(spec, engine)
+        predict.run(spec, backend)
 
 
 @contextlib.contextmanager
@@ -152,9 +152,9 @@ def _turn(spec: JobSpec, claim: Claim) -> contextlib.AbstractContextManager[Call
     return machine_slots.turn(
         claim,
         is_done=lambda: manifest.is_committed(spec.target),
-        on_wait=lambda who: events.say(WAITING, who=who),
-        on_turn=lambda: events.say(WAITING, who=None),
-        on_trouble=lambda text: events.tell(f"WARNING: {text}"),
+        on_wait=lambda who: events.write_event(WAITING, who=who),
+        on_turn=lambda: events.write_event(WAITING, who=None),
+        on_trouble=lambda text: events.write_line(f"WARNING: {text}"),
     )
 
 
@@ -177,4 +177,4 @@ def _await_release(spec: JobSpec, other: Record) -> None:
 
 
 def _tell_of(spec: JobSpec, other: Record) -> None:
-    events.tell(f"WARNING: waiting: {other.owner} on {other.host} is already producing {spec.target}")
+    events.write_line(f"WARNING: waiting: {other.owner} on {other.host} is already producing {spec.target}")

@@ -39,7 +39,7 @@ def main() -> None:
     """Print the nodes that the cluster may add as one marked line of JSON."""
     ray.init(logging_level="WARNING")
     alike = itertools.groupby(addable())
-    events.say(NODE_TYPES, addable=[(resources, sum(1 for _ in nodes)) for resources, nodes in alike])
+    events.write_event(NODE_TYPES, addable=[(resources, sum(1 for _ in nodes)) for resources, nodes in alike])
 
 
 def addable() -> list[Resources]:
@@ -49,7 +49,9 @@ def addable() -> list[Resources]:
         declared, most = _declared(ray.get_runtime_context().gcs_address)
     except Exception as error:  # whatever is wrong there, the nodes that are alive can be used
         reason = redact_text(" ".join(str(error).split()))
-        events.tell(f"WARNING: it is unknown which nodes may be added ({reason}); only nodes that are alive count")
+        events.write_line(
+            f"WARNING: it is unknown which nodes may be added ({reason}); only nodes that are alive count"
+        )
         return []
     return left_over(declared, most, alive)
 

@@ -39,7 +39,7 @@ def main() -> None:
     late = {"trouble": f"did not answer within {_LIMIT_S} s"}
     answers += [Node.model_validate(asked[one] | late) for one in silent]
     gone = {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
-    events.say(NODES, nodes=[answer.model_dump() for answer in answers if answer.probe not in gone])
+    events.write_event(NODES, nodes=[answer.model_dump() for answer in answers if answer.probe not in gone])
 
 
 def look(folder: str, about: dict[str, str], has_gpus: bool = False) -> str:

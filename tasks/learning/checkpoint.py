@@ -134,7 +134,7 @@ def _are_trained_on(prepared: str, scratch: URI, attempt: int) -> bool:
     return True
 
 
-def whole(scratch: URI) -> Iterator[tuple[URI, Meta]]:
+def complete_checkpoints(scratch: URI) -> Iterator[tuple[URI, Meta]]:
     """Yield the complete checkpoints of all attempts whose best epoch has one too, the latest epoch first."""
     found = [
         (int(name.removeprefix("epoch-")), attempt)

@@ -31,7 +31,7 @@ def commit(
 
     Raises `RuntimeError` if that checkpoint is damaged; running the job again trains the missing epochs.
     """
-    last = next(checkpoint.whole(scratch), None)
+    last = next(checkpoint.complete_checkpoints(scratch), None)
     assert last is not None, "training ended without a checkpoint"
     _, final = last
     if final.epoch != final.recipe["epochs"]:

@@ -71,7 +71,7 @@ class _Stored:
 
 
 def decoded(content: bytes, size: int, channels: int) -> Decoded:
-    """Decode the first frame in `content`, rotate it by its EXIF, and crop its centre to `size` pixels a side.
+    """Decode the first frame in `content`, apply its EXIF orientation, and crop its centre to `size` pixels a side.
 
     The table in docs/your-own.md lists the conversion of each kind of pixels. Raises `Unreadable`.
     """
@@ -81,7 +81,7 @@ def decoded(content: bytes, size: int, channels: int) -> Decoded:
         return _decoded(image, size, channels, may_draft=True)
 
 
-def whole(content: bytes, channels: int) -> Image.Image:
+def decode_uncropped(content: bytes, channels: int) -> Image.Image:
     """Decode as `decoded` does, but return the whole image at its own size, for a crop of it. Raises `Unreadable`."""
     if not content:
         raise Unreadable("empty file")

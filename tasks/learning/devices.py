@@ -14,7 +14,7 @@ from storage.error_policy import Permanent
 if TYPE_CHECKING:
     import torch
 
-WAY_OUT = "use --set device=cpu to compute on CPUs"
+CPU_ADVICE = "use --set device=cpu to compute on CPUs"
 """Next step of every message about a GPU that cannot be used."""
 _LIMIT_S = 25
 """Seconds that a child process may take to ask torch; a node must answer the preflight within 30 s."""
@@ -43,7 +43,7 @@ def choose(asked: str, *, where: str, number: int = 0) -> "torch.device":
     if reason is None:
         return torch.device("cuda", number)
     if asked == "cuda" or torch.cuda.is_available():
-        raise UnusableGpu(f"torch cannot use a GPU on node {where}: {reason}; or {WAY_OUT}")
+        raise UnusableGpu(f"torch cannot use a GPU on node {where}: {reason}; or {CPU_ADVICE}")
     return torch.device("cpu")
 
 

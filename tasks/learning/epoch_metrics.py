@@ -45,7 +45,7 @@ class EpochMetrics:
     checkpoint_wait_s: float = dataclasses.field(default=0.0, compare=False)
     """Part of `seconds` spent waiting for the checkpoint of the previous epoch."""
 
-    def told(self, *, images_per_s: float, best: int) -> str:
+    def as_line(self, *, images_per_s: float, best: int) -> str:
         """Format the metrics in one line; `best` is the epoch with the lowest validation loss so far."""
         waits = f"waited {self.data_wait_s:.1f} s for data, {self.checkpoint_wait_s:.1f} s for checkpoints"
         return (

@@ -14,7 +14,7 @@ from storage.admin import champions
 from storage.uri import CheckpointURI, parse_root
 from tasks.learning import decode, training_state
 from tasks.learning.loaders import moved
-from tasks.learning.modeling import Classifier, autocast, place, resolve_precision, set_arithmetic
+from tasks.learning.modeling import Classifier, autocast, move_model, resolve_precision, set_arithmetic
 from tasks.learning.numerics import Numerics
 
 _BATCH = 512
@@ -95,7 +95,7 @@ def load(model: str, *, storage: str = "./data") -> Model:
     `FileNotFoundError` if nothing is committed at the URI.
     """
     if model.startswith("champion:"):
-        uri = champions.in_charge(parse_root(storage, option="storage"), model.removeprefix("champion:"))
+        uri = champions.require_champion(parse_root(storage, option="storage"), model.removeprefix("champion:"))
     else:
         uri = CheckpointURI(parse_root(model, option="model"))
     classifier, meta = training_state.load_model(uri)
@@ -140,7 +140,7 @@ class Inference:
         if self.precision == "bf16" and self.device.type == "cuda":
             self.precision = resolve_precision("auto", self.device)
         set_arithmetic(self.precision, self.device)
-        self.model = place(model, precision=self.precision, device=self.device).eval()
+        self.model = move_model(model, precision=self.precision, device=self.device).eval()
         self.numerics = Numerics.here(self.device, precision=self.precision)
 
     @torch.inference_mode()

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from tasks.learning.augmentation import drawn, flipped, flipped_in_turn, shifted
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, check_steps, local_batch_size
-from tasks.learning.modeling import Classifier, autocast, place
+from tasks.learning.modeling import Classifier, autocast, move_model
 from tasks.learning.optimizer import make_optimizer, make_schedule
 from tasks.learning.recipes import Recipe
 from tasks.learning.step import GraphedStep, Step
@@ -63,7 +63,7 @@ class Trainer:
     ) -> None:
         self.recipe, self.loader, self.precision, self.device = recipe, loader, precision, device
         self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        self.model = place(model, precision=precision, device=device)
+        self.model = move_model(model, precision=precision, device=device)
         self.step = Step(recipe, self.model, precision=precision, device=device, world_size=self.world_size)
         self.run_step = GraphedStep(self.step) if is_graphed else self.step
         self.local_batch_size = local_batch_size(recipe.batch_size, rank=self.rank, world_size=self.world_size)

@@ -39,14 +39,14 @@ def choose(scratch: URI, *, now: Sequence[Numerics], epochs: int, accept_mixed: 
     If all `epochs` are done, nothing more is computed, so nothing is mixed.
     """
     passed_over: dict[URI, Meta] = {}
-    for uri, meta in checkpoint.whole(scratch):
+    for uri, meta in checkpoint.complete_checkpoints(scratch):
         before = meta.numerics or (UNKNOWN,)
         is_same = set(now) <= set(before)
         is_done = meta.epoch == epochs and UNKNOWN not in before
         if not (is_same or is_done or accept_mixed):
             passed_over[uri] = meta
             continue
-        warning = _warning(passed_over, now, goes_on=f"training resumes from epoch {meta.epoch}")
+        warning = _warning(passed_over, now, next_step=f"training resumes from epoch {meta.epoch}")
         if not (is_same or is_done):
             warning = (
                 f"epochs 1 to {meta.epoch} were computed with other numerics ({differences(before, now)}); resuming "
@@ -67,7 +67,7 @@ def choose(scratch: URI, *, now: Sequence[Numerics], epochs: int, accept_mixed: 
         numerics=together(now),
         set_aside=_numerics(passed_over),
         passed_over=tuple(passed_over),
-        warning=_warning(passed_over, now, goes_on="training restarts from the beginning"),
+        warning=_warning(passed_over, now, next_step="training restarts from the beginning"),
     )
 
 
@@ -75,12 +75,12 @@ def _numerics(passed_over: dict[URI, Meta]) -> tuple[Numerics, ...]:
     return together(*(meta.numerics or (UNKNOWN,) for meta in passed_over.values()))
 
 
-def _warning(passed_over: dict[URI, Meta], now: Sequence[Numerics], *, goes_on: str) -> str | None:
+def _warning(passed_over: dict[URI, Meta], now: Sequence[Numerics], *, next_step: str) -> str | None:
     if not passed_over:
         return None
     newest = next(iter(passed_over.values()))
     return (
         f"epochs up to {newest.epoch} were computed with other numerics "
-        f"({differences(newest.numerics or (UNKNOWN,), now)}); {goes_on} so that the result is not mixed; "
+        f"({differences(newest.numerics or (UNKNOWN,), now)}); {next_step} so that the result is not mixed; "
         "--accept-mixed-numerics resumes from them"
     )

@@ -130,7 +130,7 @@ def reachable(data_set: DataSet, more: Sequence[str] = ()) -> bool:
     return any(_answers(mirror + data_set.files[0].name) for mirror in [*more, *data_set.mirrors])
 
 
-def nobody_answers(data_set: DataSet, more: Sequence[str] = ()) -> str:
+def unreachable_message(data_set: DataSet, more: Sequence[str] = ()) -> str:
     """Return the error message, with the next step, for the case that no mirror is `reachable`."""
     asked = ", ".join(map(redact, [*more, *data_set.mirrors]))
     return f"no mirror of {data_set.name} can be reached ({asked}); name another one with --source URL_OR_DIR"

@@ -84,8 +84,7 @@ class Step:
         # looks for unused weights. On three and more CPUs in bf16 that would change the last bits.
         finds_unused = not is_static and (self.device.type == "cuda" or self.world_size == 2)
         # Copying gradients into their bucket together spares launches, but it divides by the number of ranks where
-        # copying one by one multiplies by its inverse: with three CPU ranks the last bits would be other ones than
-        # before.
+        # copying one by one multiplies by its inverse: with three CPU ranks the last bits would change.
         return DistributedDataParallel(
             self.model,
             gradient_as_bucket_view=True,
@@ -149,7 +148,7 @@ class GraphedStep:
             loss = self.step(*self._held)
         torch.cuda.current_stream().wait_stream(stream)
         self._steps_so_far += 1
-        # Other threads may draw or wait, too, but hardly in each of these steps.
+        # Other threads may draw or wait too, but are unlikely to do so in every one of these steps.
         seen = {_DRAWS: _host_states() != before, _WAITS: bool(waits)}
         self._obstacles = [one for one in self._obstacles if seen[one]]
         if self._steps_so_far == _WARM_UP_STEPS and self._obstacles:

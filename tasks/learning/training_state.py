@@ -104,7 +104,7 @@ def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any])
     return [metrics_of(row) for row in meta.history]
 
 
-def begin_with(model: Classifier, uri: CheckpointURI) -> None:
+def load_initial_weights(model: Classifier, uri: CheckpointURI) -> None:
     """Load the weights of a committed checkpoint into `model`, which keeps the normalisation of its own rows.
 
     Raises `ValueError` naming the first difference between the two models.
@@ -119,7 +119,7 @@ def begin_with(model: Classifier, uri: CheckpointURI) -> None:
     model.backbone.load_state_dict(found.backbone.state_dict())
 
 
-def begin_with_rows(model: Classifier, loader: Loader) -> None:
+def initialize_from_rows(model: Classifier, loader: Loader) -> None:
     """Initialise `model` from this rank's first training rows if its architecture asks for them.
 
     With several ranks, the trainer gives all of them the weights of rank 0; every rank must call this.

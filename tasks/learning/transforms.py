@@ -42,7 +42,7 @@ class Transform:
 
         recipe, (height, width, channels) = self.recipe, self.image_shape
         if recipe.crop_scale < 1:
-            image = decode.whole(content, channels)
+            image = decode.decode_uncropped(content, channels)
             top, left, *size = crop(image.height, image.width, smallest=recipe.crop_scale, random=random)
             how = {"interpolation": InterpolationMode.BILINEAR}
             image = functional.resized_crop(image, top, left, *size, [height, width], **how)

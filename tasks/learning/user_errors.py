@@ -34,7 +34,7 @@ class UserCodeError(Permanent):
 
 
 @contextlib.contextmanager
-def named(*, model: str = "") -> Iterator[None]:
+def wrap_user_errors(*, model: str = "") -> Iterator[None]:
     """Turn errors of the user's own code inside the block into `UserCodeError`; let other errors pass.
 
     Args:
@@ -44,7 +44,7 @@ def named(*, model: str = "") -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        lines = None if _is_told_already(error) else _lines(error, model)
+        lines = None if _is_known_failure(error) else _lines(error, model)
         if lines is None:
             raise
         message = f"{type(error).__name__}: {redact_text(str(error)).strip()[:_LONGEST]}"
@@ -52,7 +52,7 @@ def named(*, model: str = "") -> Iterator[None]:
         raise UserCodeError("\n".join([message, *lines]), whole) from error
 
 
-def _is_told_already(error: Exception) -> bool:
+def _is_known_failure(error: Exception) -> bool:
     """Return whether `error` is one of this project's, or says that memory or another rank failed."""
     package = type(error).__module__.partition(".")[0]
     if package in _OURS or error_policy.is_out_of_memory(error):
@@ -72,18 +72,21 @@ def _lines(error: Exception, model: str) -> list[str] | None:
         if is_storage and any(module.startswith("storage.") for module, _ in called[theirs[-1] :]):
             return None
         shown = [frames[number] for number in theirs[-_FRAMES:]]
-        told = [_told(frame.f_globals, frame.f_code.co_filename, line, frame.f_code.co_name) for frame, line in shown]
+        told = [
+            _format_frame(frame.f_globals, frame.f_code.co_filename, line, frame.f_code.co_name)
+            for frame, line in shown
+        ]
         return list(itertools.chain.from_iterable(told))
     is_model_call = ("tasks.learning.modeling", "forward") in called  # the classifier's, which calls the model
     if user_code.is_reference(model) and is_model_call and not is_storage:
         factory = user_code.resolve(model)
         made = inspect.unwrap(factory).__code__
-        return _told(
+        return _format_frame(
             factory.__globals__, made.co_filename, made.co_firstlineno, f"{made.co_name}, which made the model"
         )
     return None
 
 
-def _told(names: dict[str, Any], file: str, line: int, what: str) -> list[str]:
+def _format_frame(names: dict[str, Any], file: str, line: int, what: str) -> list[str]:
     source = redact_text(linecache.getline(file, line).strip())
     return [f"  {user_code.place_of(names)}, line {line}, in {what}", *([f"    {source}"] if source else [])]

@@ -40,7 +40,7 @@ Patience = Annotated[float, Field(json_schema_extra={"minimum": 0, "maximum": YE
 
 def run_name() -> str:
     """Return the name of the current flow run, such as `cifar10-vit epochs=3 learning_rate=0.1`."""
-    return named(flow_run.parameters)
+    return name_run(flow_run.parameters)
 
 
 flow_options: dict[str, Any] = {"flow_run_name": run_name, "result_serializer": "json"}
@@ -49,7 +49,7 @@ task_options: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": Fals
 """Options of every task; results are not persisted, because tasks return URIs of committed results."""
 
 
-def named(parameters: Mapping[str, Any]) -> str:
+def name_run(parameters: Mapping[str, Any]) -> str:
     """Name a run by its `parameters`, valid or not: recipe, data and main settings, or model and dataset."""
     if "recipe" not in parameters:
         words = [_last(parameters.get("model")), "on", _last(parameters.get("dataset")), parameters.get("split")]

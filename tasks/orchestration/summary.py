@@ -46,7 +46,7 @@ def summarize(
         "differences": {role: found.model_dump() for role, found in decision.differences.items()},
         "championship": plan.championship,
         "champion": decision.champion,
-        "stages": _told(stages),
+        "stages": _stages_as_dicts(stages),
     }
 
 
@@ -55,11 +55,11 @@ def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, sta
     return {
         "uris": {"checkpoint": request.checkpoint, "dataset": request.dataset, "predictions": predictions},
         "rows": manifest.load(predictions).rows,
-        "stages": _told(stages),
+        "stages": _stages_as_dicts(stages),
     }
 
 
-def _told(stages: Sequence[Stage]) -> list[dict[str, Any]]:
+def _stages_as_dicts(stages: Sequence[Stage]) -> list[dict[str, Any]]:
     return [
         {"name": stage.name, "seconds": round(stage.seconds, 3), "reused": stage.reused, "uri": stage.uri}
         for stage in stages

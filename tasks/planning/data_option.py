@@ -7,7 +7,7 @@ from storage.uri import URI, CheckpointURI, DatasetURI, parse_root
 from tasks.learning import datasets, images
 from tasks.learning.recipes import Recipe
 from tasks.planning import user_images
-from tasks.planning.user_images import Own
+from tasks.planning.user_images import UserData
 
 
 def default_recipe(data: str | None) -> str:
@@ -40,7 +40,7 @@ def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tupl
     return made
 
 
-def given(data: str, recipe: Recipe) -> DatasetURI | Own:
+def resolve_data(data: str, recipe: Recipe) -> DatasetURI | UserData:
     """Return the raw dataset or the user's own images at `data`; raise `ValueError` if they do not fit the recipe."""
     uri = DatasetURI(parse_root(data, option="--data"))
     try:

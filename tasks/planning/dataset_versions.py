@@ -22,7 +22,7 @@ def known(root: Root, data: str) -> list[DatasetURI]:
     with contextlib.suppress(FileNotFoundError):
         access.check_readable(root)
         catalog.check_links(root)
-        found = catalog.survey(catalog.places(root, ["raw"]))
+        found = catalog.read_folders(catalog.list_folders(root, ["raw"]))
     of = {}
     for folder in sorted(found, key=lambda folder: (folder.created, folder.uri)):
         if folder.damage:

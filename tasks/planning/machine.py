@@ -57,7 +57,7 @@ def gpus(env: Mapping[str, str] = os.environ) -> list[str]:
     return [name for name in names if name and not name.startswith("-") and name != "NoDevFiles"][:there]
 
 
-def shared(spec: _Spec) -> _Spec:
+def with_claim(spec: _Spec) -> _Spec:
     """Add to `spec` the number of threads per process and, for long jobs, the claim on cores and GPUs to wait for."""
     # Jobs that use all threads take turns: two of them at once on the same cores are very slow.
     doing, device = None, "cpu"
@@ -81,7 +81,7 @@ def shared(spec: _Spec) -> _Spec:
 
 
 @contextlib.contextmanager
-def given_back() -> Iterator[None]:
+def claim_released() -> Iterator[None]:
     """Release the flow run's claim on the machine when the block ends, so that other runs stop waiting for it."""
     try:
         yield

@@ -12,9 +12,9 @@ from tasks.jobs.scaling import Workers, limits
 from tasks.learning import datasets
 from tasks.learning.recipes import Recipe
 from tasks.planning import machine, warm_start
-from tasks.planning.data_option import check_shift, given
+from tasks.planning.data_option import check_shift, resolve_data
 from tasks.planning.plan import Plan
-from tasks.planning.user_images import Own, check_apart
+from tasks.planning.user_images import UserData, check_apart
 
 YEAR = 365 * 24 * 60
 """In minutes; an upper limit, because the timers of Python, torch and Ray do not accept arbitrarily large values."""
@@ -44,10 +44,10 @@ def make(
     check_numbers(workers=workers, patience_minutes=patience_minutes, **minutes)
     with deadline(deadline_minutes * 60):
         root = check_root(storage)
-        found = given(data, recipe) if data else None
+        found = resolve_data(data, recipe) if data else None
         if found is None:
             check_shift(recipe, side=min(datasets.load(recipe.data).image_shape[:2]))
-        if isinstance(found, Own):
+        if isinstance(found, UserData):
             check_apart(root, found.uri, option="--data")
         plan = Plan(
             root=root,
@@ -55,7 +55,7 @@ def make(
             workers=workers,
             cores=machine.cores_asked(workers),
             data=found if isinstance(found, DatasetURI) else None,
-            own=found if isinstance(found, Own) else None,
+            user_data=found if isinstance(found, UserData) else None,
             named_championship=check_name(championship, field="--championship") if championship else None,
             judge_only=judge_only,
             deadline_s=deadline_minutes * 60,
@@ -64,7 +64,7 @@ def make(
             accept_mixed_numerics=accept_mixed_numerics,
         )
         if recipe.initialize == "champion":
-            plan = dataclasses.replace(plan, initial=warm_start.to_begin_with(plan))
+            plan = dataclasses.replace(plan, initial=warm_start.initial_checkpoint(plan))
         warm_start.check_comparable(plan)
         return refreshed(plan) if refresh else plan
 

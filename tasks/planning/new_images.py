@@ -13,7 +13,7 @@ from storage.uri import URI, CheckpointURI, DatasetURI, Root, fingerprint
 from tasks.jobs.spec import NEW
 from tasks.planning import user_images
 from tasks.planning.result_uris import VERSIONS
-from tasks.planning.user_images import Own, class_name
+from tasks.planning.user_images import UserData, class_name
 
 _LAYOUT = "expected images, Parquet, or folders with either"
 
@@ -34,7 +34,7 @@ def are_at(uri: DatasetURI) -> bool:
     return not manifest.is_committed(uri)
 
 
-def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None) -> Own:
+def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None) -> UserData:
     """List the new pictures at `uri`; raise `ValueError` if the model of `checkpoint` cannot use them."""
     if split is not None:
         raise ValueError(
@@ -50,7 +50,7 @@ def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str |
     return listed(URI(uri), classes=model["classes"])
 
 
-def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Own:
+def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> UserData:
     """List the images or Parquet at or below `uri`; an image in a folder named after a class has its label."""
     skipped: user_images.Skipped = defaultdict(list)
     single = [files.entry(uri)] if files.exists(uri) else None
@@ -62,7 +62,7 @@ def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Ow
     labels = {path: number[name] for path, name in named.items() if name in number}
     splits = dict.fromkeys((entry.path for entry in found), NEW)
     entries = user_images.source_entries(folder, found, splits=splits, labels=labels, option=option)
-    return Own(
+    return UserData(
         uri=folder,
         kind="images" if images else "parquet",
         classes=tuple(classes),
@@ -71,14 +71,14 @@ def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Ow
     )
 
 
-def parameters(found: Own, checkpoint: CheckpointURI) -> dict[str, Any]:
+def parameters(found: UserData, checkpoint: CheckpointURI) -> dict[str, Any]:
     """Return what determines the raw dataset of new pictures besides their files."""
     model = manifest.load(checkpoint).statistics["model"]
     shape = {"image_size": model["image_shape"][0], "channels": model["image_shape"][2]}
     return {"data": found.name, "ingest": user_images.VERSION, "classes": list(model["classes"])} | shape
 
 
-def raw_of(root: Root, found: Own, checkpoint: CheckpointURI) -> DatasetURI:
+def raw_of(root: Root, found: UserData, checkpoint: CheckpointURI) -> DatasetURI:
     """Return the URI of the pictures' raw dataset, shared by all models with the same image shape and classes."""
     made_from = parameters(found, checkpoint) | {"files": found.digest}
     digest = fingerprint("download", version=VERSIONS["download"], parents=[], parameters=made_from)
@@ -91,7 +91,7 @@ def championship_of(root: Root, uri: DatasetURI) -> str:
     Raises `ValueError` listing the championships if there are several.
     """
     named = champions.with_champion(root)
-    trained_on = champions.default_of_own(root, user_images.name_of(uri), uri)
+    trained_on = champions.default_for_user_data(root, user_images.name_of(uri), uri)
     if trained_on in named or not named:
         return trained_on
     if len(named) > 1:

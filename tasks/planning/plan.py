@@ -12,9 +12,9 @@ from tasks.jobs.deadline import deadline
 from tasks.jobs.scaling import Needs, Workers, needs_of
 from tasks.learning import datasets, user_code
 from tasks.learning.recipes import Recipe
-from tasks.planning import user_images as own
-from tasks.planning.result_uris import VERSIONS, evaluation_of, place, predictions_of
-from tasks.planning.user_images import Own
+from tasks.planning import user_images
+from tasks.planning.result_uris import VERSIONS, evaluation_of, predictions_of, result_uri
+from tasks.planning.user_images import UserData
 from tasks.promotion import gate
 
 _CHAIN = ("preprocess", "train", "predict", "evaluate")
@@ -56,7 +56,7 @@ class Plan:
     """Requested number of this machine's cores; 0: all."""
     data: DatasetURI | None = None
     """An existing raw dataset, instead of the recipe's download."""
-    own: Own | None = None
+    user_data: UserData | None = None
     """The user's own images, instead of the recipe's download."""
     named_championship: str | None = None
     """The championship that the user named; None: the default one of the data."""
@@ -83,8 +83,8 @@ class Plan:
     @functools.cached_property
     def data_name(self) -> str:
         """Name of the data set, or of the folder with the user's own data."""
-        if self.own is not None:
-            return self.own.name
+        if self.user_data is not None:
+            return self.user_data.name
         if self.data is not None and self.is_own:
             return str(manifest.load(self.data).parameters["data"])
         return datasets.name_of(self.recipe.data)
@@ -94,8 +94,8 @@ class Plan:
         """The championship to compete in: the named one, else the default one of the data."""
         if self.named_championship is not None:
             return self.named_championship
-        if self.own is not None:
-            return champions.default_of_own(self.root, self.own.name, self.own.uri)
+        if self.user_data is not None:
+            return champions.default_for_user_data(self.root, self.user_data.name, self.user_data.uri)
         if self.data is not None and self.is_own:
             return champions.default_of_raw(self.root, manifest.load(self.data))
         return self.data_name
@@ -103,7 +103,7 @@ class Plan:
     @property
     def is_own(self) -> bool:
         """Whether the run trains on the user's own data."""
-        return self.own is not None or (self.data is not None and self.recipe.data == datasets.OWN)
+        return self.user_data is not None or (self.data is not None and self.recipe.data == datasets.OWN)
 
     @property
     def model_name(self) -> str:
@@ -114,14 +114,14 @@ class Plan:
         return f"{self.championship}-{self.recipe.name}" if self.is_own else self.recipe.name
 
     @property
-    def given(self) -> URI | None:
+    def source_uri(self) -> URI | None:
         """URI from `--data`; None if the recipe's data set is downloaded."""
-        return self.own.uri if self.own else self.data
+        return self.user_data.uri if self.user_data else self.data
 
     @functools.cached_property
     def files(self) -> FilesURI | None:
         """The data set's unchanged files; None with `--data`."""
-        if self.given is not None:
+        if self.source_uri is not None:
             return None
         return FilesURI(self._source("files", "downloads", self._download_parameters))
 
@@ -130,8 +130,8 @@ class Plan:
         """The raw dataset: the images in Parquet, not yet checked."""
         if self.data is not None:
             return self.data
-        if self.own is not None:
-            made_from = {**self.own_parameters, "files": self.own.digest}
+        if self.user_data is not None:
+            made_from = {**self.own_parameters, "files": self.user_data.digest}
         else:
             made_from = self._download_parameters
             if user_code.is_reference(self.recipe.data):  # the user's own code reads the files
@@ -177,7 +177,7 @@ class Plan:
     @property
     def own_parameters(self) -> dict[str, Any]:
         """Parameters that determine the raw dataset of the user's own images besides their files."""
-        found = {"data": self.data_name, "ingest": own.VERSION}
+        found = {"data": self.data_name, "ingest": user_images.VERSION}
         found |= {name: getattr(self.recipe, name) for name in _OWN_FIELDS}
         if self.recipe.image_encoding != "decoded":
             found["image_encoding"] = self.recipe.image_encoding
@@ -188,7 +188,7 @@ class Plan:
         """Share of rows that a hash of their content makes test rows; None if the source defines the test rows."""
         if self.data is not None:
             return manifest.load(self.data).parameters.get("test_fraction")
-        return self.own.test_fraction if self.own else None
+        return self.user_data.test_fraction if self.user_data else None
 
     @property
     def train_parameters(self) -> dict[str, Any]:
@@ -243,15 +243,15 @@ class Plan:
 
     def ingest_on_ray(self) -> bool:
         """Return whether ingest is worth a Ray job: the data is large, in pieces that can be spread over nodes."""
-        if self.own is not None:
-            return self.own.is_much
+        if self.user_data is not None:
+            return self.user_data.is_large
         if self.files is None or manifest.is_committed(self.raw) or len({f.shard for f in self.data_set.files}) <= 1:
             return False
         try:
             listed = manifest.load(self.files).files
         except FileNotFoundError:  # not downloaded yet, so the size is unknown
             return True
-        return sum(file.size for file in listed) > own.LITTLE_BYTES
+        return sum(file.size for file in listed) > user_images.MAX_IN_PROCESS_BYTES
 
     @functools.cached_property
     def _places(self) -> dict[str, URI]:
@@ -264,7 +264,7 @@ class Plan:
         The user's own data may be in several championships: a result that was made for another one is found too.
         """
         find = functools.partial(
-            place, stage, self.root.child(shelf), parents=parents, beside=beside, by_any_name=self.is_own, **how
+            result_uri, stage, self.root.child(shelf), parents=parents, beside=beside, by_any_name=self.is_own, **how
         )
         return self._once(stage, [*parents, *beside], find)
 

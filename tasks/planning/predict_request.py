@@ -13,7 +13,7 @@ from tasks.planning import new_images as pictures
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_numbers, check_root
 from tasks.planning.result_uris import predictions_of
-from tasks.planning.user_images import Own
+from tasks.planning.user_images import UserData
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class BatchRequest:
     root: Root
     checkpoint: CheckpointURI
     dataset: DatasetURI
-    pictures: Own | None = None
+    pictures: UserData | None = None
     """New pictures from which `dataset` is made; None if `dataset` exists."""
     split: str | None
     """The split to predict; None: all."""
@@ -91,7 +91,7 @@ def _model(
     if kind == "champion":
         championship = check_name(name or championship_of(root, data), field="--model champion:NAME")
         try:
-            checkpoint = champions.in_charge(root, championship)
+            checkpoint = champions.require_champion(root, championship)
         except ValueError as error:
             raise ValueError(f"--model: {error}") from None
     else:

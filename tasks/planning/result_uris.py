@@ -16,7 +16,7 @@ VERSIONS = {"files": 1, "download": 1, "preprocess": 2, "train": 2, "predict": 2
 """Version of each stage; add one when a change of the stage changes its bytes, so that new results get new URIs."""
 
 
-def place(
+def result_uri(
     stage: str,
     folder: URI,
     *,
@@ -75,12 +75,12 @@ def _content(uri: URI) -> str | None:
 def predictions_of(root: Root, checkpoint: CheckpointURI, dataset: DatasetURI, *, split: str | None) -> PredictionsURI:
     """Return the URI of the predictions of `checkpoint` on one split (None: all rows) of `dataset`."""
     name, parents = checkpoint.name.rpartition("-")[0], [checkpoint, dataset]
-    found = place("predict", root.child("predictions"), name=name, parents=parents, parameters={"split": split})
+    found = result_uri("predict", root.child("predictions"), name=name, parents=parents, parameters={"split": split})
     return PredictionsURI(found)
 
 
 def evaluation_of(root: Root, predictions: PredictionsURI, *, classes: Sequence[str] = ()) -> EvaluationURI:
     """Return the URI of the evaluation of `predictions`; `classes`: the model's, if they differ from the rows'."""
     name, parameters = predictions.name.rpartition("-")[0], {"classes": list(classes)} if classes else {}
-    found = place("evaluate", root.child("evaluations"), name=name, parents=[predictions], parameters=parameters)
+    found = result_uri("evaluate", root.child("evaluations"), name=name, parents=[predictions], parameters=parameters)
     return EvaluationURI(found)

@@ -22,7 +22,7 @@ from tasks.learning import datasets
 
 VERSION = 4
 """Version of this code; add one when a change makes other rows, or other results, from the same files."""
-LITTLE_BYTES = 2**28
+MAX_IN_PROCESS_BYTES = 2**28
 """Total size in bytes up to which ingest in this process takes less time than the start of a Ray job."""
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 PARQUET = ".parquet"
@@ -39,7 +39,7 @@ LAYOUT = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Own:
+class UserData:
     """The user's data found below a URI; the same files give the same `digest`."""
 
     uri: URI
@@ -60,9 +60,9 @@ class Own:
         return name_of(self.uri)
 
     @property
-    def is_much(self) -> bool:
+    def is_large(self) -> bool:
         """Whether ingest is worth a Ray job: the data is large, in several files that can be spread over nodes."""
-        return len(self.files) > 1 and sum(file.size for file in self.files) > LITTLE_BYTES
+        return len(self.files) > 1 and sum(file.size for file in self.files) > MAX_IN_PROCESS_BYTES
 
     @functools.cached_property
     def digest(self) -> str:
@@ -94,7 +94,7 @@ def name_of(uri: URI) -> str:
     return f"own-{name}"[:64] if name in datasets.known() else name
 
 
-def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Own:
+def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> UserData:
     """List the images or Parquet files below `uri`, with splits, classes and checksums.
 
     `test_fraction` of the images become test rows if the class folders are not below split folders. Raises `ValueError`
@@ -126,7 +126,7 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Own
     number = {name: label for label, name in enumerate(classes)}
     labels = {path: number[name] for path, name in class_of.items()}
     listed = source_entries(uri, kept, splits=split_of, labels=labels, option=option)
-    return Own(
+    return UserData(
         uri=uri,
         kind="images" if images else "parquet",
         classes=classes,

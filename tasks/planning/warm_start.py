@@ -15,7 +15,7 @@ _ASKED = "--set initialize=champion"
 _SHOWN = 10  # class names in an error, at most
 
 
-def to_begin_with(plan: "Plan") -> CheckpointURI:
+def initial_checkpoint(plan: "Plan") -> CheckpointURI:
     """Return the champion to start from, or that champion's own initial checkpoint if this request produced it.
 
     So the same request keeps its URIs after its model became champion. Raises `ValueError` if there is no champion, if
@@ -117,10 +117,10 @@ def _check_split(plan: "Plan", champion: CheckpointURI, split: dict[str, Any]) -
 
 def _known(plan: "Plan") -> dict[str, Any]:
     """Return shape and classes of the images; None where they are unknown until the data is read."""
-    if plan.own is not None and (plan.own.classes or not manifest.is_committed(plan.raw)):
+    if plan.user_data is not None and (plan.user_data.classes or not manifest.is_committed(plan.raw)):
         size = plan.recipe.image_size
-        return {"image_shape": [size, size, plan.recipe.channels], "classes": list(plan.own.classes) or None}
-    if plan.given is not None:
+        return {"image_shape": [size, size, plan.recipe.channels], "classes": list(plan.user_data.classes) or None}
+    if plan.source_uri is not None:
         metadata = manifest.load(plan.raw).columns["metadata"]
         return {"image_shape": list(images.shape_of(metadata)), "classes": list(images.classes_of(metadata))}
     data_set = datasets.load(plan.recipe.data)

@@ -50,7 +50,7 @@ def rivals_of(checkpoint: CheckpointURI, decisions: Sequence[Decision], gate: Ga
     return rivals if best in (None, champion, checkpoint) else rivals | {"best": best}
 
 
-def standing(
+def find_valid_decision(
     checkpoint: CheckpointURI, evaluation: EvaluationURI, decisions: Sequence[Decision], gate: Gate
 ) -> Decision | None:
     """Return the decision already made on `checkpoint` by the same gate, if it is still valid.
@@ -72,8 +72,9 @@ def judge(
 ) -> Decision:
     """Judge a challenger: it must reach a floor, and be at most the margin below its rivals on the same rows.
 
-    With `significance`, it must be better than its rivals, and a test on the single rows must show it. A model that was
-    rolled back can only be promoted by hand. `decisions` are all those of the championship, oldest first.
+    With `significance`, it must be better than its rivals, and a significance test over the rows must confirm it. A
+    model that was rolled back can only be promoted by hand. `decisions` are all those of the championship, oldest
+    first.
     """
     champion = decisions[-1].champion if decisions else None
     scores = {"challenger": _metrics(evaluation)}
@@ -92,7 +93,7 @@ def judge(
         promoted, reason = True, f"it is already the champion, with test accuracy {accuracy:.4f}"
     else:
         promoted, reason = _compared(checkpoint, scores, rivals, differences, gate)
-        reason += _told("new", new) + _told("gone", gone)
+        reason += _describe_classes("new", new) + _describe_classes("gone", gone)
     if promoted and gate.get("judge_only") and champion != checkpoint:
         promoted = False
         reason += f"; a backfill does not promote: use --promote, or: {_by_hand(checkpoint)}"
@@ -174,7 +175,7 @@ def _other_classes(champion: EvaluationURI | str | None) -> tuple[tuple[str, ...
     return tuple(classes.get("new", ())), tuple(classes.get("gone", ()))
 
 
-def _told(what: str, classes: Sequence[str]) -> str:
+def _describe_classes(what: str, classes: Sequence[str]) -> str:
     shown = [*classes[:_SHOWN], *(["..."] if len(classes) > _SHOWN else [])]
     return f"; classes {what} since the champion: {', '.join(shown)}" if classes else ""
 

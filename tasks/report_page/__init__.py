@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from storage.decision import Decision
 from tasks.learning.epoch_metrics import wait_hints
-from tasks.report_page import lineage, plots
-from tasks.report_page.lineage import LineageStep
+from tasks.report_page import lineage_diagram, plots
+from tasks.report_page.lineage_diagram import LineageStep
 
 _MAX_CELLS = 20
 """Maximum number of classes of a confusion matrix shown as a table, which fits on paper; larger ones are images."""
@@ -104,7 +104,7 @@ def render(data: ReportData) -> str:
         is_timed=any(row.get("seconds") for row in data.history),
         hints=[*data.notes, *(hint for _, hint in wait_hints(data.history))],
         reliability=Markup(plots.reliability(data.calibration, error=data.metrics["expected_calibration_error"])),
-        diagram=lineage.draw(data.lineage),
+        diagram=lineage_diagram.draw(data.lineage),
         confusion=_confusion_rows(data) if as_table else None,
         confusion_png=None if as_table else plots.heat_map(data.confusion),
         pairs=_confused_pairs(data)[:10],

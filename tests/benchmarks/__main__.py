@@ -31,7 +31,7 @@ _TITLES = ("", "what", "ours", "other", "", "ratio", "of the pairs", "target", "
 
 
 def main() -> int:
-    """Measure and tell; 0 when no bar is missed."""
+    """Measure and print the table; return 0 if no target is missed."""
     given = parser().parse_args()
     if given.repeat is not None and given.repeat < 1:
         raise SystemExit(f"error: --repeat must be >= 1, got {given.repeat}")
@@ -49,7 +49,7 @@ def main() -> int:
             begun = time.monotonic()
             for ratio in LINES[name](bench):
                 ratios.append(ratio)
-                judged = f" ({ratio.bar}, {ratio.verdict})" if ratio.bar else ""
+                judged = f" ({ratio.target}, {ratio.verdict})" if ratio.target else ""
                 console.print(f"{ratio.what}: {ratio.median:.3g}{judged}", highlight=False)
             console.print(f"  {name}: {time.monotonic() - begun:.0f} s", highlight=False, style="dim")
     about["load after"] = os.getloadavg()
@@ -115,7 +115,7 @@ def markdown(ratios: Sequence[Ratio], about: dict[str, Any]) -> str:
                 *(
                     f"{ratio.median:.3g}",
                     f"{min(ratio.ratios):.3g} to {max(ratio.ratios):.3g}" if len(ratio.ours) > 1 else "one pair",
-                    str(ratio.bar or ""),
+                    str(ratio.target or ""),
                     ratio.verdict,
                 ),
             )

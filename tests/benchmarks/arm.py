@@ -19,13 +19,13 @@ _WHERE = "PIPELINE_BENCHMARK"
 _PASSES_S = 1.0
 """How long batches are counted: one pass over the sample takes five milliseconds."""
 _SETTLE_S = 2.0
-"""What a Ray that stood still has to make up for, it does within this."""
+"""Seconds for which a resumed Ray catches up before anything is measured."""
 Work = Callable[[], dict[str, float]]
 """Does one piece of work and says what it measured."""
 
 
 class Arm:
-    """The side that asks: a running process, or several of them of which rank 0 answers."""
+    """Client side of an arm: sends requests to a process, or to rank 0 of several processes."""
 
     def __init__(self, listener: Listener, child: Child, mark: str) -> None:
         self._listener, self._child = listener, child
@@ -58,7 +58,7 @@ class Arm:
 def alone(work: Callable[[], float], *, beside: str) -> Callable[[], float]:
     """`work` while every process with the variable `beside`, `NAME=value`, stands still, as if it were not there.
 
-    Else a script by hand would pay for our Ray, which is never wholly idle.
+    Otherwise the hand-written script would lose time to our Ray, which is never quite idle.
     """
 
     def undisturbed() -> float:
@@ -101,7 +101,7 @@ def started(module: str, *arguments: str, launcher: Sequence[str] = (), threads:
 
 
 def serve(can: Mapping[str, Work]) -> None:
-    """The side that answers, on every rank: do what is asked until nobody asks any more."""
+    """Server side of an arm, on every rank: carry out requests until the connection closes."""
     rank, world_size = _rank_and_world_size()
     connection = None
     if rank == 0:

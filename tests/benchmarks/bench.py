@@ -22,7 +22,7 @@ from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
 from tests.benchmarks import data
 from tests.benchmarks.arm import Arm
-from tests.benchmarks.ratios import Bar
+from tests.benchmarks.ratios import Target
 from tests.runs import CHECKOUT, Run
 
 _DAY_S = 24 * 3600.0
@@ -43,7 +43,7 @@ class Bench:
 
     @property
     def recipe(self) -> Recipe:
-        """What is trained: when it has to be quick for one epoch only."""
+        """The recipe to train; one epoch only with `--quick`."""
         name = "mnist-sample-resnet18" if self.source == data.SAMPLE else "mnist-resnet18"
         return recipes.override(recipes.load(name), {"epochs": 1, "accuracy_floor": 0.0} if self.quick else {})
 
@@ -66,16 +66,16 @@ class Bench:
     @cached_property
     def untrained(self) -> CheckpointURI:
         """A model of the recipe that has learned next to nothing."""
-        target = CheckpointURI(self.root.child(f"checkpoints/{self._fingerprinted()}"))
-        commit_untrained(self.root, self.prepared, target)
-        return target
+        uri = CheckpointURI(self.root.child(f"checkpoints/{self._fingerprinted()}"))
+        commit_untrained(self.root, self.prepared, uri)
+        return uri
 
-    def full(self, bar: Bar) -> Bar | None:
-        """`bar`, which is set for all of the data: less of it, and the fixed start weighs most."""
-        return None if self.quick or self.source == data.SAMPLE else bar
+    def full(self, target: Target) -> Target | None:
+        """Return the target, which applies to the full data only; on less, the fixed start-up time dominates."""
+        return None if self.quick or self.source == data.SAMPLE else target
 
     def fresh(self, name: str) -> Path:
-        """A path that nothing was ever at."""
+        """Return a path that was never used before."""
         self._count += 1
         return self.folder / f"{name}-{self._count}"
 
@@ -85,30 +85,30 @@ class Bench:
 
     def preprocess(self, cluster: Runner, raw: DatasetURI) -> DatasetURI:
         """Our preprocessing as a job."""
-        target = DatasetURI(self.root.child(f"datasets/prepared/{self._fingerprinted()}"))
-        preprocess(cluster, self.root, raw, target)
-        return target
+        uri = DatasetURI(self.root.child(f"datasets/prepared/{self._fingerprinted()}"))
+        preprocess(cluster, self.root, raw, uri)
+        return uri
 
     def train(self, cluster: Runner, prepared: DatasetURI, **settings: str | int) -> CheckpointURI:
         """Our training call as a job, of the recipe with `settings`."""
-        target = CheckpointURI(self.root.child(f"checkpoints/{self._fingerprinted()}"))
+        uri = CheckpointURI(self.root.child(f"checkpoints/{self._fingerprinted()}"))
         spec = TrainSpec(
             storage=self.root,
             deadline_s=_DAY_S,
             source=prepared,
-            target=target,
+            target=uri,
             recipe=recipes.override(self.recipe, settings),
             parameters={},
             workers=None,
         )
         run(cluster, "train", self.root, spec)
-        return target
+        return uri
 
     def predict(self, cluster: Runner, model: CheckpointURI, dataset: DatasetURI) -> PredictionsURI:
         """Our prediction of a test split as a job."""
-        target = PredictionsURI(self.root.child(f"predictions/{self._fingerprinted()}"))
-        predict(cluster, self.root, model, dataset, target)
-        return target
+        uri = PredictionsURI(self.root.child(f"predictions/{self._fingerprinted()}"))
+        predict(cluster, self.root, model, dataset, uri)
+        return uri
 
     def pipeline(self, storage: Path, *arguments: str, folder: Path, env: dict[str, str] | None = None) -> Run:
         """The command line with `arguments` and the benchmark's recipe, its Prefect's own files below `folder`."""
@@ -129,7 +129,7 @@ class Bench:
         return f"mnist-{self._count:012x}"
 
 
-def commit_untrained(root: Root, prepared: DatasetURI, target: CheckpointURI) -> None:
+def commit_untrained(root: Root, prepared: DatasetURI, uri: CheckpointURI) -> None:
     """Commit a ResNet-18 that saw at most 512 of the `prepared` rows, as a training would."""
     image_shape = images.shape_of(manifest.load(prepared).columns["metadata"])
     recipe = dataclasses.replace(recipes.load("mnist-resnet18"), epochs=1, batch_size=64)
@@ -143,29 +143,29 @@ def commit_untrained(root: Root, prepared: DatasetURI, target: CheckpointURI) ->
     spec = ModelSpec(model=recipe.model, image_shape=image_shape, classes=classes, mean=(128.0,), std=(74.0,))
     loader = ResidentLoader(rows, rows, seed=0, rank=0, device=device)
     trainer = Trainer(recipe, Classifier(spec), loader, precision=precision, device=device)
-    scratch = scratch_of(root, target)
+    scratch = scratch_of(root, uri)
     about = {"parameters": {}, "resolved": {"precision": precision}}
     history = [trainer.run_epoch(1)]
     snapshot = training_state.take(trainer, history, prepared=prepared.fingerprint, about=about)
     checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
-    checkpoint_result.commit(scratch, target, prepared=prepared, statistics={})
+    checkpoint_result.commit(scratch, uri, prepared=prepared, statistics={})
 
 
-def preprocess(cluster: Runner, root: Root, raw: DatasetURI, target: DatasetURI) -> None:
+def preprocess(cluster: Runner, root: Root, raw: DatasetURI, uri: DatasetURI) -> None:
     """Our preprocessing as a job."""
     parameters = {"split_seed": 0, "validation_fraction": 0.1, "max_quarantined": 0.01}
-    spec = PreprocessSpec(storage=root, deadline_s=_DAY_S, source=raw, target=target, parameters=parameters)
+    spec = PreprocessSpec(storage=root, deadline_s=_DAY_S, source=raw, target=uri, parameters=parameters)
     run(cluster, "preprocess", root, spec)
 
 
-def predict(cluster: Runner, root: Root, model: CheckpointURI, dataset: DatasetURI, target: PredictionsURI) -> None:
+def predict(cluster: Runner, root: Root, model: CheckpointURI, dataset: DatasetURI, uri: PredictionsURI) -> None:
     """Our prediction of a test split as a job."""
     spec = PredictSpec(
         storage=root,
         deadline_s=_DAY_S,
         model=model,
         source=dataset,
-        target=target,
+        target=uri,
         split="test",
         workers=None,
     )
@@ -177,14 +177,14 @@ def run(cluster: Runner, stage: str, root: Root, spec: JobSpec) -> None:
     cluster.run(stage, spec)
 
 
-def at_least(value: float) -> Bar:
-    """A bar."""
-    return Bar(value=value, at_least=True)
+def at_least(value: float) -> Target:
+    """A target."""
+    return Target(value=value, at_least=True)
 
 
-def at_most(value: float) -> Bar:
-    """A bar."""
-    return Bar(value=value, at_least=False)
+def at_most(value: float) -> Target:
+    """A target."""
+    return Target(value=value, at_least=False)
 
 
 def rate(measured: dict[str, float]) -> float:

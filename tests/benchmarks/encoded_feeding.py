@@ -59,7 +59,7 @@ def rate(uri: DatasetURI) -> float:
     augmentation = {"image_encoding": "encoded", "crop_scale": 0.25, "flip": "horizontal", "color_jitter": 0.3}
     recipe = recipes.override(recipes.load("images-resnet18"), augmentation)
     transform = Transform(recipe, (_SIZE, _SIZE, 3))
-    slices = {"train": dataset_parts.whole(manifest.load(uri).split("train"))}
+    slices = {"train": dataset_parts.whole_files(manifest.load(uri).split("train"))}
     rows = EncodedRows(uri, slices, transform, torch.device("cpu"), prefetch_batches=1, world_size=1)
     seconds, count = 0.0, 0
     for epoch in (1, 2):

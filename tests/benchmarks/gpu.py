@@ -20,7 +20,7 @@ from rich.table import Table
 from tasks.learning import datasets, devices, recipes
 from tests.benchmarks.gpu_bench import TRAIN_ROWS, Bench
 from tests.benchmarks.gpu_lines import LINES, Measured
-from tests.benchmarks.ratios import Bar
+from tests.benchmarks.ratios import Target
 from tests.runs import CHECKOUT
 
 _EPILOG = """\
@@ -137,7 +137,7 @@ def _in_child(name: str, given: argparse.Namespace, folder: Path) -> list[Measur
 def restored(line: dict[str, Any]) -> Measured:
     """The line that a process of its own has written."""
     fields = {name: value for name, value in line.items() if name != "verdict"}
-    return Measured(**fields | {"bar": Bar(**line["bar"]) if line["bar"] else None})
+    return Measured(**fields | {"target": Target(**line["target"]) if line["target"] else None})
 
 
 def _described(line: Measured) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def _about(given: argparse.Namespace, settings: dict[str, str], device: torch.de
 def _table(lines: Sequence[Measured]) -> Table:
     table = Table("what", "measured", "target", "", "note")
     for one in lines:
-        shown = (one.what, _value(one), _bar(one), one.verdict, one.note)
+        shown = (one.what, _value(one), _target(one), one.verdict, one.note)
         table.add_row(*map(escape, shown), style="red" if one.verdict == "missed" else None)
     return table
 
@@ -174,8 +174,8 @@ def _value(line: Measured) -> str:
     return "" if line.value is None else f"{line.value:,.4g} {line.unit}".strip()
 
 
-def _bar(line: Measured) -> str:
-    return f"{line.bar} {line.unit}" if line.bar else ""
+def _target(line: Measured) -> str:
+    return f"{line.target} {line.unit}" if line.target else ""
 
 
 def _write(file: Path | None, content: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
 from tasks.learning.recipes import Recipe
-from tests.benchmarks.ratios import Bar
+from tests.benchmarks.ratios import Target
 
 DAY_S = 24 * 3600.0
 TRAIN_ROWS = 50_000
@@ -67,10 +67,10 @@ class Bench:
         """Rows of an epoch, without those of the validation."""
         return self.rows - self.rows // _VALIDATION
 
-    def judged(self, bar: Bar | None) -> Bar | None:
-        """Return `bar`, which is set for a GPU, all rows and the recipes as they are; none otherwise."""
+    def judged(self, target: Target | None) -> Target | None:
+        """Return `target`, which is set for a GPU, all rows and the recipes as they are; none otherwise."""
         is_meant = self.device.type == "cuda" and self.rows == TRAIN_ROWS and not self.settings
-        return bar if is_meant else None
+        return target if is_meant else None
 
     def recipe(self, name: str, **changes: str | int) -> Recipe:
         """The recipe `name` with `changes` and then the settings of the command line."""
@@ -120,7 +120,7 @@ class Bench:
             model=recipe.model, image_shape=self.image_shape, classes=_DATA_SET.classes, mean=mean, std=std
         )
         model, loader = Classifier(about), ResidentLoader(train, validation, seed=0, rank=0, device=self.device)
-        training_state.begin_with_rows(model, loader)
+        training_state.initialize_from_rows(model, loader)
         is_graphed = attempts.takes_graph(recipe, device=self.device.type, world_size=1, loader="resident")
         return Trainer(recipe, model, loader, precision=precision, device=self.device, is_graphed=is_graphed)
 

@@ -26,7 +26,7 @@ from tasks.learning.loop import Trainer
 from tasks.learning.recipes import Recipe
 from tests.benchmarks.bench import at_least, at_most
 from tests.benchmarks.gpu_bench import DAY_S, Bench, cannot_compile
-from tests.benchmarks.ratios import Bar
+from tests.benchmarks.ratios import Target
 
 _WARM_UP = 2
 """Epochs before those that are timed: the first one chooses algorithms, captures and compiles."""
@@ -50,27 +50,31 @@ class Measured:
     value: float | None
     """None: not measured; `note` says why."""
     unit: str
-    bar: Bar | None = None
+    target: Target | None = None
     note: str = ""
 
     @property
     def verdict(self) -> str:
-        """Whether the bar is met; empty where there is none."""
+        """Whether the target is met; empty where there is none."""
         if self.value is None:
             return "not measured"
-        return "" if self.bar is None else "met" if self.bar.allows(self.value) else "missed"
+        return "" if self.target is None else "met" if self.target.allows(self.value) else "missed"
 
 
 def jobs(bench: Bench) -> Iterator[Measured]:
     """Epochs of whole training jobs as the recipes are, with evaluation and checkpoints."""
-    for name, bar in ((_VIT, at_most(2.0)), (_RESNET, None)):
+    for name, target in ((_VIT, at_most(2.0)), (_RESNET, None)):
         recipe = bench.recipe(name, epochs=_WARM_UP + bench.epochs)
         history = _history(bench, _train(bench, recipe))[_WARM_UP:]
         waited = sum(row["data_wait_s"] + row["checkpoint_wait_s"] for row in history) / len(history)
         seconds = statistics.median(row["seconds"] for row in history)
         note = f"{_rate(bench, seconds)}; waits {waited:.2f} s"
         yield Measured(
-            what=f"{name}: job, one epoch with evaluation", value=seconds, unit="s", bar=bench.judged(bar), note=note
+            what=f"{name}: job, one epoch with evaluation",
+            value=seconds,
+            unit="s",
+            target=bench.judged(target),
+            note=note,
         )
 
 
@@ -104,10 +108,12 @@ def busy(bench: Bench, *, name: str) -> Iterator[Measured]:
     worked = busy_seconds(lambda: trainer.run_epoch(recipe.epochs), bench.device)
     what = f"{name}: share of an epoch in which the device is busy"
     if worked is None:
-        yield Measured(what=what, value=None, unit="%", bar=bench.judged(at_least(90)), note="no kernels were recorded")
+        yield Measured(
+            what=what, value=None, unit="%", target=bench.judged(at_least(90)), note="no kernels were recorded"
+        )
         return
     note = f"{worked:.3f} s of {seconds:.3f} s"
-    yield Measured(what=what, value=100 * worked / seconds, unit="%", bar=bench.judged(at_least(90)), note=note)
+    yield Measured(what=what, value=100 * worked / seconds, unit="%", target=bench.judged(at_least(90)), note=note)
 
 
 def busy_seconds(work: Callable[[], object], device: torch.device) -> float | None:
@@ -136,21 +142,25 @@ def union_s(listed: Sequence[Mapping[str, Any]]) -> float | None:
 def airbench(bench: Bench) -> Iterator[Measured]:
     """The training that is to reach 94 % within seconds, as a job from its first epoch on."""
     recipe = bench.recipe(_AIRBENCH)
-    target = _train(bench, recipe)
-    history = _history(bench, target)
+    uri = _train(bench, recipe)
+    history = _history(bench, uri)
     seconds, whole = (sum(row[name] for row in history) for name in ("train_s", "seconds"))
     note = f"{recipe.epochs} epochs; {whole:.1f} s with evaluation and checkpoints"
-    yield Measured(what=f"{_AIRBENCH}: training", value=seconds, unit="s", bar=bench.judged(at_most(10.0)), note=note)
-    what, bar = f"{_AIRBENCH}: test accuracy", bench.judged(at_least(94.0))
+    yield Measured(
+        what=f"{_AIRBENCH}: training", value=seconds, unit="s", target=bench.judged(at_most(10.0)), note=note
+    )
+    what, target = f"{_AIRBENCH}: test accuracy", bench.judged(at_least(94.0))
     if bench.data is None:
         yield Measured(
-            what=what, value=None, unit="%", bar=bar, note="needs --data: accuracy on random images means nothing"
+            what=what, value=None, unit="%", target=target, note="needs --data: accuracy on random images means nothing"
         )
         return
-    made, _ = _predict(bench, target, split="test")
+    made, _ = _predict(bench, uri, split="test")
     table = tables.read_split(made, columns=["label", "prediction"])
     right = (table["label"].to_numpy() == table["prediction"].to_numpy()).mean()
-    yield Measured(what=what, value=100 * float(right), unit="%", bar=bar, note="of the best epoch, by validation loss")
+    yield Measured(
+        what=what, value=100 * float(right), unit="%", target=target, note="of the best epoch, by validation loss"
+    )
 
 
 def checkpoints(bench: Bench) -> Iterator[Measured]:
@@ -161,9 +171,9 @@ def checkpoints(bench: Bench) -> Iterator[Measured]:
     history = [trainer.run_epoch(epoch) for epoch in range(1, _WARM_UP + 1)]
     plain = statistics.median(_seconds(trainer, range(_WARM_UP + 1, _WARM_UP + bench.epochs + 1)))
     begun, seconds = time.perf_counter(), list[float]()
-    with ThreadPoolExecutor(1) as aside, events.telling(bench.log):
+    with ThreadPoolExecutor(1) as executor, events.redirect_lines(bench.log):
         report = functools.partial(single_process.keep_newest_and_best, every=1)
-        writer = train_loop.Checkpoints(attempt, report, aside)
+        writer = train_loop.Checkpoints(attempt, report, executor)
         for epoch in range(_WARM_UP + bench.epochs + 1, recipe.epochs + 1):
             history.append(trainer.run_epoch(epoch))
             writer.take(history, trainer, prepared="", about=about)
@@ -230,23 +240,23 @@ def _rate(bench: Bench, seconds: float) -> str:
 
 
 def _train(bench: Bench, recipe: Recipe) -> CheckpointURI:
-    target = CheckpointURI(bench.root.child(f"checkpoints/{bench.fingerprinted(recipe.name)}"))
+    uri = CheckpointURI(bench.root.child(f"checkpoints/{bench.fingerprinted(recipe.name)}"))
     how: dict[str, Any] = {"deadline_s": DAY_S, "threads": bench.threads, "parameters": {}, "workers": 0}
-    bench.run(TrainSpec(storage=bench.root, source=bench.prepared, target=target, recipe=recipe, **how))
-    return target
+    bench.run(TrainSpec(storage=bench.root, source=bench.prepared, target=uri, recipe=recipe, **how))
+    return uri
 
 
-def _history(bench: Bench, target: CheckpointURI) -> list[dict[str, float]]:
-    history: list[dict[str, float]] = manifest.load(target).statistics["history"]
+def _history(bench: Bench, uri: CheckpointURI) -> list[dict[str, float]]:
+    history: list[dict[str, float]] = manifest.load(uri).statistics["history"]
     return history
 
 
 def _predict(bench: Bench, model: CheckpointURI, *, split: str) -> tuple[PredictionsURI, float]:
     """Return the predictions and the seconds that they took."""
-    target = PredictionsURI(bench.root.child(f"predictions/{bench.fingerprinted('predicted')}"))
+    uri = PredictionsURI(bench.root.child(f"predictions/{bench.fingerprinted('predicted')}"))
     how: dict[str, Any] = {"deadline_s": DAY_S, "threads": bench.threads, "split": split, "workers": 0}
     needs = Needs(device="cuda" if bench.device.type == "cuda" else "cpu")
-    spec = PredictSpec(storage=bench.root, model=model, source=bench.prepared, target=target, needs=needs, **how)
+    spec = PredictSpec(storage=bench.root, model=model, source=bench.prepared, target=uri, needs=needs, **how)
     begun = time.perf_counter()
     bench.run(spec)
-    return target, time.perf_counter() - begun
+    return uri, time.perf_counter() - begun

@@ -30,7 +30,7 @@ from tests.benchmarks.arm import passed, serve
 from tests.jobs.feeds import reader
 
 LOADERS = ("resident", "streaming", "dataloader")
-"""Those that a worker feeds itself with; with `--loader ray-data` there is that one alone."""
+"""Loaders that run in the worker; with `--loader ray-data`, only that one is measured."""
 _LOOK_S = 2.0
 """How often a run looks at a job that takes minutes."""
 _EPOCHS = 1000
@@ -75,8 +75,8 @@ def work(config: dict[str, Any]) -> None:
     assert trainer.world_size == world_size
     resolved = {"workers": world_size, "device": "cpu", "precision": precision, "threads": config["threads"]}
     history: list[Any] = []
-    aside = ThreadPoolExecutor(1)
-    checkpoints = Checkpoints(scratch.child("attempt-1"), ray_train.report, aside)
+    writer = ThreadPoolExecutor(1)
+    checkpoints = Checkpoints(scratch.child("attempt-1"), ray_train.report, writer)
 
     def epoch() -> dict[str, float]:
         started = time.perf_counter()
@@ -98,7 +98,7 @@ def work(config: dict[str, Any]) -> None:
         started = time.perf_counter()
         checkpoints.take(history, trainer, prepared=uri.fingerprint, about=about)
         blocked = time.perf_counter() - started
-        aside.submit(int).result()
+        writer.submit(int).result()
         return {"seconds": blocked, "whole": time.perf_counter() - started}
 
     epoch_rows = trainer.steps_per_epoch * recipe.batch_size

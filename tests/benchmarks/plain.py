@@ -132,7 +132,7 @@ def shifted(images: Tensor) -> Tensor:
 
 
 def has_bf16() -> bool:
-    """Whether this CPU computes in it."""
+    """Return whether this CPU supports bf16."""
     return bool(torch.cpu.get_capabilities().get("avx512_bf16", False))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Bar:
+class Target:
     """What a ratio has to be."""
 
     value: float
@@ -31,9 +31,9 @@ class Ratio:
     ours: Sequence[float]
     """One figure for each pair."""
     other: Sequence[float]
-    """The arm beside it; ones where the figure is a ratio already or has a bar of its own."""
+    """The arm beside it; ones where the figure is a ratio already or has a target of its own."""
     unit: str
-    bar: Bar | None
+    target: Target | None
     """None: there to be seen."""
 
     @property
@@ -48,18 +48,18 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        """`met` as the median is, else `missed`, or `within noise` when more than a fifth of the pairs met the bar.
+        """`met` as the median is, else `missed`, or `within noise` when more than a fifth of the pairs met the target.
 
-        Of a single pair `met` or `not judged`; empty without a bar. Where the true ratio is the bar itself, two, three
-        and five pairs are called `missed` by chance once in four, eight and five times.
+        Of a single pair `met` or `not judged`; empty without a target. Where the true ratio is the target itself, two,
+        three and five pairs are called `missed` by chance once in four, eight and five times.
         """
-        if self.bar is None:
+        if self.target is None:
             return ""
-        if self.bar.allows(self.median):
+        if self.target.allows(self.median):
             return "met"
         if len(self.ratios) == 1:
             return "not judged"
-        met = sum(self.bar.allows(ratio) for ratio in self.ratios)
+        met = sum(self.target.allows(ratio) for ratio in self.ratios)
         return "within noise" if met > len(self.ratios) / 5 else "missed"
 
 

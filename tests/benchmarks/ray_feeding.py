@@ -25,7 +25,7 @@ from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.jobs.train.ray_shards import RankShards
 from tasks.learning import images, recipes
-from tests.benchmarks import data, seed
+from tests.benchmarks import data, notebook_arm
 from tests.jobs.feeds import reader
 
 _BATCH = 128
@@ -44,7 +44,7 @@ class Uint8(ArrowBatchCollateFn):
 
 
 def in_batches(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What `seed.to_tensor` does to one row, done to many."""
+    """What `notebook_arm.to_tensor` does to one row, done to many."""
     pixels = np.stack([np.stack(list(image)) for image in batch["image"]]).astype(np.float32)
     return {"image": (pixels[:, None] / 255 - 0.5) / 0.5, "label": batch["label"]}
 
@@ -71,9 +71,9 @@ def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
 
         return labels
 
-    checked = datasource.dataset(uri, dataset_parts.whole(train))
+    checked = datasource.dataset(uri, dataset_parts.whole_files(train))
     return {
-        "nested lists, `map` of each row to floats": torch_batches(lists.map(seed.to_tensor)),
+        "nested lists, `map` of each row to floats": torch_batches(lists.map(notebook_arm.to_tensor)),
         "nested lists, `map_batches` to floats": torch_batches(lists.map_batches(in_batches)),
         "raw bytes, no map, uint8 collation": torch_batches(as_bytes, collate_fn=Uint8()),
         "the same, read by the manifest and checked": torch_batches(checked, collate_fn=Uint8()),
@@ -103,7 +103,7 @@ def main() -> None:
         ray.data.DataContext.get_current().enable_progress_bars = False
         uri = data.write_raw(Root(folder), {"train": split}, source=given.source, name="mnist-000000000000")
         nested = Path(folder, "nested.parquet")
-        seed.write(nested, split.images[:], split.labels)
+        notebook_arm.write(nested, split.images[:], split.labels)
         found: dict[str, list[float]] = {}
         for _ in range(given.repeat):
             for name, one in ways(nested, uri).items():

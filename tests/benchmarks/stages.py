@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from storage import manifest
 from tasks.cluster.ray_jobs import RayJobs
 from tasks.cluster.session import session
-from tests.benchmarks import data, seed
+from tests.benchmarks import data, notebook_arm
 from tests.benchmarks.arm import Arm, alone, started
 from tests.benchmarks.bench import Bench, at_least, at_most, rate, rate_of, seconds_of
 from tests.benchmarks.ratios import Ratio, in_turn
 
 _FEEDING = {"resident": at_least(0.95), "streaming": at_least(0.3), "dataloader": None}
-"""The loaders; the tutorials' own has no bar."""
+"""The loaders; the tutorials' own has no target."""
 _RAY = "PIPELINE_BENCHMARK_RAY"
 """In the environment of every process of a Ray, and of no others."""
 
@@ -27,10 +27,10 @@ def ingest(bench: Bench) -> Iterator[Ratio]:
         arm.ask("ours"), arm.ask("plain")
         ours, plain = in_turn(rate_of(arm, "ours"), rate_of(arm, "plain"), pairs=bench.pairs)
         what = f"ingest, {times}x: ours / plain `pq.write_table`"
-        yield Ratio(number=1, what=what, ours=ours, other=plain, unit="rows/s", bar=at_least(0.9))
-        ours, notebook = in_turn(rate_of(arm, "ours"), rate_of(arm, "seed"), pairs=bench.pairs)
+        yield Ratio(number=1, what=what, ours=ours, other=plain, unit="rows/s", target=at_least(0.9))
+        ours, notebook = in_turn(rate_of(arm, "ours"), rate_of(arm, "notebook"), pairs=bench.pairs)
         what = f"ingest, {times}x: ours / notebook"
-        yield Ratio(number=1, what=what, ours=ours, other=notebook, unit="rows/s", bar=at_least(50))
+        yield Ratio(number=1, what=what, ours=ours, other=notebook, unit="rows/s", target=at_least(50))
 
 
 def training(bench: Bench) -> Iterator[Ratio]:
@@ -41,15 +41,15 @@ def training(bench: Bench) -> Iterator[Ratio]:
     ours_arguments = [*shared, "--scratch", str(bench.fresh("scratch"))]
     plain_arguments = [*shared, "--out", str(store)]
     with started("ours", *ours_arguments) as ours, started("plain", *plain_arguments) as plain:
-        for work, bar in _FEEDING.items():
+        for work, target in _FEEDING.items():
             ours.ask(work), plain.ask("feed")
             mine, other = in_turn(
                 rate_of(ours, work), alone(rate_of(plain, "feed"), beside=ours.mark), pairs=bench.pairs
             )
             what = f"feeding, batches of 128: {work} / slices of a tensor"
-            if bar and work == "streaming":  # which reads each part anew: few rows, and that weighs most
-                bar = bench.full(bar)
-            yield Ratio(number=2, what=what, ours=mine, other=other, unit="rows/s", bar=bar)
+            if target and work == "streaming":  # which reads each part anew: few rows, and that weighs most
+                target = bench.full(target)
+            yield Ratio(number=2, what=what, ours=mine, other=other, unit="rows/s", target=target)
         yield from _epochs(bench, ours, plain, number=3, loader="resident")
         whole: list[float] = []
 
@@ -60,9 +60,9 @@ def training(bench: Bench) -> Iterator[Ratio]:
 
         mine, other = in_turn(checkpoint, alone(seconds_of(plain, "checkpoint"), beside=ours.mark), pairs=bench.pairs)
         what = "checkpoint: blocked in ours / `torch.save` and copy"
-        yield Ratio(number=8, what=what, ours=mine, other=other, unit="s", bar=at_most(1.5))
+        yield Ratio(number=8, what=what, ours=mine, other=other, unit="s", target=at_most(1.5))
         what = "checkpoint: until it is whole, hashed and flushed / `torch.save` and copy"
-        yield Ratio(number=8, what=what, ours=whole, other=other, unit="s", bar=None)
+        yield Ratio(number=8, what=what, ours=whole, other=other, unit="s", target=None)
 
 
 def ray_data(bench: Bench) -> Iterator[Ratio]:
@@ -77,7 +77,7 @@ def ray_data(bench: Bench) -> Iterator[Ratio]:
             rate_of(ours, "ray-data"), alone(rate_of(plain, "feed"), beside=ours.mark), pairs=bench.pairs
         )
         what = "feeding, batches of 128: ray-data / slices of a tensor"
-        yield Ratio(number=13, what=what, ours=mine, other=other, unit="rows/s", bar=None)
+        yield Ratio(number=13, what=what, ours=mine, other=other, unit="rows/s", target=None)
         yield from _epochs(bench, ours, plain, number=13, loader="ray-data")
 
 
@@ -94,11 +94,11 @@ def _epochs(bench: Bench, ours: Arm, plain: Arm, *, number: int, loader: str) ->
     mine, other = in_turn(epoch, alone(rate_of(plain, "epoch"), beside=ours.mark), pairs=bench.pairs)
     is_judged = loader == "resident"
     what = f"waiting for data / epoch, {loader}"
-    bar = at_most(0.01) if is_judged else None
-    yield Ratio(number=number, what=what, ours=waited, other=[1.0] * len(waited), unit="", bar=bar)
+    target = at_most(0.01) if is_judged else None
+    yield Ratio(number=number, what=what, ours=waited, other=[1.0] * len(waited), unit="", target=target)
     what = f"training, 1 worker, {loader}: ours / plain"
-    bar = at_least(0.97) if is_judged else None
-    yield Ratio(number=number + 1, what=what, ours=mine, other=other, unit="images/s", bar=bar)
+    target = at_least(0.97) if is_judged else None
+    yield Ratio(number=number + 1, what=what, ours=mine, other=other, unit="images/s", target=target)
 
 
 def ddp(bench: Bench) -> Iterator[Ratio]:
@@ -118,7 +118,7 @@ def ddp(bench: Bench) -> Iterator[Ratio]:
             rate_of(ours, "epoch"), alone(rate_of(plain, "epoch"), beside=ours.mark), pairs=bench.pairs
         )
         what = "training, 2 workers x 1 thread: ours / torchrun"
-        yield Ratio(number=6, what=what, ours=mine, other=other, unit="images/s", bar=at_least(0.97))
+        yield Ratio(number=6, what=what, ours=mine, other=other, unit="images/s", target=at_least(0.97))
 
 
 def encoded(bench: Bench) -> Iterator[Ratio]:
@@ -130,19 +130,19 @@ def encoded(bench: Bench) -> Iterator[Ratio]:
 
     two, one = in_turn(lambda: on(2), lambda: on(1), pairs=bench.few_pairs)
     what = "JPEG at 256 px, decoded and augmented by tasks: two CPUs / one"
-    yield Ratio(number=14, what=what, ours=two, other=one, unit="images/s", bar=None)
+    yield Ratio(number=14, what=what, ours=two, other=one, unit="images/s", target=None)
 
 
 def notebook(bench: Bench) -> Iterator[Ratio]:
     """5: a whole training call, Ray running."""
     epochs, split = bench.recipe.epochs, bench.splits["train"]
     rows = sum(file.rows or 0 for file in manifest.load(bench.prepared).split("train"))
-    parquet = bench.fresh("seed").with_suffix(".parquet")
-    seed.write(parquet, split.images[:rows], split.labels[:rows])
+    parquet = bench.fresh("notebook").with_suffix(".parquet")
+    notebook_arm.write(parquet, split.images[:rows], split.labels[:rows])
 
     def theirs() -> float:
-        asked = ["--parquet", str(parquet), "--out", str(bench.fresh("seed")), "--epochs", str(epochs)]
-        said = bench.module("seed", *asked, "--batch-size", str(bench.recipe.batch_size))
+        asked = ["--parquet", str(parquet), "--out", str(bench.fresh("notebook")), "--epochs", str(epochs)]
+        said = bench.module("notebook_arm", *asked, "--batch-size", str(bench.recipe.batch_size))
         return float(said.rpartition("seconds ")[2].split()[0])
 
     def mine() -> float:
@@ -155,7 +155,7 @@ def notebook(bench: Bench) -> Iterator[Ratio]:
 
     other, ours = in_turn(theirs, mine, pairs=bench.few_pairs)
     what = f"training call, epochs={epochs}: notebook / ours"
-    yield Ratio(number=5, what=what, ours=other, other=ours, unit="s", bar=bench.full(at_least(2)))
+    yield Ratio(number=5, what=what, ours=other, other=ours, unit="s", target=bench.full(at_least(2)))
 
 
 def prediction(bench: Bench) -> Iterator[Ratio]:
@@ -176,4 +176,4 @@ def prediction(bench: Bench) -> Iterator[Ratio]:
             plain.ask("predict")
             ours, other = in_turn(mine, alone(rate_of(plain, "predict"), beside=ray), pairs=bench.few_pairs)
     what = f"prediction, {times}x the test set: ours / plain loop and `pq.write_table`"
-    yield Ratio(number=7, what=what, ours=ours, other=other, unit="rows/s", bar=bench.full(at_least(0.85)))
+    yield Ratio(number=7, what=what, ours=ours, other=other, unit="rows/s", target=bench.full(at_least(0.85)))

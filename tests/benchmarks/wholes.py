@@ -18,7 +18,7 @@ from tests.benchmarks import data
 from tests.benchmarks.arm import started
 from tests.benchmarks.bench import Bench, at_most, seconds_of
 from tests.benchmarks.ratios import Ratio, in_turn
-from tests.faults import strikes
+from tests.faults import injection
 from tests.faults.history import History
 from tests.runs import Run, await_that, processes_with, repeatedly
 
@@ -29,7 +29,7 @@ _MARK = "BENCHMARK_GROWTH"
 def orchestration(bench: Bench) -> Iterator[Ratio]:
     """9: the flow against the same functions called one after the other, for a minute.
 
-    With a small model: the longer the steps of a training, the less would be seen of what is done beside them.
+    Uses a small model: with longer training steps, the overhead would be a smaller share and harder to measure.
     """
     arguments = ["--source", bench.source, "--folder", str(bench.fresh("orchestration"))]
     settings = recipes.changes(bench.recipe) | {"model": "small-cnn", "epochs": 12, "accuracy_floor": 0.0}
@@ -37,7 +37,7 @@ def orchestration(bench: Bench) -> Iterator[Ratio]:
     with started("orchestration", *arguments) as arm:
         ours, other = in_turn(seconds_of(arm, "flow"), seconds_of(arm, "functions"), pairs=bench.few_pairs)
     what = "orchestration of a small model: the flow / the same stages called directly"
-    yield Ratio(number=9, what=what, ours=ours, other=other, unit="s", bar=bench.full(at_most(1.02)))
+    yield Ratio(number=9, what=what, ours=ours, other=other, unit="s", target=bench.full(at_most(1.02)))
 
 
 def whole(bench: Bench) -> Iterator[Ratio]:
@@ -56,7 +56,7 @@ def whole(bench: Bench) -> Iterator[Ratio]:
                 run.result()
                 took = time.perf_counter() - begun
             history, begun_at = History(bench.fresh("history")), time.time()
-            env = strikes.environment(history.path)
+            env = injection.environment(history.path)
             with _running(bench, storage, folder, "--set=seed=1", env=env) as run:  # the raw data are there already
                 await_that(lambda: _first_step(history) or run.process.poll() is not None)
                 assert run.process.poll() is None, run.log.read_text()[-4000:]
@@ -75,11 +75,11 @@ def whole(bench: Bench) -> Iterator[Ratio]:
 
     ours, other = in_turn(mine, plain, pairs=bench.few_pairs)
     what = "the whole command, from nothing / one plain script"
-    yield Ratio(number=10, what=what, ours=ours, other=other, unit="s", bar=bench.full(at_most(1.3)))
+    yield Ratio(number=10, what=what, ours=ours, other=other, unit="s", target=bench.full(at_most(1.3)))
     what = "cold start: from the command to the first step, raw data and Prefect's database at hand, "
     what += f"{statistics.median(counted):.0f} processes by then"
     ones = [1.0] * len(until_step)
-    yield Ratio(number=11, what=what, ours=until_step, other=ones, unit="s", bar=at_most(30))
+    yield Ratio(number=11, what=what, ours=until_step, other=ones, unit="s", target=at_most(30))
 
 
 def growth(bench: Bench) -> Iterator[Ratio]:
@@ -125,12 +125,12 @@ def growth(bench: Bench) -> Iterator[Ratio]:
         ours = [sixteen - fixed for sixteen, fixed in zip(took[16], took[0], strict=True)]
         other = [one - fixed for one, fixed in zip(took[1], took[0], strict=True)]
         what = "growth: seconds for 16x / 1x, the fixed start subtracted"
-        bar = bench.full(at_most(16.8)) if min(other) > 0 else None
-        yield Ratio(number=12, what=what, ours=ours, other=other, unit="s", bar=bar)
+        target = bench.full(at_most(16.8)) if min(other) > 0 else None
+        yield Ratio(number=12, what=what, ours=ours, other=other, unit="s", target=target)
     what = "growth: peak memory of all processes and the object store, streaming, 16x / 4x"
-    yield Ratio(number=12, what=what, ours=peak[16], other=peak[4], unit="MiB", bar=at_most(1.25))
+    yield Ratio(number=12, what=what, ours=peak[16], other=peak[4], unit="MiB", target=at_most(1.25))
     what = "growth: the same of a training alone, ray-data, 16x / 4x"
-    yield Ratio(number=12, what=what, ours=fed[16], other=fed[4], unit="MiB", bar=None)
+    yield Ratio(number=12, what=what, ours=fed[16], other=fed[4], unit="MiB", target=None)
 
 
 @contextlib.contextmanager

@@ -46,7 +46,7 @@ def test_a_line_is_told_once_and_only_when_it_is_whole(caplog: pytest.LogCapture
     assert [record.getMessage() for record in caplog.records] == ["one", "two", "three"]
 
 
-def test_a_flood_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_above_the_rate_limit_are_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     told = _followed("".join(f"line {number}\n" for number in range(5000)), caplog)
     passed = [line for line in told if line.startswith("line ")]
     cut = [int(line.split()[0]) for line in told if "omitted" in line]
@@ -54,7 +54,7 @@ def test_a_flood_is_cut_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     assert len(passed) + sum(cut) == 5000
 
 
-def test_progress_is_told_now_and_then_and_its_end_always(caplog: pytest.LogCaptureFixture) -> None:
+def test_progress_is_logged_at_intervals_and_always_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
     told = _followed("".join(_progress(done, epoch=0) for done in range(1, 81)), caplog)
     assert told == ["steps 1/80", "steps 80/80"]
 
@@ -93,7 +93,7 @@ def test_of_a_log_file_every_line_is_told_once_and_only_when_it_is_whole(
     assert [record.getMessage() for record in caplog.records] == ["one", "twö", "three"]
 
 
-def test_a_job_is_over_once_it_says_so_which_nobody_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_end_marker_ends_the_job_and_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     follower = Follower("train")
     with caplog.at_level(logging.INFO, logger="pipeline"):
         follower.read("one\n", ended=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 from storage.uri import Root
 from tests import s3
 from tests.concurrency import checker
-from tests.concurrency.conductor import conduct
+from tests.concurrency.process_control import run_workers
 from tests.concurrency.record import Recording
 from tests.concurrency.violation import Violation
 
@@ -35,7 +35,7 @@ def main() -> int:
             place = f"{number}-{uuid.uuid4().hex[:8]}"
             root = Root(f"s3://{server.bucket}/{place}" if server else str(folder / place))
             started = time.monotonic()
-            recording = conduct(
+            recording = run_workers(
                 root,
                 seed=arguments.seed,
                 operations=arguments.operations,

@@ -139,7 +139,7 @@ def _may_be_lost(tenure: _Tenure, renewal: Operation, takes: Sequence[Operation]
 
 
 def _seen(operations: Sequence[Operation], tenures: Mapping[str, _Tenure], newest: _Newest) -> Iterator[Violation]:
-    """Whom others saw held the lease, or may have held it."""
+    """Yield a violation for each reported holder that cannot have held the lease."""
     for each in operations:
         name = each.result.get("holder")
         if name is None:

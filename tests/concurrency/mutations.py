@@ -57,8 +57,8 @@ MUTATIONS = (
     Mutation(
         protection="a taker whose number is there already knows its own file by its token",
         file="storage/lease_records.py",
-        code="    if not files.create_once(place(folder, record.generation), encoded(record)):\n",
-        instead="    files.create_once(place(folder, record.generation), encoded(record))\n    if False:\n",
+        code="    if not files.create_once(record_uri(folder, record.generation), encoded(record)):\n",
+        instead="    files.create_once(record_uri(folder, record.generation), encoded(record))\n    if False:\n",
         notices=_OF_A_LEASE,
     ),
     Mutation(
@@ -89,7 +89,7 @@ MUTATIONS = (
         instead=(
             "            self._record = record\n"
             "            if released:\n"
-            "                files.remove(lease_records.place(self._folder, self.generation))\n"
+            "                files.remove(lease_records.record_uri(self._folder, self.generation))\n"
             "            return not released\n"
         ),
         notices=_OF_A_LEASE,

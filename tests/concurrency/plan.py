@@ -1,4 +1,4 @@
-"""What a seed decides: the calls of each worker, what befalls it, and which of its requests to S3 are spoilt.
+"""What a seed decides: the calls of each worker, what befalls it, and which of its requests to S3 get a fault.
 
 How the workers' calls interleave is the kernel's: the same seed gives each process the same calls and the same faults
 in the same order, and not the same history. So a seed that failed once is run again with `--repeat`.
@@ -33,7 +33,7 @@ _WEIGHTS: dict[Does, int] = {
 _TARGETS = (6, 2, 1)
 """How often the first of several leases or championships is meant, and the others: the first is busy."""
 _KILLED = 0.12
-"""Of all strikes; the others are stalls."""
+"""Of all interruptions; the others are stalls."""
 _LONG = 0.12
 """Of all stalls: they outlast a lease."""
 _SPOILT = 0.02
@@ -65,8 +65,8 @@ class Step:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Strike:
-    """What befalls a worker from outside."""
+class Interruption:
+    """One interruption of a worker: a kill or a stall."""
 
     after_s: float
     """Seconds since the one before."""
@@ -81,21 +81,21 @@ def steps(seed: int, worker: int, count: int) -> list[Step]:
     return [_step(does, chance) for does in drawn]
 
 
-def strikes(seed: int, worker: int, *, ttl_s: float) -> Iterator[Strike]:
+def interruptions(seed: int, worker: int, *, ttl_s: float) -> Iterator[Interruption]:
     """What befalls one worker, for as long as it works."""
     chance = random.Random(f"{seed} strikes {worker}")
     while True:
         after_s = chance.expovariate(2 / ttl_s)
         if chance.random() < _KILLED:
-            yield Strike(after_s=after_s, stall_s=None)
+            yield Interruption(after_s=after_s, stall_s=None)
         elif chance.random() < _LONG:
-            yield Strike(after_s=after_s, stall_s=ttl_s * chance.uniform(1.0, 2.0))
+            yield Interruption(after_s=after_s, stall_s=ttl_s * chance.uniform(1.0, 2.0))
         else:
-            yield Strike(after_s=after_s, stall_s=chance.uniform(0.01, 0.3))
+            yield Interruption(after_s=after_s, stall_s=chance.uniform(0.01, 0.3))
 
 
 class SeededProxy(Proxy):
-    """A proxy of one worker, which spoils every so-manieth of its requests as the seed says."""
+    """Proxy of one worker that injects faults into a share of its requests, chosen by the seed."""
 
     def __init__(self, server: str, *, seed: int, worker: int) -> None:
         super().__init__(server)
@@ -110,7 +110,7 @@ class SeededProxy(Proxy):
                 return None
             faults = _FAULTS[method]
             fault = faults[int(which * len(faults))]
-            self.spoilt.append((fault, method, path))
+            self.injected.append((fault, method, path))
             return fault
 
 

@@ -132,7 +132,7 @@ def name(worker: int, number: int) -> str:
 
 
 def read(folder: Path, *, workers: int) -> Recording:
-    """What the processes and their conductor wrote."""
+    """What the workers and the process that controls them wrote."""
     operations: list[Operation] = []
     lives: dict[tuple[int, int], Life] = {}
     for worker in range(workers):
@@ -141,7 +141,7 @@ def read(folder: Path, *, workers: int) -> Recording:
             _take_in(event, worker, begun, lives)
         operations.extend(begun.values())
     struck: Counter[str] = Counter()
-    for event in conductors(folder).events():
+    for event in control_record(folder).events():
         struck["killed" if event["point"] == "doomed" else event["point"]] += 1
         if event["point"] in ("doomed", "gone"):
             life = lives.setdefault((event["worker"], event["life"]), Life())
@@ -151,9 +151,9 @@ def read(folder: Path, *, workers: int) -> Recording:
     return Recording(operations=ordered, lives=lives, struck=struck)
 
 
-def conductors(folder: Path) -> History:
-    """When the conductor was about to kill which process and when it found one ended; stalls and faults of S3."""
-    return History(folder / "conductor.jsonl")
+def control_record(folder: Path) -> History:
+    """When which worker was about to be killed and when one was found to have ended; stalls and faults of S3."""
+    return History(folder / "control.jsonl")
 
 
 def _take_in(event: Event, worker: int, begun: dict[int, Operation], lives: dict[tuple[int, int], Life]) -> None:

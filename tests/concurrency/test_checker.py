@@ -252,14 +252,14 @@ class TestRegistry:
 
 def test_the_same_seed_gives_each_process_the_same_calls_and_faults() -> None:
     def drawn(seed: int) -> list[Any]:
-        strikes = plan.strikes(seed, 1, ttl_s=TTL_S)
+        interruptions = plan.interruptions(seed, 1, ttl_s=TTL_S)
         proxy = SeededProxy("http://127.0.0.1:1", seed=seed, worker=1)
         faults = [proxy.fault_of(method, "/") for method in ("GET", "PUT", "HEAD", "DELETE") for _ in range(100)]
-        return [plan.steps(seed, 1, 200), [next(strikes) for _ in range(200)], faults]
+        return [plan.steps(seed, 1, 200), [next(interruptions) for _ in range(200)], faults]
 
     first = drawn(7)
     assert first == drawn(7) and all(one != other for one, other in zip(first, drawn(8), strict=True))
-    assert {None, *first[2]} - {None} and any(strike.stall_s is None for strike in first[1])
+    assert {None, *first[2]} - {None} and any(interruption.stall_s is None for interruption in first[1])
 
 
 def test_violation_is_told_with_the_calls_around_it() -> None:

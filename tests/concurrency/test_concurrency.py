@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from storage.uri import Root
-from tests.concurrency import conductor
+from tests.concurrency import process_control
 from tests.concurrency.__main__ import report, summary
 from tests.concurrency.mutations import MUTATIONS, Mutation, outcome
 from tests.runs import CHECKOUT
@@ -21,7 +21,9 @@ def test_history_of_contending_processes_can_be_explained(
 ) -> None:
     kind = "s3" if root.is_s3 else "local"
     server = request.getfixturevalue("s3") if root.is_s3 else None
-    recording = conductor.conduct(root, seed=SEED, operations=STEPS[kind], folder=tmp_path / "history", server=server)
+    recording = process_control.run_workers(
+        root, seed=SEED, operations=STEPS[kind], folder=tmp_path / "history", server=server
+    )
     print(f"seed {SEED}: {summary(recording)}")
     problem = report(recording)
     assert not problem, f"seed {SEED}:\n{problem}"

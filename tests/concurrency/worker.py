@@ -28,8 +28,8 @@ _OWN_STEPS = {plan.WORKERS: [Step(does="audit")]}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Orders:
-    """All that a worker is told."""
+class WorkerSpec:
+    """Parameters of one worker process."""
 
     root: str
     folder: Path
@@ -44,14 +44,14 @@ class Orders:
     """How often it was started before."""
 
 
-def work(orders: Orders) -> None:
+def work(spec: WorkerSpec) -> None:
     """Carry out the steps that no earlier life of this worker has begun."""
-    os.environ.update(orders.environment)
-    recorder = Recorder(orders.folder, worker=orders.worker, life=orders.life)
-    random.seed(f"{orders.seed} {orders.worker} {orders.life}")  # pauses between tries
-    mine = _OWN_STEPS.get(orders.worker) or plan.steps(orders.seed, orders.worker, orders.steps)
+    os.environ.update(spec.environment)
+    recorder = Recorder(spec.folder, worker=spec.worker, life=spec.life)
+    random.seed(f"{spec.seed} {spec.worker} {spec.life}")  # pauses between tries
+    mine = _OWN_STEPS.get(spec.worker) or plan.steps(spec.seed, spec.worker, spec.steps)
     with _recorded_leases(recorder), _impatient():
-        worker = _Worker(Root(orders.root), recorder, ttl_s=orders.ttl_s)
+        worker = _Worker(Root(spec.root), recorder, ttl_s=spec.ttl_s)
         for number in range(recorder.steps_begun, len(mine)):
             recorder.note("step")
             with contextlib.suppress(Abandoned):

@@ -20,7 +20,7 @@ from storage import registry
 from storage.uri import Root
 from tasks.cluster.child import Child
 from tests.deploy import composed, image
-from tests.operated import Server, free_port
+from tests.prefect_system import Server, free_port
 from tests.runs import await_that
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

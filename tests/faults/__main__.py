@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tests.faults import lab, mutations
+from tests.faults import harness, mutations
 from tests.faults.case import Outcome, carry_out
 from tests.faults.kinds import KINDS
 from tests.runs import CHECKOUT
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
 def _faults(plan: Sequence[tuple[str, int]], folder: Path, console: Console) -> int:
     outcomes: dict[str, list[Outcome]] = {}
     started = time.monotonic()
-    with lab.prepared(folder, checkout=CHECKOUT) as made:
+    with harness.prepared(folder, checkout=CHECKOUT) as made:
         console.print(f"the golden run took {time.monotonic() - started:.0f} s; {len(plan)} cases", highlight=False)
         for number, (name, seed) in enumerate(plan, 1):
             outcome = carry_out(made, name, KINDS[name].scenario, seed=seed)

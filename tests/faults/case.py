@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import checker
+from tests.faults.harness import WORKERS, Harness
 from tests.faults.history import Event, History
-from tests.faults.lab import WORKERS, Lab
-from tests.faults.proxy import Fault, Spoil
+from tests.faults.proxy import Fault, RequestFault
 from tests.runs import Run, await_that
 
 LIMIT_S = 300.0
@@ -47,10 +47,10 @@ class Outcome:
 class Case:
     """Tools of a kind of fault; every random choice is drawn from the case's seed."""
 
-    def __init__(self, lab: Lab, *, name: str, seed: int, limit_s: float) -> None:
-        self.lab, self.name, self.limit_s = lab, name, limit_s
+    def __init__(self, harness: Harness, *, name: str, seed: int, limit_s: float) -> None:
+        self.harness, self.name, self.limit_s = harness, name, limit_s
         self.random = random.Random(f"{name} {seed}")
-        self.root = lab.disk
+        self.root = harness.disk
         self.arguments: list[str] | None = None
         """The whole command line, if it is not the usual one."""
         self.settings: tuple[str, ...] = ()
@@ -58,44 +58,44 @@ class Case:
         self.options: tuple[str, ...] = ()
         """Further options of the usual command line."""
         self.workers = WORKERS
-        self.golden = lab.golden
+        self.golden = harness.golden
         """Expected result of its runs."""
         self.recovery_s: float | None = None
         """Recovery time, if the kind of fault measures it itself."""
         self.env: dict[str, str] = {}
         self.runs: list[Run] = []
-        self.once = lab.folder / "once"
-        self.history: History = lab.history
+        self.once = harness.folder / "once"
+        self.history: History = harness.history
 
     def train_with(self, *settings: str, workers: int, env: Mapping[str, str] | None = None) -> None:
         """Train with other workers, settings and variables; the result is that of an undisturbed run with them."""
-        self.golden = self.lab.variant(*settings, workers=workers, env=env or {})
+        self.golden = self.harness.variant(*settings, workers=workers, env=env or {})
         self.settings, self.workers, self.env = settings, workers, dict(env or {})
 
     def begin(self, *, after: str | None, on_s3: bool = False) -> None:
         """Begin with what the golden run had left after a stage, on a disk or on S3."""
-        self.root = self.lab.bucket if on_s3 else self.lab.disk
-        self.lab.put_back(self.root, until=after)
+        self.root = self.harness.bucket if on_s3 else self.harness.disk
+        self.harness.reset_to(self.root, until=after)
         self.once.unlink(missing_ok=True)
         self.history.begin(name=self.name)
 
     def start(
         self, point: str | None = None, at: str = "", *, action: str = "kill", rank: int | None = None, skip: int = 0
     ) -> Run:
-        """Give the command; with a `point`, the first process to reach it is struck, once in the whole case."""
-        strike = {"point": point, "at": at, "rank": rank, "skip": skip, "action": action, "once": str(self.once)}
-        env = self.lab.environment(self.root) | self.lab.strikes(strike if point else None)
+        """Start the command; with a `point`, inject the fault into the first process that reaches it, once per case."""
+        fault = {"point": point, "at": at, "rank": rank, "skip": skip, "action": action, "once": str(self.once)}
+        env = self.harness.environment(self.root) | self.harness.injection_env(fault if point else None)
         arguments = self.arguments or [
-            *self.lab.arguments(self.root, *self.settings, workers=self.workers),
+            *self.harness.arguments(self.root, *self.settings, workers=self.workers),
             *self.options,
         ]
-        run = Run(*arguments, folder=self.folder, env=env | self.env, checkout=self.lab.checkout)
+        run = Run(*arguments, folder=self.folder, env=env | self.env, checkout=self.harness.checkout)
         self.runs.append(run)
         return run
 
-    def run(self, point: str, at: str = "", **strike: Any) -> int:
-        """The exit code of a run that is struck."""
-        return self.wait(self.start(point, at, **strike))
+    def run(self, point: str, at: str = "", **fault: Any) -> int:
+        """The exit code of a run with an injected fault."""
+        return self.wait(self.start(point, at, **fault))
 
     def wait(self, run: Run) -> int:
         """The exit code of `run`."""
@@ -116,25 +116,25 @@ class Case:
         """The result of `run`, or of the same command afterwards."""
         return run.result() if self.wait(run) == 0 else self.finish()
 
-    def goes_on(self, run: Run) -> dict[str, Any]:
+    def expect_recovery(self, run: Run) -> dict[str, Any]:
         """The result of `run`, which has to succeed by itself."""
         if self.wait(run) != 0:
             raise Failed(f"the run did not continue by itself:\n{_tail(run)}")
         return run.result()
 
-    def refused(self, run: Run, *words: str) -> None:
+    def expect_refusal(self, run: Run, *words: str) -> None:
         """Wait for `run`, which has to fail at once, not tried again, with words that say why."""
         if self.wait(run) != 1 or run.says("Retry") or not all(map(run.says, words)):
             raise Failed(f"it did not end with exit code 1 and {words}:\n{_tail(run)}")
 
-    def rides_out(self, run: Run) -> dict[str, Any]:
+    def expect_no_retry(self, run: Run) -> dict[str, Any]:
         """The result of `run`, which has to succeed by itself without beginning any stage again."""
         if self.wait(run) != 0 or run.says("Retry"):
             raise Failed(f"the run did not survive the fault:\n{_tail(run)}")
         return run.result()
 
-    def strike_process(self, run: Run, title: str, *, signal_: signal.Signals = signal.SIGKILL) -> None:
-        """Strike the first process of `run` whose command line holds `title`, as soon as there is one."""
+    def signal_process(self, run: Run, title: str, *, signal_: signal.Signals = signal.SIGKILL) -> None:
+        """Send a signal to the first process of `run` whose command line holds `title`, as soon as there is one."""
         found: list[int] = []
 
         def appears() -> bool:
@@ -142,9 +142,9 @@ class Case:
             return bool(found)
 
         self.until(appears, f"a process {title!r} appeared", interval_s=0.02)
-        self.strike(found[0], signal_, what=title)
+        self.send_signal(found[0], signal_, what=title)
 
-    def strike(self, pid: int, signal_: signal.Signals, *, what: str) -> None:
+    def send_signal(self, pid: int, signal_: signal.Signals, *, what: str) -> None:
         """Send a signal from outside, to one recorded process."""
         self.history.add(point="outside", struck=signal_.name, at=what, pid=pid)
         self.once.touch()
@@ -157,9 +157,9 @@ class Case:
         self.once.touch()
         change()
 
-    def spoil(self, fault: Fault, method: str, part: str, *, times: int = 1) -> None:
-        """Spoil the next S3 requests of this kind."""
-        self.lab.proxy.spoils.append(Spoil(fault=fault, method=method, part=part, times=times))
+    def inject_request_faults(self, fault: Fault, method: str, part: str, *, times: int = 1) -> None:
+        """Inject the fault into the next S3 requests of this kind."""
+        self.harness.proxy.pending.append(RequestFault(fault=fault, method=method, part=part, times=times))
 
     def until(
         self, condition: Callable[[], object], what: str, *, interval_s: float = 0.1, limit_s: float | None = None
@@ -186,24 +186,29 @@ class Case:
 
     def golden_path(self, shelf: str, ending: str) -> str:
         """Where the golden run left a file, relative to the root."""
-        return self.lab.golden_path(shelf.strip("/") + "/", ending)
+        return self.harness.golden_path(shelf.strip("/") + "/", ending)
 
     @property
     def folder(self) -> Path:
         """Where its runs keep what is not in storage."""
-        return self.lab.folder / "runs"
+        return self.harness.folder / "runs"
 
 
 def carry_out(
-    lab: Lab, name: str, scenario: Callable[[Case], dict[str, Any] | None], *, seed: int, limit_s: float = LIMIT_S
+    harness: Harness,
+    name: str,
+    scenario: Callable[[Case], dict[str, Any] | None],
+    *,
+    seed: int,
+    limit_s: float = LIMIT_S,
 ) -> Outcome:
     """The outcome of one case; nothing of it is left running."""
-    case = Case(lab, name=name, seed=seed, limit_s=limit_s)
+    case = Case(harness, name=name, seed=seed, limit_s=limit_s)
     started = time.monotonic()
     outcome = Outcome(survived=True)
     try:
         result = scenario(case)
-        if not case.once.exists() and not lab.proxy.spoilt:
+        if not case.once.exists() and not harness.proxy.injected:
             raise Failed("the fault was never injected")
         problems = list(_problems(case, result))
         if problems:
@@ -220,7 +225,7 @@ def carry_out(
 
 
 def _problems(case: Case, result: dict[str, Any] | None) -> Iterator[str]:
-    secrets = [case.lab.server.secret_key]
+    secrets = [case.harness.server.secret_key]
     yield from checker.violations(case.root, result, case.golden, secrets=secrets, folder=case.folder)
     try:
         await_that(lambda: not any(run.processes() for run in case.runs), limit_s=GONE_S)

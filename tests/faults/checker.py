@@ -10,7 +10,7 @@ import numpy as np
 
 from storage import files, manifest, tables
 from storage.uri import URI
-from tests.faults.lab import CANARY, Golden, expected_ids
+from tests.faults.harness import CANARY, Golden, expected_ids
 
 STATES = {
     *("Scheduled", "Late", "Pending", "Running", "AwaitingRetry", "Retrying", "Cancelling"),
@@ -22,7 +22,7 @@ STATES = {
 def violations(
     root: URI, result: dict[str, Any] | None, golden: Golden, *, secrets: list[str], folder: Path
 ) -> Iterator[str]:
-    """One line for everything that is not as after a run to which nothing happened; no result: there is to be none."""
+    """Yield one line for each difference from an undisturbed run; `result` None: the case expects no result."""
     if result is not None:
         yield from _wrong_results(result, golden)
     yield from _damaged(root)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 @contextlib.contextmanager
 def two_nodes(case: "Case") -> Iterator[TwoNodes]:
     """A cluster that the case's runs use for as long as the block lasts; in the end nobody holds any of it."""
-    env = os.environ | case.lab.environment(case.root) | case.lab.strikes(None)
+    env = os.environ | case.harness.environment(case.root) | case.harness.injection_env(None)
     with clusters.two_nodes(env) as cluster:
         case.env = cluster.env
         yield cluster

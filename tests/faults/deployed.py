@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from tests.faults.history import checkpoint_of
-from tests.operated import Operated, webhook
+from tests.prefect_system import PrefectSystem, webhook
 
 if TYPE_CHECKING:
     from tests.faults.case import Case
@@ -18,37 +18,37 @@ def kill_flow(case: "Case", *, with_runner: bool) -> None:
 
     parameters: dict[str, Any] = {
         "storage": case.root,
-        "data": case.root.child(f"datasets/raw/{case.lab.golden.raw}"),
+        "data": case.root.child(f"datasets/raw/{case.harness.golden.raw}"),
         "workers": 2,
-        "settings": case.lab.settings(),
+        "settings": case.harness.settings(),
     }
-    with _operated(case) as operated:
-        operated.start_worker()
-        run = operated.start("mnist/smoke", **parameters)
+    with _prefect_system(case) as prefect_system:
+        prefect_system.start_worker()
+        run = prefect_system.start("mnist/smoke", **parameters)
         case.until(lambda: case.history.has(checkpoint_of(1)), "epoch 1 is safe")
-        engine = operated.engine(run)
+        engine = prefect_system.engine(run)
         if with_runner:
-            operated.kill_worker()
-        case.strike(engine, signal.SIGKILL, what="flow, after its worker" if with_runner else "flow")
-        case.until(lambda: operated.state(run)["name"] == "Crashed", "the run was seen to have crashed")
-        case.until(lambda: not operated.processes(run), "what the flow had started ended with it")
+            prefect_system.kill_worker()
+        case.send_signal(engine, signal.SIGKILL, what="flow, after its worker" if with_runner else "flow")
+        case.until(lambda: prefect_system.state(run)["name"] == "Crashed", "the run was seen to have crashed")
+        case.until(lambda: not prefect_system.processes(run), "what the flow had started ended with it")
         if with_runner:
-            operated.start_worker()
-        case.until(lambda: operated.starts(run) == 2, "the run was started again")
-        if operated.await_end(run) != ["Completed"]:
+            prefect_system.start_worker()
+        case.until(lambda: prefect_system.starts(run) == 2, "the run was started again")
+        if prefect_system.await_end(run) != ["Completed"]:
             raise Failed("the run did not complete")
 
 
 @contextlib.contextmanager
-def _operated(case: "Case") -> Iterator[Operated]:
+def _prefect_system(case: "Case") -> Iterator[PrefectSystem]:
     """A server with the deployments of the code that is struck, for the runs of `case`."""
-    folder = case.folder / "operated"
+    folder = case.folder / "prefect-system"
     folder.mkdir(parents=True, exist_ok=True)
     with webhook() as (address, _):
-        operated = Operated(folder, webhook=address)
-        operated.env |= case.lab.strikes(None) | case.lab.environment(case.root)
+        prefect_system = PrefectSystem(folder, webhook=address)
+        prefect_system.env |= case.harness.injection_env(None) | case.harness.environment(case.root)
         try:
-            operated.deploy(case.lab.checkout)
-            yield operated
+            prefect_system.deploy(case.harness.checkout)
+            yield prefect_system
         finally:
-            operated.end()
+            prefect_system.end()

@@ -40,7 +40,7 @@ class History:
         return any(map(matches, self.events()))
 
     def recovery_s(self) -> float | None:
-        """Seconds from the first strike until a process that is younger did work again, none if none did."""
+        """Seconds from the first fault until a process that is younger did work again, none if none did."""
         events = list(self.events())
         struck = next((event["s"] for event in events if "struck" in event), None)
         if struck is None:

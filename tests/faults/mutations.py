@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tests.faults import lab
+from tests.faults import harness
 from tests.faults.case import carry_out
 from tests.faults.kinds import KINDS
 from tests.runs import CHECKOUT
@@ -227,7 +227,7 @@ def check(folder: Path, console: Console, *, only: Sequence[str] = ()) -> int:
     """
     unnoticed = 0
     chosen = [mutation for mutation in MUTATIONS if not only or mutation.kind in only]
-    with lab.prepared(folder) as made:
+    with harness.prepared(folder) as made:
         for mutation in chosen:
             started = time.monotonic()
             made.checkout = _mutated(mutation, folder / "mutated")

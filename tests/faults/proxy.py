@@ -23,8 +23,8 @@ _HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"
 
 
 @dataclasses.dataclass(kw_only=True)
-class Spoil:
-    """Which requests are spoilt, and how."""
+class RequestFault:
+    """Which requests get a fault, and which."""
 
     fault: Fault
     method: str
@@ -36,13 +36,13 @@ class Spoil:
 
 
 class Proxy:
-    """A running proxy: where it is, what it spoils and has spoilt, and how many requests of each method it got."""
+    """A running proxy: its address, its pending and injected faults, and how many requests of each method it got."""
 
     def __init__(self, server: str) -> None:
         self.server = urlsplit(server).netloc
         self.endpoint = ""
-        self.spoils: list[Spoil] = []
-        self.spoilt: list[tuple[Fault, str, str]] = []
+        self.pending: list[RequestFault] = []
+        self.injected: list[tuple[Fault, str, str]] = []
         self.requests: Counter[str] = Counter()
         self._taking = threading.Lock()
         self.ended = threading.Event()
@@ -51,11 +51,11 @@ class Proxy:
         """What the request that just came in gets."""
         with self._taking:
             self.requests[method] += 1
-            for spoil in self.spoils:
-                if spoil.times and spoil.method == method and spoil.part in path:
-                    spoil.times -= 1
-                    self.spoilt.append((spoil.fault, method, path))
-                    return spoil.fault
+            for planned in self.pending:
+                if planned.times and planned.method == method and planned.part in path:
+                    planned.times -= 1
+                    self.injected.append((planned.fault, method, path))
+                    return planned.fault
         return None
 
 
@@ -83,7 +83,7 @@ class _Server(ThreadingHTTPServer):
         self.proxy = proxy
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Nothing: a client that hangs up is none of ours."""
+        """Ignore errors of clients that disconnect."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -107,7 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nothing: what was spoilt is in `Proxy.spoilt`."""
+        """Nothing: the injected faults are in `Proxy.injected`."""
 
     def _body(self) -> bytes:
         """What came with the request, as it came: chunks with their frames."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage import failpoints
-from tests.faults import strikes
+from tests.faults import injection
 from tests.faults.__main__ import make_plan, parser
 from tests.faults.history import History
 from tests.faults.kinds import KINDS
@@ -30,13 +30,13 @@ def test_a_mutation_changes_code_that_is_there_and_names_a_kind(mutation: Mutati
     assert mutation.kind in KINDS
 
 
-def test_without_a_suite_a_point_does_nothing() -> None:
+def test_a_failpoint_without_a_handler_does_nothing() -> None:
     assert failpoints.handler is None
     failpoints.failpoint("write", "anywhere")
 
 
-def test_of_all_processes_that_come_by_one_is_struck_and_all_are_in_the_history(tmp_path: Path) -> None:
-    strike = {
+def test_a_fault_is_injected_into_one_process_and_all_failpoints_are_recorded(tmp_path: Path) -> None:
+    fault = {
         "point": "write",
         "at": "/part",
         "rank": None,
@@ -49,7 +49,7 @@ def test_of_all_processes_that_come_by_one_is_struck_and_all_are_in_the_history(
         "[failpoint('write', f'/part-{n}') for n in range(3)]; raise SystemExit(3)"
     )
     command = [sys.executable, "-c", program]
-    env = os.environ | strikes.environment(tmp_path / "history", strike)
+    env = os.environ | injection.environment(tmp_path / "history", fault)
     codes = [subprocess.run(command, env=env, cwd=CHECKOUT).returncode for _ in range(2)]
     assert codes == [0, 3]  # the first is struck at its second match, the second not at all
     events = list(History(tmp_path / "history").events())

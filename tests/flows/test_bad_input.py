@@ -280,7 +280,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 @pytest.fixture
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The storage of whoever names no other; nothing is to be begun, and nothing may end up there."""
+    """Default storage root of a test, which must stay empty; starting anything fails the test."""
     for name in ("RAY_ADDRESS", "PREFECT_API_URL", "PREFECT_SERVER_API_AUTH_STRING"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIPELINE_STORAGE", str(tmp_path / "fresh"))

@@ -107,10 +107,10 @@ def test_the_sample_is_taken_when_no_mirror_accepts_a_connection_unless_it_must_
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
     monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
     arguments = ["--storage", str(tmp_path), "--set", "epochs=2"]
-    request = preflight.checked(parser().parse_args(arguments)).request
+    request = preflight.check_and_plan(parser().parse_args(arguments)).request
     assert (request["recipe"], request["settings"]) == ("mnist-sample-resnet18", {"epochs": 2})
     with pytest.raises(ValueError, match="no mirror of mnist can be reached .* --source URL_OR_DIR"):
-        preflight.checked(parser().parse_args([*arguments, "--no-sample"]))
+        preflight.check_and_plan(parser().parse_args([*arguments, "--no-sample"]))
 
 
 def test_a_reader_that_closes_the_pipe_is_no_error() -> None:

@@ -57,7 +57,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
     return check
 
 
-def test_where_all_is_well_each_line_says_so_and_nothing_stays(check: Check, tmp_path: Path) -> None:
+def test_successful_checks_print_ok_and_leave_no_folder(check: Check, tmp_path: Path) -> None:
     found = check()
     assert found["Prefect"] == ("ok", "a temporary server for this run")
     assert found["data"] == ("ok", "the bundled sample")
@@ -90,7 +90,7 @@ def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
     assert list(tmp_path.rglob("*")) == []
 
 
-def test_a_document_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(no_flow, ["--check", "--json", "--source", "sample", "--workers", "500"]) == 2
     told = json.loads(capsys.readouterr().out)
     assert [one["check"] for one in told] == ALL
@@ -124,7 +124,7 @@ def test_a_request_that_would_be_refused_is_told(check: Check, arguments: list[s
     assert found[refused][1].startswith(says)
 
 
-def test_what_rests_on_something_refused_is_not_looked_at(check: Check) -> None:
+def test_checks_that_depend_on_a_failed_one_are_skipped(check: Check) -> None:
     found = check("--storage", "/sys/nosuch", "--set", "epochs=0", refused=("request", "storage"))
     assert {what for what, (verdict, _) in found.items() if verdict == "skipped"} == {
         "Ray", "data", "run", "disk", "nodes"

@@ -139,7 +139,7 @@ def _main(file: str) -> None:
     try:
         main.run_here(spec, tell=lambda line: print(line, flush=True))
     except Exception as error:
-        events.say(ERROR, **errors.described(error, folder=spec.scratch))
+        events.write_event(ERROR, **errors.described(error, folder=spec.scratch))
         raise SystemExit(1) from error
 
 

@@ -75,16 +75,16 @@ def test_busy_time_is_the_union_of_what_ran_at_once() -> None:
 
 
 def test_bars_are_those_of_a_gpu_with_all_rows_and_unchanged_recipes(tmp_path: Path) -> None:
-    bar, cuda = at_most(2.0), torch.device("cuda", 0)
-    assert Bench(tmp_path, device=cuda).judged(bar) == bar
-    assert Bench(tmp_path, device=torch.device("cpu")).judged(bar) is None
-    assert Bench(tmp_path, device=cuda, rows=TRAIN_ROWS - 1).judged(bar) is None
-    assert Bench(tmp_path, device=cuda, settings={"batch_size": "64"}).judged(bar) is None
+    target, cuda = at_most(2.0), torch.device("cuda", 0)
+    assert Bench(tmp_path, device=cuda).judged(target) == target
+    assert Bench(tmp_path, device=torch.device("cpu")).judged(target) is None
+    assert Bench(tmp_path, device=cuda, rows=TRAIN_ROWS - 1).judged(target) is None
+    assert Bench(tmp_path, device=cuda, settings={"batch_size": "64"}).judged(target) is None
 
 
 def lines(bench: Bench) -> Iterator[Measured]:
-    yield Measured(what="fast", value=1.9, unit="s", bar=at_most(2.0))
-    yield Measured(what="idle", value=80.0, unit="%", bar=at_least(90))
+    yield Measured(what="fast", value=1.9, unit="s", target=at_most(2.0))
+    yield Measured(what="idle", value=80.0, unit="%", target=at_least(90))
     raise RuntimeError("no more")
 
 

@@ -18,7 +18,7 @@ from tasks.learning.checkpoint import TRAINING, WEIGHTS
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.inference import Inference
 from tasks.learning.loop import Trainer
-from tasks.learning.modeling import autocast, place, resolve_precision, set_arithmetic
+from tasks.learning.modeling import autocast, move_model, resolve_precision, set_arithmetic
 from tasks.learning.numerics import Numerics
 from tasks.learning.step import GraphedStep, _noting_waits
 from tests.benchmarks.gpu_bench import cannot_compile
@@ -44,7 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 def gradients(model: str, device: torch.device, *, precision: str) -> tuple[Tensor, Tensor]:
     """Logits and gradients of all weights for one batch."""
     set_arithmetic(precision, device)
-    placed = place(classifier(model), precision=precision, device=device).train()
+    placed = move_model(classifier(model), precision=precision, device=device).train()
     images, labels = (one.to(device) for one in rows(20))
     with autocast(precision, device):
         logits = placed(images)
@@ -83,7 +83,7 @@ def test_fused_optimizer_moves_channels_last_weights_as_on_the_cpu(device: torch
     recipe = recipes.override(recipes.load("cifar10-resnet18"), {"optimizer": name, "device": device.type})
     moved = []
     for where, precision in ((CPU, "fp32"), (device, "bf16")):  # bf16: channels last on every device
-        model = place(classifier("small"), precision=precision, device=where)
+        model = move_model(classifier("small"), precision=precision, device=where)
         made = optimizer.make_optimizer(recipe, model)
         for number, one in enumerate(model.parameters()):
             numbers = torch.Generator().manual_seed(number)

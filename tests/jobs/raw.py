@@ -7,7 +7,7 @@ import numpy as np
 
 from storage import commits, tables
 from storage.uri import CheckpointURI, DatasetURI, Root
-from tasks.cluster.runner import InProcess
+from tasks.cluster.runner import InProcessRunner
 from tasks.jobs.spec import JobSpec, PreprocessSpec, TrainSpec
 from tasks.learning import images
 from tasks.learning.recipes import Recipe
@@ -61,4 +61,4 @@ def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes
 
 def run(spec: JobSpec) -> None:
     """Do here what the job of `spec` would do."""
-    InProcess().run("stage", spec)
+    InProcessRunner().run("stage", spec)

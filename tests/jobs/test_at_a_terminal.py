@@ -22,7 +22,7 @@ from flows.cli.console import Narrator
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import models
 from tasks.learning.loop import Trainer
-from tasks.cluster.runner import InProcess
+from tasks.cluster.runner import InProcessRunner
 
 models.__path__.append({str(MORE_MODELS)!r})
 narrator = Narrator(Console(stderr=True))
@@ -38,7 +38,7 @@ def until_interrupted(trainer, epoch, **how):
 Trainer.run_epoch = until_interrupted
 spec = TrainSpec.model_validate_json(Path(sys.argv[1]).read_text())
 try:
-    InProcess().run("train", spec)
+    InProcessRunner().run("train", spec)
 except KeyboardInterrupt:
     pass
 finally:

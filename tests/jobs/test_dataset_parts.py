@@ -3,7 +3,7 @@
 import pytest
 
 from storage.manifest import File
-from tasks.jobs.dataset_parts import Slice, shard, whole
+from tasks.jobs.dataset_parts import Slice, shard, whole_files
 from tasks.learning.epoch_metrics import local_batch_size
 
 SIZES = [[5, 0, 7, 1, 30], [1], [3, 3, 3], [0, 2], [1000, 1]]
@@ -25,8 +25,8 @@ class TestShard:
     def test_ranks_together_have_every_row_once_and_in_order(self, sizes: list[int], world_size: int) -> None:
         files = listed(sizes)
         shards = [shard(files, rank=rank, world_size=world_size) for rank in range(world_size)]
-        assert [row for one in shards for row in rows(one)] == rows(whole(files))
-        assert len(rows(whole(files))) == sum(sizes)
+        assert [row for one in shards for row in rows(one)] == rows(whole_files(files))
+        assert len(rows(whole_files(files))) == sum(sizes)
 
     def test_ranks_have_as_many_rows_give_or_take_one(self, sizes: list[int], world_size: int) -> None:
         files = listed(sizes)
@@ -44,7 +44,7 @@ class TestShard:
             shards = [
                 shard(files, rank=rank, world_size=world_size, batch_size=batch_size) for rank in range(world_size)
             ]
-            assert [row for one in shards for row in rows(one)] == rows(whole(files))
+            assert [row for one in shards for row in rows(one)] == rows(whole_files(files))
             shares = [local_batch_size(batch_size, rank=rank, world_size=world_size) for rank in range(world_size)]
             for one, share in zip(shards, shares, strict=True):
                 assert len(rows(one)) >= total // batch_size * share

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tasks.jobs.deadline import DeadlineExceeded, aside, deadline
+from tasks.jobs.deadline import DeadlineExceeded, deadline, run_in_thread
 
 
 def test_a_call_that_blocks_is_ended() -> None:
@@ -47,11 +47,11 @@ def test_what_is_done_in_time_leaves_no_alarm() -> None:
 def test_a_deadline_ends_work_that_is_done_aside() -> None:
     ended = threading.Event()
     with pytest.raises(DeadlineExceeded), deadline(0.1):
-        aside(lambda: ended.wait(60), give_up=ended.set)
+        run_in_thread(lambda: ended.wait(60), give_up=ended.set)
     assert ended.is_set()
 
 
 def test_what_is_done_aside_gives_its_result_or_its_error() -> None:
-    assert aside(lambda: 5) == 5
+    assert run_in_thread(lambda: 5) == 5
     with pytest.raises(ZeroDivisionError):
-        aside(lambda: 1 / 0)
+        run_in_thread(lambda: 1 / 0)

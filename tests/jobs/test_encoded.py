@@ -14,7 +14,7 @@ import torch
 from storage import manifest, tables
 from storage.uri import URI, DatasetURI, PredictionsURI, Root
 from tasks.jobs import dataset_parts
-from tasks.jobs.backends.in_process import InProcess
+from tasks.jobs.backends.in_process import InProcessBackend
 from tasks.jobs.predict import job as predict
 from tasks.jobs.spec import PredictSpec
 from tasks.jobs.train import attempts, make_loader
@@ -238,7 +238,7 @@ def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predic
             split="test",
             workers=0,
         ),
-        InProcess(),
+        InProcessBackend(),
     )
     assert manifest.load(target).rows == len(tables.read_split(prepared, "test"))
 

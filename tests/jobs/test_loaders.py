@@ -100,7 +100,7 @@ def test_a_dataset_larger_than_memory_is_streamed_row_by_row_once(large: Dataset
     assert feed(kind, large) == 0
 
 
-def test_that_memory_does_not_hold_it(large: DatasetURI) -> None:
+def test_the_resident_loader_exceeds_that_memory(large: DatasetURI) -> None:
     assert feed("resident", large) == -signal.SIGKILL
 
 

@@ -21,7 +21,7 @@ from tasks.jobs.spec import ASKED, NODES, Node, PredictSpec, TrainSpec
 from tasks.jobs.train import checked_gpus, worker
 from tasks.learning import devices
 from tests.jobs import raw
-from tests.operated import free_port
+from tests.prefect_system import free_port
 from tests.runs import CHECKOUT
 
 pytestmark = [
@@ -33,7 +33,7 @@ _POOL = """
 import json, os, sys, time
 import ray
 from pathlib import Path
-from tasks.jobs.backends.ray import OnRay, configure
+from tasks.jobs.backends.ray import RayBackend, configure
 from tasks.jobs.spec import PredictSpec
 
 called = Path(sys.argv[2])
@@ -53,7 +53,7 @@ class Actor:
 ray.init(logging_level="WARNING")
 configure(max_cpus=None)
 spec = PredictSpec.model_validate_json(sys.argv[1])
-rows = OnRay(threads=None).pool(Actor, [{"index": index} for index in range(80)], spec)
+rows = RayBackend(threads=None).pool(Actor, [{"index": index} for index in range(80)], spec)
 print(json.dumps([json.loads(row["found"]) for row in rows]))
 """
 _PREDICT = """
@@ -61,7 +61,7 @@ import json, sys
 import ray
 from storage.uri import URI
 from tasks.jobs import errors
-from tasks.jobs.backends.ray import OnRay, configure
+from tasks.jobs.backends.ray import RayBackend, configure
 from tasks.jobs.predict.job import Predictor
 from tasks.jobs.spec import PredictSpec
 
@@ -69,7 +69,7 @@ ray.init(logging_level="WARNING")
 configure(max_cpus=None)
 spec = PredictSpec.model_validate_json(sys.argv[1])
 try:
-    list(OnRay(threads=None).pool(Predictor, [{"index": 0, "file": sys.argv[3]}], spec))
+    list(RayBackend(threads=None).pool(Predictor, [{"index": 0, "file": sys.argv[3]}], spec))
 except Exception as error:
     print(json.dumps(errors.described(error, folder=URI(sys.argv[2]))))
 """

@@ -222,9 +222,7 @@ def _sleep_until_interrupted() -> None:
         raise TimeoutError("the deadline holds after the wait") from None
 
 
-def test_a_storage_that_does_not_answer_ends_no_wait(
-    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_storage_errors_do_not_end_the_wait(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_slots, "_LOOK_S", 0.05)
     first = start("amber")
     first.says("turn")
@@ -241,7 +239,7 @@ def test_a_storage_that_does_not_answer_ends_no_wait(
         assert not told and len(asked) >= 3
 
 
-def test_a_folder_in_which_another_user_could_have_a_hand_is_not_used(tmp_path: Path) -> None:
+def test_a_folder_that_other_users_can_write_to_is_not_used(tmp_path: Path) -> None:
     folder = tmp_path / "slots"
     folder.mkdir(mode=0o700)
     folder.chmod(0o777)
@@ -255,7 +253,7 @@ def test_a_folder_in_which_another_user_could_have_a_hand_is_not_used(tmp_path: 
     assert not list(folder.iterdir())
 
 
-def test_whoever_waits_for_a_result_keeps_its_turn_from_nobody(
+def test_a_run_that_waits_for_a_lease_gives_up_its_turn(
     tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(main, "_LOOK_S", 0.05)
@@ -274,7 +272,7 @@ def test_whoever_waits_for_a_result_keeps_its_turn_from_nobody(
 
     thread = threading.Thread(target=meanwhile)
     thread.start()
-    with events.telling(told.append), main.held(spec) as is_ours:
+    with events.redirect_lines(told.append), main.held(spec) as is_ours:
         thread.join()
         assert not is_ours, "another run made the result meanwhile"
     assert os.listdir(tmp_path / "slots") == ["000001.json"], "that of the one that computes"

@@ -21,7 +21,7 @@ from tasks.learning import checkpoint, checkpoint_result, loop, models, numerics
 from tasks.learning.checkpoint import META, Meta
 from tasks.learning.numerics import Numerics
 from tasks.learning.optimizer import AdamW
-from tests.faults import strikes
+from tests.faults import injection
 from tests.jobs import raw
 from tests.jobs.raw import run
 from tests.learning.training import MORE_MODELS, same
@@ -45,10 +45,10 @@ raw.run(getattr(spec, sys.argv[2]).model_validate_json(sys.argv[3]))
 def process(spec: JobSpec, *, env: Mapping[str, str] = {}, killed_at: Mapping[str, Any] | None = None) -> str:
     """What a process of its own logged that did the work of `spec`, to the end unless it is killed at a point."""
     folder = Path(spec.storage)
-    strike = {"rank": None, "skip": 0, "action": "kill", "once": str(folder / "once"), **(killed_at or {})}
+    fault = {"rank": None, "skip": 0, "action": "kill", "once": str(folder / "once"), **(killed_at or {})}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(MORE_MODELS), type(spec).__name__, spec.model_dump_json()],
-        env={**os.environ, **strikes.environment(folder / "history", strike if killed_at else None), **env},
+        env={**os.environ, **injection.environment(folder / "history", fault if killed_at else None), **env},
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -269,7 +269,7 @@ class TestTraining:
             assert (epochs_done, torch.get_num_threads()) == ([1, 2], used)
         finally:
             torch.set_num_threads(threads)
-        _, meta = next(checkpoint.whole(spec.scratch))
+        _, meta = next(checkpoint.complete_checkpoints(spec.scratch))
         assert (meta.epoch, meta.resolved["threads"]) == (2, used)
 
     def test_training_of_a_gpu_goes_on_without_one_where_that_is_asked_for_and_the_mix_is_told(

@@ -17,9 +17,9 @@ from storage.manifest import File, Manifest
 from storage.uri import URI, DatasetURI, Root
 from tasks.jobs import errors
 from tasks.jobs.backends import ray as on_ray
-from tasks.jobs.backends.base import Engine
-from tasks.jobs.backends.in_process import InProcess
-from tasks.jobs.backends.ray import OnRay
+from tasks.jobs.backends.base import StageBackend
+from tasks.jobs.backends.in_process import InProcessBackend
+from tasks.jobs.backends.ray import RayBackend
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.preprocess.job import exact_sums
 from tasks.jobs.spec import PreprocessSpec
@@ -28,7 +28,7 @@ from tests.rays import token_of_its_own
 
 CLASSES = ("cat", "dog")
 COLUMNS = images.schema((2, 2, 1), CLASSES)
-ON_RAY = OnRay(threads=2)
+ON_RAY = RayBackend(threads=2)
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def prepare(
     *,
     said: pa.Schema = COLUMNS,
     limit: float = 0.2,
-    engine: Engine = ON_RAY,
+    backend: StageBackend = ON_RAY,
 ) -> Manifest:
     """What the job makes of a raw dataset whose manifest says the schema `said`."""
     raw, prepared = (DatasetURI(f"{folder}/{name}-0123456789ab") for name in ("raw", "prepared"))
@@ -81,7 +81,7 @@ def prepare(
     parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": limit}
     preprocess.run(
         PreprocessSpec(storage=Root(str(folder)), deadline_s=600, source=raw, target=prepared, parameters=parameters),
-        engine,
+        backend,
     )
     return manifest.load(prepared)
 
@@ -139,8 +139,8 @@ class TestUnusableRows:
 
     def test_what_is_prepared_without_ray_is_the_same_to_the_byte(self, tmp_path: Path) -> None:
         with_ray, without = (
-            prepare(tmp_path / name, rows(0, 40, **BAD_ROWS), rows(100, 10), engine=engine)
-            for name, engine in (("with", ON_RAY), ("without", InProcess()))
+            prepare(tmp_path / name, rows(0, 40, **BAD_ROWS), rows(100, 10), backend=backend)
+            for name, backend in (("with", ON_RAY), ("without", InProcessBackend()))
         )
         assert without.files == with_ray.files
         assert len({file.split for file in without.files}) == 4, "the quarantined rows are compared too"
@@ -212,7 +212,7 @@ def test_images_in_two_classes_are_counted_named_told_and_kept(
 ) -> None:
     cat, dog = (number.to_bytes(4, "big") for number in (2, 101))
     train, test = rows(0, 40, image={5: cat, 8: cat}), rows(100, 10, image={3: cat, 4: dog})
-    made = prepare(tmp_path, train, test, engine=InProcess())
+    made = prepare(tmp_path, train, test, backend=InProcessBackend())
     assert made.statistics["images_in_two_classes"] == {
         "count": 2,
         "rows": 6,
@@ -227,7 +227,10 @@ def test_images_in_two_classes_are_counted_named_told_and_kept(
 def test_images_of_one_class_each_are_in_no_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cat = (0).to_bytes(4, "big")
     made = prepare(
-        tmp_path, rows(0, 40, image={2: cat, 4: cat}, label={5: None, 6: None}), rows(100, 10), engine=InProcess()
+        tmp_path,
+        rows(0, 40, image={2: cat, 4: cat}, label={5: None, 6: None}),
+        rows(100, 10),
+        backend=InProcessBackend(),
     )
     assert made.statistics["images_in_two_classes"] == {"count": 0, "rows": 0, "named": []}
     assert "more than one class" not in capsys.readouterr().out

@@ -77,7 +77,7 @@ def test_elastic_workers_are_as_many_as_fit() -> None:
 
 
 @pytest.mark.parametrize("workers", ["0:2", "2:1", "2:2", ":2", "1:", "1:2:3", "-1:2", "a:b"])
-def test_limits_that_are_none_are_refused(workers: str) -> None:
+def test_invalid_limits_are_refused(workers: str) -> None:
     with pytest.raises(
         ValueError, match=f"--workers must be MIN:MAX with 1 <= MIN < MAX, or one number, got '{workers}'"
     ):

@@ -126,7 +126,7 @@ def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
     with pytest.raises(manifest.Damaged):
         rank.train(_assignment(spec))
     with pytest.raises(errors.WorkerError) as caught:
-        errors.raise_left(spec.scratch.child("attempt-1"))
+        errors.raise_saved_error(spec.scratch.child("attempt-1"))
     message = "train/part is damaged: restore it, then run again"
     assert caught.value.description == {"type": "Damaged", "message": message, "permanent": True}
 
@@ -151,4 +151,4 @@ def test_an_error_after_which_a_restart_may_help_is_not_left(
     spec = training(tmp_path, rows=40, batch_size=8, workers=1)
     with pytest.raises(type(error)):
         rank.train(_assignment(spec))
-    assert not errors.is_left(spec.scratch.child("attempt-1"))
+    assert not errors.has_saved_error(spec.scratch.child("attempt-1"))

@@ -91,7 +91,7 @@ DAMAGES: list[Callable[[Path], None]] = [flip, truncate, Path.unlink]
 
 
 def newest(scratch: URI) -> URI | None:
-    return next((uri for uri, _ in checkpoint.whole(scratch)), None)
+    return next((uri for uri, _ in checkpoint.complete_checkpoints(scratch)), None)
 
 
 class TestNewest:
@@ -130,12 +130,12 @@ class TestNewest:
         place.symlink_to(tmp_path / "elsewhere")
         assert newest(scratch) == scratch.child(EPOCHS[2])
 
-    def test_nothing_whole_is_nothing(self, scratch: URI) -> None:
+    def test_without_a_complete_checkpoint_there_is_no_newest(self, scratch: URI) -> None:
         for epoch in EPOCHS.values():
             truncate(Path(scratch, epoch, WEIGHTS))
         assert newest(scratch) is None
 
-    def test_no_attempt_is_nothing(self, tmp_path: Path) -> None:
+    def test_without_an_attempt_there_is_no_newest(self, tmp_path: Path) -> None:
         assert newest(URI(str(tmp_path / "never"))) is None
 
 
@@ -249,7 +249,7 @@ class TestCommit:
         rows = [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(io.StringIO(content))]
         assert rows == committed.statistics["history"]
 
-    def test_history_of_an_earlier_version_without_times_is_gone_on_from_and_committed(
+    def test_history_of_an_earlier_version_without_times_is_resumed_and_committed(
         self, scratch: URI, target: CheckpointURI, digits: dict[str, Split]
     ) -> None:
         times = {"seconds", "train_s", "data_wait_s", "checkpoint_wait_s"}

@@ -143,7 +143,7 @@ def test_colours_of_a_portable_pixmap_of_16_bits_are_refused_likewise() -> None:
 
 
 @pytest.mark.parametrize("kind", ["F", "I", "signed"])
-def test_numbers_of_which_none_is_known_to_be_white_are_refused(kind: str) -> None:
+def test_32_bit_and_signed_images_are_refused(kind: str) -> None:
     numbers = {"F": np.ones((8, 8), np.float32), "I": np.full((8, 8), 255, np.int32)}
     if kind == "signed":
         content = saved(Image.fromarray(gray(255)), "TIFF", tiffinfo={339: 2})
@@ -202,19 +202,19 @@ def test_a_transparent_number_does_not_decide_how_bright_the_others_are() -> Non
 
 
 @pytest.mark.parametrize("image", [Image.new("RGBA", (8, 8), (9, 9, 9, 0)), drawing("RGBA", ink=255)])
-def test_what_nothing_is_seen_of_on_white_is_refused(image: Image.Image) -> None:
+def test_image_that_is_invisible_on_white_is_refused(image: Image.Image) -> None:
     with pytest.raises(Unreadable, match="nothing is visible on white"):
         decoded(saved(image), 8, 3)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "TIFF"])
-def test_inks_become_light(kind: str) -> None:
+def test_cmyk_is_converted_to_rgb(kind: str) -> None:
     red = Image.new("CMYK", (8, 8), (0, 255, 255, 0))
     assert np.abs(pixels(saved(red, kind)).astype(int) - [255, 0, 0]).max() < 12
 
 
 @pytest.mark.parametrize("lightness", [0, 255])
-def test_lightness_and_two_colours_become_red_green_and_blue(lightness: int) -> None:
+def test_lab_is_converted_to_rgb(lightness: int) -> None:
     content = saved(Image.new("LAB", (8, 8), (lightness, 128, 128)), "TIFF")
     assert np.abs(pixels(content).astype(int) - lightness).max() < 12
 
@@ -252,7 +252,7 @@ def test_the_middle_of_a_long_image_is_taken() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", saved(RED)[:40], saved(RED, "JPEG")[:300], b"%!PS-Adobe-3.0 EPSF"])
-def test_what_is_no_whole_image_is_told_in_one_line(content: bytes) -> None:
+def test_broken_image_raises_an_error_of_one_line(content: bytes) -> None:
     with pytest.raises(Unreadable) as caught:
         decoded(content, 8, 3)
     assert str(caught.value) and "\n" not in str(caught.value) and " at 0x" not in str(caught.value)

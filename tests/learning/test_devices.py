@@ -74,7 +74,7 @@ def test_a_gpu_that_torch_finds_but_cannot_compute_on_is_a_permanent_error_that_
         devices.choose(asked, where="10.0.0.7 (ab12cd34)", number=1)
     assert str(raised.value) == (
         f"torch cannot use a GPU on node 10.0.0.7 (ab12cd34): torch {torch.__version__} says of GPU 1: "
-        f"{says.partition('. ')[0]}; check with nvidia-smi there which process holds it; or {devices.WAY_OUT}"
+        f"{says.partition('. ')[0]}; check with nvidia-smi there which process holds it; or {devices.CPU_ADVICE}"
     )
 
 

@@ -149,7 +149,7 @@ class TestAirbenchRecipe:
         colour = {"mean": (90.0,) * 3, "std": (50.0,) * 3}
         model = Classifier(ModelSpec(model=recipe.model, image_shape=(17, 17, 3), classes=tuple("abcd"), **colour))
         loader = ResidentLoader(*colours, seed=recipe.seed, rank=0, device=CPU)
-        training_state.begin_with_rows(model, loader)
+        training_state.initialize_from_rows(model, loader)
         return Trainer(recipe, model, loader, precision="fp32", device=CPU)
 
     def test_it_learns_with_a_whitening_that_stays(self, colours: tuple[Batch, Batch]) -> None:

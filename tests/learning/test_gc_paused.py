@@ -19,13 +19,13 @@ def collector() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("collector")
-class TestQuickly:
+class TestGcPaused:
     def test_nothing_is_collected_inside_and_again_outside(self) -> None:
         with gc_paused():
             assert not gc.isenabled()
         assert gc.isenabled()
 
-    def test_what_came_in_is_not_looked_at_again(self) -> None:
+    def test_objects_created_inside_are_frozen(self) -> None:
         with gc_paused():
             imported: list[list[int]] = [[]]
         assert not any(each is imported for each in gc.get_objects())
@@ -35,7 +35,7 @@ class TestQuickly:
             raise ImportError("no module named torch")
         assert gc.isenabled()
 
-    def test_whoever_had_it_off_finds_it_off(self) -> None:
+    def test_disabled_collector_stays_disabled(self) -> None:
         gc.disable()
         with gc_paused():
             pass

@@ -20,7 +20,7 @@ from tasks.learning.datasets.mnist_sample import DATA_SET, FOLDER
 from tasks.learning.sources import DownloadFailed, WrongChecksum
 from tests import mirrors
 from tests.mirrors import Fault, Mirror
-from tests.operated import free_port
+from tests.prefect_system import free_port
 
 NAME = DATA_SET.files[0].name
 UNPINNED = [dataclasses.replace(file, content_sha256=None) for file in DATA_SET.files]
@@ -284,7 +284,7 @@ class TestMirrors:
         assert f"{mirror.address}: HTTP Error 404" in str(caught.value)
         sources.fetch_file(DATA_SET.files[0], tmp_path, mirrors=[address, mirror.address], log=log)
         assert said[-1].endswith(mirror.address)
-        told = [str(caught.value), *said, sources.nobody_answers(DATA_SET, [address])]
+        told = [str(caught.value), *said, sources.unreachable_message(DATA_SET, [address])]
         assert "secret" not in " ".join(told)
 
 

@@ -82,7 +82,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]
 
 def _predict(reference: str) -> None:
     spec = ModelSpec(model=reference, image_shape=(4, 4, 1), classes=("a", "b"), mean=(0.0,), std=(1.0,))
-    with user_errors.named(model=reference):
+    with user_errors.wrap_user_errors(model=reference):
         Classifier(spec)(torch.zeros(3, 4, 4, 1, dtype=torch.uint8))
 
 
@@ -100,7 +100,7 @@ def test_a_bug_in_a_model_is_told_with_its_line(own: Callable[[str], Any], tmp_p
 def test_comments_and_question_marks_cut_neither_message_nor_traceback_and_secrets_are_masked(
     own: Callable[[str], Any],
 ) -> None:
-    with pytest.raises(UserCodeError) as caught, user_errors.named():
+    with pytest.raises(UserCodeError) as caught, user_errors.wrap_user_errors():
         own("asks_a_server")(None)
     said = "RuntimeError: is https://***@host/x up? no answer from https://***@host/x"
     assert str(caught.value).splitlines()[0] == said
@@ -121,21 +121,21 @@ def test_layers_that_do_not_fit_name_the_function_that_made_them(own: Callable[[
 def test_a_file_that_own_code_opens_and_does_not_find_is_a_bug(own: Callable[[str], Any], tmp_path: Path) -> None:
     with (
         pytest.raises(UserCodeError, match=r"(?s)^FileNotFoundError: .*line 27, in read\n    with open"),
-        user_errors.named(),
+        user_errors.wrap_user_errors(),
     ):
         list(own("read")(tmp_path))
 
 
 @pytest.mark.parametrize(("name", "kind"), [("asks_storage", FileNotFoundError), ("out_of_memory", MemoryError)])
-def test_what_storage_and_memory_do_to_own_code_passes(
+def test_storage_and_memory_errors_inside_user_code_are_not_wrapped(
     own: Callable[[str], Any], tmp_path: Path, name: str, kind: type[Exception]
 ) -> None:
-    with pytest.raises(kind), user_errors.named():
+    with pytest.raises(kind), user_errors.wrap_user_errors():
         own(name)(tmp_path)
 
 
 def test_errors_of_other_code_pass() -> None:
-    with pytest.raises(FileNotFoundError), user_errors.named(model="resnet18"):
+    with pytest.raises(FileNotFoundError), user_errors.wrap_user_errors(model="resnet18"):
         files.read(URI("/nowhere/at/all"))
 
 

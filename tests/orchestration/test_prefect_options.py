@@ -8,7 +8,7 @@ from flows import pipeline
 from flows.predict import predict
 from storage.uri import ALLOWED_ROOTS
 from tasks.learning import user_code
-from tasks.orchestration.prefect_options import named, run_name
+from tasks.orchestration.prefect_options import name_run, run_name
 
 
 @pytest.mark.parametrize(
@@ -46,13 +46,13 @@ from tasks.orchestration.prefect_options import named, run_name
     ],
 )
 def test_a_run_is_called_by_its_recipe_and_main_settings(parameters: dict[str, Any], name: str) -> None:
-    assert named(parameters) == name
+    assert name_run(parameters) == name
 
 
 def test_a_recipe_that_cannot_be_loaded_is_left_to_the_flow_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(user_code.FILES, "/no/such/file.py")
     monkeypatch.setenv(ALLOWED_ROOTS, "/data")
-    assert named({"recipe": "mnist-resnet18", "settings": {"epochs": 5}}) == "mnist-resnet18 epochs=5"
+    assert name_run({"recipe": "mnist-resnet18", "settings": {"epochs": 5}}) == "mnist-resnet18 epochs=5"
 
 
 @pytest.mark.parametrize(

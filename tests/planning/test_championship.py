@@ -37,7 +37,7 @@ def make(root: Root, data: Path | str, *settings: str, **more: Any) -> Plan:
 
 def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
     """The raw dataset of a plan, of two rows that nobody reads."""
-    assert made.own is not None
+    assert made.user_data is not None
     listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
     commits.commit(
         made.raw,
@@ -46,7 +46,7 @@ def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
         parameters=made.own_parameters,
         listed=listed,
         schema={"columns": {}, "metadata": {"shape": "[64, 64, 3]", "dtype": "uint8", "classes": json.dumps(classes)}},
-        statistics={"sources": [{"name": "3 files", "sha256": made.own.digest, "url": made.own.uri}]},
+        statistics={"sources": [{"name": "3 files", "sha256": made.user_data.digest, "url": made.user_data.uri}]},
     )
     return made.raw
 
@@ -252,7 +252,7 @@ def test_a_promotion_by_hand_goes_where_the_checkpoint_was_judged(root: Root, pi
 
 def ask(root: Root, *words: str) -> preflight.Planned:
     """What the command line makes of a request."""
-    return preflight.checked(parser().parse_args([*words, "--workers", "0", "--storage", root]))
+    return preflight.check_and_plan(parser().parse_args([*words, "--workers", "0", "--storage", root]))
 
 
 def test_the_sample_competes_in_a_named_championship_where_a_person_asks_for_both(root: Root) -> None:

@@ -15,7 +15,7 @@ from storage.admin import champions
 from storage.decision import Decision
 from storage.manifest import Parent
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
-from tasks.cluster.runner import InProcess
+from tasks.cluster.runner import InProcessRunner
 from tasks.ingest import ingest_pictures
 from tasks.learning import checkpoint, checkpoint_result, decode, training_state
 from tasks.learning.datasets import Split
@@ -63,7 +63,7 @@ def request(models: Path, dataset: str | Path, **more: Any) -> predict_request.B
 
 def predicted(asked: predict_request.BatchRequest) -> URI:
     """What the flow does, without Prefect."""
-    here = InProcess()
+    here = InProcessRunner()
     if asked.pictures:
         ingest_pictures.fn(asked.pictures, asked, here)
     return predict_batch.fn(asked, here)
@@ -192,7 +192,7 @@ def test_with_several_champions_the_folders_own_is_taken_or_one_has_to_be_named(
         with pytest.raises(ValueError, match="^--model: there are several .*: champion:letters, champion:signs$"):
             request(models, folder)
         assert request(models, folder, model="champion:signs").checkpoint == target
-        own = champions.default_of_own(root, "new-photos", URI(str(folder)))
+        own = champions.default_for_user_data(root, "new-photos", URI(str(folder)))
         other = CheckpointURI(str(models / "checkpoints" / "photos-0123456789ab"))
         promote(root, own, other)
         with pytest.raises(ValueError, match=f"^--model: nothing is committed at {other}"):

@@ -63,7 +63,7 @@ def test_what_is_made_again_to_other_bytes_has_children_of_its_own(
 
 
 @pytest.mark.parametrize("again", ["raw", "prepared", "checkpoint"])
-def test_a_run_that_looked_at_everything_first_comes_to_the_same(tmp_path: Path, again: str) -> None:
+def test_uris_computed_before_the_run_do_not_change_its_results(tmp_path: Path, again: str) -> None:
     before = run(plan(tmp_path), b"before")
     files.remove(before[again])
     looked = plan(tmp_path)

@@ -26,7 +26,7 @@ SPLIT: dict[str, Any] = {"by": "content", "split_seed": 0, "validation_fraction"
 """How the rows of the general recipe are split, as a checkpoint says it."""
 
 
-def found(folder: Path | URI) -> user_images.Own:
+def found(folder: Path | URI) -> user_images.UserData:
     return user_images.find(URI(str(folder)))
 
 
@@ -44,11 +44,11 @@ def test_every_image_has_its_split_its_class_and_its_checksum(pictures: Path) ->
     assert listed.files[0].digest.startswith("sha256:")
 
 
-def left_out(listed: user_images.Own) -> dict[str, tuple[int, list[str]]]:
+def left_out(listed: user_images.UserData) -> dict[str, tuple[int, list[str]]]:
     return {one.reason: (one.count, one.first) for one in listed.left_out}
 
 
-def test_what_is_odd_is_said(pictures: Path) -> None:
+def test_a_class_without_test_images_is_noted(pictures: Path) -> None:
     assert found(pictures).notes == ("there are no test images of class 卵, so it cannot be evaluated",)
 
 
@@ -85,7 +85,7 @@ def test_skipped_files_whose_names_are_not_utf_8_are_named_with_escapes(pictures
     assert others.first[0] == r"train/notes-\udcfc.txt"
     assert r"train/notes-\\udcfc.txt" in others.model_dump_json(), "as the spec of the job is written"
     arguments = parser().parse_args(["--data", str(pictures), "--storage", str(tmp_path / "root"), "--workers=0"])
-    assert rb"train/notes-\udcfc.txt" in preflight.checked(arguments).about.encode(), "as --check prints it"
+    assert rb"train/notes-\udcfc.txt" in preflight.check_and_plan(arguments).about.encode(), "as --check prints it"
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_keys_that_no_uri_can_name_are_counted(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_is_left_out_is_told_by_the_check_and_on_the_terminal(pictures: Path, tmp_path: Path) -> None:
     arguments = parser().parse_args(["--data", str(pictures), "--storage", str(tmp_path / "root"), "--workers=0"])
-    told = preflight.checked(arguments).about
+    told = preflight.check_and_plan(arguments).about
     assert "; 1 files are left out (hidden: the name begins with a dot): train/pears/._photo 1.png; " in told
     assert told.endswith("; there are no test images of class 卵, so it cannot be evaluated")
 
@@ -179,7 +179,7 @@ def test_only_the_files_decide_the_fingerprint(pictures: Path, tmp_path: Path) -
     assert raw() == before
 
 
-def test_what_is_no_file_is_named(pictures: Path) -> None:
+def test_a_broken_link_is_refused_by_name(pictures: Path) -> None:
     (pictures / "train" / CLASSES[0] / "gone.png").symlink_to("nowhere.png")
     with pytest.raises(ValueError, match=r"--data: .*gone\.png is not a regular file; delete it"):
         make_plan.make(
@@ -268,7 +268,7 @@ def test_class_folders_that_lie_in_no_split_are_found_and_the_check_says_how_the
     words = ["--data", str(tmp_path / "photos"), "--storage", str(tmp_path / "root"), "--workers=0"]
     digests = [int(file.digest.removeprefix("sha256:")[:16], 16) for file in listed.files]
     for fraction in (0.2, 0.5):
-        told = preflight.checked(parser().parse_args([*words, "--set", f"test_fraction={fraction}"])).about
+        told = preflight.check_and_plan(parser().parse_args([*words, "--set", f"test_fraction={fraction}"])).about
         chosen = sum(digest < fraction * 2**64 for digest in digests)
         assert (
             f"there are no folders train and test: {chosen} of 60 images are test rows (test_fraction={fraction})"
@@ -350,7 +350,7 @@ class TestInitializeWithTheChampion:
             gate={},
             metrics={},
         )
-        registry.append(root, champions.default_of_own(root, "meine-bilder-2026", URI(str(pictures))), decision)
+        registry.append(root, champions.default_for_user_data(root, "meine-bilder-2026", URI(str(pictures))), decision)
         return champion
 
     def test_without_a_champion_is_refused(self, tmp_path: Path, pictures: Path) -> None:

@@ -12,7 +12,7 @@ from storage.decision import Decision
 from storage.uri import CheckpointURI, EvaluationURI, Root
 from tasks.learning import recipes
 from tasks.planning.plan import Plan
-from tasks.promotion.gate import judge, standing
+from tasks.promotion.gate import find_valid_decision, judge
 from tests.tasks.test_evaluate import Scene
 
 CLASSES = ("cat", "dog")
@@ -51,7 +51,7 @@ def contest(tmp_path: Path) -> Contest:
     return Contest(tmp_path)
 
 
-def test_of_sixty_rows_one_image_decides_nothing(contest: Contest, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_more_correct_row_of_sixty_is_not_significant(contest: Contest, capsys: pytest.CaptureFixture[str]) -> None:
     champion = contest.model("champion", 0, 1, 2)
     assert contest.decide(champion).promoted
     decision = contest.decide(contest.model("luckier", 3, 4))
@@ -76,7 +76,7 @@ def test_without_significance_the_same_image_decides_and_the_difference_is_shown
 
 
 @pytest.mark.parametrize(("wrong", "promoted"), [(range(1), True), (range(2), False), (range(6), False)])
-def test_a_challenger_takes_charge_once_chance_hardly_explains_what_it_is_better_by(
+def test_a_challenger_is_promoted_only_if_it_is_significantly_better(
     contest: Contest, wrong: range, promoted: bool
 ) -> None:
     contest.decide(contest.model("champion", *range(7)))
@@ -120,7 +120,7 @@ def test_what_is_not_better_than_the_largest_class_is_not_promoted_even_where_no
     )
 
 
-def test_predictions_that_are_gone_promote_nobody_where_single_answers_are_asked_for(contest: Contest) -> None:
+def test_missing_predictions_prevent_promotion_if_rows_must_be_compared(contest: Contest) -> None:
     champion = contest.model("champion", *range(10))
     contest.decide(champion)
     made = manifest.load(contest.evaluations[champion])
@@ -130,7 +130,7 @@ def test_predictions_that_are_gone_promote_nobody_where_single_answers_are_asked
     assert (decision.promoted, decision.differences) == (False, {})
     assert "the champion cannot be scored on the same rows: its predictions no longer exist" in decision.reason
     evaluation = contest.evaluations[challenger]
-    assert standing(challenger, evaluation, registry.history(contest.plan.root, "photos"), GATE) is None
+    assert find_valid_decision(challenger, evaluation, registry.history(contest.plan.root, "photos"), GATE) is None
     assert contest.decide(challenger, {"accuracy_floor": 0.0, "margin": 0.0}).promoted
 
 

@@ -108,7 +108,7 @@ def test_nothing_sticks_out_or_overlaps(browser: Browser, report: Report, unwiel
         assert ask(browser, "misplaced()") == []
 
 
-def test_page_can_be_told_to_somebody_who_does_not_see_it(browser: Browser, report: Report) -> None:
+def test_page_is_accessible_to_screen_readers(browser: Browser, report: Report) -> None:
     browser.open(report.page, VIEWS["light"])
     assert ask(browser, "untold()") == []
 

@@ -12,7 +12,7 @@ import pytest
 from storage.decision import Decision
 from storage.uri import CheckpointURI
 from tasks.report_page import Picture, ReportData, number, render, share
-from tasks.report_page.lineage import LineageStep, draw
+from tasks.report_page.lineage_diagram import LineageStep, draw
 from tasks.report_page.plots import wilson
 
 HOSTILE = '"><script>alert(1)</script><img src="https://evil.example/x.png"> & \'$x^2$'

@@ -35,6 +35,6 @@ def test_training_images_are_shown_with_their_classes_and_may_be_missing(data: R
     assert "training images" not in Page(render(dataclasses.replace(data, training_images=()))).text
 
 
-def test_what_else_there_is_to_know_is_said_of_it(data: ReportData) -> None:
+def test_notes_on_the_training_are_shown(data: ReportData) -> None:
     note = "the training used mixed numerics, so its last digits may not be reproducible: torch 1; torch 2"
     assert "The training used mixed numerics" in Page(render(dataclasses.replace(data, notes=(note,)))).text

@@ -64,8 +64,8 @@ def history(story: str) -> list[Decision]:
     ],
 )
 def test_a_rollback_takes_the_last_champion_away_and_a_promotion_adds_one(story: str, champions: str) -> None:
-    reigns = championship.reigns(history(story))
-    assert [str(decision.champion)[-3] for decision in reigns] == champions.split()
+    stack = championship.promotion_stack(history(story))
+    assert [str(decision.champion)[-3] for decision in stack] == champions.split()
 
 
 def test_rollback_goes_further_back_each_time_until_there_is_nobody_before(root: Root) -> None:
@@ -86,8 +86,8 @@ def test_rollback_goes_further_back_each_time_until_there_is_nobody_before(root:
     ("story", "number"),
     [("a", None), ("A b", 1), ("A A", 1), ("A B", 2), ("A B b A", 4), ("A B <A", 3), ("A B <A b", 3)],
 )
-def test_a_champion_is_in_charge_since_the_decision_that_changed_it(story: str, number: int | None) -> None:
-    decision = championship.took_charge(history(story))
+def test_last_change_is_the_decision_that_made_the_current_champion(story: str, number: int | None) -> None:
+    decision = championship.last_champion_change(history(story))
     assert (decision and decision.number) == number
 
 
@@ -107,21 +107,21 @@ def test_decisions_by_hand_carry_the_user_and_the_time(root: Root, monkeypatch: 
 def test_a_championship_without_a_champion_is_refused_with_the_names_of_those_that_have_one(root: Root) -> None:
     nobody = f"^{root} has no champion of 'mnist'"
     with pytest.raises(ValueError, match=f"{nobody} or of any other championship; run the pipeline first$"):
-        championship.in_charge(root, "mnist")
+        championship.require_champion(root, "mnist")
     one = history("A")[0]
     for name in ("cifar10", "mnist-sample", "photos-0a1b2c3d"):
         registry.append(root, name, one)
     registry.append(root, "mnist", one.model_copy(update={"champion": None, "promoted": False}))
     registry.append(root, "damaged", one)
     files.replace(root.child("registry/damaged/000001.json"), b"{}")
-    assert championship.in_charge(root, "cifar10") == one.champion
+    assert championship.require_champion(root, "cifar10") == one.champion
     names = "there are champions of cifar10, mnist-sample, photos-0a1b2c3d"
     with pytest.raises(ValueError, match=rf"{nobody}; {names}; did you mean champion:mnist-sample\?$"):
-        championship.in_charge(root, "mnist")
+        championship.require_champion(root, "mnist")
     with pytest.raises(ValueError, match=rf"{names}; did you mean champion:cifar10\?$"):
-        championship.in_charge(root, "cifar-10")
+        championship.require_champion(root, "cifar-10")
     with pytest.raises(ValueError, match=f"{names}$"):
-        championship.in_charge(root, "owls")
+        championship.require_champion(root, "owls")
 
 
 def test_judged_are_promoted_and_rejected_checkpoints_of_all_championships_that_can_be_read(root: Root) -> None:
@@ -133,7 +133,7 @@ def test_judged_are_promoted_and_rejected_checkpoints_of_all_championships_that_
     assert championship.judged(root) == {one.checkpoint.fingerprint for one in (model, worse, other)}
 
 
-def test_rollback_says_from_whom(root: Root) -> None:
+def test_rollback_reason_names_the_withdrawn_champion(root: Root) -> None:
     first, second = results.run(root, "first"), results.run(root, "second")
     for model in (first, second):
         results.decide(root, model)

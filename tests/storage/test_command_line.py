@@ -74,7 +74,7 @@ def time_zone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]
     time.tzset()
 
 
-def spoil(uri: URI, how: str) -> URI:
+def damage_file(uri: URI, how: str) -> URI:
     """Damage the first file of a committed result."""
     place = uri.child(manifest.load(uri).files[0].path)
     content = files.read(place)
@@ -154,7 +154,7 @@ class TestLs:
         assert accuracies[predictions] == accuracies[evaluation] == 0.5
         assert accuracies[model.checkpoint] == 0.987654321
 
-    def test_marks_tell_how_it_stands(self, root: Root, model: Model, ask: Ask) -> None:
+    def test_marks_show_champion_leased_incomplete_and_damaged(self, root: Root, model: Model, ask: Ask) -> None:
         dead = results.place(root, "predictions", "dead")
         results.write_part(dead)
         files.replace(model.report.child(manifest.NAME), b"garbage")
@@ -266,8 +266,8 @@ class TestLineage:
             (lambda uri: files.remove(uri), "MISSING: not committed"),
             (lambda uri: files.remove(uri.child(manifest.NAME)), "MISSING: not committed"),
             (lambda uri: files.replace(uri.child(manifest.NAME), b"garbage"), "DAMAGED: "),
-            (lambda uri: spoil(uri, "missing"), "is damaged: it is missing"),
-            (lambda uri: spoil(uri, "truncated"), "bytes instead of"),
+            (lambda uri: damage_file(uri, "missing"), "is damaged: it is missing"),
+            (lambda uri: damage_file(uri, "truncated"), "bytes instead of"),
         ],
         ids=["all", "manifest", "garbage", "missing", "truncated"],
     )
@@ -280,7 +280,7 @@ class TestLineage:
         assert answer.out[1].startswith(f"└─ prepared  {model.prepared}  ") and words in answer.out[1]
 
     @pytest.mark.parametrize("parent", ["no URI", "s3://no-such-bucket/x", "/no/such/place", "/" + "x" * 300, "itself"])
-    def test_parent_that_is_nowhere_crashes_nothing(self, root: Root, s3: Server, ask: Ask, parent: str) -> None:
+    def test_lineage_marks_a_parent_that_cannot_exist(self, root: Root, s3: Server, ask: Ask, parent: str) -> None:
         uri = results.place(root, "checkpoint", "odd")
         made = commits.commit(uri, kind="checkpoint", parents={}, parameters={}, listed=[])
         parents = {"prepared": uri if parent == "itself" else parent}
@@ -337,7 +337,7 @@ class TestVerify:
     def test_each_damaged_file_has_a_line(
         self, root: Root, model: Model, ask: Ask, how: str, options: list[str], code: int
     ) -> None:
-        spoiled = [spoil(model.raw, how), spoil(model.report, how)]
+        spoiled = [damage_file(model.raw, how), damage_file(model.report, how)]
         answer = ask("verify", "--storage", root, *options)
         assert (answer.code, answer.err) == (code, [])
         assert [line.split()[0] for line in answer.out[:-1]] == (spoiled if code else [])
@@ -374,7 +374,7 @@ class TestVerify:
             return walk(uri)
 
         monkeypatch.setattr(files, "walk", refuse)
-        spoiled = spoil(model.report, "missing")
+        spoiled = damage_file(model.report, "missing")
         answer = ask("verify", "--storage", root)
         assert (answer.code, [line.split()[0] for line in answer.out[:-1]]) == (1, [model.prepared, spoiled])
         assert ask("ls", "prepared", "--storage", root).out[1].split()[-2:] == ["damaged", model.prepared]
@@ -468,7 +468,7 @@ class TestPromoteAndRollback:
 
     def test_damaged_checkpoint_is_not_promoted(self, root: Root, model: Model, ask: Ask) -> None:
         other = results.run(root, "other")
-        spoil(other.checkpoint, "flipped")
+        damage_file(other.checkpoint, "flipped")
         answer = ask("promote", other.checkpoint, "--storage", root)
         assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
         assert registry.champion(root, DATA) == model.checkpoint
@@ -554,11 +554,11 @@ class TestGc:
             .startswith("OK: all files match their checksums (6 results, ")
         )
 
-    def test_days_to_keep_are_minded(self, root: Root, old: Model, ask: Ask) -> None:
+    def test_keep_days_sets_the_minimum_age(self, root: Root, old: Model, ask: Ask) -> None:
         assert len(ask("gc", "--keep-days", "41", "--storage", root).out) == 2
         assert len(ask("gc", "--keep-days", "39", "--storage", root).out) == 7
 
-    def test_what_somebody_came_to_need_is_told(
+    def test_gc_reports_results_needed_since_the_plan(
         self, root: Root, old: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(Garbage, "remove", lambda garbage, batch: [])
@@ -573,7 +573,7 @@ class TestGc:
         ask("gc", "--keep-days", "0", "--storage", root)
         assert not any(files.exists(uri.child(manifest.NAME)) for uri in old.all())
 
-    def test_work_of_which_nothing_is_known_is_told(self, root: Root, old: Model, ask: Ask) -> None:
+    def test_gc_warns_of_a_lease_without_recorded_inputs(self, root: Root, old: Model, ask: Ask) -> None:
         target = results.place(root, "checkpoint", "slow")
         results.write_part(target)
         lease.take(root, target, owner="train-0123456789ab-1")
@@ -684,7 +684,7 @@ def test_s3_that_breaks_off_is_told_in_one_line(
         assert "Could not connect" in answer.err[0] and "secret" not in answer.err[0]
 
 
-def test_fault_of_ours_is_not_hidden(root: Root, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_exception_is_not_caught(root: Root, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "walk", lambda uri: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         main(["ls", "--storage", root])
@@ -761,7 +761,7 @@ class TestProcess:
         answer = subprocess.run(["sh", "-c", pipe], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
         assert (answer.stdout, answer.stderr) == ("c", "")
 
-    def test_names_that_no_terminal_can_show_are_shown_somehow(self, tmp_path: Path) -> None:
+    def test_undecodable_file_names_are_printed_escaped(self, tmp_path: Path) -> None:
         model = results.run(Root(f"{tmp_path}/data"), "model")
         Path(os.fsdecode(f"{model.raw}/".encode() + b"stray-\xff")).touch()
         answer = self.run("gc", "--dry-run", cwd=tmp_path, PYTHONIOENCODING="ascii")

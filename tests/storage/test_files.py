@@ -147,7 +147,7 @@ class TestContract:
         assert found == {f"{name}/{name}": name.encode() for name in ODD_NAMES}
 
     @pytest.mark.parametrize("name", ODD_NAMES)
-    def test_odd_names_stand_for_themselves(self, root: Root, name: str) -> None:
+    def test_special_characters_in_names_are_literal(self, root: Root, name: str) -> None:
         files.create(root.child(f"{name}/file"), b"content")
         assert files.children(root) == [name]
         assert files.children(root.child(name)) == ["file"]
@@ -155,7 +155,7 @@ class TestContract:
         files.remove(root.child(name))
         assert not files.exists(root.child(f"{name}/file"))
 
-    def test_remove_takes_a_star_for_a_letter(self, root: Root) -> None:
+    def test_remove_does_not_expand_wildcards(self, root: Root) -> None:
         files.create(root.child("abc/file"), b"")
         files.remove(root.child("a*"))
         assert files.exists(root.child("abc/file"))
@@ -379,7 +379,7 @@ class TestCheckWritable:
 
 @contextlib.contextmanager
 def without_privileges() -> Iterator[None]:
-    """As somebody whom permission bits bind, also when the tests run as root."""
+    """Drop root's privileges in the block, so that permission bits apply."""
     if os.geteuid():
         yield
         return

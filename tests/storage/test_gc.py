@@ -64,7 +64,7 @@ class TestCommittedResults:
         assert collect(look(root)) == other.all()
         assert rest(root, champion.all()) == champion.all()
 
-    def test_champion_before_stays_with_what_it_was_made_from(self, root: Root) -> None:
+    def test_previous_champion_stays_with_its_lineage(self, root: Root) -> None:
         first, second, third = (results.run(root, name) for name in ("first", "second", "third"))
         for model in (first, second, third):
             results.decide(root, model)
@@ -199,7 +199,7 @@ class TestLeftovers:
         assert collect(look(root, days_later=0)) == {model.raw.child(stray.path)}
         assert rest(root, model.all()) == model.all()
 
-    def test_file_that_is_called_like_a_folder_of_listed_ones_takes_nothing_along(self, s3: Server) -> None:
+    def test_s3_key_named_like_a_folder_does_not_delete_that_folder(self, s3: Server) -> None:
         root = Root(f"s3://{s3.bucket}/called-like-a-folder")
         model = results.run(root, "model")
         s3.client().put_object(Bucket=s3.bucket, Key=model.raw.child("train").removeprefix(f"s3://{s3.bucket}/"))
@@ -283,7 +283,7 @@ class TestScratch:
         assert collect(look(root, days_later=29)) == set()
 
     @pytest.mark.parametrize("spec", [None, b"garbage", b"[" * 10**5, b'{"runs": '])
-    def test_nothing_committed_goes_while_somebody_works_on_who_knows_what(
+    def test_committed_results_stay_while_the_inputs_of_a_lease_are_unknown(
         self, root: Root, spec: bytes | None
     ) -> None:
         model, target = results.run(root, "model"), results.place(root, "checkpoint", "slow")
@@ -341,7 +341,7 @@ class TestWhatCannotBeKnown:
 
 
 class TestMeanwhile:
-    """Between the plan and a removal somebody comes to need what was to go."""
+    """Between plan and removal, a planned result becomes needed."""
 
     @pytest.fixture
     def root(self, tmp_path: Path) -> Root:
@@ -377,7 +377,7 @@ class TestMeanwhile:
         self.remove(found, lambda: champions.promote(root, model.checkpoint))
         assert rest(root, model.all()) == model.all()
 
-    def test_it_becomes_the_champion_before(self, root: Root, model: results.Model, found: Garbage) -> None:
+    def test_it_becomes_the_previous_champion(self, root: Root, model: results.Model, found: Garbage) -> None:
         def promote_two() -> None:
             results.decide(root, model)
             results.decide(root, results.run(root, "new"))
@@ -432,7 +432,9 @@ class TestMeanwhile:
         self.remove(look(root, days_later=0), lambda: results.write_part(new.raw, index=2))
         assert len(files.walk(new.raw)) == 4
 
-    def test_a_new_attempt_begins_where_scratch_went(self, root: Root, model: results.Model) -> None:
+    def test_inputs_of_an_attempt_begun_after_its_scratch_was_deleted_stay(
+        self, root: Root, model: results.Model
+    ) -> None:
         target = results.place(root, "checkpoint", "dead")
         scratch = results.write_scratch(root, target, prepared=model.raw)
         results.set_age(scratch, days=40)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from storage import files, in_use
-from storage.in_use import Record, Use
+from storage.in_use import Use, UseRecord
 from storage.manifest import Damaged
 from storage.process import Process
 from storage.uri import URI, Root
@@ -30,9 +30,9 @@ def other() -> Iterator["subprocess.Popen[bytes]"]:
     process.wait()
 
 
-def of(process: Process, *, expires: datetime.datetime) -> Record:
+def of(process: Process, *, expires: datetime.datetime) -> UseRecord:
     """A record of a run in `process`."""
-    return Record(owner="a run", process=process, expires=expires, uses=["checkpoints/a-0123456789ab"])
+    return UseRecord(owner="a run", process=process, expires=expires, uses=["checkpoints/a-0123456789ab"])
 
 
 def as_process(pid: int) -> Process:

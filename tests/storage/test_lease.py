@@ -50,7 +50,7 @@ class TestTaking:
         left = caught.value.holder.expires - datetime.datetime.now(datetime.UTC)
         assert LONG_S - LIMIT_S < left.total_seconds() <= LONG_S
 
-    def test_targets_are_taken_apart(self, root: Root, target: URI) -> None:
+    def test_leases_on_different_targets_are_independent(self, root: Root, target: URI) -> None:
         lease.take(root, target, owner="job-1", ttl_s=LONG_S)
         assert lease.take(root, URI(f"{target}-other"), owner="job-2").generation == 1
 
@@ -200,7 +200,7 @@ class TestInterleavings:
         edit(root, target, 2, released=True)
         assert lease.take(root, target, owner="job-3").generation == 3
 
-    def test_release_during_a_renewal_has_the_last_word(
+    def test_release_during_a_renewal_takes_effect(
         self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         mine = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
@@ -333,7 +333,7 @@ class TestDeadOwner:
         [{"host": "elsewhere"}, {"boot": "another"}, {"pid_namespace": "pid:[1]"}, {"boot": None}, {"started": None}],
         ids=lambda changes: next(iter(changes)),
     )
-    def test_holder_elsewhere_or_unknown_is_not_judged_by_its_number(
+    def test_pid_of_a_holder_elsewhere_or_unknown_is_not_checked(
         self, root: Root, target: URI, changes: dict[str, Any]
     ) -> None:
         lease.take(root, target, owner="job-1", ttl_s=LONG_S)

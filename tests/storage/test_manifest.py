@@ -59,7 +59,7 @@ def commit(uri: URI, *listed: File, note: object = None) -> Manifest:
     return commits.commit(uri, kind="raw", parents={}, parameters={"note": note}, listed=listed)
 
 
-def spoil(uri: URI, file: File, content: bytes) -> None:
+def damage_file(uri: URI, file: File, content: bytes) -> None:
     """Put other bytes in the place of a committed file, as no code of ours does."""
     files.replace(uri.child(file.path), content)
 
@@ -147,7 +147,7 @@ class TestDamage:
     def test_truncated_file_is_noticed_by_name(self, uri: DatasetURI) -> None:
         file = write(uri)
         commit(uri, file)
-        spoil(uri, file, b"cont")
+        damage_file(uri, file, b"cont")
         with pytest.raises(Damaged, match=f"{file.path} is damaged: it has 4 bytes instead of 7"):
             manifest.find(uri)
 
@@ -155,7 +155,7 @@ class TestDamage:
     def test_verify_notices_every_damage(self, uri: DatasetURI, content: bytes | None) -> None:
         file = write(uri)
         commit(uri, file)
-        files.remove(uri.child(file.path)) if content is None else spoil(uri, file, content)
+        files.remove(uri.child(file.path)) if content is None else damage_file(uri, file, content)
         with pytest.raises(Damaged, match=file.path):
             manifest.verify(uri)
 

@@ -90,7 +90,7 @@ class TestMoved:
 
     def test_everything_verifies(self, story: tuple[Root, Model, Model]) -> None:
         root, *_ = story
-        folders = catalog.survey(catalog.places(root, catalog.KINDS))
+        folders = catalog.read_folders(catalog.list_folders(root, catalog.KINDS))
         assert len(folders) == 12
         assert [line for folder in folders for line in verify.of_folder(folder, deep=True)] == []
         assert list(verify.of_registry(root)) == []

@@ -174,7 +174,7 @@ class TestWhole:
             with pytest.raises(Damaged, match=f"00000{number}.json is missing; restore it"):
                 use(rolled_back, "mnist")
 
-    def test_entry_that_was_written_anew_does_not_fit_the_next_one(self, rolled_back: Root) -> None:
+    def test_rewritten_entry_does_not_match_the_digest_in_the_next_one(self, rolled_back: Root) -> None:
         files.remove(entry(rolled_back, 3))
         registry.append(rolled_back, "mnist", decision(3))
         for use in (registry.history, registry.latest):
@@ -244,7 +244,7 @@ def test_garbled_decision_is_refused_by_name(root: Root) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "Mnist", "a" * 65])
-def test_what_is_no_name_names_no_championship(root: Root, name: str) -> None:
+def test_invalid_championship_name_is_refused(root: Root, name: str) -> None:
     for use in (registry.history, registry.latest, registry.champion):
         with pytest.raises(ValueError, match="data set must be 1 to 64 of a-z, 0-9 and '-', got"):
             use(root, name)
@@ -290,8 +290,8 @@ def test_promotion_of_what_was_removed_meanwhile_puts_the_champion_before_back(
     assert latest is not None and (latest.champion, latest.promoted) == (first.checkpoint, False)
     assert latest.verdict == "revoked"
     assert gone.checkpoint not in registry.withdrawn(registry.history(root, results.DATA)), "it may be made again"
-    (reign,) = champions.reigns(champions.decisions(root, results.DATA))
-    assert reign.champion == first.checkpoint
+    (promotion,) = champions.promotion_stack(champions.decisions(root, results.DATA))
+    assert promotion.champion == first.checkpoint
 
 
 def test_promotion_by_hand_of_what_is_removed_meanwhile_is_taken_back(

@@ -10,7 +10,7 @@ from storage import error_policy, files, retry
 from storage import s3 as s3_verbs
 from storage.uri import URI
 from tests.faults import proxy
-from tests.faults.proxy import Proxy, Spoil
+from tests.faults.proxy import Proxy, RequestFault
 from tests.s3 import Server
 
 PASSING: list[proxy.Fault] = ["500", "503", "reset", "lost", "slow"]
@@ -34,20 +34,16 @@ def folder(s3: Server, request: pytest.FixtureRequest) -> URI:
 
 
 @pytest.mark.parametrize("fault", [*PASSING, "truncated"])
-def test_what_passes_by_itself_is_waited_for_when_a_file_is_read(
-    spoiling: Proxy, folder: URI, fault: proxy.Fault
-) -> None:
+def test_read_is_retried_after_transient_errors(spoiling: Proxy, folder: URI, fault: proxy.Fault) -> None:
     files.replace(folder.child("file"), b"content" * 1000)
-    spoiling.spoils = [Spoil(fault=fault, method="GET", part="/file", times=2)]
+    spoiling.pending = [RequestFault(fault=fault, method="GET", part="/file", times=2)]
     assert files.read(folder.child("file")) == b"content" * 1000
-    assert len(spoiling.spoilt) == (1 if fault == "slow" else 2)
+    assert len(spoiling.injected) == (1 if fault == "slow" else 2)
 
 
 @pytest.mark.parametrize("fault", PASSING)
-def test_what_passes_by_itself_is_waited_for_when_a_file_is_replaced(
-    spoiling: Proxy, folder: URI, fault: proxy.Fault
-) -> None:
-    spoiling.spoils = [Spoil(fault=fault, method="PUT", part="/file", times=2)]
+def test_replace_is_retried_after_transient_errors(spoiling: Proxy, folder: URI, fault: proxy.Fault) -> None:
+    spoiling.pending = [RequestFault(fault=fault, method="PUT", part="/file", times=2)]
     files.replace(folder.child("file"), b"content")
     assert files.read(folder.child("file")) == b"content"
 
@@ -56,14 +52,14 @@ def test_what_passes_by_itself_is_waited_for_when_a_file_is_replaced(
 def test_file_whose_creation_was_disturbed_is_there_once_and_its_creator_is_told_so(
     spoiling: Proxy, folder: URI, fault: proxy.Fault
 ) -> None:
-    spoiling.spoils = [Spoil(fault=fault, method="PUT", part="/file", times=2)]
+    spoiling.pending = [RequestFault(fault=fault, method="PUT", part="/file", times=2)]
     files.create(folder.child("file"), b"ours")
     assert files.read(folder.child("file")) == b"ours"
 
 
 def test_creator_whose_reply_was_lost_is_not_taken_for_another_that_was_first(spoiling: Proxy, folder: URI) -> None:
     files.create(folder.child("file"), b"theirs")
-    spoiling.spoils = [Spoil(fault="lost", method="PUT", part="/file")]
+    spoiling.pending = [RequestFault(fault="lost", method="PUT", part="/file")]
     with pytest.raises(FileExistsError):
         files.create(folder.child("file"), b"ours")
     assert files.read(folder.child("file")) == b"theirs"
@@ -74,13 +70,13 @@ def test_creator_whose_reply_was_lost_on_a_connection_in_use_is_told_that_it_cre
     spoiling: Proxy, folder: URI, times: int
 ) -> None:
     files.replace(folder.child("other"), b"on the same connection")  # there the HTTP client repeats a request unasked
-    spoiling.spoils = [Spoil(fault="lost", method="PUT", part="/file", times=times)]
+    spoiling.pending = [RequestFault(fault="lost", method="PUT", part="/file", times=times)]
     files.create(folder.child("file"), b"ours")
     with pytest.raises(FileExistsError):
         files.create(folder.child("file"), b"ours")
 
 
-def test_creator_is_refused_when_what_it_found_is_removed_before_it_looks_whose_it_is(
+def test_create_fails_if_the_file_it_found_is_removed_before_its_creator_is_read(
     spoiling: Proxy, folder: URI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def with_retries(request: Callable[[], object]) -> object:
@@ -93,38 +89,40 @@ def test_creator_is_refused_when_what_it_found_is_removed_before_it_looks_whose_
     s3_retry = retry.with_retries
     files.create(folder.child("file"), b"theirs")
     monkeypatch.setattr(s3_verbs, "with_retries", with_retries)
-    spoiling.spoils = [Spoil(fault="500", method="PUT", part="/file")]
+    spoiling.pending = [RequestFault(fault="500", method="PUT", part="/file")]
     with pytest.raises(FileExistsError):
         files.create(folder.child("file"), b"ours")
 
 
-def test_listing_sizes_and_removal_are_as_patient(spoiling: Proxy, folder: URI) -> None:
+def test_listing_sizes_and_removal_are_retried_too(spoiling: Proxy, folder: URI) -> None:
     files.replace(folder.child("file"), b"content")
-    spoiling.spoils = [Spoil(fault="503", method=method, part="", times=1) for method in ("GET", "HEAD", "POST")]
+    spoiling.pending = [
+        RequestFault(fault="503", method=method, part="", times=1) for method in ("GET", "HEAD", "POST")
+    ]
     assert files.children(folder) == ["file"]
     assert files.entry(folder.child("file")).size == 7
     files.remove(folder)
-    assert len(spoiling.spoilt) == 3
+    assert len(spoiling.injected) == 3
     assert files.walk(folder) == []
 
 
 def test_refused_access_is_told_at_once(spoiling: Proxy, folder: URI) -> None:
-    spoiling.spoils = [Spoil(fault="403", method="GET", part="/file", times=9)]
+    spoiling.pending = [RequestFault(fault="403", method="GET", part="/file", times=9)]
     with pytest.raises(PermissionError):
         files.read(folder.child("file"))
-    assert len(spoiling.spoilt) == 1
+    assert len(spoiling.injected) == 1
 
 
-def test_what_does_not_pass_is_given_up_in_the_end(
+def test_persistent_error_is_raised_after_one_more_try(
     spoiling: Proxy, folder: URI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "PATIENCE_S", 0.0)
-    spoiling.spoils = [Spoil(fault="503", method="GET", part="/file", times=1000)]
+    spoiling.pending = [RequestFault(fault="503", method="GET", part="/file", times=1000)]
     with pytest.raises(
         ConnectionError, match="failing for 0 s, last error: .*spoilt; check the server at AWS_ENDPOINT_URL"
     ):
         files.read(folder.child("file"))
-    assert len(spoiling.spoilt) == 2, "tried once again, however little time there is"
+    assert len(spoiling.injected) == 2, "tried once again, however little time there is"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")

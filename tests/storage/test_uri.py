@@ -169,7 +169,7 @@ def test_name_of_small_letters_digits_and_dashes_may_stand_in_a_path(name: str) 
 
 
 @pytest.mark.parametrize("name", ["", "Mnist", "a/b", "..", "a.b", "a b", "-a", "a_b", "ä", "a\n", "a" * 65])
-def test_nothing_else_may(name: str) -> None:
+def test_any_other_name_is_invalid(name: str) -> None:
     assert not is_name(name)
 
 
@@ -192,7 +192,7 @@ class TestAllowedRoots:
         with pytest.raises(ValueError, match="^--data: .* is outside PIPELINE_ALLOWED_ROOTS: .*/data, s3://bucket"):
             parse_root(place.format(tmp_path), option="--data")
 
-    def test_a_link_out_of_one_is_no_way_round(self, tmp_path: Path) -> None:
+    def test_a_link_out_of_one_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "secrets").mkdir()
         (tmp_path / "data" / "link").symlink_to(tmp_path / "secrets")
         with pytest.raises(ValueError, match="is outside"):

@@ -15,7 +15,7 @@ from tasks.cluster.ray_jobs import RayJobs
 from tasks.learning import recipes
 from tasks.planning.plan import Plan
 from tasks.promote import decide
-from tasks.promotion.gate import judge, rivals_of, standing
+from tasks.promotion.gate import find_valid_decision, judge, rivals_of
 
 _GATE = {"accuracy_floor": 0.9, "margin": 0.01}
 
@@ -42,8 +42,8 @@ class Scene:
     def decisions(self) -> list[Decision]:
         return registry.history(self.plan.root, "mnist-sample")
 
-    def standing(self, challenger: tuple[CheckpointURI, EvaluationURI]) -> Decision | None:
-        return standing(*challenger, self.decisions(), self.plan.gate)
+    def find_valid_decision(self, challenger: tuple[CheckpointURI, EvaluationURI]) -> Decision | None:
+        return find_valid_decision(*challenger, self.decisions(), self.plan.gate)
 
     def decide(self, challenger: tuple[CheckpointURI, EvaluationURI], rival: EvaluationURI | str | None) -> Decision:
         """Judge and record."""
@@ -122,15 +122,15 @@ def test_a_champion_without_a_score_keeps_its_place_and_the_decision_does_not_st
     decision = scene.decide(challenger, "a worker was lost")
     assert decision.champion == champion[0]
     assert "a worker was lost" in decision.reason
-    assert scene.standing(challenger) is None
+    assert scene.find_valid_decision(challenger) is None
 
 
 def test_a_decision_stands_until_another_champion_takes_charge(scene: Scene) -> None:
     first, second = scene.model("first", 0.95), scene.model("second", 0.99)
     made = scene.decide(first, None)
-    assert scene.standing(first) == made
+    assert scene.find_valid_decision(first) == made
     scene.decide(second, first[1])
-    assert scene.standing(first) is None
+    assert scene.find_valid_decision(first) is None
 
 
 def test_what_a_person_rolled_back_is_not_promoted_again_by_the_gate(scene: Scene) -> None:
@@ -142,7 +142,7 @@ def test_what_a_person_rolled_back_is_not_promoted_again_by_the_gate(scene: Scen
     decision = scene.decide(second, first[1])
     assert (decision.promoted, decision.champion) == (False, first[0])
     assert "this model was rolled back" in decision.reason
-    assert scene.standing(second) == decision
+    assert scene.find_valid_decision(second) == decision
 
 
 def test_classes_that_came_or_went_are_named_in_the_decision(scene: Scene) -> None:
@@ -164,7 +164,7 @@ def test_losing_a_little_each_night_ends_at_the_margin_below_the_best(scene: Sce
     assert decisions[4].metrics["best"]["test_accuracy"] == 0.95
 
 
-def test_the_best_is_known_by_what_it_won_over_others_on_the_same_rows(scene: Scene) -> None:
+def test_the_best_champion_has_the_largest_sum_of_gains_on_the_same_rows(scene: Scene) -> None:
     decisions = [scene.night("easy-rows", 0.99)]
     for number, (before, accuracy) in enumerate([(0.92, 0.93), (0.91, 0.905), (0.95, 0.945)]):  # rows change each night
         champion, _ = scene.model(f"again-{number}", before)
@@ -213,13 +213,13 @@ def test_a_backfill_records_its_judgement_and_leaves_the_champion_until_told_to_
     assert (judged.promoted, judged.champion) == (False, champion.champion)
     assert "is at least the champion's 0.9500 on the same rows; a backfill does not promote" in judged.reason
     better = scene.model("better", 0.96)
-    assert scene.standing(better) == judged
+    assert scene.find_valid_decision(better) == judged
     scene.plan = dataclasses.replace(scene.plan, judge_only=False)
-    assert scene.standing(better) is None
+    assert scene.find_valid_decision(better) is None
     promoted = scene.night("better", 0.96)
     assert promoted.promoted
     scene.plan = dataclasses.replace(scene.plan, judge_only=True)
-    assert scene.standing(better) == promoted
+    assert scene.find_valid_decision(better) == promoted
 
 
 def test_a_checkpoint_that_was_removed_is_not_left_in_charge_and_is_judged_again_once_it_is_there(scene: Scene) -> None:
@@ -228,6 +228,6 @@ def test_a_checkpoint_that_was_removed_is_not_left_in_charge_and_is_judged_again
     with pytest.raises(ChampionRemoved, match="the previous champion of 'mnist-sample' stays; run again"):
         decide(*removed, scene.plan, RayJobs(wanted=False))
     assert registry.champion(scene.plan.root, "mnist-sample") is None
-    assert scene.standing(removed) is None
+    assert scene.find_valid_decision(removed) is None
     commits.commit(removed[0], kind="checkpoint", parents={}, parameters={}, listed=[])
     assert decide(*removed, scene.plan, RayJobs(wanted=False)).promoted

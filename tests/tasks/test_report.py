@@ -85,7 +85,7 @@ def test_the_command_of_a_run_on_some_cores_gives_the_same_uris(
     monkeypatch.delenv(machine.CORES)
     words = shlex.split(command(made))
     typed = arguments.parsed(arguments.parser(), [*words[2:], "--storage", str(tmp_path / "other")])
-    again = preflight.checked(typed).plan
+    again = preflight.check_and_plan(typed).plan
     assert (words[-2:], again.checkpoint.name) == (["--cores", "1"], made.checkpoint.name)
     assert "--cores" not in command(dataclasses.replace(made, cores=0))
 

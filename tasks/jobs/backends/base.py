@@ -17,7 +17,7 @@ Function = Callable[..., pa.Table]
 Row = dict[str, Any]
 
 
-class Engine(Protocol):
+class StageBackend(Protocol):
     """Backend of a stage; results do not depend on which process computes them."""
 
     def map(
@@ -46,7 +46,7 @@ class Engine(Protocol):
         """Run a training and commit its checkpoint."""
 
 
-def send(table: pa.Table, targets: np.ndarray) -> pa.Table:
+def route_rows(table: pa.Table, targets: np.ndarray) -> pa.Table:
     """Drop rows whose target is -1; replace column `row` by the columns `part` and `position`."""
     target = targets[table["row"].to_numpy()]
     keep = np.flatnonzero(target[:, 0] >= 0)

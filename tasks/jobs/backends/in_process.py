@@ -10,29 +10,29 @@ import pyarrow as pa
 from storage.manifest import File
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts
-from tasks.jobs.backends.base import Function, Route, Row, send
+from tasks.jobs.backends.base import Function, Route, Row, route_rows
 from tasks.jobs.spec import PredictSpec, TrainSpec
 
 _MOST_THREADS = 16
 """Most items to work on at once, each of which may hold a part of 64 MiB of pixels."""
 
 
-class InProcess:
+class InProcessBackend:
     """Backend that runs everything in this process; `regroup` holds all rows in memory at once."""
 
     def map(
         self, uri: DatasetURI, listed: Sequence[File], function: Function, /, **keywords: Any
     ) -> Iterator[pa.Table]:
-        for table in dataset_parts.read_here(uri, dataset_parts.whole(listed), numbered=True):
+        for table in dataset_parts.read_here(uri, dataset_parts.whole_files(listed), numbered=True):
             yield function(table, **keywords)
 
     def regroup(
         self, uri: DatasetURI, routes: Sequence[Route], function: Function, /, **keywords: Any
     ) -> Iterator[Row]:
         sent = pa.concat_tables(
-            send(table, targets)
+            route_rows(table, targets)
             for listed, targets in routes
-            for table in dataset_parts.read_here(uri, dataset_parts.whole(listed), numbered=True)
+            for table in dataset_parts.read_here(uri, dataset_parts.whole_files(listed), numbered=True)
         )
         part = sent["part"].to_numpy()
         order = np.argsort(part, kind="stable")

@@ -12,7 +12,7 @@ from storage.manifest import File
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, datasource, node_types, scaling
 from tasks.jobs.backends import tuned
-from tasks.jobs.backends.base import Function, Route, Row, send
+from tasks.jobs.backends.base import Function, Route, Row, route_rows
 from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import job as train
 
@@ -41,7 +41,7 @@ def configure(*, max_cpus: int | None) -> None:
         data.configure()
 
 
-class OnRay:
+class RayBackend:
     """Backend that runs tasks and actors of Ray Data, and Ray Train."""
 
     def __init__(self, *, threads: int | None) -> None:
@@ -50,7 +50,7 @@ class OnRay:
     def map(
         self, uri: DatasetURI, listed: Sequence[File], function: Function, /, **keywords: Any
     ) -> Iterator[pa.Table]:
-        mapped = datasource.dataset(uri, dataset_parts.whole(listed), numbered=True).map_batches(
+        mapped = datasource.dataset(uri, dataset_parts.whole_files(listed), numbered=True).map_batches(
             function, batch_format="pyarrow", batch_size=None, fn_kwargs=keywords
         )
         yield from mapped.iter_batches(batch_format="pyarrow", batch_size=None, prefetch_batches=0)
@@ -60,7 +60,7 @@ class OnRay:
     ) -> Iterator[Row]:
         source: Dataset | None = None
         for listed, targets in routes:
-            sent = datasource.dataset(uri, dataset_parts.whole(listed), numbered=True).map_batches(
+            sent = datasource.dataset(uri, dataset_parts.whole_files(listed), numbered=True).map_batches(
                 _send, batch_format="pyarrow", batch_size=None, fn_kwargs={"lookup": [ray.put(targets)]}
             )
             source = sent if source is None else source.union(sent)
@@ -97,4 +97,4 @@ class OnRay:
 
 
 def _send(table: pa.Table, *, lookup: list[ray.ObjectRef]) -> pa.Table:
-    return send(table, ray.get(lookup[0]))
+    return route_rows(table, ray.get(lookup[0]))

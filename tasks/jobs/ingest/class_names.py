@@ -36,8 +36,8 @@ def numbers(
 ) -> list[int | None]:
     """Return the number of each label of a file among `classes`, the complete list from `of_files`.
 
-    None marks a row without a label, or of another class, which only images to predict may have. A number that its file
-    has no name for stays, or becomes -1 if it is the number of one of `classes`.
+    None marks a row without a label, or of another class, which only images to predict may have. A number without a
+    name in its file is kept; if `classes` has that number, it becomes -1, because it would be another class.
     """
     number = {name: place for place, name in enumerate(classes)}
     return [None if label is None or is_missing(label) else _number(label, declared, number) for label in labels]

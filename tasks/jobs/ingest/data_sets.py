@@ -29,7 +29,7 @@ def to_survey(spec: IngestSpec) -> list[Piece]:
 
 def survey(piece: Piece, spec: IngestSpec) -> Piece:
     """Count the rows of each split of one shard."""
-    with _brought(spec, piece["shard"]) as folder:
+    with _local_copy(spec, piece["shard"]) as folder:
         return {"rows": {split.name: len(split.labels) for split in _data_set(spec).read(folder)}}
 
 
@@ -59,7 +59,7 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
 
     # With several pieces, the cores are busy with the other pieces, and the job reports how many pieces are done.
     how: dict[str, Any] = {"on_part": on_part} if piece["is_alone"] else {"threads": 1}
-    with _brought(spec, shard) as folder:
+    with _local_copy(spec, shard) as folder:
         for split in data_set.read(folder):
             rows = len(split.labels)
             begin = piece["begins"].get(split.name, {"first": 0, "part": 0, "rows": 0})
@@ -142,7 +142,7 @@ def _shards(data_set: DataSet) -> list[str]:
 
 
 @contextlib.contextmanager
-def _brought(spec: IngestSpec, shard: str) -> Iterator[Path]:
+def _local_copy(spec: IngestSpec, shard: str) -> Iterator[Path]:
     """Yield a local folder with the files of one shard under their own names, each verified by its SHA-256."""
     listed = {file.path: file for file in manifest.load(spec.source).files}
     with files.workspace(spec.scratch) as folder:

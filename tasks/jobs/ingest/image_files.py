@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from storage import tables
-from tasks.jobs.ingest import content_split, own_files
-from tasks.jobs.ingest.own_files import finish as finish
+from tasks.jobs.ingest import content_split, user_files
 from tasks.jobs.ingest.pieces import Piece, Work
+from tasks.jobs.ingest.user_files import finish as finish
 from tasks.jobs.spec import NEW, IngestSpec, SourceEntry
 from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
@@ -23,8 +23,8 @@ def to_survey(spec: IngestSpec) -> list[Piece]:
     """List the files of unknown content if content decides the split; else nothing, since each file is a row."""
     if _FRACTION not in spec.parameters:
         return []
-    unknown = [file.model_dump() for file in content_split.undigested(own_files.listed(spec))]
-    bounds = images.part_bounds(len(unknown), images.num_parts(len(unknown), own_files.shape_of(spec)))
+    unknown = [file.model_dump() for file in content_split.undigested(user_files.listed(spec))]
+    bounds = images.part_bounds(len(unknown), images.num_parts(len(unknown), user_files.shape_of(spec)))
     return [{"files": unknown[start:stop]} for start, stop in bounds]
 
 
@@ -32,13 +32,13 @@ def survey(piece: Piece, spec: IngestSpec) -> Piece:
     """Read some files and return their SHA-256."""
     listed = [SourceEntry(**entry) for entry in piece["files"]]
     with ThreadPoolExecutor(_READERS) as pool:
-        digests = list(pool.map(lambda file: own_files.read(spec, file)[1], listed))
+        digests = list(pool.map(lambda file: user_files.read(spec, file)[1], listed))
     return {"sha256": {file.path: digest for file, digest in zip(listed, digests, strict=True)}}
 
 
 def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     """Divide the files into parts: each has its number in its split, the id of its first row, and its files."""
-    listed, shape, pieces = own_files.listed(spec), own_files.shape_of(spec), []
+    listed, shape, pieces = user_files.listed(spec), user_files.shape_of(spec), []
     if _FRACTION in spec.parameters:
         sha256 = {path: digest for found in surveyed for path, digest in found["sha256"].items()}
         fraction = spec.parameters[_FRACTION]
@@ -46,7 +46,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     for split in ("train", "test", NEW):
         chosen = [file for file in listed if file.split == split]
         here = [file.model_dump() for file in chosen]
-        bounds = images.part_bounds(len(here), own_files.num_parts(spec, chosen))
+        bounds = images.part_bounds(len(here), user_files.num_parts(spec, chosen))
         for index, (start, stop) in enumerate(bounds):
             about = {"split": split, "part": index, "first": start, "rows": stop - start}
             pieces.append(about | {"files": here[start:stop]})
@@ -59,22 +59,22 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     with ThreadPoolExecutor(_READERS) as pool:
         made = list(pool.map(lambda file: _image(spec, file), listed))
     decoded, labels = [image for image, _ in made], [file.label for file in listed]
-    table = own_files.to_table(piece["first"], decoded, labels, spec, classes)
+    table = user_files.to_table(piece["first"], decoded, labels, spec, classes)
     part = tables.write_part(spec.target, table, split=piece["split"], index=piece["part"])
     sources = [
         about | {"split": piece["split"], "first_id": piece["first"] + number, "rows": 1, "path": file.path}
         for number, (file, (_, about)) in enumerate(zip(listed, made, strict=True))
     ]
     problems = {source["path"]: source["problem"] for source in sources if source["problem"]}
-    return own_files.written(piece["split"], [part], decoded, labels, sources, problems)
+    return user_files.written(piece["split"], [part], decoded, labels, sources, problems)
 
 
 def _image(spec: IngestSpec, file: SourceEntry) -> tuple[Decoded | None, dict[str, Any]]:
-    content, digest = own_files.read(spec, file)
+    content, digest = user_files.read(spec, file)
     about = {"size": file.size, "sha256": digest, "unreadable": 0, "problem": ""}
     try:
-        found = decode.decoded(content, *own_files.size_of(spec))
-        if own_files.encoding_of(spec) == images.ENCODED:
+        found = decode.decoded(content, *user_files.size_of(spec))
+        if user_files.encoding_of(spec) == images.ENCODED:
             found = dataclasses.replace(found, pixels=content)
         return found, about
     except decode.Unreadable as error:

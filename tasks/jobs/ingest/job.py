@@ -9,8 +9,8 @@ from typing import Any
 from storage import commits, files, tables
 from storage.manifest import File
 from tasks.jobs import events
-from tasks.jobs.backends.base import Engine, Row
-from tasks.jobs.ingest import data_sets, image_files, own_files, parquet_files, pieces
+from tasks.jobs.backends.base import Row, StageBackend
+from tasks.jobs.ingest import data_sets, image_files, parquet_files, pieces, user_files
 from tasks.jobs.ingest.pieces import Piece, Source
 from tasks.jobs.spec import IngestSpec
 from tasks.learning import images, user_errors
@@ -18,7 +18,7 @@ from tasks.learning import images, user_errors
 _SOURCES: dict[str, Source] = {"files": data_sets, "images": image_files, "parquet": parquet_files}
 
 
-def run(spec: IngestSpec, engine: Engine) -> None:
+def run(spec: IngestSpec, backend: StageBackend) -> None:
     """Commit the raw dataset of `spec`: every image has its row, in the order of the source.
 
     Raises `ValueError` for a file that has the wrong content, or has changed since it was listed.
@@ -26,10 +26,10 @@ def run(spec: IngestSpec, engine: Engine) -> None:
     started = time.monotonic()
     source = _SOURCES[spec.kind]
     listed = source.to_survey(spec)
-    surveyed = _each(engine, source.survey, listed, spec, what="files scanned", upto=0.3)
+    surveyed = _each(backend, source.survey, listed, spec, what="files scanned", upto=0.3)
     work = source.plan(spec, surveyed)
     files.check_space(spec.target, needed=sum(piece["rows"] for piece in work.pieces) * math.prod(work.shape) // 2)
-    done = _each(engine, source.make, work.pieces, spec, classes=work.classes, what="pieces written", upto=1.0)
+    done = _each(backend, source.make, work.pieces, spec, classes=work.classes, what="pieces written", upto=1.0)
     beside, about = source.finish(spec, done)
     commits.commit(
         spec.target,
@@ -37,7 +37,7 @@ def run(spec: IngestSpec, engine: Engine) -> None:
         parents={"files": spec.source} if spec.kind == "files" else {},  # the user's own files are no committed result
         parameters=spec.parameters,
         listed=[*(File.model_validate(part) for one in done for part in one["parts"]), *beside],
-        schema=tables.describe(images.schema(work.shape, work.classes, encoding=own_files.encoding_of(spec))),
+        schema=tables.describe(images.schema(work.shape, work.classes, encoding=user_files.encoding_of(spec))),
         statistics={
             **about,
             "class_counts": pieces.class_counts(done, work.classes),
@@ -47,7 +47,7 @@ def run(spec: IngestSpec, engine: Engine) -> None:
 
 
 def _each(
-    engine: Engine,
+    backend: StageBackend,
     function: Callable[..., Piece],
     given: Sequence[Piece],
     spec: IngestSpec,
@@ -59,13 +59,13 @@ def _each(
     """Return `function` of each piece, in order; pieces travel as JSON, since Ray Data turns lists into arrays."""
     items = [{"piece": json.dumps(piece)} for piece in given]
     done: list[Piece] = []
-    for row in engine.each(_call, items, function=function, spec=spec.model_dump_json(), more=more) if items else ():
+    for row in backend.each(_call, items, function=function, spec=spec.model_dump_json(), more=more) if items else ():
         done.append(json.loads(row["made"]))
         events.progress(what, len(done), len(given), fraction=upto * len(done) / len(given))
     return done
 
 
 def _call(row: Row, *, function: Callable[..., Piece], spec: str, more: dict[str, Any]) -> Row:
-    with user_errors.named():
+    with user_errors.wrap_user_errors():
         made = function(json.loads(row["piece"]), IngestSpec.model_validate_json(spec), **more)
     return {"made": json.dumps(made)}

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from storage import files, tables
 from storage.manifest import File
 from tasks.jobs import events
-from tasks.jobs.ingest import class_names, own_files, parquet_images
-from tasks.jobs.ingest.own_files import finish as finish
+from tasks.jobs.ingest import class_names, parquet_images, user_files
 from tasks.jobs.ingest.parquet_images import Opened
 from tasks.jobs.ingest.pieces import Piece, Work
+from tasks.jobs.ingest.user_files import finish as finish
 from tasks.jobs.spec import IngestSpec, SourceEntry
 from tasks.learning import images
 from tasks.learning.decode import Decoded
@@ -19,7 +19,7 @@ from tasks.learning.decode import Decoded
 
 def to_survey(spec: IngestSpec) -> list[Piece]:
     """List every file, since only the file itself contains its number of rows and its labels."""
-    return [{"file": file.model_dump()} for file in own_files.listed(spec)]
+    return [{"file": file.model_dump()} for file in user_files.listed(spec)]
 
 
 def survey(piece: Piece, spec: IngestSpec) -> Piece:
@@ -34,8 +34,8 @@ def survey(piece: Piece, spec: IngestSpec) -> Piece:
 def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     """Assign to each file the number of its first part and the id of its first row in its split."""
     first, part = Counter[str](), Counter[str]()
-    shape, planned = own_files.shape_of(spec), []
-    for file, found in zip(own_files.listed(spec), surveyed, strict=True):
+    shape, planned = user_files.shape_of(spec), []
+    for file, found in zip(user_files.listed(spec), surveyed, strict=True):
         parts = images.num_parts(found["rows"], shape) if found["rows"] else 0
         begin = {"first": first[file.split], "part": part[file.split]}
         planned.append({"file": file.model_dump(), "parts": parts, "rows": found["rows"], **begin})
@@ -45,14 +45,14 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
         return Work(shape=shape, classes=tuple(spec.classes), pieces=planned)
     classes = class_names.of_files(surveyed)
     for remark in class_names.remarks(surveyed, classes):
-        events.tell(f"WARNING: {remark}")
+        events.write_line(f"WARNING: {remark}")
     return Work(shape=shape, classes=classes, pieces=planned)
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     """Write the parts of one file, with one part in memory at a time."""
     file = SourceEntry(**piece["file"])
-    size, channels = own_files.size_of(spec)
+    size, channels = user_files.size_of(spec)
     parts: list[File] = []
     decoded: list[Decoded | None] = []
     labels: list[int | None] = []
@@ -63,7 +63,7 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
             some, its, wrong = parquet_images.rows(rows, size=size, channels=channels, classes=classes)
             if spec.is_new:
                 its = [None if label not in range(len(classes)) else label for label in its]
-            table = own_files.to_table(piece["first"] + start, some, its, spec, classes)
+            table = user_files.to_table(piece["first"] + start, some, its, spec, classes)
             parts.append(tables.write_part(spec.target, table, split=file.split, index=piece["part"] + len(parts)))
             decoded += [one and dataclasses.replace(one, pixels=b"") for one in some]
             labels += its
@@ -71,7 +71,7 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     about = {"split": file.split, "first_id": piece["first"], "rows": piece["rows"], "path": file.path}
     about |= {"size": file.size, "sha256": digest, "unreadable": len(problems)}
     about |= {"problem": _problem(list(problems.values()), labels, are_expected=not spec.is_new)}
-    return own_files.written(file.split, parts, decoded, labels, [about], problems)
+    return user_files.written(file.split, parts, decoded, labels, [about], problems)
 
 
 def _problem(problems: Sequence[str], labels: Sequence[int | None], *, are_expected: bool) -> str:
@@ -91,7 +91,7 @@ def _opened(spec: IngestSpec, file: SourceEntry) -> Iterator[tuple[Opened, str]]
     """Yield a local copy of one file, opened, and its SHA-256; add the file's name to a `ValueError` inside."""
     with files.workspace(spec.scratch) as folder:
         path = folder / "copy.parquet"
-        digest = own_files.bring(spec, file, path)
+        digest = user_files.copy_verified(spec, file, path)
         try:
             yield parquet_images.opened(path, must_be_labelled=not spec.is_new), digest
         except ValueError as error:

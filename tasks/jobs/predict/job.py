@@ -16,7 +16,7 @@ from storage import commits, files, manifest, tables
 from storage.manifest import File
 from storage.process import gc_paused
 from tasks.jobs import events, row_origins, scaling
-from tasks.jobs.backends.base import Engine
+from tasks.jobs.backends.base import StageBackend
 from tasks.jobs.spec import PredictSpec
 from tasks.learning import devices, images, numerics, user_errors
 from tasks.learning.numerics import Numerics
@@ -31,7 +31,7 @@ _BYTES_PER_ROW = 28
 """Bytes of id, label, prediction and its probability; the probability of each class takes four more."""
 
 
-def run(spec: PredictSpec, engine: Engine) -> None:
+def run(spec: PredictSpec, backend: StageBackend) -> None:
     """Commit predictions with exactly one row per input row; reuse parts of earlier attempts after a check.
 
     The prediction is null for a row without an image, which raw datasets may have.
@@ -61,7 +61,7 @@ def run(spec: PredictSpec, engine: Engine) -> None:
     work = [{"index": next(number_in_split[file.split]), "file": file.model_dump_json()} for file in listed]
     done: list[dict[str, Any]] = []
     seen = _NumericsSeen(spec)
-    for row in engine.pool(Predictor, work, spec):
+    for row in backend.pool(Predictor, work, spec):
         done.append(row)
         seen.add(row)
         events.progress("rows predicted", sum(row["rows"] for row in done), total)
@@ -96,7 +96,7 @@ class _NumericsSeen:
         now = Numerics.read(row["numerics"])
         others = [Numerics.read(one) for one in json.loads(row["set_aside"])]
         if set(others) - set(self.set_aside):
-            events.tell(
+            events.write_line(
                 "WARNING: existing parts were predicted with other numerics "
                 f"({numerics.differences(others, [now])}); they are predicted again so that the result is not mixed; "
                 "--accept-mixed-numerics reuses them"
@@ -105,7 +105,7 @@ class _NumericsSeen:
             elsewhere = "because the workers run on different machines"
             why = "as allowed by --accept-mixed-numerics" if self.accept_mixed else elsewhere
             differences = numerics.differences(self.took_part, [now])
-            events.tell(f"WARNING: parts of this result have different numerics, {why} ({differences})")
+            events.write_line(f"WARNING: parts of this result have different numerics, {why} ({differences})")
         self.took_part = numerics.together(self.took_part, [now])
         self.set_aside = numerics.together(self.set_aside, others)
 
@@ -130,7 +130,7 @@ class Predictor:
             from tasks.learning.inference import Inference  # imports torch, which the driver does not need
 
             device = devices.choose(self._device, where=scaling.node_name())
-            with user_errors.named():
+            with user_errors.wrap_user_errors():
                 return Inference(self.spec.model, threads=self._threads, device=device)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
@@ -177,7 +177,7 @@ class Predictor:
         table = tables.read_part(self.spec.source, source)
         model = self.inference.model.spec
         pixels, labels = images.to_arrays(table, model.image_shape)
-        with user_errors.named(model=model.model):
+        with user_errors.wrap_user_errors(model=model.model):
             probabilities = self.inference.probabilities(pixels)
         columns = {"id": table["id"].to_numpy()} | ({} if labels is None else {"label": table["label"]})
         answers = {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}

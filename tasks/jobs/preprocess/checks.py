@@ -14,14 +14,14 @@ from storage import tables
 from storage.manifest import Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import events, row_origins
-from tasks.jobs.backends.base import Engine
+from tasks.jobs.backends.base import StageBackend
 from tasks.learning import images
 
 SPLITS = ("train", "test")
 """Splits of a raw dataset."""
 _SHOWN = 20
 """Most test rows that are also in train, and most images in several classes, to list; all are counted."""
-_FILES_TOLD, _IMAGES_TOLD = 5, 3
+_FILES_IN_MESSAGE, _IMAGES_IN_MESSAGE = 5, 3
 """Most files, and most images, in a message."""
 
 
@@ -41,7 +41,9 @@ def check_schema(raw: Manifest) -> pa.Schema:
     return columns
 
 
-def check_rows(uri: DatasetURI, raw: Manifest, columns: pa.Schema, *, num_classes: int, engine: Engine) -> pd.DataFrame:
+def check_rows(
+    uri: DatasetURI, raw: Manifest, columns: pa.Schema, *, num_classes: int, backend: StageBackend
+) -> pd.DataFrame:
     """Return all rows, each with the reason if it is unusable; raise `ValueError` for an empty split or a wrong schema.
 
     Columns: source, row (number in its split), id, label, digest (of the image) and reason (empty if usable).
@@ -53,7 +55,7 @@ def check_rows(uri: DatasetURI, raw: Manifest, columns: pa.Schema, *, num_classe
     how = {"expected": tables.describe(columns)["columns"], "num_classes": num_classes, "no_image": _no_image(raw)}
     done, total = 0, sum(file.rows or 0 for split in SPLITS for file in raw.split(split))
     for number, split in enumerate(SPLITS):
-        for table in engine.map(uri, raw.split(split), _checked, **how):
+        for table in backend.map(uri, raw.split(split), _checked, **how):
             source = pd.Categorical.from_codes(np.full(len(table), number), categories=pd.Index(SPLITS))
             frames[split].append(table.to_pandas(types_mapper=pd.ArrowDtype).assign(source=source))
             done += len(table)
@@ -109,9 +111,9 @@ def unusable(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest, *, limit: fl
     found = _with_files(checked[checked["reason"] != ""].drop(columns="digest").astype({"source": "str"}), uri, raw)
     if len(found) > limit * len(checked):
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in Counter(found["reason"]).items())
-        names = named(found)
+        names = name_quarantined_files(found)
         share = math.ceil(100 * len(found) / len(checked)) / 100
-        first = f": {', '.join(names[:_FILES_TOLD])}{', ...' * (len(names) > _FILES_TOLD)}" if names else ""
+        first = f": {', '.join(names[:_FILES_IN_MESSAGE])}{', ...' * (len(names) > _FILES_IN_MESSAGE)}" if names else ""
         raise ValueError(
             f"{len(found)} of {len(checked)} raw rows cannot be used ({reasons}){first}; max_quarantined={limit} "
             f"allows fewer: fix the data, or raise the limit with --set max_quarantined={share:g}"
@@ -119,7 +121,7 @@ def unusable(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest, *, limit: fl
     return found
 
 
-def named(quarantined: pd.DataFrame) -> list[str]:
+def name_quarantined_files(quarantined: pd.DataFrame) -> list[str]:
     """Name the files with unusable rows, each with the reason; empty if the raw dataset knows no files."""
     if "path" not in quarantined:
         return []
@@ -152,9 +154,11 @@ def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
         raise ValueError(f"no usable training rows of class {', '.join(missing['train'])}")
     if missing["validation"]:
         named = ", ".join(missing["validation"])
-        events.tell(f"WARNING: there are no validation rows of class {named}: too few images")
+        events.write_line(f"WARNING: there are no validation rows of class {named}: too few images")
     if missing["test"]:
-        events.tell(f"WARNING: there are no test rows of class {', '.join(missing['test'])}, so it cannot be evaluated")
+        events.write_line(
+            f"WARNING: there are no test rows of class {', '.join(missing['test'])}, so it cannot be evaluated"
+        )
 
 
 def test_rows_in_train(checked: pd.DataFrame) -> dict[str, Any]:
@@ -165,7 +169,9 @@ def test_rows_in_train(checked: pd.DataFrame) -> dict[str, Any]:
     ids = sorted(test.loc[test["digest"].isin(train), "id"].tolist())
     shown = ids[:_SHOWN]
     if ids:
-        events.tell(f"WARNING: {len(ids)} test rows are also in train, so the test metrics are too good: ids {shown}")
+        events.write_line(
+            f"WARNING: {len(ids)} test rows are also in train, so the test metrics are too good: ids {shown}"
+        )
     return {"count": len(ids), "ids": shown}
 
 
@@ -187,9 +193,9 @@ def images_in_two_classes(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest)
     ]
     count = int(several["digest"].nunique())
     if count:
-        events.tell(
+        events.write_line(
             f"WARNING: {count} images are in more than one class ({len(several)} rows), so every model is wrong about "
-            f"some of them: {'; '.join(named[:_IMAGES_TOLD])}{'; ...' if count > _IMAGES_TOLD else ''}"
+            f"some of them: {'; '.join(named[:_IMAGES_IN_MESSAGE])}{'; ...' if count > _IMAGES_IN_MESSAGE else ''}"
         )
     return {"count": count, "rows": len(several), "named": named}
 

@@ -14,7 +14,7 @@ from storage import commits, files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, events
-from tasks.jobs.backends.base import Engine, Row
+from tasks.jobs.backends.base import Row, StageBackend
 from tasks.jobs.preprocess import checks
 from tasks.jobs.spec import SPLIT_BY, PreprocessSpec
 from tasks.learning import images
@@ -27,7 +27,7 @@ _SUMMED_AT_ONCE = 2**18
 """Pixels per channel to hold as 32-bit copies at a time."""
 
 
-def run(spec: PreprocessSpec, engine: Engine) -> None:
+def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     """Commit the prepared dataset: the same rows and bytes for any size of cluster and order of execution.
 
     Unusable rows are left out, counted by reason and listed in the split `quarantine`. Raises `ValueError` if the
@@ -38,16 +38,16 @@ def run(spec: PreprocessSpec, engine: Engine) -> None:
     columns = checks.check_schema(raw)
     files.check_space(spec.target, needed=sum(file.size for file in raw.files))
     classes = images.classes_of(raw.columns["metadata"])
-    checked = checks.check_rows(spec.source, raw, columns, num_classes=len(classes), engine=engine)
+    checked = checks.check_rows(spec.source, raw, columns, num_classes=len(classes), backend=backend)
     quarantined = checks.unusable(checked, spec.source, raw, limit=spec.parameters["max_quarantined"])
     in_train = checks.test_rows_in_train(checked)
     in_two_classes = checks.images_in_two_classes(checked, spec.source, raw)
     split = {name: spec.parameters[name] for name in ("split_seed", "validation_fraction")}
-    placed = place(checked, **split)
+    placed = assign_splits(checked, **split)
     del checked  # one row for each raw row: the largest object in this process
     checks.check_complete(placed, classes)
     placed = _number_parts(placed, raw)
-    written = _write(spec, raw, placed, columns, engine)
+    written = _write(spec, raw, placed, columns, backend)
     listed = [File.model_validate_json(row["file"]) for row in written]
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
@@ -72,7 +72,7 @@ def run(spec: PreprocessSpec, engine: Engine) -> None:
     )
 
 
-def place(checked: pd.DataFrame, *, split_seed: int, validation_fraction: float) -> pd.DataFrame:
+def assign_splits(checked: pd.DataFrame, *, split_seed: int, validation_fraction: float) -> pd.DataFrame:
     """Assign each usable row to a split and position, by the seed and its content alone, not by the input's order.
 
     A training row becomes validation if the key of its image, drawn with `split_seed`, is below `validation_fraction`.
@@ -138,7 +138,9 @@ def _number_parts(placed: pd.DataFrame, raw: Manifest) -> pd.DataFrame:
     return placed
 
 
-def _write(spec: PreprocessSpec, raw: Manifest, placed: pd.DataFrame, columns: pa.Schema, engine: Engine) -> list[Row]:
+def _write(
+    spec: PreprocessSpec, raw: Manifest, placed: pd.DataFrame, columns: pa.Schema, backend: StageBackend
+) -> list[Row]:
     """Send every row to its part and write the parts; return per part, in order, its file (JSON) and pixel sums."""
     firsts = placed.groupby("part")["split"].first()
     number_in_split = firsts.groupby(firsts).cumcount()
@@ -150,7 +152,7 @@ def _write(spec: PreprocessSpec, raw: Manifest, placed: pd.DataFrame, columns: p
         route[here["row"].to_numpy()] = here[["part", "position"]].to_numpy()
         routes.append((listed, route))
     rows: list[Row] = []
-    for row in engine.regroup(
+    for row in backend.regroup(
         spec.source,
         routes,
         _write_part,
@@ -217,5 +219,9 @@ def _statistics(
         "mean": mean.tolist(),
         "std": std.tolist(),
         "quarantined": dict(Counter(quarantined["reason"])),
-        **({"quarantined_files": checks.named(quarantined)[:_FILES_SHOWN]} if "path" in quarantined else {}),
+        **(
+            {"quarantined_files": checks.name_quarantined_files(quarantined)[:_FILES_SHOWN]}
+            if "path" in quarantined
+            else {}
+        ),
     }

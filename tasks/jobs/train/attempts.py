@@ -54,7 +54,7 @@ def begin(
     if spec.recipe.step == "graph":  # a recipe that asks for one asks for GPUs, too
         takes_graph(spec.recipe, device="cuda", world_size=max(workers), loader=loader)
     if gone := checkpoint.discard_others(spec.scratch, prepared=trained_on(spec, prepared)):
-        events.tell(
+        events.write_line(
             f"WARNING: earlier attempts that are not resumed: {gone}, because the bytes of {spec.source} or of the "
             "initial weights have changed since"
         )
@@ -136,7 +136,11 @@ def workers_before(spec: TrainSpec) -> int | None:
 
     `auto` often chooses another number on another device, but the weights depend on the number.
     """
-    found = next(checkpoint.whole(spec.scratch), None) if spec.accept_mixed_numerics and spec.workers is None else None
+    found = (
+        next(checkpoint.complete_checkpoints(spec.scratch), None)
+        if spec.accept_mixed_numerics and spec.workers is None
+        else None
+    )
     return int(found[1].resolved["workers"]) if found else None
 
 

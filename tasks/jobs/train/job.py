@@ -10,7 +10,7 @@ from storage.process import gc_paused
 from storage.uri import DatasetURI
 from tasks.jobs import dashboard, dataset_parts, errors, node_types, scaling
 from tasks.jobs.backends import tuned
-from tasks.jobs.deadline import aside
+from tasks.jobs.deadline import run_in_thread
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train.attempts import Assignment
@@ -89,7 +89,7 @@ def run(spec: TrainSpec) -> None:
             ),
         )
     finally:
-        errors.raise_left(spec.scratch.child(attempt))
+        errors.raise_saved_error(spec.scratch.child(attempt))
     attempts.commit(spec, prepared, started=started, loader=loader)
 
 
@@ -126,7 +126,7 @@ def fit(
 
         LeanTrainer(loop, **configured).fit()
         return
-    aside(TorchTrainer(loop, **configured).fit)
+    run_in_thread(TorchTrainer(loop, **configured).fit)
 
 
 def train_on_one_rank(config: Assignment) -> None:

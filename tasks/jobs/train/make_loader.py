@@ -80,7 +80,9 @@ def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, here: RankC
         train, validation = (held(slices(split)) for split in ("train", "validation"))
         return ResidentLoader(train, validation, seed=recipe.seed, rank=rank, device=here.device)
     if here.loader == "dataloader":
-        train, validation = (held(dataset_parts.whole(prepared.split(split))) for split in ("train", "validation"))
+        train, validation = (
+            held(dataset_parts.whole_files(prepared.split(split))) for split in ("train", "validation")
+        )
         how = {"seed": recipe.seed, "rank": rank, "world_size": world_size}
         is_gpu = here.device.type == "cuda"
         return MapStyleLoader(train, validation, prepare=here.prepare, pin_memory=is_gpu, **how)

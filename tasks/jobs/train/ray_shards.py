@@ -32,7 +32,10 @@ class RankShards(ray.train.DataConfig):
 
     def datasets(self) -> dict[str, Dataset]:
         """Return each split as a whole, for `datasets=` of the trainer."""
-        return {name: datasource.dataset(self.uri, dataset_parts.whole(listed)) for name, listed in self.splits.items()}
+        return {
+            name: datasource.dataset(self.uri, dataset_parts.whole_files(listed))
+            for name, listed in self.splits.items()
+        }
 
     def configure(
         self, datasets: Mapping[str, Dataset], world_size: int, *_: object, **__: object

@@ -33,7 +33,7 @@ def run(spec: TrainSpec) -> None:
         report=functools.partial(keep_newest_and_best, every=spec.recipe.checkpoint_every),
         loader=loader,
     )
-    with user_errors.named(model=spec.recipe.model):
+    with user_errors.wrap_user_errors(model=spec.recipe.model):
         train_loop.train(spec, prepared, spec.scratch.child(attempt), here)
     attempts.commit(spec, prepared, started=started, loader=loader)
 

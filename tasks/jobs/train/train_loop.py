@@ -65,18 +65,18 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     with gc_paused():  # most models import torchvision
         model = Classifier(model_of(recipe, prepared))
     if spec.initial:
-        training_state.begin_with(model, spec.initial)
+        training_state.load_initial_weights(model, spec.initial)
     else:
-        training_state.begin_with_rows(model, loader)
+        training_state.initialize_from_rows(model, loader)
     how: dict[str, Any] = {"precision": precision, "most_steps": most_steps, "is_graphed": is_graphed}
     trainer = Trainer(recipe, model, loader, device=here.device, **how)
     assert trainer.world_size == here.world_size, "torch.distributed has another number of workers"
-    events.tell(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {_rows_told(trainer)}")
+    events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {_describe_rows(trainer)}")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * training_state.size_of(trainer))
     trained_on = attempts.trained_on(spec, prepared)
     history = _resume(spec, attempt, trainer, about, trained_on=trained_on)
-    with ThreadPoolExecutor(1) as aside:
-        checkpoints = Checkpoints(attempt, here.report, aside)
+    with ThreadPoolExecutor(1) as writer:
+        checkpoints = Checkpoints(attempt, here.report, writer)
         while len(history) < recipe.epochs and not _committed(spec, trainer):
             epoch = len(history) + 1
 
@@ -95,7 +95,7 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
         checkpoints.finish()
 
 
-def _rows_told(trainer: Trainer) -> str:
+def _describe_rows(trainer: Trainer) -> str:
     rows = trainer.loader.num_train_rows()
     left_out = rows - trainer.steps_per_epoch * trainer.local_batch_size
     told = f", of which each epoch skips {left_out:,}, different ones each time" if left_out else ""
@@ -127,7 +127,7 @@ def _resume(
     if any(uri.parent == attempt for uri in start.passed_over):  # Ray Train counts them among this attempt's own
         raise resume.NumericsChanged(start.warning)
     if start.warning and trainer.rank == 0:
-        events.tell(f"WARNING: {start.warning}")
+        events.write_line(f"WARNING: {start.warning}")
     if start.uri is None:
         return []
     about["resolved"]["threads"] = start.threads
@@ -161,8 +161,8 @@ def _start(spec: TrainSpec, trainer: Trainer) -> resume.Start:
 class Checkpoints:
     """Writer of the state after each epoch while the next one trains; reports it on every rank once it is complete."""
 
-    def __init__(self, attempt: URI, report: Report, aside: Executor) -> None:
-        self.attempt, self.report, self.aside = attempt, report, aside
+    def __init__(self, attempt: URI, report: Report, writer: Executor) -> None:
+        self.attempt, self.report, self.writer = attempt, report, writer
         self._history: list[EpochMetrics] = []
         """History up to the epoch that is not reported yet; empty if there is none."""
         self._written: Future[None] | None = None
@@ -178,7 +178,7 @@ class Checkpoints:
             self._history = list(history)
             if trainer.rank == 0:
                 snapshot = training_state.take(trainer, history, prepared=prepared, about=about)
-                self._written = self.aside.submit(checkpoint.write, self._folder(epoch), snapshot)
+                self._written = self.writer.submit(checkpoint.write, self._folder(epoch), snapshot)
         if trainer.rank == 0:
             _tell_epoch(history, trainer)
 
@@ -192,10 +192,10 @@ class Checkpoints:
                 table = images.to_table(np.arange(len(numbers)), pixels, numbers, classes=classes)
                 _tell_images(self.attempt, checkpoint.write_training_images(self.attempt, table))
             except Exception as error:  # the images are for people to look at; no result depends on them
-                events.tell(f"WARNING: the first training images cannot be saved: {redact_text(str(error))}")
+                events.write_line(f"WARNING: the first training images cannot be saved: {redact_text(str(error))}")
 
         # Without Ray, the listener creates an artifact of the run that this context holds.
-        self.aside.submit(contextvars.copy_context().run, keep)
+        self.writer.submit(contextvars.copy_context().run, keep)
 
     def finish(self) -> None:
         """Wait until the latest state is complete, and report it."""
@@ -219,15 +219,15 @@ def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     num_images = trainer.steps_per_epoch * trainer.recipe.batch_size
     speed = num_images / metrics.train_s if metrics.train_s else 0.0
     figures = vars(metrics) | {"images_per_s": speed, "best_epoch": best}
-    note = metrics.told(images_per_s=speed, best=best)
+    note = metrics.as_line(images_per_s=speed, best=best)
     events.progress(EPOCHS, metrics.epoch, trainer.recipe.epochs, note, epoch=metrics.epoch, figures=figures)
     for epoch, hint in wait_hints([vars(each) for each in history]):
         if epoch == metrics.epoch:
-            events.tell(f"WARNING: {hint}")
+            events.write_line(f"WARNING: {hint}")
 
 
 def _tell_images(attempt: URI, file: File) -> None:
-    events.say(IMAGES, uri=attempt, file=file.model_dump())
+    events.write_event(IMAGES, uri=attempt, file=file.model_dump())
 
 
 def reporter(epoch: int, epochs: int, rank: int) -> Callable[[int, int, float], None]:

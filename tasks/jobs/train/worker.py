@@ -41,10 +41,10 @@ def train(config: Assignment) -> None:
     """
     spec = TrainSpec.model_validate_json(config["spec"])
     attempt = spec.scratch.child(config["attempt"])
-    if errors.is_left(attempt):
+    if errors.has_saved_error(attempt):
         return  # this is the retry of a permanent error
     try:
-        with watched(limit_s=spec.stall_s) as beat, user_errors.named(model=spec.recipe.model):
+        with watched(limit_s=spec.stall_s) as beat, user_errors.wrap_user_errors(model=spec.recipe.model):
             _train(spec, attempt, config, beat=beat)
     except Exception as error:
         cause = errors.root_cause(error)  # the message of Ray Data's own error is its whole traceback
@@ -53,7 +53,7 @@ def train(config: Assignment) -> None:
         # memory when other work on the node needs it.
         may_pass = isinstance(cause, FileNotFoundError | PermissionError) or type(cause).__module__.startswith("ray.")
         if is_on_every_rank or (error_policy.is_permanent(cause) and not may_pass):
-            errors.leave(attempt, cause)
+            errors.save_error(attempt, cause)
         if not is_on_every_rank:
             raise
 
@@ -61,7 +61,7 @@ def train(config: Assignment) -> None:
 def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[[], None]) -> None:
     context, loader = ray.train.get_context(), config["loader"]
     rank = failpoints.rank = context.get_world_rank()
-    events.say(RANK, rank=rank)
+    events.write_event(RANK, rank=rank)
     prepared = manifest.load(spec.source)
     device, rows, reported = device_of(use_gpu=config["use_gpu"]), None, report
     if loader == attempts.RAY_DATA and dataset_parts.is_encoded(prepared):

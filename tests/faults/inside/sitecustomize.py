@@ -1,5 +1,5 @@
 """Imported by Python itself as it starts, in processes whose PYTHONPATH names this folder."""
 
-from tests.faults import strikes
+from tests.faults import injection
 
-strikes.install()
+injection.install()

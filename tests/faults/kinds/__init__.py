@@ -1,6 +1,6 @@
 """Every kind of fault, and the required result."""
 
-from tests.faults.kinds import data, downloads, flows, machines, parents, s3, stored, surroundings, training
+from tests.faults.kinds import data, downloads, flows, infrastructure, machines, parents, s3, stored, training
 from tests.faults.kinds.register import KINDS, Kind
 
 __all__ = [
@@ -9,10 +9,10 @@ __all__ = [
     "data",
     "downloads",
     "flows",
+    "infrastructure",
     "machines",
     "parents",
     "s3",
     "stored",
-    "surroundings",
     "training",
 ]

@@ -6,8 +6,8 @@ from storage import commits, manifest, tables
 from storage.uri import URI, DatasetURI
 from tasks.learning import images
 from tests.faults.case import Case, Failed
+from tests.faults.harness import raw_name
 from tests.faults.kinds.register import kind
-from tests.faults.lab import raw_name
 
 
 @kind("data grows before a warm start")

@@ -9,8 +9,8 @@ from tasks.learning.datasets import mnist_sample
 from tasks.planning import make_plan
 from tests import mirrors
 from tests.faults.case import Case, Failed
+from tests.faults.harness import CANARY
 from tests.faults.kinds.register import kind
-from tests.faults.lab import CANARY
 from tests.ingested import ingested
 from tests.runs import Run
 
@@ -68,11 +68,11 @@ def _downloading(case: Case, address: str, point: str | None = None, at: str = "
 def _await_ingest(case: Case, run: Run) -> None:
     """End `run` once it has ingested what it downloaded, and compare with what the archives hold."""
     case.reaches(run, lambda event: event["point"] == "preprocess", "what was downloaded was ingested")
-    case.strike(run.process.pid, signal.SIGTERM, what="flow, which has shown enough")
+    case.send_signal(run.process.pid, signal.SIGTERM, what="flow, which has shown enough")
     case.wait(run)
     (made,) = case.paths("datasets/raw/*/" + manifest.NAME)
     recipe = recipes.load("mnist-sample-resnet18")
-    wanted = ingested(make_plan.make(storage=str(case.lab.folder / "wanted"), recipe=recipe, workers=0))
+    wanted = ingested(make_plan.make(storage=str(case.harness.folder / "wanted"), recipe=recipe, workers=0))
     found = manifest.verify(URI(str(made.parent)))
     if found.files != manifest.load(wanted).files:
         raise Failed("the downloaded rows are not those of the archives")

@@ -12,8 +12,8 @@ from storage import files, manifest
 from tests.faults import deployed
 from tests.faults.case import Case, Failed
 from tests.faults.history import Event, checkpoint_of, step
-from tests.faults.kinds.going_on import kill_flow, went_on_from_epoch_2
 from tests.faults.kinds.register import kind
+from tests.faults.kinds.resumption import check_resumed_at_epoch_2, kill_flow
 
 _TOLD_S = 30.0
 """Within which Prefect's server shows an event that it was handed."""
@@ -55,11 +55,11 @@ def _flow_killed_before_event(case: Case) -> dict[str, Any]:
     case.run("announce")
     (entry,) = case.paths("registry/*/*.json")
     told = json.loads(entry.read_text())["event"]
-    if case.lab.events(told):
+    if case.harness.events(told):
         raise Failed("the event was sent before the fault")
     result = case.finish()
-    case.until(lambda: case.lab.events(told), "an event reports the promotion", limit_s=_TOLD_S)
-    if case.lab.events(told) != 1:
+    case.until(lambda: case.harness.events(told), "an event reports the promotion", limit_s=_TOLD_S)
+    if case.harness.events(told) != 1:
         raise Failed("several events report one promotion")
     return result
 
@@ -88,7 +88,7 @@ def _flow_terminated(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
     run = case.start()
     case.reaches(run, step, "training began")
-    case.strike(run.process.pid, signal.SIGTERM, what="flow")
+    case.send_signal(run.process.pid, signal.SIGTERM, what="flow")
     started = time.time()
     case.wait(run)
     case.until(lambda: not run.processes(), "everything ended")
@@ -114,7 +114,7 @@ def _two_at_once(case: Case) -> dict[str, Any]:
     case.until(lambda: _repeated(case) or all(run.process.poll() is not None for run in runs), "both ended")
     if repeated := _repeated(case):
         raise Failed(f"work was done twice: {repeated}")
-    results = [case.goes_on(run) for run in runs]
+    results = [case.expect_recovery(run) for run in runs]
     if results[0]["uris"] != results[1]["uris"]:
         raise Failed("the two came to different results")
     return results[1]
@@ -132,9 +132,9 @@ def _holder_frozen(case: Case) -> dict[str, Any]:
     first = case.start("job", action="freeze")
     case.reaches(first, lambda event: "struck" in event, "the holder froze")
     holder = next(event["pid"] for event in case.history.events() if "struck" in event)
-    result = case.goes_on(case.start())
-    case.strike(holder, signal.SIGCONT, what="the holder again")
-    if case.goes_on(first)["uris"] != result["uris"]:
+    result = case.expect_recovery(case.start())
+    case.send_signal(holder, signal.SIGCONT, what="the holder again")
+    if case.expect_recovery(first)["uris"] != result["uris"]:
         raise Failed("the thawed holder came to another result")
     return result
 
@@ -146,11 +146,11 @@ def _collected_while_frozen(case: Case) -> dict[str, Any]:
     case.reaches(run, lambda event: "struck" in event, "the flow froze")
     before = _manifests(case)
     command = [sys.executable, "-m", "storage", "gc", "--keep-days", "0", "--storage", case.root]
-    collected = subprocess.run(command, cwd=case.lab.checkout, capture_output=True, text=True)
-    case.strike(run.process.pid, signal.SIGCONT, what="the flow again")
+    collected = subprocess.run(command, cwd=case.harness.checkout, capture_output=True, text=True)
+    case.send_signal(run.process.pid, signal.SIGCONT, what="the flow again")
     if collected.returncode or before - _manifests(case):
         raise Failed(f"what a live run uses was collected:\n{collected.stdout}{collected.stderr}")
-    return case.goes_on(run)
+    return case.expect_recovery(run)
 
 
 def _manifests(case: Case) -> set[str]:
@@ -160,7 +160,7 @@ def _manifests(case: Case) -> set[str]:
 def _deadline(case: Case, point: str, at: str, *, after: str, minutes: str) -> dict[str, Any]:
     case.begin(after=after)
     case.options = ("--deadline", minutes)
-    case.refused(case.start(point, at, action="hang"), "not done within")
+    case.expect_refusal(case.start(point, at, action="hang"), "not done within")
     case.options = ()
     return case.finish()
 
@@ -180,4 +180,4 @@ def _flow_killed(case: Case, stage: str, *, after: str, mid: Callable[[Event], b
     case.reaches(run, mid, f"{stage} was under way")
     kill_flow(case, run)
     result = case.finish()
-    return went_on_from_epoch_2(case, result) if stage == "train" else result
+    return check_resumed_at_epoch_2(case, result) if stage == "train" else result

@@ -7,8 +7,8 @@ from storage import manifest
 from storage.uri import URI
 from tests.faults.case import Case, Failed
 from tests.faults.history import Event, checkpoint_of
-from tests.faults.kinds.going_on import kill_flow
 from tests.faults.kinds.register import kind
+from tests.faults.kinds.resumption import kill_flow
 
 _ELSEWHERE = {"ATEN_CPU_CAPABILITY": "default"}
 """torch then computes as on a CPU with fewer instructions, and comes to other bits."""

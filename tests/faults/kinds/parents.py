@@ -8,11 +8,11 @@ from typing import Any
 from storage.__main__ import main
 from storage.uri import URI
 from tests.faults.case import Case, Failed
+from tests.faults.harness import WORKERS
 from tests.faults.history import checkpoint_of
-from tests.faults.kinds.going_on import kill_flow, went_on_from_epoch_2
 from tests.faults.kinds.register import kind
+from tests.faults.kinds.resumption import check_resumed_at_epoch_2, kill_flow
 from tests.faults.kinds.stored import truncate
-from tests.faults.lab import WORKERS
 
 _OLDER_CPU = {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"}
 """Has torch compute as on a machine that knows fewer instructions: the same training comes to other weights."""
@@ -28,7 +28,7 @@ def _trained_again(case: Case) -> dict[str, Any]:
     case.begin(after="report")
     (weights,) = case.paths("checkpoints/*/weights-*")
     case.damage(partial(truncate, weights), what=weights.name)
-    case.refused(case.start(), "restore it", "run again")
+    case.expect_refusal(case.start(), "restore it", "run again")
     shutil.rmtree(weights.parent)  # as the message says
     return case.finish()
 
@@ -41,8 +41,8 @@ def _root_moved(case: Case) -> dict[str, Any]:
     case.reaches(run, checkpoint_of(1), "epoch 1 is safe")
     kill_flow(case, run)
     _move(case, f"{case.root}-moved")
-    went_on_from_epoch_2(case, case.finish())
-    _move(case, str(case.lab.disk))
+    check_resumed_at_epoch_2(case, case.finish())
+    _move(case, str(case.harness.disk))
     result = case.finish()
     if len(case.paths("registry/*/*.json")) != 1:
         raise Failed("the champion was not known again: another decision was recorded")

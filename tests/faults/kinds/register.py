@@ -7,7 +7,7 @@ from typing import Any
 from tests.faults.case import Case
 
 Scenario = Callable[[Case], dict[str, Any] | None]
-"""Strikes, and gives the result of the run that survived it; none where that is the end."""
+"""Injects the fault and returns the result of the run that survived; None if no run is expected to succeed."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,16 +29,16 @@ def _s3_fault(case: Case, *, fault: Fault, way: str) -> dict[str, Any]:
     )
     case.begin(after=after, on_s3=True)
     if way == "reads":
-        case.spoil(fault, "GET", source, times=1 if fault in ("stall", "403") else 2)
+        case.inject_request_faults(fault, "GET", source, times=1 if fault in ("stall", "403") else 2)
     elif way == "writes":
-        case.spoil(fault, "PUT", target)
+        case.inject_request_faults(fault, "PUT", target)
     else:
         shelf = "/checkpoints/" if "epoch" in target else target
-        case.spoil(fault, "PUT", case.golden_path(shelf, "/" + manifest.NAME))
+        case.inject_request_faults(fault, "PUT", case.golden_path(shelf, "/" + manifest.NAME))
     run = case.start()
     if fault != "403":
-        return case.rides_out(run)
-    case.refused(run, "PermissionError")
+        return case.expect_no_retry(run)
+    case.expect_refusal(run, "PermissionError")
     return case.finish()
 
 

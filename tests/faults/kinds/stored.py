@@ -9,8 +9,8 @@ from typing import Any
 from storage import manifest
 from tests.faults.case import Case, Failed
 from tests.faults.history import step_of
-from tests.faults.kinds.going_on import kill_flow, went_on_from_epoch_2
 from tests.faults.kinds.register import kind
+from tests.faults.kinds.resumption import check_resumed_at_epoch_2, kill_flow
 
 
 @kind("torn snapshot of Ray Train")
@@ -21,7 +21,7 @@ def _torn_snapshot(case: Case) -> dict[str, Any]:
     kill_flow(case, run)
     for path in case.paths("runs/*/attempt-*/checkpoint_manager_snapshot.json"):
         case.damage(partial(truncate, path), what=path.name)
-    return went_on_from_epoch_2(case, case.finish())
+    return check_resumed_at_epoch_2(case, case.finish())
 
 
 @kind("checkpoint truncated")
@@ -68,7 +68,7 @@ def _disk_full(case: Case) -> dict[str, Any]:
         ]
     )
     case.begin(after=after)
-    case.refused(case.start("write", at, action="full"), "is full")
+    case.expect_refusal(case.start("write", at, action="full"), "is full")
     return case.finish()
 
 
@@ -80,7 +80,7 @@ def _checkpoint_damaged(case: Case, change: Callable[[Path], None], *, file: str
     kill_flow(case, run)
     victim = case.random.choice(case.paths(f"runs/*/attempt-*/epoch-0002/{file}"))
     case.damage(lambda: change(victim), what=victim.name)
-    result = went_on_from_epoch_2(case, case.finish())
+    result = check_resumed_at_epoch_2(case, case.finish())
     if sum(step_of(2)(event) for event in case.history.events()) <= sum(map(step_of(1), case.history.events())):
         raise Failed("epoch 2 was not trained again: the damaged checkpoint was used")
     return result
@@ -90,7 +90,7 @@ def _dataset_damaged(case: Case, files_: str, change: Callable[[Path], None]) ->
     case.begin(after="prepared")
     victim = case.random.choice(case.paths(f"datasets/prepared/*/{files_}"))
     case.damage(lambda: change(victim), what=victim.name)
-    case.refused(case.start(), "restore it", "run again")
+    case.expect_refusal(case.start(), "restore it", "run again")
     folder = next(path for path in victim.parents if path.parent.name == "prepared")
     shutil.rmtree(folder)  # as the message says
     return case.finish()

@@ -8,7 +8,7 @@ import pytest
 
 from storage import files, manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.jobs.backends.in_process import InProcess
+from tasks.jobs.backends.in_process import InProcessBackend
 from tasks.jobs.ingest import class_names, job
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.spec import IngestSpec, PreprocessSpec
@@ -51,7 +51,7 @@ def ingested(root: Root, given: Mapping[str, tuple[Sequence[Any], dict[str, str]
         target=raw,
     )
     files.replace(spec.listing, json.dumps([file.model_dump() for file in listed.files]).encode())
-    job.run(spec, InProcess())
+    job.run(spec, InProcessBackend())
     return raw
 
 
@@ -179,7 +179,8 @@ def test_rows_without_a_label_become_no_class_and_are_left_out_counted_and_named
     prepared = DatasetURI(here.child("datasets/prepared/pets-0123456789ab"))
     parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.2}
     preprocess.run(
-        PreprocessSpec(storage=here, deadline_s=60, source=raw, target=prepared, parameters=parameters), InProcess()
+        PreprocessSpec(storage=here, deadline_s=60, source=raw, target=prepared, parameters=parameters),
+        InProcessBackend(),
     )
     statistics = manifest.load(prepared).statistics
     assert statistics["quarantined"] == {"label is missing": 3}

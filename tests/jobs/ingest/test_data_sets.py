@@ -13,7 +13,7 @@ import pytest
 
 from storage import commits, files, manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.cluster.runner import InProcess
+from tasks.cluster.runner import InProcessRunner
 from tasks.download import download
 from tasks.ingest import ingest
 from tasks.jobs.ingest.data_sets import write_split
@@ -59,7 +59,7 @@ def ingested(asked: Plan, mirror: Path, cluster: Any) -> manifest.Manifest:
 
 
 def test_rows_of_several_shards_are_numbered_in_the_order_of_the_shards(asked: Plan, tmp_path: Path) -> None:
-    made = ingested(asked, tmp_path / "mirror", InProcess())
+    made = ingested(asked, tmp_path / "mirror", InProcessRunner())
     for split in ("train", "test"):
         expected = np.concatenate([pets.rows(split, shard) for shard in pets.ROWS])
         found = tables.read_split(asked.raw, split)
@@ -77,10 +77,10 @@ def test_shards_are_read_by_different_tasks_of_a_ray_job_to_the_same_bytes(
     asked: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = make_plan.make(storage=str(tmp_path / "here"), recipe=asked.recipe)
-    expected = ingested(here, tmp_path / "mirror", InProcess())
+    expected = ingested(here, tmp_path / "mirror", InProcessRunner())
     (tmp_path / "readers").mkdir()
     monkeypatch.setenv(pets.READERS, str(tmp_path / "readers"))
-    monkeypatch.setattr(user_images, "LITTLE_BYTES", 0)
+    monkeypatch.setattr(user_images, "MAX_IN_PROCESS_BYTES", 0)
     made = ingested(asked, tmp_path / "mirror", ByHand())
     assert made.files == expected.files
     readers = [path.name.split(" ", 1) for path in (tmp_path / "readers").iterdir()]
@@ -130,7 +130,7 @@ def test_parts_are_written_by_the_thread_that_a_deadline_interrupts(
     assert threads == [threading.main_thread()] * 4
 
 
-def test_a_part_at_a_time_is_asked_for(tmp_path: Path) -> None:
+def test_rows_are_read_one_part_at_a_time(tmp_path: Path) -> None:
     data_set: DataSet = write_archive(tmp_path, rows=8)
     asked_for = []
 

@@ -9,8 +9,8 @@ import pytest
 from storage import files, manifest, tables
 from storage.manifest import File
 from storage.uri import URI, DatasetURI, Root
-from tasks.jobs.backends.in_process import InProcess
-from tasks.jobs.ingest import image_files, job, own_files, pieces
+from tasks.jobs.backends.in_process import InProcessBackend
+from tasks.jobs.ingest import image_files, job, pieces, user_files
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.spec import IngestSpec, PreprocessSpec
 from tasks.learning import images
@@ -65,7 +65,7 @@ def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec:
     assert [source["path"] for source in sources][:2] == ["train/pear/1.gif", "train/Äpfel/bild 0.png"]
     assert [source["path"] for source in sources if source["problem"]] == ["train/Äpfel/bild 1.png"]
     assert [source["first_id"] for source in sources] == list(range(6))
-    _, about = own_files.finish(spec, done)
+    _, about = user_files.finish(spec, done)
     assert sum(about["found"]["modes"].values()) == 6
     why = "not an image in a supported format (PNG, JPEG, BMP, GIF, WEBP, TIFF, PPM)"
     assert about["unreadable"] == {
@@ -87,14 +87,14 @@ def test_more_unreadable_images_than_allowed_are_refused_by_name_and_reason(root
     for path, content in (contents | {"train/dog/d.png": encoded(1, 1), "test/cat/e.png": encoded(2, 0)}).items():
         files.replace(photos.child(path), content)
     made = spec_of(root, photos)
-    job.run(made, InProcess())
-    told = own_files.told_unreadable(manifest.load(made.target))
+    job.run(made, InProcessBackend())
+    told = user_files.describe_unreadable(manifest.load(made.target))
     assert told == "2 of 5 images could not be read: train/cat/a.jpg (truncated), train/cat/b.png (empty file)"
     prepared = DatasetURI(root.child("datasets/prepared/my-photos-0123456789ab"))
     parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.2}
     asked = PreprocessSpec(storage=root, deadline_s=60, source=made.target, target=prepared, parameters=parameters)
     with pytest.raises(ValueError) as caught:
-        preprocess.run(asked, InProcess())
+        preprocess.run(asked, InProcessBackend())
     assert str(caught.value).startswith(
         "2 of 5 raw rows cannot be used (image could not be read: 2): train/cat/a.jpg (truncated), "
         "train/cat/b.png (empty file); max_quarantined=0.2 allows fewer"
@@ -107,9 +107,9 @@ def test_gray_of_16_bits_that_comes_out_with_several_ranges_is_told(
     about: dict[str, Any] = {"sources": [], "unreadable": [], "missing": 0, "unlabelled": 0}
     about |= {"widths": [8], "heights": [8], "modes": {"I;16 (12 bits)": 9, "L": 5}}
     done = [pieces.written([], {}, **about)]
-    own_files.finish(spec, done)
+    user_files.finish(spec, done)
     assert "WARNING" not in capsys.readouterr().out
-    own_files.finish(spec, [done[0] | {"modes": {"I;16 (12 bits)": 9, "I;16 (8 bits) (first of several frames)": 1}}])
+    user_files.finish(spec, [done[0] | {"modes": {"I;16 (12 bits)": 9, "I;16 (8 bits) (first of several frames)": 1}}])
     assert "different ranges (9 as I;16 (12 bits), 1 as I;16 (8 bits)" in capsys.readouterr().out
 
 
@@ -126,12 +126,12 @@ def test_an_image_that_lies_in_two_classes_is_named_by_its_files(spec: IngestSpe
         files.replace(spec.source.child(f"train/pear/{number + 20}.png"), encoded(20 + number, 1))
     found = user_images.find(spec.source)
     files.replace(spec.listing, json.dumps([file.model_dump() for file in found.files]).encode())
-    job.run(spec, InProcess())
+    job.run(spec, InProcessBackend())
     prepared = DatasetURI(spec.source.parent.child("datasets/prepared/photos-0123456789ab"))
     asked = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.2}
     preprocess.run(
         PreprocessSpec(storage=spec.storage, deadline_s=60, source=spec.target, target=prepared, parameters=asked),
-        InProcess(),
+        InProcessBackend(),
     )
     assert manifest.load(prepared).statistics["images_in_two_classes"] == {
         "count": 1,

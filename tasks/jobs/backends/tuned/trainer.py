@@ -11,7 +11,7 @@ from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
-from tasks.jobs.deadline import aside
+from tasks.jobs.deadline import run_in_thread
 
 
 class LeanTrainer(TorchTrainer):
@@ -28,7 +28,7 @@ class LeanTrainer(TorchTrainer):
             asyncio.run(controller.run())
             return controller.get_result()
 
-        return aside(control, give_up=controller.given_up.set)
+        return run_in_thread(control, give_up=controller.given_up.set)
 
 
 class _Workers(WorkerGroup):

@@ -24,7 +24,7 @@ from tasks.learning.decode import Decoded
 
 _SHOWN = 20
 """Most unreadable images in the manifest's statistics; the table of sources names all files with such images."""
-_TOLD = 5
+_MAX_IN_MESSAGE = 5
 """Most unreadable images in a line of the terminal."""
 _SOURCES = pa.schema(
     {
@@ -79,7 +79,7 @@ def read(spec: IngestSpec, file: SourceEntry) -> tuple[bytes, str]:
     return content, digest
 
 
-def bring(spec: IngestSpec, file: SourceEntry, path: Path) -> str:
+def copy_verified(spec: IngestSpec, file: SourceEntry, path: Path) -> str:
     """Copy a listed file of any size to the local `path`; return its SHA-256, or raise `ValueError` as `read` does."""
     uri, etag = _place(spec, file)
     digest, size = hashlib.sha256(), 0
@@ -180,12 +180,12 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
     return [table], about
 
 
-def told_unreadable(raw: Manifest) -> str | None:
+def describe_unreadable(raw: Manifest) -> str | None:
     """Return text that names a raw dataset's first unreadable images and the reasons; None if all were read."""
     found = raw.statistics.get("unreadable") or {}
     if not found.get("named"):
         return None
-    names, count = found["named"][:_TOLD], found["count"]
+    names, count = found["named"][:_MAX_IN_MESSAGE], found["count"]
     more = ", ..." if count > len(names) else ""
     return f"{count:,} of {raw.rows:,} images could not be read: {', '.join(names)}{more}"
 
@@ -208,7 +208,7 @@ def _tell_ranges(modes: Mapping[str, int]) -> None:
     """Warn if 16-bit images were scaled from different ranges: their brightness cannot be compared."""
     ranges = [f"{count:,} as {mode}" for mode, count in modes.items() if " bits)" in mode]
     if len({mode.partition("(")[2] for mode in modes if " bits)" in mode}) > 1:
-        events.tell(
+        events.write_line(
             f"WARNING: 16-bit images were scaled from different ranges ({', '.join(ranges)}); save all of them with "
             "8 bits if their brightness must be comparable"
         )

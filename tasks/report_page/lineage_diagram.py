@@ -68,7 +68,7 @@ def draw(steps: Sequence[LineageStep]) -> Diagram:
         box_width=box_width,
         boxes=tuple(boxes),
         arrows=tuple(_arrows(steps, boxes, lanes, box_width)),
-        label="Lineage: " + "; ".join(_told(step) for step in steps),
+        label="Lineage: " + "; ".join(_describe_step(step) for step in steps),
     )
 
 
@@ -120,5 +120,5 @@ def _arrows(
         yield f"M{box_width + 1} {start}h{reach - 5}q5 0 5 5V{end - 5}q0 5 -5 5H{box_width + 3}"
 
 
-def _told(step: LineageStep) -> str:
+def _describe_step(step: LineageStep) -> str:
     return f"{step.title} from {' and '.join(step.parents)}" if step.parents else step.title

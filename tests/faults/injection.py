@@ -23,46 +23,46 @@ _passed = 0
 
 
 def install() -> None:
-    """Have this process strike and note as `PIPELINE_STRIKE` says, if it is set."""
+    """Have this process record failpoints and inject the fault as `PIPELINE_STRIKE` says, if it is set."""
     if NAME in os.environ:
         failpoints.handler = partial(_reached, json.loads(os.environ[NAME]))
 
 
-def environment(history: Path, strike: Mapping[str, Any] | None = None, *, checkout: Path = CHECKOUT) -> dict[str, str]:
-    """Variables with which every process of a run notes the points that it reaches, and strikes.
+def environment(history: Path, fault: Mapping[str, Any] | None = None, *, checkout: Path = CHECKOUT) -> dict[str, str]:
+    """Variables with which every process of a run records the failpoints that it reaches, and injects the fault.
 
     Args:
         history: A file to which each process adds a line for each point.
-        strike: What to do: `point`, `at` (a part of the place), `rank`, `skip` (how many matches a process lets go by
-            first), `action` and `once` (a file: whoever creates it strikes, so that of all processes one does).
+        fault: What to do: `point`, `at` (a part of the place), `rank`, `skip` (how many matches a process lets go by
+            first), `action` and `once` (a file: only the process that creates it injects the fault).
         checkout: The code that runs.
     """
     inside = CHECKOUT / "tests" / "faults" / "inside"  # a mutated checkout has no tests
     path = [str(inside), str(checkout), str(CHECKOUT), os.environ.get("PYTHONPATH", "")]
-    plan = {"history": str(history), "strike": strike}
+    plan = {"history": str(history), "strike": fault}
     return {NAME: json.dumps(plan), "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def _reached(plan: dict[str, Any], point: str, at: str) -> None:
     about = {"point": point, "at": at, "rank": failpoints.rank, "pid": os.getpid(), "started": _STARTED}
     _note(plan, about)
-    strike = plan["strike"]
-    if strike is None or not _is_due(strike, point, at):
+    fault = plan["strike"]
+    if fault is None or not _is_due(fault, point, at):
         return
     try:
-        open(strike["once"], "x").close()
+        open(fault["once"], "x").close()
     except FileExistsError:
         return
-    _note(plan, about | {"struck": strike["action"]})
-    _carry_out(strike["action"], at)
+    _note(plan, about | {"struck": fault["action"]})
+    _carry_out(fault["action"], at)
 
 
-def _is_due(strike: dict[str, Any], point: str, at: str) -> bool:
+def _is_due(fault: dict[str, Any], point: str, at: str) -> bool:
     global _passed
-    if strike["point"] != point or strike["at"] not in at or strike["rank"] not in (None, failpoints.rank):
+    if fault["point"] != point or fault["at"] not in at or fault["rank"] not in (None, failpoints.rank):
         return False
     _passed += 1
-    return _passed > int(strike["skip"])
+    return _passed > int(fault["skip"])
 
 
 def _carry_out(action: str, at: str) -> None:

@@ -6,10 +6,10 @@ from typing import Any
 from storage import manifest
 from tests.faults import clusters
 from tests.faults.case import Case, Failed
+from tests.faults.harness import STAGES
 from tests.faults.history import checkpoint_of, step_of
-from tests.faults.kinds.going_on import went_on_from_epoch_2
 from tests.faults.kinds.register import kind
-from tests.faults.lab import STAGES
+from tests.faults.kinds.resumption import check_resumed_at_epoch_2
 
 
 @kind("controller killed")
@@ -17,8 +17,8 @@ def _controller_killed(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
     run = case.start()
     case.reaches(run, checkpoint_of(1), "epoch 1 is safe")
-    case.strike_process(run, "tasks.jobs.train")  # it controls the workers itself
-    return went_on_from_epoch_2(case, case.goes_on(run))
+    case.signal_process(run, "tasks.jobs.train")  # it controls the workers itself
+    return check_resumed_at_epoch_2(case, case.expect_recovery(run))
 
 
 @kind("job's driver killed")
@@ -27,7 +27,7 @@ def _driver_killed(case: Case) -> dict[str, Any]:
         [("raw", "prepared"), ("prepared", "checkpoints"), ("checkpoint", "predictions")]
     )
     case.begin(after=after)
-    return case.goes_on(case.start("job", f"/{target}/"))
+    return case.expect_recovery(case.start("job", f"/{target}/"))
 
 
 @kind("local Ray killed")
@@ -35,8 +35,8 @@ def _ray_killed(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
     run = case.start()
     case.reaches(run, checkpoint_of(1), "epoch 1 is safe")
-    case.strike_process(run, "gcs_server")
-    return went_on_from_epoch_2(case, case.goes_on(run))
+    case.signal_process(run, "gcs_server")
+    return check_resumed_at_epoch_2(case, case.expect_recovery(run))
 
 
 @kind("node killed")
@@ -45,16 +45,16 @@ def _node_killed(case: Case) -> dict[str, Any]:
     with clusters.two_nodes(case) as cluster:
         run = case.start()
         case.reaches(run, checkpoint_of(1), "epoch 1 is safe")
-        cluster.kill_a_node(lambda pid, command: case.strike(pid, signal.SIGKILL, what=f"node: {command[:40]}"))
+        cluster.kill_a_node(lambda pid, command: case.send_signal(pid, signal.SIGKILL, what=f"node: {command[:40]}"))
         cluster.add_a_node()
-        return case.goes_on(run)
+        return case.expect_recovery(run)
 
 
 @kind("crash in Parquet writing")
 def _crash_in_writing(case: Case) -> dict[str, Any]:
     after, part = case.random.choice([("raw", "/train/part-"), ("checkpoint", "/predictions/")])
     case.begin(after=after)
-    return case.goes_on(case.start("write", part))
+    return case.expect_recovery(case.start("write", part))
 
 
 @kind("crash between data and manifest", quick=True)
@@ -76,7 +76,7 @@ def _second_joins(case: Case) -> dict[str, Any]:
         case.reaches(first, step_of(1), "training began")
         second = case.start()
         case.once.touch()
-        results = [case.goes_on(run) for run in (first, second)]
+        results = [case.expect_recovery(run) for run in (first, second)]
         jobs = [job for job in cluster.jobs() if job.startswith("train-")]
     if len(jobs) != 1:
         raise Failed(f"two flows made {len(jobs)} jobs: {jobs}")

@@ -56,7 +56,7 @@ def train_func(config: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.seed", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.notebook_arm", description=__doc__)
     parser.add_argument("--parquet", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--epochs", type=int, default=3)
@@ -73,7 +73,7 @@ def main() -> None:
         train_loop_config={"epochs": given.epochs, "batch_size": given.batch_size},
         scaling_config=ScalingConfig(num_workers=1),
         datasets={"train": ray.data.read_parquet(given.parquet).map(to_tensor)},
-        run_config=RunConfig(storage_path=given.out, name="seed"),
+        run_config=RunConfig(storage_path=given.out, name="notebook"),
     )
     trainer.fit()
     print(f"seconds {time.perf_counter() - started}")

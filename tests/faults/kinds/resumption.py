@@ -9,12 +9,12 @@ from tests.runs import Run
 
 
 def kill_flow(case: Case, run: Run) -> None:
-    case.strike(run.process.pid, signal.SIGKILL, what="flow")
+    case.send_signal(run.process.pid, signal.SIGKILL, what="flow")
     case.wait(run)
     case.until(lambda: not run.processes(), "what the flow had started ended with it")
 
 
-def went_on_from_epoch_2(case: Case, result: dict[str, Any]) -> dict[str, Any]:
+def check_resumed_at_epoch_2(case: Case, result: dict[str, Any]) -> dict[str, Any]:
     """`result`, once it is known that no process trained epoch 1 again."""
     events = list(case.history.events())
     struck = next(event["s"] for event in events if "struck" in event)

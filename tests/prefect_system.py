@@ -23,7 +23,7 @@ from tasks.cluster.child import Child
 from tests.runs import CHECKOUT, await_that, processes_with
 
 CANARY = "canary-4f1c7b2e"
-"""A secret that every process of the operated system is given."""
+"""A secret that every process of the Prefect system is given."""
 Hook = tuple[str, list[dict[str, Any]]]
 """The address of a webhook, and what was posted to it."""
 _PREFECT = [sys.executable, "-m", "prefect"]
@@ -143,7 +143,7 @@ class Server:
         return processes_with(f"PREFECT__FLOW_RUN_ID={run}")
 
 
-class Operated(Server):
+class PrefectSystem(Server):
     """A running server, and a worker when one was started."""
 
     def __init__(self, folder: Path, *, webhook: str) -> None:

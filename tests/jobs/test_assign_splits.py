@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from tasks.jobs.preprocess import checks
-from tasks.jobs.preprocess.job import place, random_keys
+from tasks.jobs.preprocess.job import assign_splits, random_keys
 
 CLASS_SIZES = [500, 203, 30, 4]
 """Training rows of each class."""
@@ -42,7 +42,7 @@ def of_images(images: list[str], labels: list[int]) -> pd.DataFrame:
 
 
 def placed(checked: pd.DataFrame, *, seed: int = 0, validation_fraction: float = 0.1) -> pd.DataFrame:
-    return place(checked, split_seed=seed, validation_fraction=validation_fraction)
+    return assign_splits(checked, split_seed=seed, validation_fraction=validation_fraction)
 
 
 def ids(placed: pd.DataFrame, split: str) -> list[int]:

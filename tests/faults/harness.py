@@ -20,10 +20,10 @@ from tasks.cluster.child import Child
 from tasks.learning import images, recipes
 from tasks.planning import machine, make_plan
 from tests import s3
-from tests.faults import proxy, strikes
+from tests.faults import injection, proxy
 from tests.faults.history import History
 from tests.ingested import ingested
-from tests.operated import free_port
+from tests.prefect_system import free_port
 from tests.runs import CHECKOUT, Run
 
 CANARY = f"canary{secrets.token_hex(12)}"
@@ -48,7 +48,7 @@ _SETTINGS: dict[str, str | int] = {"precision": "fp32", "epochs": 2, "accuracy_f
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Golden:
-    """What every run must come to."""
+    """Expected result of every run."""
 
     weights: str
     """SHA-256."""
@@ -59,7 +59,7 @@ class Golden:
     """Name of the raw dataset."""
 
 
-class Lab:
+class Harness:
     """Folders, servers and the golden run of one suite."""
 
     def __init__(self, folder: Path, server: s3.Server, spoiling: proxy.Proxy, *, checkout: Path = CHECKOUT) -> None:
@@ -90,14 +90,14 @@ class Lab:
         return dict(_SETTINGS)
 
     def environment(self, root: URI) -> dict[str, str]:
-        """What a run on `root` needs to be told, secrets included."""
+        """Return the environment variables of a run on `root`, secrets included."""
         if root.is_s3:
             return self.server.environment() | {"AWS_ENDPOINT_URL": self.proxy.endpoint}
         return {"AWS_SECRET_ACCESS_KEY": CANARY}
 
-    def put_back(self, root: URI, *, until: str | None) -> None:
+    def reset_to(self, root: URI, *, until: str | None) -> None:
         """Make `root` what the golden run had left after stage `until`; none: empty."""
-        self.proxy.spoils, self.proxy.spoilt = [], []
+        self.proxy.pending, self.proxy.injected = [], []
         files.remove(root)
         if until is None:
             return
@@ -117,7 +117,7 @@ class Lab:
         """What an undisturbed run with other workers, settings of the training and variables comes to."""
         key = (workers, *settings, *env.items())
         if key not in self._variants:
-            self.put_back(self.disk, until="prepared")
+            self.reset_to(self.disk, until="prepared")
             self._variants[key] = self._undisturbed(self.arguments(self.disk, *settings, workers=workers), env)
         return self._variants[key]
 
@@ -129,7 +129,7 @@ class Lab:
         return golden
 
     def _undisturbed(self, arguments: list[str], env: Mapping[str, str]) -> Golden:
-        env = self.environment(self.disk) | self.strikes(None) | dict(env)
+        env = self.environment(self.disk) | self.injection_env(None) | dict(env)
         result = Run(*arguments, folder=self.folder / "runs", env=env, checkout=self.checkout).result()
         checkpoint, predictions = (manifest.load(URI(result["uris"][name])) for name in ("checkpoint", "predictions"))
         return Golden(
@@ -144,14 +144,14 @@ class Lab:
         answer = httpx.post(f"{os.environ['PREFECT_API_URL']}/events/filter", json={"filter": {"id": {"id": [id]}}})
         return len(answer.raise_for_status().json()["events"])
 
-    def strikes(self, strike: dict[str, Any] | None) -> dict[str, str]:
-        """Variables of a run that is struck."""
-        return strikes.environment(self.history.path, strike, checkout=self.checkout)
+    def injection_env(self, fault: dict[str, Any] | None) -> dict[str, str]:
+        """Variables of a run into which `fault` is injected."""
+        return injection.environment(self.history.path, fault, checkout=self.checkout)
 
 
 @contextlib.contextmanager
-def prepared(folder: Path, *, checkout: Path = CHECKOUT) -> Iterator[Lab]:
-    """A lab with its servers running, in `folder`."""
+def prepared(folder: Path, *, checkout: Path = CHECKOUT) -> Iterator[Harness]:
+    """A harness with its servers running, in `folder`."""
     import s3fs
 
     for name in ("root", "runs", "s3"):
@@ -168,7 +168,7 @@ def prepared(folder: Path, *, checkout: Path = CHECKOUT) -> Iterator[Lab]:
         os.environ.update(server.environment() | {"PREFECT_API_URL": prefect_url, machine.SLOTS: str(folder / "slots")})
         s3fs.S3FileSystem.clear_instance_cache()
         try:
-            yield Lab(folder, server, spoiling, checkout=checkout)
+            yield Harness(folder, server, spoiling, checkout=checkout)
         finally:
             os.environ.clear()
             os.environ.update(before)
