@@ -197,7 +197,7 @@ class TestPrecision:
         spec = ModelSpec(model="small", image_shape=(28, 28, 1), classes=CLASSES, mean=(33.3,), std=(78.6,))
         trained = Classifier(spec), SimpleNamespace(identity="0", resolved={"precision": "bf16"})
         monkeypatch.setattr(training_state, "load_model", lambda uri: trained)
-        monkeypatch.setattr(inference, "place", lambda model, *, precision, device: model)
+        monkeypatch.setattr(inference, "move_model", lambda model, *, precision, device: model)
         about = SimpleNamespace(major=major, minor=0)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *device: about)
         made = inference.Inference(CheckpointURI("/x/checkpoints/small-0123456789ab"), threads=1, device=CUDA)
