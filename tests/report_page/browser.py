@@ -3,6 +3,7 @@
 By hand, to look at a page: `python -m tests.report_page.browser data/reports/*/index.html pictures/`.
 """
 
+import argparse
 import base64
 import contextlib
 import dataclasses
@@ -10,7 +11,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,4 +147,7 @@ def main(page: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    parser = argparse.ArgumentParser(prog="python -m tests.report_page.browser", description=main.__doc__)
+    parser.add_argument("page", help="the report, such as data/reports/NAME/index.html")
+    parser.add_argument("folder", help="where the pictures go")
+    main(**vars(parser.parse_args()))
