@@ -92,8 +92,8 @@ MUTATIONS = (
     Mutation(
         protection="three ranks add up gradients in an order that no restart changes",
         file="tasks/learning/step.py",
-        code="            find_unused_parameters=is_fixed or finds_unused,\n            static_graph=is_static and not is_fixed,\n",
-        instead="            find_unused_parameters=finds_unused,\n            static_graph=is_static,\n",
+        code="find_unused_parameters=is_fixed or finds_unused,\n            static_graph=is_static and not is_fixed,",
+        instead="find_unused_parameters=finds_unused,\n            static_graph=is_static,",
         kind="worker killed in mid-epoch: resident, 3 workers",
         notices="the weights differ",
     ),

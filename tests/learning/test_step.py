@@ -4,6 +4,7 @@ import contextlib
 import os
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -269,3 +270,17 @@ def test_snapshot_does_not_change_with_later_steps(digits: dict[str, Split]) -> 
     trainer.run_epoch(2)
     at_once = training_state.take(again, [again.run_epoch(1)], prepared="0", about=ABOUT).serialized()
     assert later.serialized() == at_once
+
+
+def test_thread_that_writes_a_snapshot_computes_with_no_threads_of_its_own(digits: dict[str, Split]) -> None:
+    trainer = small(digits, model="resnet18")
+    trainer.model.to(memory_format=torch.channels_last)  # as in bf16; enough weights to be copied by several threads
+    snapshot = training_state.take(trainer, [trainer.run_epoch(1)], prepared="0", about=ABOUT)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    with ThreadPoolExecutor(1) as writer:
+        writer.submit(int).result()
+        num_threads = len(os.listdir("/proc/self/task"))
+        writer.submit(snapshot.serialized).result()
+        assert len(os.listdir("/proc/self/task")) == num_threads
+    torch.set_num_threads(before)
