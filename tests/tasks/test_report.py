@@ -118,6 +118,7 @@ def test_summary_shows_classes_in_the_reason_literally(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("prefect_server")
+@pytest.mark.slow  # the start of Prefect's server takes most of its time
 def test_results_that_the_server_does_not_take_for_its_page_never_fail_the_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
