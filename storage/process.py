@@ -11,8 +11,9 @@ from typing import Self
 
 from pydantic import BaseModel, Field
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # parameters of glibc's `mallopt`, from its malloc.h
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # parameters of glibc's `mallopt`, from its malloc.h
 _LARGEST = 2**25  # largest mmap threshold, in bytes, that 64-bit glibc accepts
+_HEAP = 2**26  # most bytes of one heap of a thread that is not the main thread, in 64-bit glibc
 
 
 class Process(BaseModel, frozen=True, extra="forbid"):
@@ -90,6 +91,7 @@ def keep_memory() -> None:
         libc = ctypes.CDLL("libc.so.6")
         libc.mallopt(_MMAP_THRESHOLD, _LARGEST)
         libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+        libc.mallopt(_TOP_PAD, _HEAP)  # keeps the heaps of other threads, whatever the trim threshold
 
 
 def _state_and_start(pid: int) -> tuple[str | None, int | None]:
