@@ -1,16 +1,25 @@
-"""The controller of a training, in a thread next to the one that waits for it."""
+"""The trainer of a small machine: its controller, in a thread next to the one that waits for it, and its processes."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ray.train import ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2._internal.execution.controller import TrainController
 
 from tasks.jobs.backends.tuned import trainer
 from tasks.jobs.backends.tuned.trainer import LeanTrainer
 from tasks.jobs.deadline import DeadlineExceeded, deadline
+from tests.runs import CHECKOUT
+
+
+def lean(*, workers: int, use_gpu: bool = False) -> LeanTrainer:
+    return LeanTrainer(print, timeout_s=60, scaling_config=ScalingConfig(num_workers=workers, use_gpu=use_gpu))
 
 
 @pytest.fixture
@@ -32,7 +41,7 @@ def controlled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]]
 
         monkeypatch.setattr(TrainController, "_run_control_loop_iteration", iteration)
         monkeypatch.setattr(trainer, "Controller", Looking)
-        return LeanTrainer(print)._initialize_and_run_controller()
+        return lean(workers=1)._initialize_and_run_controller()
 
     return run
 
@@ -50,3 +59,28 @@ def test_a_deadline_ends_the_controller_with_it(controlled: Callable[[Callable[[
     with pytest.raises(DeadlineExceeded), deadline(0.2):
         controlled(lambda: None)
     assert threading.active_count() == before
+
+
+def test_no_actor_is_started_for_datasets_or_placement_groups() -> None:
+    usual = {type(callback).__name__ for callback in TorchTrainer(print)._create_default_callbacks()}
+    left = {type(callback).__name__ for callback in lean(workers=1)._create_default_callbacks()}
+    assert usual - left == {"DatasetsCallback", "PlacementGroupCleanerCallback"}
+
+
+@pytest.mark.parametrize(
+    ("workers", "use_gpu", "has_group"), [(1, False, False), (1, True, True), (2, False, True)], ids=str
+)
+def test_a_single_worker_on_cpus_gets_no_process_group(workers: int, use_gpu: bool, has_group: bool) -> None:
+    config = lean(workers=workers, use_gpu=use_gpu).backend_config
+    assert isinstance(config, TorchConfig) == has_group
+
+
+def test_the_trainer_of_a_single_worker_is_made_without_importing_torch() -> None:
+    code = """
+import sys
+from ray.train import ScalingConfig
+from tasks.jobs.backends.tuned.trainer import LeanTrainer
+LeanTrainer(print, timeout_s=60, scaling_config=ScalingConfig(num_workers=1))
+sys.exit("torch" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=False).returncode == 0

@@ -109,24 +109,24 @@ def fit(
     cluster. A small machine has a trainer that starts faster, unless the dashboard shows trainings: it finds them by an
     actor that the faster trainer does not have. `configured` are arguments of both trainers.
     """
+    if loader != attempts.RAY_DATA and tuned.is_on(cores) and not dashboard.shows_training():
+        with gc_paused():
+            from tasks.jobs.backends.tuned.trainer import LeanTrainer
+
+        LeanTrainer(loop, timeout_s=timeout_s, **configured).fit()
+        return
     with gc_paused():
         from ray.train.torch import TorchTrainer
 
         from tasks.jobs.train.checked_gpus import CheckedTorchConfig
         from tasks.jobs.train.ray_shards import RankShards
-    configured["torch_config"] = CheckedTorchConfig(timeout_s=timeout_s)
     if loader == attempts.RAY_DATA:
         made = manifest.load(prepared)
         splits = {name: made.split(name) for name in attempts.SPLITS}
         shards = RankShards(prepared, splits, batch_size=batch_size)
         if not dataset_parts.is_encoded(made):  # for encoded images each worker makes the datasets of its epochs
             configured |= {"datasets": shards.datasets(), "dataset_config": shards}
-    elif tuned.is_on(cores) and not dashboard.shows_training():
-        from tasks.jobs.backends.tuned.trainer import LeanTrainer
-
-        LeanTrainer(loop, **configured).fit()
-        return
-    run_in_thread(TorchTrainer(loop, **configured).fit)
+    run_in_thread(TorchTrainer(loop, torch_config=CheckedTorchConfig(timeout_s=timeout_s), **configured).fit)
 
 
 def train_on_one_rank(config: Assignment) -> None:
