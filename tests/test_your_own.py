@@ -240,7 +240,14 @@ def test_the_recipe_of_the_docs_runs_as_it_stands_on_a_cluster_that_it_is_sent_t
     assert model.startswith("my_recipe.py:network@")
 
 
-@pytest.mark.parametrize("recipe", ["cifar10-resnet18", "cifar10-vit", "fashion-mnist-resnet18"])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param("cifar10-resnet18", marks=pytest.mark.slow),
+        pytest.param("cifar10-vit", marks=pytest.mark.slow),
+        "fashion-mnist-resnet18",
+    ],
+)
 def test_every_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
 ) -> None:

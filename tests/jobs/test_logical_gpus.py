@@ -150,6 +150,7 @@ def to_predict(folder: Path) -> PredictSpec:
     )
 
 
+@pytest.mark.slow
 def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(env: Mapping[str, str], tmp_path: Path) -> None:
     (tmp_path / "called").mkdir()
     done = run(_POOL, to_predict(tmp_path).model_dump_json(), str(tmp_path / "called"), env=env)
@@ -211,6 +212,7 @@ def test_an_actor_with_a_gpu_that_torch_cannot_use_does_not_predict_on_the_cpu(
     assert error["message"].startswith("torch cannot use a GPU on node ") and "--set device=cpu" in error["message"]
 
 
+@pytest.mark.slow
 def test_the_checks_before_a_run_find_a_node_whose_gpus_torch_cannot_use(
     env: Mapping[str, str], tmp_path: Path
 ) -> None:

@@ -114,6 +114,7 @@ class TestTraining:
         """From here on this is another version of torch."""
         monkeypatch.setattr(torch, "__version__", version)
 
+    @pytest.mark.slow
     def test_process_on_another_machine_begins_anew_and_says_so(self, prepared: DatasetURI, tmp_path: Path) -> None:
         whole, cut = (to_train(tmp_path, prepared, name=name) for name in ("whole", "cut"))
         run(whole)
@@ -130,6 +131,7 @@ class TestTraining:
         (note,) = numerics.notes(made, what="the training")
         assert "not used" in note
 
+    @pytest.mark.slow
     def test_process_that_accepts_the_mix_goes_on_and_the_manifest_lists_both(
         self, prepared: DatasetURI, tmp_path: Path
     ) -> None:
@@ -354,6 +356,7 @@ class TestPrediction:
         run(whole)
         assert manifest.load(whole.target).files == made.files
 
+    @pytest.mark.slow
     def test_parts_are_used_where_the_mix_is_accepted_and_the_manifest_lists_both(
         self, trained: TrainSpec, tmp_path: Path
     ) -> None:

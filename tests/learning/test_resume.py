@@ -46,7 +46,12 @@ def test_how_an_optimizer_runs_on_a_device_is_not_taken_to_another(digits: dict[
 
 @pytest.mark.parametrize(
     ("model", "world_size"),
-    [("resnet18", 2), pytest.param("resnet18", 3, marks=pytest.mark.slow), ("drawing", 2), ("drawing", 3)],
+    [
+        pytest.param("resnet18", 2, marks=pytest.mark.slow),
+        pytest.param("resnet18", 3, marks=pytest.mark.slow),
+        ("drawing", 2),
+        ("drawing", 3),
+    ],
 )
 def test_ranks_that_resume_end_with_the_weights_of_ranks_that_never_stopped(
     digits: dict[str, Split], tmp_path: Path, model: str, world_size: int
