@@ -1,4 +1,4 @@
-"""The trainer of a small machine: its controller, in a thread next to the one that waits for it, and its processes."""
+"""`LeanTrainer`: the thread of its controller, and what it starts for its workers."""
 
 import asyncio
 import subprocess

@@ -12,7 +12,7 @@ import resource, sys, threading
 import numpy as np
 from storage import process
 
-def taken() -> int:
+def count_pages() -> None:
     if "keep" in sys.argv:
         process.keep_memory()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -25,11 +25,11 @@ def taken() -> int:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 if "thread" in sys.argv:
-    thread = threading.Thread(target=taken)
+    thread = threading.Thread(target=count_pages)
     thread.start()
     thread.join()
 else:
-    taken()
+    count_pages()
 """
 
 

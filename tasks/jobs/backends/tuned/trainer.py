@@ -28,7 +28,9 @@ class LeanTrainer(DataParallelTrainer):
     worker can start.
     """
 
-    def __init__(self, loop: Callable[[Any], None], *, timeout_s: int, scaling_config: ScalingConfig, **named: Any):
+    def __init__(
+        self, loop: Callable[[Any], None], *, timeout_s: int, scaling_config: ScalingConfig, **named: Any
+    ) -> None:
         if scaling_config.num_workers == 1 and not scaling_config.use_gpu:
             backend_config = BackendConfig()
         else:
