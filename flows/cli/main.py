@@ -51,7 +51,7 @@ def main(flow_of: FlowOf = training_flow, argv: Sequence[str] | None = None) -> 
     def work() -> int:
         with refused_if_invalid():
             planned = check_and_plan(arguments)
-        needs = {"start_ray": planned.needs_ray, "downloads": planned.downloads}
+        needs = {"start_ray": planned.needs_ray, "uses_network": planned.uses_network}
         return run(flow_of, planned.request, as_json=arguments.json, **needs)
 
     return guarded(work)
@@ -96,12 +96,12 @@ def main_predict(flow_of: FlowOf = _prediction_flow, argv: Sequence[str] | None 
 
 
 def run(
-    flow_of: FlowOf, request: dict[str, Any], *, as_json: bool, start_ray: bool = False, downloads: bool = False
+    flow_of: FlowOf, request: dict[str, Any], *, as_json: bool, start_ray: bool = False, uses_network: bool = False
 ) -> int:
     """Run a flow from the command line and show its progress and outcome.
 
-    Slow starts run in parallel: Ray (if `start_ray`), which takes longest, Prefect's server, and the imports that a
-    download needs (if `downloads`).
+    Slow starts run in parallel: Ray (if `start_ray`), which takes longest, Prefect's server, and the imports for
+    downloads (if `uses_network`).
     """
     from tasks.cluster.session import starting
 
@@ -128,8 +128,8 @@ def run(
         def meanwhile() -> None:
             with gc_paused():
                 flow_of(request)
-                if downloads:
-                    sources.import_what_fetching_needs()
+                if uses_network:
+                    sources.import_what_downloading_needs()
 
         # Tags make every task request concurrency slots, which Prefect's busy SQLite postpones by two seconds.
         # Only a server that outlives this run needs the tag.

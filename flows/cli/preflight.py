@@ -183,9 +183,15 @@ class Planned:
 
     @property
     def downloads(self) -> bool:
-        """True if the run downloads a data set."""
+        """True if the run fetches a data set from a mirror."""
         made = (self.plan.raw, self.plan.files)
         return self.plan.source_uri is None and not any(uri and manifest.is_committed(uri) for uri in made)
+
+    @property
+    def uses_network(self) -> bool:
+        """True if the run downloads a data set and its first mirror is not a folder."""
+        mirrors = [*self.request["source"], *self.plan.data_set.mirrors]
+        return self.downloads and not all(one.startswith("file:") for one in mirrors[:1])
 
     @property
     def has_work(self) -> bool:

@@ -9,6 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from storage.uri import redact, redact_text
 from tasks.cluster.child import Child
@@ -41,8 +42,9 @@ def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }
-    command = [sys.executable, "-P", "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--log-level", "error", "--lifespan", "on"]
+    command = [sys.executable, "-P", str(Path(__file__).with_name("start_server.py"))]
+    command += ["prefect.server.api.server:create_app", "--factory", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--log-level", "error", "--lifespan", "on"]
     child = Child(command, env=env)
     try:
         meanwhile()

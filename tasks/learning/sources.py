@@ -47,8 +47,8 @@ class WrongChecksum(Permanent):
     """A downloaded or unpacked file has a wrong checksum; it was deleted."""
 
 
-def import_what_fetching_needs() -> None:
-    """Import early what `fetch_file` would import later, which takes seconds."""
+def import_what_downloading_needs() -> None:
+    """Import early what `fetch_file` would import later for a mirror on the network, which takes seconds."""
     import torchvision.datasets.utils  # noqa: F401
 
 
@@ -162,8 +162,6 @@ def _web_address(source: str) -> str:
 
 def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
     """Download once; delete the file if one of its checksums is wrong."""
-    from torchvision.datasets.utils import download_url
-
     path = folder / file.name
     with contextlib.redirect_stderr(io.StringIO()), contextlib.ExitStack() as undo:
         undo.callback(socket.setdefaulttimeout, socket.getdefaulttimeout())
@@ -171,6 +169,8 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
         if url.startswith("file:"):
             shutil.copyfile(urllib.request.url2pathname(urlsplit(url).path), path)
         else:
+            from torchvision.datasets.utils import download_url
+
             # torchvision's RuntimeError does not name the checksum it found; the check below does, for both kinds.
             with contextlib.suppress(RuntimeError):
                 download_url(url, str(folder), filename=file.name, md5=file.md5)

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from flows.cli import main
+from flows.cli.arguments import parsed, parser
+from flows.cli.preflight import check_and_plan
 from flows.server.temporary_server import own_server
 from storage.uri import Root
 from tasks.cluster import capacity, node_checks
@@ -122,6 +124,15 @@ def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[s
 def test_a_request_that_would_be_refused_is_told(check: Check, arguments: list[str], refused: str, says: str) -> None:
     found = check(*arguments, refused=(refused,))
     assert found[refused][1].startswith(says)
+
+
+@pytest.mark.parametrize("is_web", [False, True], ids=["folder", "address"])
+def test_a_run_uses_the_network_unless_its_first_mirror_is_a_folder(tmp_path: Path, *, is_web: bool) -> None:
+    with mirrors.serve(tmp_path) as mirror:
+        source = mirror.address if is_web else str(tmp_path)
+        planned = check_and_plan(parsed(parser(), ["--workers", "0", "--source", source, "--patience", "1"]))
+    assert planned.downloads
+    assert planned.uses_network == is_web
 
 
 def test_checks_that_depend_on_a_failed_one_are_skipped(check: Check) -> None:

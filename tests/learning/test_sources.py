@@ -5,6 +5,8 @@ import dataclasses
 import gzip
 import hashlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from tasks.learning.sources import DownloadFailed, WrongChecksum
 from tests import mirrors
 from tests.mirrors import Fault, Mirror
 from tests.prefect_system import free_port
+from tests.runs import CHECKOUT
 
 NAME = DATA_SET.files[0].name
 UNPINNED = [dataclasses.replace(file, content_sha256=None) for file in DATA_SET.files]
@@ -198,6 +201,18 @@ class TestSource:
         (tmp_path / "fetched").mkdir()
         fetch(tmp_path / "fetched", sources.mirror_address(str(folder)))
         assert shipped(tmp_path / "fetched")
+
+    def test_files_of_a_folder_are_fetched_without_importing_torch(self, tmp_path: Path) -> None:
+        code = f"""
+import sys
+from pathlib import Path
+from tasks.learning.datasets.mnist_sample import DATA_SET
+from tests import mirrors
+mirrors.fetch(DATA_SET, Path({str(tmp_path)!r}), {FOLDER.as_uri() + "/"!r})
+sys.exit("torch" in sys.modules)
+"""
+        assert subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=False).returncode == 0
+        assert shipped(tmp_path)
 
     def test_relative_folder_is_taken_from_here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
