@@ -11,6 +11,7 @@ import pytest
 from ray.train import ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.v2._internal.execution.controller import TrainController
+from ray.train.v2._internal.execution.worker_group import WorkerGroup
 
 from tasks.jobs.backends.tuned import trainer
 from tasks.jobs.backends.tuned.trainer import LeanTrainer
@@ -65,6 +66,13 @@ def test_no_actor_is_started_for_datasets_or_placement_groups() -> None:
     usual = {type(callback).__name__ for callback in TorchTrainer(print)._create_default_callbacks()}
     left = {type(callback).__name__ for callback in lean(workers=1)._create_default_callbacks()}
     assert usual - left == {"DatasetsCallback", "PlacementGroupCleanerCallback"}
+
+
+def test_workers_have_no_runtime_environment_of_their_own_but_the_given_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.5")
+    assert WorkerGroup._get_worker_runtime_env({})["env_vars"]
+    given = {"env_vars": {"NAME": "value"}}
+    assert trainer.Workers._get_worker_runtime_env(given) == given
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,15 @@ class LeanTrainer(DataParallelTrainer):
         return run_in_thread(control, give_up=controller.given_up.set)
 
 
-class _Workers(WorkerGroup):
+class Workers(WorkerGroup):
+    """Ray Train's group of workers, in processes that a local Ray has ready and with a controller that is no actor."""
+
+    @staticmethod
+    def _get_worker_runtime_env(custom_runtime_env: Any) -> Any:
+        # Ray Train adds variables of this process, which workers of a local Ray have anyway. With a runtime environment
+        # of its own, a worker would have to wait for a new process.
+        return custom_runtime_env
+
     def _init_train_context_on_workers(self, *given: Any) -> None:
         real = ray.get_runtime_context
         ray.get_runtime_context = lambda: _NoActor(real())
@@ -80,7 +88,7 @@ class _NoActor:
 class Controller(TrainController):
     """Ray Train's controller that stops before its next check of the workers once `given_up` is set."""
 
-    worker_group_cls = _Workers
+    worker_group_cls = Workers
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
