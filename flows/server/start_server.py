@@ -4,12 +4,14 @@ The pipeline runs it as a child process and never imports it.
 """
 
 import gc
+import importlib
+import sys
 
 if __name__ == "__main__":
     gc.disable()  # as in `storage.process.gc_paused`
-    import prefect.server.api.server  # noqa: F401 - takes seconds
     import uvicorn
 
+    importlib.import_module(sys.argv[1].partition(":")[0])  # takes seconds
     gc.freeze()
     gc.enable()
     uvicorn.main()

@@ -16,23 +16,25 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.G
 
 
 class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW` that gives each gradient the memory layout of its weight before a step.
+    """`torch.optim.AdamW`, to the bit, but right and faster for channels-last weights on CPUs; without a closure.
 
-    The fused kernel for CPUs reads both in memory order (torch 2.14): with another layout it would update each weight
-    by the gradient of another one. Gradients with the right layout, the usual case, are not copied.
+    The fused kernel for CPUs reads weights and gradients in memory order (torch 2.14): with another layout it would
+    update each weight by the gradient of another one. So each gradient gets the layout of its weight before a step. And
+    the kernel copies tensors that are not contiguous, about 4 % of a step of ResNet-18 in bf16. So during a step
+    channels-last tensors have their dimensions in memory order, which makes them contiguous.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.register_step_pre_hook(_align_gradients)
+        _step_in_memory_order(self)
 
 
 class SGD(torch.optim.SGD):
-    """`torch.optim.SGD` that gives each gradient the memory layout of its weight before a step, as `AdamW` does."""
+    """`torch.optim.SGD` with the same changes as `AdamW`."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.register_step_pre_hook(_align_gradients)
+        _step_in_memory_order(self)
 
 
 def make_optimizer(recipe: Recipe, model: nn.Module) -> Optimizer:
@@ -92,8 +94,35 @@ def _triangle(total_steps: int, *, warmup_steps: int) -> Callable[[int], float]:
     return share
 
 
-def _align_gradients(optimizer: Optimizer, *_: Any) -> None:
-    for group in optimizer.param_groups:
-        for weight in group["params"]:
-            if weight.grad is not None and weight.grad.stride() != weight.stride():
-                weight.grad = torch.empty_like(weight).copy_(weight.grad)
+def _step_in_memory_order(optimizer: Optimizer) -> None:
+    permuted: list[nn.Parameter] = []
+
+    def before(*_: Any) -> None:
+        for group in optimizer.param_groups:
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                if weight.grad.stride() != weight.stride():
+                    weight.grad = torch.empty_like(weight).copy_(weight.grad)
+                is_channels_last = weight.dim() == 4 and weight.is_contiguous(memory_format=torch.channels_last)
+                if weight.is_cpu and is_channels_last and not weight.is_contiguous():
+                    _permute(weight, optimizer.state[weight], (0, 2, 3, 1))
+                    permuted.append(weight)
+
+    def after(*_: Any) -> None:
+        while permuted:
+            weight = permuted.pop()
+            _permute(weight, optimizer.state[weight], (0, 3, 1, 2))
+
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
+
+
+def _permute(weight: nn.Parameter, state: dict[str, Any], order: tuple[int, ...]) -> None:
+    """Name the dimensions of `weight`, its gradient and its `state` in another order; the memory stays as it is."""
+    gradient, weight.grad = weight.grad, None
+    weight.data = weight.data.permute(order)
+    weight.grad = gradient.permute(order) if gradient is not None else None
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.dim() == 4:
+            state[name] = value.permute(order)

@@ -43,7 +43,8 @@ def orchestration(bench: Bench) -> Iterator[Ratio]:
 def whole(bench: Bench) -> Iterator[Ratio]:
     """10 and 11: the command line from nothing, against a script that does the same; how soon it trains again.
 
-    The second command has another seed: the raw data are there, everything after them is to be made.
+    The second command has another seed, and the prepared dataset, which seeds share, is deleted: only the raw data are
+    there, everything after them is to be made.
     """
     until_step: list[float] = []
     counted: list[float] = []
@@ -55,6 +56,7 @@ def whole(bench: Bench) -> Iterator[Ratio]:
             with _running(bench, storage, folder) as run:
                 run.result()
                 took = time.perf_counter() - begun
+            shutil.rmtree(storage / "datasets" / "prepared")
             history, begun_at = History(bench.fresh("history")), time.time()
             env = injection.environment(history.path)
             with _running(bench, storage, folder, "--set=seed=1", env=env) as run:  # the raw data are there already

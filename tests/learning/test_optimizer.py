@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tasks.learning import models
 from tasks.learning.optimizer import SGD, AdamW, make_optimizer, make_schedule
@@ -18,6 +19,34 @@ def test_weights_and_state_are_to_the_bit_those_of_torchs_adamw() -> None:
     for number, values in others_state.items():
         assert all(torch.equal(state[number][name], value) for name, value in values.items())
         assert all(state[number][name].stride() == value.stride() for name, value in values.items())
+
+
+@pytest.mark.parametrize("kind", [AdamW, SGD])
+def test_kernel_gets_contiguous_tensors_and_weights_keep_their_layout(kind: Any) -> None:
+    weights = [nn.Parameter(weight.detach()) for weight in _weights()]
+    optimizer = kind(weights, lr=0.1, fused=True)
+    layouts = [(weight.shape, weight.stride(), weight.data_ptr()) for weight in weights]
+    for _ in range(2):  # the first step makes the state
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        with _FusedStep() as step:
+            optimizer.step()
+        assert step.were_contiguous
+        assert [(weight.shape, weight.stride(), weight.data_ptr()) for weight in weights] == layouts
+        assert all(weight.grad.stride() == weight.stride() for weight in weights if weight.grad is not None)
+
+
+class _FusedStep(TorchDispatchMode):
+    """Notes whether all tensors of the fused kernel's call are contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.were_contiguous: bool | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if "fused" in str(func):
+            self.were_contiguous = all(tensor.is_contiguous() for tensors in args[:4] for tensor in tensors)
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize(
