@@ -191,7 +191,7 @@ class Planned:
     def uses_network(self) -> bool:
         """True if the run downloads a data set and its first mirror is not a folder."""
         mirrors = [*self.request["source"], *self.plan.data_set.mirrors]
-        return self.downloads and not all(one.startswith("file:") for one in mirrors[:1])
+        return self.downloads and bool(mirrors) and not mirrors[0].startswith("file:")
 
     @property
     def has_work(self) -> bool:
