@@ -103,6 +103,12 @@ class Server:
         await_that(lambda: self.state(run)["name"] == name, limit_s=limit_s, interval_s=0.5)
         return str(self.state(run)["message"])
 
+    def cancel_runs(self) -> None:
+        """Cancel every run that has not ended, without waiting for a process."""
+        unended = {"flow_runs": {"state": {"type": {"not_any_": ["COMPLETED", "FAILED", "CANCELLED"]}}}}
+        for run in self.api("POST", "/flow_runs/filter", unended):
+            self.api("POST", f"/flow_runs/{run['id']}/set_state", {"state": {"type": "CANCELLED"}, "force": True})
+
     def starts(self, run: str) -> int:
         """How often `run` was started."""
         return int(self.api("GET", f"/flow_runs/{run}")["run_count"])
