@@ -177,7 +177,7 @@ def test_no_task_run_outlives_its_process_and_a_cancelled_run_is_not_called_a_cr
 
 
 def _training(prefect_system: PrefectSystem, run: str) -> set[str]:
-    """The task run of `run` that trains, once it is at work: no other lasts long enough to be killed in."""
+    """The id of the task run `train` of `run`, once it is running; the other tasks may end before they are killed."""
 
     def training() -> set[str]:
         asked = {"name": {"like_": "train"}, "state": {"type": {"any_": ["RUNNING"]}}}
