@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from filelock import FileLock
 
@@ -27,6 +27,7 @@ SHARED = "PIPELINE_TEST_SHARED"
 """Environment variable with a folder that all pytest workers share."""
 _MARK = "PIPELINE_TEST_RUN"
 LIMIT_S = 900
+_Value = TypeVar("_Value")
 
 
 class Run:
@@ -114,12 +115,13 @@ def processes_with(variable: str) -> dict[int, str]:
     return found
 
 
-def await_that(condition: Callable[[], object], *, limit_s: float = LIMIT_S, interval_s: float = 0.1) -> None:
-    """Wait until `condition` holds, at most `limit_s`."""
+def await_that(condition: Callable[[], _Value], *, limit_s: float = LIMIT_S, interval_s: float = 0.1) -> _Value:
+    """Wait until `condition` holds, at most `limit_s`; return its value."""
     deadline = time.monotonic() + limit_s
-    while not condition():
+    while not (value := condition()):
         assert time.monotonic() < deadline, f"it did not come to hold within {limit_s} s"
         time.sleep(interval_s)
+    return value
 
 
 @contextlib.contextmanager

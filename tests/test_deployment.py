@@ -177,15 +177,14 @@ def test_no_task_run_outlives_its_process_and_a_cancelled_run_is_not_called_a_cr
 
 
 def _training(prefect_system: PrefectSystem, run: str) -> set[str]:
-    """The id of the task run `train` of `run`, once it is running; the other tasks may end before they are killed."""
+    """The id of the task run `train` of `run`, once it is running; shorter tasks could end before they are killed."""
 
     def training() -> set[str]:
         asked = {"name": {"like_": "train"}, "state": {"type": {"any_": ["RUNNING"]}}}
         body = {"flow_runs": {"id": {"any_": [run]}}, "task_runs": asked}
         return {one["id"] for one in prefect_system.api("POST", "/task_runs/filter", body)}
 
-    await_that(training, limit_s=240)
-    return training()
+    return await_that(training, limit_s=240)
 
 
 def _states(prefect_system: PrefectSystem, run: str, task_runs: set[str]) -> set[str]:

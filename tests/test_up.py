@@ -87,7 +87,8 @@ def test_a_run_goes_on_by_itself_after_ctrl_c_and_after_a_power_cut_and_is_promo
 
     up = Up(port, folder)
     assert up.state(run)["name"] in ("AwaitingRetry", "Late", "Pending", "Submitting", "Running")
-    await_that(lambda: up.says(run, "train started"), interval_s=0.5)  # too late a step for the first start
+    up.await_start(run, 2)
+    await_that(lambda: up.says(run, "train started"), interval_s=0.5)
     up.cut_power()
 
     up = Up(port, folder)
