@@ -124,9 +124,12 @@ def publish(path: Path, uri: URI) -> None:
 
 
 def children(uri: URI) -> list[str]:
-    """Return the sorted names of what is directly below `uri`, also of a folder whose files were deleted."""
+    """Return the sorted names of what is directly below `uri`, also of a folder whose files were deleted.
+
+    If a name is returned, then so is every one that was created before it and not deleted.
+    """
     try:
-        names = s3.names(uri) if uri.is_s3 else set(os.listdir(uri))
+        names = s3.names(uri) if uri.is_s3 else _names_on_disk(uri)
     except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(name for name in names if name and not name.startswith(".tmp-"))
@@ -183,6 +186,14 @@ def has_content(uri: URI) -> bool:
         return bool(os.listdir(uri))
     except FileNotFoundError:
         return False
+
+
+def _names_on_disk(folder: URI) -> set[str]:
+    """List `folder` until two listings agree, since a signal can split one: it then misses files created meanwhile."""
+    names = set(os.listdir(folder))
+    while names != (again := set(os.listdir(folder))):
+        names = again
+    return names
 
 
 def _walk_on_disk(folder: URI, closed: list[str] | None) -> Iterator[Entry]:
