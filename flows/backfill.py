@@ -19,7 +19,8 @@ from tasks.learning import recipes
 
 _EPILOG = """\
 A version is a raw dataset below <storage>/datasets/raw, such as mnist-0164ad4b8b70; `python -m storage ls raw` lists
-them. It is as old as its manifest. Existing results are reused: running the command again adds only what is missing.
+them. The oldest is the one that was committed first. Existing results are reused: running the command again adds only
+what is missing.
 
 examples:
   python flows/backfill.py --list                        list the versions of the recipe's data set, oldest first

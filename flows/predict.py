@@ -47,8 +47,8 @@ def predict(
             championship); for new pictures that of their folder, or the only champion if there is just one.
         storage: Storage root with the registry and the results; empty: the worker's $PIPELINE_STORAGE or ./data.
         split: Only this split of a dataset; empty: all.
-        workers: Number of processes that predict; empty: one per GPU, or one without GPUs; 0: the flow's own process,
-            without Ray.
+        workers: Number of processes that predict; empty: one per GPU, without GPUs one, or on a cluster one per node;
+            0: the flow's own process, without Ray.
         deadline_minutes: Abort if the prediction takes longer.
         accept_mixed_numerics: Reuse parts that an interrupted run predicted with another version of torch or on another
             kind of machine; otherwise they are predicted again.

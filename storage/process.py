@@ -1,4 +1,4 @@
-"""This process: its identity, by which other processes later find out whether it has ended, and its memory."""
+"""This process: its identity, by which other processes find out later whether it has ended; and how it uses memory."""
 
 import contextlib
 import ctypes

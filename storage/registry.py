@@ -177,7 +177,7 @@ def note_announced(root: Root, data: str, number: int) -> None:
 
 
 def _folder(root: Root, data: str) -> URI:
-    return root.child(f"registry/{check_name(data, field='data set')}")
+    return root.child(f"registry/{check_name(data, field='championship')}")
 
 
 def _place(root: Root, data: str, number: int) -> URI:

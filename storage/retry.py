@@ -1,4 +1,4 @@
-"""Retries: one policy for all requests to a storage."""
+"""Retries of all requests to a storage; `storage.error_policy` says which errors are retried."""
 
 from collections.abc import Callable
 from typing import TypeVar

@@ -40,7 +40,7 @@ def parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python flows/pipeline.py",
         description="Build a trained, evaluated and promoted model from images: download, ingest,\n"
-        "preprocess, train, predict, evaluate, promote, report. Existing results are\nverified and reused.",
+        "preprocess, train, predict, evaluate, promote, report. Existing results are\nchecked and reused.",
         epilog=_EPILOG,
     )
     add = parser.add_argument
@@ -54,7 +54,10 @@ def parser() -> argparse.ArgumentParser:
         "(default: the data set's mirrors, or the sample if none can be reached)",
     )
     add("--no-sample", action="store_true", help="fail instead of using the sample if no mirror can be reached")
-    retry = "how long to retry if no mirror can be reached, before failing; 0: use the sample at once"
+    retry = (
+        "how long to retry if no mirror can be reached; 0: use the sample at once, or fail if the recipe has none or "
+        "--source is given"
+    )
     _add_minutes(parser, "--patience", 0, retry)
     add(
         "--data",
@@ -118,7 +121,7 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=_workers,
         help="number of processes that train and predict; 0: only this process, without Ray, so that breakpoints work; "
-        "MIN:MAX: elastic training on a cluster (default: one per GPU, or one per machine without GPUs)",
+        "MIN:MAX: elastic training on a cluster (default: one per GPU; without GPUs one, on a cluster one per node)",
     )
     add(
         "--cores",
@@ -169,8 +172,8 @@ def predict_parser() -> argparse.ArgumentParser:
         "--model",
         metavar="URI",
         default="champion",
-        help="a checkpoint; 'champion': the current champion of the dataset's data set, for new pictures that of their "
-        "folder, or the only one; or 'champion:NAME': that of another championship (default: %(default)s)",
+        help="URI of a checkpoint; or 'champion': for a dataset, the champion of its data set; for new pictures, that "
+        "of their folder, else the only one; or 'champion:NAME': that of championship NAME (default: %(default)s)",
     )
     add(
         "--dataset",

@@ -144,8 +144,8 @@ def _run_prefect_deploy() -> None:
     answer = subprocess.run(command, cwd=CHECKOUT, env=env, capture_output=True, text=True)
     if answer.returncode:
         raise DeployFailed(
-            "`prefect deploy --all` failed; some deployments may have been updated; its output:\n"
-            f"{(answer.stdout + answer.stderr)[-3000:]}"
+            "`prefect deploy --all` failed; some deployments may have been updated; fix the cause and run "
+            f"`make deploy` again; its output:\n{(answer.stdout + answer.stderr)[-3000:]}"
         )
 
 

@@ -50,7 +50,7 @@ def decisions(root: Root, data: str) -> list[Decision]:
     known = data_sets(root)
     if data not in known:
         hint = f"there are decisions on {', '.join(known)}" if known else "run the pipeline first"
-        raise ValueError(f"data set: {root} has no decision on {data!r}; {hint}")
+        raise ValueError(f"championship: {root} has no decision on {data!r}; {hint}")
     return registry.history(root, data)
 
 
@@ -99,13 +99,13 @@ def rollback(root: Root, data: str) -> Decision:
     history = decisions(root, data)
     *_, before, now = [None, None, *promotion_stack(history)]
     if not (before and before.champion and now and now.champion):
-        raise ValueError(f"data set: {data} has no previous champion; use: python -m storage promote URI")
+        raise ValueError(f"championship: {data} has no previous champion; use: python -m storage promote URI")
     try:
         manifest.verify(before.champion)
     except FileNotFoundError:
         raise ValueError(
-            f"data set: the previous champion of {data}, {before.champion}, does not exist any more; promote another "
-            "with: python -m storage promote URI"
+            f"championship: the previous champion of {data}, {before.champion}, does not exist any more; promote "
+            "another with: python -m storage promote URI"
         ) from None
     return _record_champion(
         root,

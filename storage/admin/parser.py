@@ -60,9 +60,9 @@ example:
   python -m storage verify --deep data/checkpoints/mnist-resnet18-bed52f82e2dd"""
 
 _CHAMPION = """\
-Without a data set, prints one line for each: the champion, since when, who decided and why. With a data set, prints
-all its decisions, the latest last: promoted, rejected, rollback, or revoked (if the checkpoint was deleted before it
-became champion).
+Without a championship, prints one line for each: the champion, since when, who decided and why. With one, prints all
+its decisions, the latest last: promoted, rejected, rollback, or revoked (if the checkpoint was deleted before it became
+champion).
 
 example:
   python -m storage champion mnist"""
@@ -145,7 +145,7 @@ def _add_readers(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     champion.set_defaults(run=lambda given: commands.show_champions(_root(given), given.data))
     which = "name of a championship, usually the data set's: print all its decisions, the latest last"
-    champion.add_argument("data", metavar="DATASET", nargs="?", help=which)
+    champion.add_argument("data", metavar="CHAMPIONSHIP", nargs="?", help=which)
 
 
 def _add_writers(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -157,7 +157,7 @@ def _add_writers(command: Callable[..., argparse.ArgumentParser]) -> None:
     rollback = command("rollback", "restore the previous champion", _ROLLBACK)
     rollback.set_defaults(run=lambda given: commands.rollback(_root(given), given.data))
     named = "name of the championship, as printed by the champion command"
-    rollback.add_argument("data", metavar="DATASET", help=named)
+    rollback.add_argument("data", metavar="CHAMPIONSHIP", help=named)
     gc = command("gc", "delete what is no longer needed", _GC)
     gc.set_defaults(run=lambda given: commands.gc(_root(given), keep_days=given.keep_days, is_dry_run=given.dry_run))
     gc.add_argument("--dry-run", action="store_true", help="list what can be deleted, without deleting it")

@@ -63,7 +63,8 @@ def ask(address: str, entrypoint: str, *, marker: str, name: str, limit_s: float
             client.stop_job(job)
     except Exception as error:
         reason = redact_text(" ".join(str(error).split()))
-        raise ValueError(f"RAY_ADDRESS={redact(address)}: it did not accept a job: {reason}; check its logs") from error
+        where = f"RAY_ADDRESS={redact(address)}"
+        raise ValueError(f"{where}: the cluster did not accept a job: {reason}; check its head's logs") from error
     told = [line for line in log.splitlines() if line.strip()] or ["it printed nothing"]
     for line in told:
         if marker in line:

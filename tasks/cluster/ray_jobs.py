@@ -127,8 +127,10 @@ class RayJobs:
         try:
             self._client = jobs_api.connect(self._address)
         except Exception as error:
-            where = f"RAY_ADDRESS={redact(self._address)}"
-            raise JobRefused(f"{where}: no Ray Jobs API answers there: {redact_text(str(error))}") from error
+            where = "the local Ray" if self._local else f"RAY_ADDRESS={redact(self._address)}"
+            advice = "run again" if self._local else "check the address, RAY_AUTH_MODE and RAY_AUTH_TOKEN"
+            reason = redact_text(str(error))
+            raise JobRefused(f"{where}: no Ray Jobs API answers there: {reason}; {advice}") from error
         if os.environ.get("RAY_AUTH_MODE") != "token":
             logger().warning(
                 "this Ray requires no token: anybody who can reach its ports can run code on it (SECURITY.md)"

@@ -1,4 +1,4 @@
-"""Deadlines that interrupt even a call that blocks, and work in a thread that they can interrupt."""
+"""Deadlines that interrupt even a blocking call in the main thread, and threads for work that they must interrupt."""
 
 import contextlib
 import logging

@@ -96,7 +96,8 @@ def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log:
         log("fetched %s, %s, from %s", file.name, in_units(size), redact(mirror))
         return {"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": mirror + file.name}
     kind = Unreachable if _may_pass(faults) else DownloadFailed
-    raise kind(f"{file.name} could not be fetched; " + "; ".join(problems))
+    advice = "name another mirror or a folder with --source (in a deployment: source)"
+    raise kind(f"{file.name} could not be fetched; {'; '.join(problems)}; {advice}")
 
 
 def unpack(file: SourceFile, folder: Path) -> Path:

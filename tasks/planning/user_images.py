@@ -74,9 +74,7 @@ class UserData:
 def nothing_at(uri: URI, *, option: str, expected: str) -> ValueError:
     """Return the error for a `uri` without files."""
     is_empty = not uri.is_s3 and os.path.isdir(uri)
-    return ValueError(
-        f"{option}: {'there are no images in it' if is_empty else 'it does not exist'}: {uri}; {expected}"
-    )
+    return ValueError(f"{option}: {'there are no images in' if is_empty else 'nothing exists at'} {uri}; {expected}")
 
 
 def check_apart(root: Root, uri: URI, *, option: str) -> None:
@@ -119,7 +117,9 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Use
     if not is_split:  # split folders below the first level would count as images of the first level's classes
         below = (entry.path for entry in images if entry.path.count("/") > 1)
         if found := next((path for path in below if path.split("/")[1].lower() in _SPLITS), None):
-            raise ValueError(f"{option}: the first folder below {uri} must be train or test, not the second: {found}")
+            raise ValueError(
+                f"{option}: {found}: train and test must be the first folders below {uri}, above the class folders"
+            )
     split_of = {entry.path: splits[placed[entry.path]] for entry in kept}
     class_of = {entry.path: class_name(entry.path.split("/")[int(is_split)]) for entry in kept} if images else {}
     classes = _classes(uri, class_of, split_of, is_split=is_split, option=option) if images else ()
@@ -230,10 +230,16 @@ def _classes(
             raise ValueError(f"{option}: there are no class folders with images {where} {uri}; {LAYOUT}")
     learned = of[splits[0]]
     if unlearned := sorted(set().union(*of.values()) - learned):
-        raise ValueError(f"{option}: class {', '.join(unlearned)} has test images but no training images in {uri}")
+        raise ValueError(
+            f"{option}: class {', '.join(unlearned)} has test images but no training images in {uri}; add training "
+            "images, or remove its test images"
+        )
     if len(learned) < 2:
         place = uri.child("train") if is_split else uri
-        raise ValueError(f"{option}: there must be at least two classes below {place}, got {', '.join(learned)}")
+        raise ValueError(
+            f"{option}: there must be at least two classes below {place}, got {', '.join(learned)}; add a folder with "
+            "images of another class"
+        )
     return tuple(sorted(learned))
 
 

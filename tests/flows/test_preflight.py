@@ -118,7 +118,7 @@ def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[s
         (["--recipe", "nosuch"], "request", "recipe must be one of "),
         (["--source", "sample", "--no-sample"], "request", "--source sample cannot be combined"),
         (["--source", "sample", "--storage", "/sys/nosuch"], "storage", "--storage: cannot write to /sys/nosuch: "),
-        (["--data", "/nothing-0123456789ab"], "data", "--data: it does not exist: /nothing-0123456789ab"),
+        (["--data", "/nothing-0123456789ab"], "data", "--data: nothing exists at /nothing-0123456789ab"),
     ],
 )
 def test_a_request_that_would_be_refused_is_told(check: Check, arguments: list[str], refused: str, says: str) -> None:
@@ -155,7 +155,7 @@ def test_a_cluster_that_does_not_answer_is_told(check: Check, monkeypatch: pytes
         monkeypatch.setenv("RAY_ADDRESS", address.rstrip("/"))
         found = check("--source", "sample", refused=("Ray", "nodes"))
     assert found["Ray"][1].startswith("RAY_ADDRESS must be the address of a Ray cluster's Jobs API")
-    assert "it did not accept a job" in found["nodes"][1]
+    assert "the cluster did not accept a job" in found["nodes"][1]
 
 
 def test_a_full_disk_is_told(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

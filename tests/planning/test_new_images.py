@@ -205,8 +205,8 @@ def test_with_several_champions_the_folders_own_is_taken_or_one_has_to_be_named(
 @pytest.mark.parametrize(
     ("dataset", "more", "says"),
     [
-        ("nothing", {}, "--dataset: it does not exist: .*nothing; expected images, Parquet"),
-        ("empty", {}, "--dataset: there are no images in it: .*empty; expected images"),
+        ("nothing", {}, "--dataset: nothing exists at .*nothing; expected images, Parquet"),
+        ("empty", {}, "--dataset: there are no images in .*empty; expected images"),
         ("New photos", {"split": "test"}, "--split applies to datasets, got 'test' .*New photos/test"),
         ("datasets/raw/x-0123456789ab", {}, "--dataset: nothing is committed at"),
         ("texts", {}, r"--dataset: there are neither images .* in .*texts; expected images.*a\.txt"),

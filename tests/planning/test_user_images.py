@@ -228,7 +228,7 @@ def test_files_on_s3_are_told_apart_by_their_etag(root: Root) -> None:
         (["readme.txt"], "neither images nor Parquet"),
         (["a.png", "b.png"], "there are no class folders with images in /.* expected <class>/"),
         (["cats/a.png", "c.png"], "at least two classes below /.*, got cats"),
-        (["cats/train/a.png", "dogs/train/b.png"], "must be train or test, not the second: cats/train/a.png"),
+        (["cats/train/a.png", "dogs/train/b.png"], "cats/train/a.png: train and test must be the first folders below"),
         (["cats/a.png", "dogs/b.png"], "selects no test rows from 2 images|selects all images of class"),
         (["val/cats/a.png", "val/dogs/b.png"], "no split train below"),
         (["train/cat/a.png", "train/dog/b.png"], "no split test below"),

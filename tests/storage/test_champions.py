@@ -77,7 +77,7 @@ def test_rollback_goes_further_back_each_time_until_there_is_nobody_before(root:
         decision = championship.rollback(root, DATA)
         assert registry.champion(root, DATA) == model.checkpoint
         assert decision.evaluation == model.evaluation
-    with pytest.raises(ValueError, match=f"data set: {DATA} has no previous champion; .*promote URI"):
+    with pytest.raises(ValueError, match=f"championship: {DATA} has no previous champion; .*promote URI"):
         championship.rollback(root, DATA)
     assert len(registry.history(root, DATA)) == 6
 
@@ -195,7 +195,7 @@ def test_checkpoint_of_an_unknown_data_set_is_not_promoted(root: Root) -> None:
 @pytest.mark.parametrize("data", ["letters", "", "..", "digits/000001.json", "a/../b"])
 def test_unknown_data_set_is_refused_with_those_that_there_are(root: Root, data: str) -> None:
     results.decide(root, results.run(root, "model"))
-    with pytest.raises(ValueError, match="data set: .*there are decisions on digits"):
+    with pytest.raises(ValueError, match="championship: .*there are decisions on digits"):
         championship.decisions(root, data)
 
 

@@ -641,7 +641,7 @@ class TestWrongRequests:
             (["show", "a/../../b\n"], ["uri"]),
             (["ls", "--storage", ""], ["--storage", "got an empty value"]),
             (["ls", "--storage", "gopher://x"], ["--storage", "gopher://x"]),
-            (["rollback"], ["DATASET"]),
+            (["rollback"], ["CHAMPIONSHIP"]),
             (["gc", "--keep-days", "-1"], ["--keep-days"]),
             (["gc", "--keep-days=-1"], ["--keep-days", "'-1'", ">= 0"]),
             (["gc", "--keep-days", "1.5"], ["--keep-days", "'1.5'", "whole number"]),

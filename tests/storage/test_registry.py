@@ -246,9 +246,9 @@ def test_garbled_decision_is_refused_by_name(root: Root) -> None:
 @pytest.mark.parametrize("name", ["", "..", "a/b", "Mnist", "a" * 65])
 def test_invalid_championship_name_is_refused(root: Root, name: str) -> None:
     for use in (registry.history, registry.latest, registry.champion):
-        with pytest.raises(ValueError, match="data set must be 1 to 64 of a-z, 0-9 and '-', got"):
+        with pytest.raises(ValueError, match="championship must be 1 to 64 of a-z, 0-9 and '-', got"):
             use(root, name)
-    with pytest.raises(ValueError, match="data set must be"):
+    with pytest.raises(ValueError, match="championship must be"):
         registry.append(root, name, decision(1))
 
 

@@ -145,13 +145,14 @@ def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
     """Raise `ValueError` for a split without rows or a class without training rows; warn of classes not evaluated."""
     for split in ("train", "validation", "test"):
         if not (placed["split"] == split).any():
-            raise ValueError(f"split {split!r} has no usable rows")
+            raise ValueError(f"split {split!r} has no usable rows; add images")
     missing = {
         split: [name for label, name in enumerate(classes) if label not in present]
         for split, present in placed.groupby("split")["label"].unique().map(set).items()
     }
     if missing["train"]:
-        raise ValueError(f"no usable training rows of class {', '.join(missing['train'])}")
+        named = ", ".join(missing["train"])
+        raise ValueError(f"no usable training rows of class {named}; add training images, or remove the class")
     if missing["validation"]:
         named = ", ".join(missing["validation"])
         events.write_line(f"WARNING: there are no validation rows of class {named}: too few images")

@@ -1,4 +1,4 @@
-"""Choice of one rank's loader, and the loader that streams rows of any number from their parts or from Ray Data."""
+"""Choice of one rank's loader, and the loader that streams any number of rows from their parts or from Ray Data."""
 
 import dataclasses
 import math

@@ -134,7 +134,7 @@ class Recipe:
     prefetch_batches: int = Field(default=1, ge=0, le=1024)
     """Windows that loader=ray-data prefetches. Does not change the names of results."""
     initialize: Literal["random", "champion"] = "random"
-    """Initial weights: random, or those of the data set's champion."""
+    """Initial weights: random, or those of the current champion of the run's championship."""
     seed: _Seed = 0
     """Seed of the initial weights, the order of batches and the augmentation."""
     split_seed: _Seed = 0
