@@ -190,8 +190,10 @@ class Planned:
     @property
     def uses_network(self) -> bool:
         """True if the run downloads a data set and its first mirror is not a folder."""
+        if not self.downloads:
+            return False
         mirrors = [*self.request["source"], *self.plan.data_set.mirrors]
-        return self.downloads and bool(mirrors) and not mirrors[0].startswith("file:")
+        return bool(mirrors) and not mirrors[0].startswith("file:")
 
     @property
     def has_work(self) -> bool:

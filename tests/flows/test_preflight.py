@@ -126,6 +126,13 @@ def test_a_request_that_would_be_refused_is_told(check: Check, arguments: list[s
     assert found[refused][1].startswith(says)
 
 
+def test_a_run_with_images_of_ones_own_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_folder(tmp_path / "my-pets", train=3, test=2)
+    options = ["--data", str(tmp_path / "my-pets"), "--storage", str(tmp_path / "store"), "--workers", "0"]
+    assert main.main(no_flow, options) == 1
+    assert "a flow began: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("is_web", [False, True], ids=["folder", "address"])
 def test_a_run_uses_the_network_unless_its_first_mirror_is_a_folder(tmp_path: Path, *, is_web: bool) -> None:
     with mirrors.serve(tmp_path) as mirror:
