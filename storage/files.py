@@ -22,6 +22,8 @@ from storage.error_policy import DiskFull, is_disk_full
 from storage.failpoints import failpoint
 from storage.uri import URI
 
+_TEMPORARY = ".tmp-"
+"""Prefix of the names of temporary files."""
 _Source = TypeVar("_Source", bytes, Path)
 """Content of a file: the bytes themselves, or a local file with them."""
 
@@ -126,13 +128,14 @@ def publish(path: Path, uri: URI) -> None:
 def children(uri: URI) -> list[str]:
     """Return the sorted names of what is directly below `uri`, also of a folder whose files were deleted.
 
-    If a name is returned, then so is every one that was created before it and not deleted.
+    On a disk, if a name is returned, then so is every one that was created before it and not deleted; on S3 this holds
+    for names that sort in the order of their creation, such as numbered ones.
     """
     try:
         names = s3.names(uri) if uri.is_s3 else _names_on_disk(uri)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(name for name in names if name and not name.startswith(".tmp-"))
+    return sorted(name for name in names if name and not name.startswith(_TEMPORARY))
 
 
 def walk(uri: URI, *, unnamed: list[str] | None = None, closed: list[str] | None = None) -> list[Entry]:
@@ -189,10 +192,14 @@ def has_content(uri: URI) -> bool:
 
 
 def _names_on_disk(folder: URI) -> set[str]:
-    """List `folder` until two listings agree, since a signal can split one: it then misses files created meanwhile."""
-    names = set(os.listdir(folder))
-    while names != (again := set(os.listdir(folder))):
-        names = again
+    """List `folder`, without temporary files, until two listings agree.
+
+    A signal or a large folder splits a listing into several system calls: it may then miss a file that is created
+    meanwhile, but find a later one.
+    """
+    before: set[str] | None = None
+    while before != (names := {name for name in os.listdir(folder) if not name.startswith(_TEMPORARY)}):
+        before = names
     return names
 
 
@@ -232,7 +239,7 @@ def workspace(scratch: URI) -> Iterator[Path]:
     """Make a temporary local folder: below `scratch` if that is local, else in the system's temporary folder."""
     if not scratch.is_s3:
         os.makedirs(scratch, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".tmp-files-", dir=None if scratch.is_s3 else scratch) as folder:
+    with tempfile.TemporaryDirectory(prefix=f"{_TEMPORARY}files-", dir=None if scratch.is_s3 else scratch) as folder:
         yield Path(folder)
 
 
@@ -245,7 +252,7 @@ def _beside(uri: URI, *, needed: int) -> Iterator[Path]:
             folder.mkdir(parents=True, exist_ok=True)
         except FileExistsError:  # the caller would read it as "`uri` exists"
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
-        handle, name = tempfile.mkstemp(dir=folder, prefix=".tmp-")
+        handle, name = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY)
         os.close(handle)
         os.chmod(name, 0o644)
         try:

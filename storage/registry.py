@@ -1,8 +1,8 @@
 """The registry of champions: for each data set an append-only chain of decisions; the highest number counts.
 
 `registry/<data set>/NNNNNN.json` holds a decision, its own digest and that of the entry before, so that a changed or
-missing entry is detected and named. Checkpoints and evaluations are stored as references. Entries of earlier versions,
-with URIs and without digests, are accepted as the beginning of a chain.
+missing entry is detected and named; only the removal of the latest ones is not. Checkpoints and evaluations are stored
+as references. Entries of earlier versions, with URIs and without digests, are accepted as the beginning of a chain.
 """
 
 import contextlib
