@@ -155,11 +155,14 @@ def remove(uri: URI) -> None:
     if uri.is_s3:
         s3.remove(uri)
         return
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        if os.path.isdir(uri) and not os.path.islink(uri):
-            shutil.rmtree(uri)
-        else:
+    if os.path.islink(uri) or not os.path.isdir(uri):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(uri)
+        return
+    while os.path.isdir(uri):
+        with contextlib.suppress(FileNotFoundError):  # another process removes files here, too
+            shutil.rmtree(uri)
+            return
 
 
 def check_space(uri: URI, *, needed: int) -> None:

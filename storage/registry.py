@@ -22,11 +22,11 @@ from storage.decision import ROLLED_BACK, Decision
 from storage.manifest import Damaged, check_place
 from storage.uri import URI, CheckpointURI, Root, check_name
 
-_NAME = re.compile(r"[0-9]{6}\.json")
+_NAME = re.compile(r"([0-9]{6}|[1-9][0-9]{6,})\.json")
 _JSON_OBJECT = TypeAdapter(dict[str, Any])
 _REFERENCES: Final = ("champion", "challenger", "evaluation", "withdraws")
 """Fields of a decision that name a result or are empty."""
-_ANNOUNCED = re.compile(r"([0-9]{6})\.announced")
+_ANNOUNCED = re.compile(r"([0-9]{6,})\.announced")
 """Name of the empty file beside an entry whose event was sent."""
 
 

@@ -119,6 +119,17 @@ class TestContract:
         files.remove(root.child("a/x"))
         assert files.children(root.child("a")) == ["y"]
 
+    def test_folder_that_several_remove_at_once_is_gone_for_each(self, root: Root) -> None:
+        for number in range(200):
+            files.create(root.child(f"a/{number}/x"), b"x")
+
+        def is_gone() -> bool:
+            files.remove(root.child("a"))
+            return not files.walk(root.child("a"))
+
+        with ThreadPoolExecutor(4) as pool:
+            assert all(one.result() for one in [pool.submit(is_gone) for _ in range(4)])
+
     def test_remove_of_nothing_does_nothing(self, root: Root) -> None:
         files.remove(root.child("missing"))
 

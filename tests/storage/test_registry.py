@@ -166,6 +166,11 @@ class TestWhole:
             with pytest.raises(Damaged, match=f"registry/mnist/{number:06d}.json"):
                 registry.history(rolled_back, "mnist")
 
+    def test_decision_with_a_number_of_seven_digits_is_part_of_the_history(self, rolled_back: Root) -> None:
+        files.replace(entry(rolled_back, 1_000_000), b"{}")
+        with pytest.raises(Damaged, match=r"000005.json is missing; restore it"):
+            registry.history(rolled_back, "mnist")
+
     @pytest.mark.parametrize("number", [1, 2, 3])
     def test_missing_decision_is_noticed_by_all_who_ask(self, rolled_back: Root, number: int) -> None:
         files.remove(entry(rolled_back, number))
