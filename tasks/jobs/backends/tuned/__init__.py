@@ -1,4 +1,4 @@
-"""Faster start and less work of a local Ray on a small machine: the only place that uses private names of Ray.
+"""Faster start and less work of a local Ray on a small machine, by private names of Ray.
 
 Every piece has a public counterpart, which clusters, large machines and other versions of Ray use:
 

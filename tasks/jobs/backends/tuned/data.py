@@ -3,18 +3,22 @@
 import sys
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import ray
+from ray.data._internal import stats
 from ray.data._internal.cluster_autoscaler import default_autoscaling_coordinator as coordinator
 from ray.data._internal.execution.operators import hash_shuffle_v2
 from ray.data._internal.execution.operators.shuffle_operators import shuffle_reduce_operator
+
+from tasks.jobs import dashboard
 
 _TRAIN = "ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_client"
 """Module of Ray Train that uses the same coordinator actor."""
 
 
 def configure() -> None:
-    """Run shuffles in the usual workers, and the coordinator of Ray Data in this process.
+    """Run shuffles in the usual workers, and Ray Data's coordinator in this process; keep no statistics.
 
     Each process takes seconds to start, and wakes up a hundred times a second as long as it lives.
     """
@@ -25,6 +29,12 @@ def configure() -> None:
     here = _Here(_Coordinator(send_resources_request=lambda *_: None))  # a local Ray never adds nodes
     for module in filter(None, [coordinator, sys.modules.get(_TRAIN)]):
         module.get_or_create_autoscaling_coordinator = lambda: here  # type: ignore[attr-defined]
+    if dashboard.kind() == dashboard.FULL:
+        return
+    # Only the full dashboard shows the statistics, which an actor collects.
+    for name in ("update_execution_metrics", "update_iteration_metrics", "register_dataset_to_stats_actor"):
+        setattr(stats._StatsManager, name, lambda *_, **__: None)
+    stats._StatsManager.gen_dataset_id_from_stats_actor = lambda: uuid4().hex
 
 
 class _Here:

@@ -1,4 +1,4 @@
-"""Replacement of `ray start` without the server for `ray://` addresses: `python start_ray.py start --head ...`.
+"""Replacement of `ray start` that starts fewer processes: `python start_ray.py start --head ...`.
 
 The pipeline runs it as a child process and never imports it.
 """
@@ -10,12 +10,26 @@ from typing import Any
 
 _HOOK = "RAY_START_HOOK"
 """Environment variable with the function that `ray start` calls with the parameters of the node to start."""
+_MODULES = ("JobHead", "NodeHead", "ReportHead", "StateHead", "UsageStatsHead")
+"""Modules of the trimmed dashboard: jobs, nodes, actors and logs. Each of the others is a process of its own."""
 
 
 def prepare(parameters: Any, _: bool) -> None:
-    """Switch off the server for `ray://` addresses; `ray start` has no option for it."""
+    """Switch off what `ray start` has no option for: the server for `ray://` addresses, modules of the dashboard."""
+    from ray._private import ray_constants, services
+
     del os.environ[_HOOK]
     parameters.ray_client_server_port = None
+    if os.environ.get("PIPELINE_DASHBOARD") == "full":
+        return
+    start = services.start_ray_process
+
+    def started(command: list[str], process_type: str, *given: Any, **options: Any) -> Any:
+        if process_type == ray_constants.PROCESS_TYPE_DASHBOARD:
+            command = [*command, f"--modules-to-load={','.join(_MODULES)}"]
+        return start(command, process_type, *given, **options)
+
+    services.start_ray_process = started
 
 
 if __name__ == "__main__":
