@@ -1,6 +1,7 @@
 """Backfill: run the flow on several versions of a data set, oldest first; existing results are reused."""
 
 import argparse
+import json
 import sys
 from functools import partial
 from pathlib import Path
@@ -12,7 +13,7 @@ from flows.cli import preflight
 from flows.cli.arguments import Parser, add_recipe, add_shared, parsed
 from flows.cli.exits import INTERRUPTED, guarded, note, refused_if_invalid
 from storage import in_use, terminal
-from storage.uri import parse_root
+from storage.uri import check_name, parse_root
 from tasks.cluster import capacity, node_checks
 from tasks.jobs import scaling
 from tasks.learning import recipes
@@ -52,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="list the versions, oldest first, and exit")
     add_recipe(parser, default="mnist-resnet18")
     parser.set_defaults(recipe="mnist-resnet18")
-    add_shared(parser)
+    add_shared(parser, printed="one JSON document per version, with --list one in all,")
     return parser
 
 
@@ -70,6 +71,8 @@ def _main(arguments: argparse.Namespace) -> int:
         make_plan.check_numbers(
             workers=arguments.workers, deadline_minutes=arguments.deadline, stall_minutes=arguments.stall
         )
+        if arguments.championship is not None:
+            check_name(arguments.championship, field="--championship")
         capacity.check_workers(arguments.workers, scaling.needs_of(recipe))
         root = parse_root(arguments.storage)
         found = dataset_versions.known(root, recipe.data)
@@ -78,8 +81,8 @@ def _main(arguments: argparse.Namespace) -> int:
             dataset_versions.check_one(chosen)
             node_checks.check_nodes(root, arguments.workers, scaling.needs_of(recipe))
     if arguments.list:
-        for one in chosen:
-            terminal.show(one)
+        for line in [json.dumps(chosen, indent=1)] if arguments.json else chosen:
+            terminal.show(line)
         return 0
     failed: list[str] = []
     with in_use.using(root, chosen, owner="backfill"):  # also protects versions whose turn has not come yet

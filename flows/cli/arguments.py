@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=formatter_class, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        refuse(message)
+        refuse(f"{message}; see {self.prog} --help")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -107,8 +107,8 @@ def add_recipe(parser: argparse.ArgumentParser, *, default: str) -> None:
     _add_minutes(parser, "--stall", 10, "restart a training worker that makes no progress for this long")
 
 
-def add_shared(parser: argparse.ArgumentParser) -> None:
-    """Add the options that all commands share."""
+def add_shared(parser: argparse.ArgumentParser, *, printed: str = "one JSON document") -> None:
+    """Add the options that all commands share; `printed` describes the output of `--json`."""
     add = parser.add_argument
     add(
         "--storage",
@@ -143,7 +143,7 @@ def add_shared(parser: argparse.ArgumentParser) -> None:
         help="dashboard of a local Ray; full adds Ray Data, Ray Train's state and profiling, and needs more "
         "resources (default: $PIPELINE_DASHBOARD or trimmed)",
     )
-    add("--json", action="store_true", help="print one JSON document on stdout and logs on stderr (default: a table)")
+    add("--json", action="store_true", help=f"print {printed} on stdout and logs on stderr (default: a table)")
 
 
 def _add_minutes(parser: argparse.ArgumentParser, option: str, default: float, what: str) -> None:

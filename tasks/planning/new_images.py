@@ -23,15 +23,22 @@ def are_at(uri: DatasetURI) -> bool:
     if re.search(r"/datasets/(raw|prepared)/[^/]+-[0-9a-f]{12}$", uri):  # if not committed, an unfinished dataset
         return False
     if not uri.is_s3 and os.path.isfile(uri):
-        return True
+        return _is_picture(uri)
     try:
         access.check_readable(uri, option="--dataset")
     except FileNotFoundError:
         if uri.is_s3 and files.exists(uri):
-            return True
+            return _is_picture(uri)
         expected = f"{_LAYOUT}, or the URI of a dataset"
         raise user_images.nothing_at(uri, option="--dataset", expected=expected) from None
     return not manifest.is_committed(uri)
+
+
+def _is_picture(file: URI) -> bool:
+    """Return True for an image or Parquet, by its name; raise `ValueError` for another file."""
+    if not file.lower().endswith((*user_images.IMAGES, user_images.PARQUET)):
+        raise ValueError(f"--dataset: {file} is neither an image nor Parquet, by its name; {_LAYOUT}")
+    return True
 
 
 def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None) -> UserData:

@@ -52,7 +52,7 @@ class Bad:
 _NOBODY = {"AWS_ENDPOINT_URL": "{refusing}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 
 PIPELINE = [
-    Bad("pipeline --nosuch", "--nosuch"),
+    Bad("pipeline --nosuch", "--nosuch ... see ... --help"),
     Bad("pipeline --work 1", "--work"),
     Bad("pipeline extra", "extra"),
     Bad("pipeline --storage", "--storage"),
@@ -66,7 +66,7 @@ PIPELINE = [
     Bad("pipeline --set epochs=2 --set epochs=3", "--set ... epochs ... twice ... '2' and '3'"),
     Bad("pipeline --set data=nosuch", "data ... mnist-sample ... 'nosuch'"),
     Bad("pipeline --set model=../resnet18", "model ... resnet18 ... '../resnet18'"),
-    Bad("pipeline --set epochs=0", "epochs ... >= 1 ... 0"),
+    Bad("pipeline --set epochs=0", "--set ... epochs ... >= 1 ... 0"),
     Bad("pipeline --set epochs=1.5", "epochs ... whole number ... '1.5'"),
     Bad("pipeline --set epochs=1000000000000", "epochs ... <= 100000 ... 1000000000000"),
     Bad("pipeline --set batch_size=-64", "batch_size ... >= 1 ... -64"),
@@ -171,6 +171,7 @@ PREDICT = [
     Bad("predict --dataset {nothing}", "--dataset ... nothing is committed at {nothing}"),
     Bad("predict --dataset {nothing}/photos", "--dataset ... nothing exists at {nothing}/photos ... images, Parquet"),
     Bad("predict --dataset {empty}", "--dataset ... there are no images in {empty}"),
+    Bad("predict --dataset {file} --model {checkpoint}", "--dataset ... {file} is neither an image nor Parquet"),
     Bad("predict --dataset {checkpoint}", "--dataset ... raw or prepared ... {checkpoint} of kind checkpoint"),
     Bad("predict --dataset {garbage}", "--dataset ... {garbage}/_manifest.json cannot be read"),
     Bad("predict --dataset {raw} --split nosuch", "--split ... test ... 'nosuch'"),
@@ -194,6 +195,7 @@ OTHERS = [
     Bad("backfill --from {younger} --to {raw} --storage {root}", "--from ... newer ... --to"),
     Bad("backfill {raw} --to {raw} --storage {root}", "--to ... version names"),
     Bad("backfill --workers -1 --storage {root}", "--workers ... >= 0 ... -1"),
+    Bad("backfill --championship BAD_ --storage {root}", "--championship ... a-z, 0-9 and '-' ... 'BAD_'"),
     Bad("backfill --set epochs=x --storage {root}", "epochs ... whole number ... 'x'"),
     Bad("backfill --storage s3://bucket/x", "--storage ... s3://bucket/x ... AWS_ENDPOINT_URL", _NOBODY),
     Bad("backfill --storage {root}", "RAY_ADDRESS ... 'http://'", {"RAY_ADDRESS": "http://"}),

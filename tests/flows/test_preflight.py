@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +14,11 @@ from flows.cli import main
 from flows.cli.arguments import parsed, parser
 from flows.cli.preflight import check_and_plan
 from flows.server.temporary_server import own_server
-from storage.uri import Root
+from storage import commits, manifest, tables
+from storage.uri import URI, Root
 from tasks.cluster import capacity, node_checks
 from tasks.jobs.spec import Node
+from tasks.learning import images
 from tests import mirrors
 from tests.pictures import write_folder
 from tests.runs import CHECKOUT, no_flow, prefect_home
@@ -114,7 +117,7 @@ def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[s
             "accelerator_type must be empty without a cluster, got 'Z9'; ",
         ),
         (["--source", "sample", "--set", "initialize=champion"], "data", "--set initialize=champion: "),
-        (["--set", "epochs=0"], "request", "epochs must be >= 1, got 0"),
+        (["--set", "epochs=0"], "request", "--set: epochs must be >= 1, got 0"),
         (["--recipe", "nosuch"], "request", "recipe must be one of "),
         (["--source", "sample", "--no-sample"], "request", "--source sample cannot be combined"),
         (["--source", "sample", "--storage", "/sys/nosuch"], "storage", "--storage: cannot write to /sys/nosuch: "),
@@ -126,10 +129,44 @@ def test_a_request_that_would_be_refused_is_told(check: Check, arguments: list[s
     assert found[refused][1].startswith(says)
 
 
-def test_a_run_with_images_of_ones_own_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_folder(tmp_path / "my-pets", train=3, test=2)
-    options = ["--data", str(tmp_path / "my-pets"), "--storage", str(tmp_path / "store"), "--workers", "0"]
-    assert main.main(no_flow, options) == 1
+def test_a_refused_run_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main.main(no_flow, ["--data", str(tmp_path / "nothing")])
+    assert "--data: nothing exists at" in capsys.readouterr().err
+    assert not (tmp_path / "root").exists()
+
+
+def _raw(folder: Path, parameters: dict[str, Any]) -> str:
+    uri = URI(str(folder / f"datasets/raw/{parameters['data']}-0123456789ab"))
+    listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
+    schema = tables.describe(images.schema((64, 64, 3), ("cat", "dog")))
+    sources = {"sources": [{"name": "files", "sha256": "", "url": "/pets"}]}
+    about: dict[str, Any] = {"parameters": parameters, "schema": schema, "statistics": sources}
+    commits.commit(uri, kind="raw", parents={}, listed=listed, **about)
+    return uri
+
+
+def _parquet(folder: Path) -> str:
+    for split in ("train", "test"):
+        (folder / f"{split}.parquet").write_bytes(b"ingest reads it")
+    return str(folder)
+
+
+DATA: dict[str, Callable[[Path], str]] = {
+    "split folders": lambda folder: str(write_folder(folder, train=3, test=2)),
+    "class folders": lambda folder: str(write_folder(folder, train=3, test=2) / "train"),
+    "Parquet": _parquet,
+    "raw dataset of own images": lambda folder: _raw(folder, {"data": "pets", "image_size": 64, "channels": 3}),
+    "raw dataset of the recipe": lambda folder: _raw(folder, {"data": "mnist"}),
+}
+
+
+@pytest.mark.parametrize("kind", DATA)
+def test_a_run_with_data_of_every_kind_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    (tmp_path / "given").mkdir()
+    recipe = ["--recipe", "mnist-resnet18"] if kind == "raw dataset of the recipe" else []
+    options = ["--data", DATA[kind](tmp_path / "given"), "--storage", str(tmp_path / "store"), "--workers", "0"]
+    assert main.main(no_flow, [*recipe, *options]) == 1
     assert "a flow began: " in capsys.readouterr().err
 
 

@@ -1,5 +1,6 @@
 """Versions of a data set, and the ones that a backfill selects."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,9 @@ def test_a_backfill_of_own_images_does_the_versions_of_one_folder_each_with_the_
     monkeypatch.setattr("sys.argv", [*words, "--list"])
     assert backfill.main() == 0
     assert [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()] == names
+    monkeypatch.setattr("sys.argv", [*words, "--list", "--json"])
+    assert backfill.main() == 0
+    assert [uri.rpartition("/")[2] for uri in json.loads(capsys.readouterr().out)] == names
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(SystemExit, match="2"):
         backfill.main()

@@ -157,7 +157,7 @@ def written(
 
 def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
     """Write the table of sources and return it with the statistics; raise `ValueError` if no image can be read."""
-    found = _found(done)
+    found = _found(done, spec.source)
     _tell_ranges(found["modes"])
     sources = [source for one in done for source in one["sources"]]
     sink = io.BytesIO()
@@ -194,12 +194,12 @@ def _range(sides: list[int]) -> list[int]:
     return [min(sides), max(sides)] if sides else []
 
 
-def _found(done: Sequence[Piece]) -> dict[str, Any]:
+def _found(done: Sequence[Piece], source: URI) -> dict[str, Any]:
     """Summarize the original images: smallest and largest width and height, and the count of each pixel format."""
     modes: Counter[str] = sum((Counter(one["modes"]) for one in done), Counter())
     if not modes:
         first = next((name for one in done for name in one["unreadable"]), "there are no images")
-        raise ValueError(f"no image could be read (first: {first}); use files of a supported format")
+        raise ValueError(f"no image in {source} could be read (first: {first}); use files of a supported format")
     sides = {name: _range([side for one in done for side in one[name]]) for name in ("widths", "heights")}
     return {"modes": dict(modes)} | sides
 

@@ -254,6 +254,7 @@ def _outside(name: str) -> Recipe:
 
 def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Recipe:
     """Apply `field=value` settings to `recipe`, each converted to its field's type and validated."""
+    is_command_line = not isinstance(settings, Mapping)
     if not isinstance(settings, Mapping):
         given: dict[str, str] = {}
         for field, separator, value in (setting.partition("=") for setting in settings):
@@ -270,7 +271,10 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Rec
             hint = f"did you mean {meant!r}? The" if meant else "the"
             raise ValueError(f"--set: there is no recipe field {field!r}; {hint} fields are {', '.join(hints)}")
         changed[field] = _convert(value, hints[field]) if isinstance(value, str) else value
-    return dataclasses.replace(recipe, **changed)
+    try:
+        return dataclasses.replace(recipe, **changed)
+    except ValueError as error:
+        raise ValueError(f"--set: {error}" if is_command_line else str(error)) from None
 
 
 def schema() -> dict[str, Any]:
