@@ -45,21 +45,32 @@ def test_a_run_claims_the_gpus_that_it_can_use(
 ) -> None:
     for bus in ("0000:04:00.0", "0000:05:00.0"):
         (tmp_path / bus).mkdir()
-    monkeypatch.setattr(machine, "_GPUS", [(str(tmp_path), "*")])
+    monkeypatch.setattr(machine, "_DEVICES", (str(tmp_path), "*"))
     assert machine.gpus({} if told is None else {"CUDA_VISIBLE_DEVICES": told}) == found
 
 
 def test_gpus_of_a_container_are_those_that_it_may_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = {}
-    for kind, number in (("opened", 2), ("driver", 8), ("wsl", 1)):
-        kinds[kind] = str(tmp_path / kind)
-        for gpu in range(number):
-            (tmp_path / kind / str(gpu)).mkdir(parents=True)
-    monkeypatch.setattr(machine, "_GPUS", [(folder, "*") for folder in kinds.values()])
+    _show_gpus(tmp_path, monkeypatch, opened=2, driver=8, wsl=1)
     assert machine.gpus({}) == ["0", "1"]
     assert machine.gpus({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}) == ["0", "1"], "there are no more"
-    monkeypatch.setattr(machine, "_GPUS", [(str(tmp_path / "none"), "*"), (kinds["driver"], "*")])
-    assert len(machine.gpus({})) == 8
+
+
+@pytest.mark.parametrize(("shown", "number"), [({"driver": 8}, 8), ({"wsl": 1}, 1)])
+@pytest.mark.parametrize("library", ["libcuda.so.1", None])
+def test_gpus_that_nobody_has_opened_count_only_where_the_library_of_cuda_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shown: dict[str, int], number: int, library: str | None
+) -> None:
+    _show_gpus(tmp_path, monkeypatch, **shown)
+    monkeypatch.setattr("ctypes.util.find_library", {"cuda": library}.get)
+    assert len(machine.gpus({})) == (number if library else 0)
+
+
+def _show_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch, **numbers: int) -> None:
+    for kind, number in numbers.items():
+        for gpu in range(number):
+            (folder / kind / str(gpu)).mkdir(parents=True)
+    monkeypatch.setattr(machine, "_DEVICES", (str(folder / "opened"), "*"))
+    monkeypatch.setattr(machine, "_HINTS", [(str(folder / "driver"), "*"), (str(folder / "wsl"), "*")])
 
 
 def test_what_computes_on_all_cores_takes_its_turn_and_what_moves_rows_does_not(

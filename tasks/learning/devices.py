@@ -120,7 +120,10 @@ def trouble_in_child(*, hidden_by_ray: bool = False) -> str | None:
             [sys.executable, "-m", "tasks.learning.devices"], env=env, capture_output=True, text=True, timeout=_LIMIT_S
         )
     except subprocess.TimeoutExpired:
-        return f"torch did not find the GPUs within {_LIMIT_S} s; check the driver there (nvidia-smi)"
+        return (
+            f"torch did not find the GPUs within {_LIMIT_S} s; if torch was just installed there, run again, "
+            "else check the driver there (nvidia-smi)"
+        )
     if done.returncode:
         return f"torch cannot be used: {(done.stderr.strip().splitlines() or ['no output'])[-1]}"
     return done.stdout.strip() or None

@@ -1,5 +1,6 @@
 """A trained model as a function from raw images to probabilities."""
 
+import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -13,11 +14,12 @@ from storage import process
 from storage.admin import champions
 from storage.uri import CheckpointURI, parse_root
 from tasks.learning import decode, training_state
+from tasks.learning.checkpoint import Meta
 from tasks.learning.loaders import moved
 from tasks.learning.modeling import Classifier, autocast, move_model, resolve_precision, set_arithmetic
 from tasks.learning.numerics import Numerics
 
-_BATCH = 512
+_MAX_BATCH = 512
 Picture = Image.Image | np.ndarray | str | os.PathLike[str] | bytes
 """An open image, pixels (uint8, (height, width) or (height, width, 1 to 4)), a file's path, or a file's bytes."""
 Images = Tensor | np.ndarray | Image.Image | Sequence[Picture]
@@ -136,6 +138,8 @@ class Inference:
         model, meta = training_state.load_model(uri)
         self.identity = meta.identity
         """Digest of everything that decides its predictions; equal for two trainings with bit-identical results."""
+        self.batch_size = _batch_size(meta, device)
+        """Images to compute at a time."""
         self.precision = str(meta.resolved["precision"])
         if self.precision == "bf16" and self.device.type == "cuda":
             self.precision = resolve_precision("auto", self.device)
@@ -147,9 +151,18 @@ class Inference:
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
         """Compute probabilities (float32, (N, classes)) of images (uint8, NHWC), in batches from the first row on."""
         chunks = [torch.empty(0, len(self.model.spec.classes), device=self.device)]
-        for start in range(0, len(pixels), _BATCH):
-            batch = moved(torch.from_numpy(pixels[start : start + _BATCH].copy()), self.device)
+        for start in range(0, len(pixels), self.batch_size):
+            batch = moved(torch.from_numpy(pixels[start : start + self.batch_size].copy()), self.device)
             with autocast(self.precision, self.device):
                 logits = self.model(batch)
             chunks.append(logits.float().softmax(1))
         return np.asarray(torch.cat(chunks).cpu().numpy())  # only now the host waits for a GPU
+
+
+def _batch_size(meta: Meta, device: torch.device) -> int:
+    """Return the number of images per batch: on a GPU at most those of a training step, which also held gradients."""
+    if device.type == "cpu":
+        return _MAX_BATCH
+    workers = int(str(meta.resolved["workers"]).rpartition(":")[2])  # elastic: MIN:MAX
+    step = math.ceil(meta.recipe["batch_size"] / workers / meta.recipe.get("accumulation", 1))
+    return min(_MAX_BATCH, int(meta.recipe.get("validation_batch_size", 0)) or step)

@@ -20,7 +20,7 @@ from storage.uri import Root
 from tasks.learning.modeling import Classifier, autocast
 from tasks.learning.recipes import Recipe
 
-_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+_CACHE, _TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 """Environment variable that names the folder in which torch.compile keeps code."""
 _WARM_UP_STEPS = 3
 """Eager steps before the capture of a graph, as torch recommends: in them libraries choose algorithms and allocate."""
@@ -233,7 +233,8 @@ def compiled_code(recipe: Recipe, *, below: Root) -> Iterator[None]:
     """Keep the code that torch.compile makes in the block, for later runs: in `compiled/` below a local storage root.
 
     Loading the code executes it. So the folder must belong to this user alone; otherwise, and on S3,
-    it is a temporary folder that is deleted after the block. `TORCHINDUCTOR_CACHE_DIR`, where set, names another one.
+    it is a temporary folder that is deleted after the block. `TORCHINDUCTOR_CACHE_DIR`, where set, names another one,
+    and `TRITON_CACHE_DIR` one for the kernels of Triton, which are in its subfolder `triton` otherwise.
     """
     if recipe.compile == "off" or _CACHE in os.environ:
         yield
@@ -242,11 +243,13 @@ def compiled_code(recipe: Recipe, *, below: Root) -> Iterator[None]:
         folder = None if below.is_s3 else Path(below, "compiled")
         if folder is None or not _is_private(folder):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="compiled-")))
-        os.environ[_CACHE] = str(folder)
+        added = {_CACHE: str(folder)} | ({} if _TRITON in os.environ else {_TRITON: str(folder / "triton")})
+        os.environ.update(added)
         try:
             yield
         finally:
-            del os.environ[_CACHE]
+            for name in added:
+                del os.environ[name]
 
 
 def _is_private(folder: Path) -> bool:

@@ -1,6 +1,8 @@
 """Share of the machine that a run without a cluster uses: its cores, its GPUs, and its turn on them."""
 
 import contextlib
+import ctypes.util
+import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,9 +19,11 @@ CORES = "PIPELINE_CORES"
 """Environment variable: number of cores that a run without a cluster uses; unset: all cores available to it."""
 SLOTS = "PIPELINE_SLOTS"
 """Environment variable: folder through which runs of several users take turns; unset: a folder of this user."""
-_GPUS = (("/dev", "nvidia[0-9]*"), ("/proc/driver/nvidia/gpus", "*"), ("/dev", "dxg"))
-"""Folders and names that show the GPUs, the first that exists: those that a process may open, of which a container may
-have fewer than the machine; those of a driver that nobody has used yet; and WSL's."""
+_DEVICES = ("/dev", "nvidia[0-9]*")
+"""Folder and names of the GPUs that a process may open; a container may have fewer than the machine."""
+_HINTS = (("/proc/driver/nvidia/gpus", "*"), ("/dev", "dxg"))
+"""Folders and names that show GPUs of a driver that nobody has used yet, and WSL's. They count only where CUDA's
+library is: a container without GPUs shows its machine's driver, and in WSL the GPU may be of any make."""
 _Spec = TypeVar("_Spec", bound=JobSpec)
 
 
@@ -49,12 +53,18 @@ def cores(env: Mapping[str, str] = os.environ) -> int:
 
 def gpus(env: Mapping[str, str] = os.environ) -> list[str]:
     """Return the available GPUs by number or as in CUDA_VISIBLE_DEVICES; loading CUDA to ask it would take seconds."""
-    there = next(filter(None, (len(list(Path(folder).glob(names))) for folder, names in _GPUS)), 0)
+    there = _count(*_DEVICES)
+    if not there and (hinted := next(filter(None, itertools.starmap(_count, _HINTS)), 0)):
+        there = hinted if ctypes.util.find_library("cuda") else 0
     told = env.get("CUDA_VISIBLE_DEVICES")
     if told is None or not there:
         return [str(number) for number in range(there)]
     names = [name.strip() for name in told.split(",")]
     return [name for name in names if name and not name.startswith("-") and name != "NoDevFiles"][:there]
+
+
+def _count(folder: str, names: str) -> int:
+    return len(list(Path(folder).glob(names)))
 
 
 def with_claim(spec: _Spec) -> _Spec:

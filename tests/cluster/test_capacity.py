@@ -69,7 +69,7 @@ class TestThisMachine:
             (tmp_path / str(number)).touch()
         for name in ("RAY_ADDRESS", "CUDA_VISIBLE_DEVICES", machine.CORES):
             monkeypatch.delenv(name, raising=False)
-        monkeypatch.setattr(machine, "_GPUS", [(str(tmp_path), "*")])
+        monkeypatch.setattr(machine, "_DEVICES", (str(tmp_path), "*"))
         monkeypatch.setattr(machine, "cores", lambda *_: 16)
         monkeypatch.setattr(devices, "trouble_in_child", lambda: pytest.fail("torch was asked, which takes seconds"))
 
@@ -112,7 +112,7 @@ class TestThisMachine:
         assert self.told_to_ray({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}, monkeypatch) == expected
 
     def test_a_local_ray_counts_gpus_that_the_checks_do_not_know(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(machine, "_GPUS", [("/nowhere", "*")])
+        monkeypatch.setattr(machine, "_DEVICES", ("/nowhere", "*"))
         assert self.told_to_ray({"CUDA_VISIBLE_DEVICES": "0"}, monkeypatch) == []
 
     def told_to_ray(self, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -130,7 +130,7 @@ class TestThisMachine:
     def test_a_machine_without_gpus_refuses_what_needs_one_also_without_ray(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(machine, "_GPUS", [("/nowhere", "*")])
+        monkeypatch.setattr(machine, "_DEVICES", ("/nowhere", "*"))
         monkeypatch.setattr(devices, "trouble_in_child", lambda: "no driver")
         for workers, way in (
             (0, "none; use --set"),

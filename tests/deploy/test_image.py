@@ -64,6 +64,11 @@ def test_the_build_fails_for_a_package_that_is_not_locked(tmp_path: Path) -> Non
         assert subprocess.run(["sh", "-c", check], cwd=tmp_path).returncode == code
 
 
+def test_the_volume_of_the_documented_command_belongs_to_the_user() -> None:
+    (place,) = re.findall(r"docker run .*-v results:(\S+) ", (CHECKOUT / "docs/deploy.md").read_text())
+    assert f"install -d -o 1000 -g 1000 {place}" in _runs(_IMAGE)
+
+
 def test_the_image_has_the_python_of_the_project_and_writes_only_below_tmp() -> None:
     (version,) = [words for name, words in _BUILD if name == "ARG" and words.startswith("PYTHON=")]
     assert (

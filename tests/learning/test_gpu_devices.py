@@ -195,13 +195,32 @@ class TestPrecision:
         self, monkeypatch: pytest.MonkeyPatch, major: int, precision: str
     ) -> None:
         spec = ModelSpec(model="small", image_shape=(28, 28, 1), classes=CLASSES, mean=(33.3,), std=(78.6,))
-        trained = Classifier(spec), SimpleNamespace(identity="0", resolved={"precision": "bf16"})
+        about: Any = {"identity": "0", "recipe": {"batch_size": 64}, "resolved": {"precision": "bf16", "workers": 1}}
+        trained = Classifier(spec), SimpleNamespace(**about)
         monkeypatch.setattr(training_state, "load_model", lambda uri: trained)
         monkeypatch.setattr(inference, "move_model", lambda model, *, precision, device: model)
-        about = SimpleNamespace(major=major, minor=0)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *device: about)
+        properties = SimpleNamespace(major=major, minor=0)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *device: properties)
         made = inference.Inference(CheckpointURI("/x/checkpoints/small-0123456789ab"), threads=1, device=CUDA)
         assert made.precision == made.numerics.precision == precision
+
+    @pytest.mark.parametrize(
+        ("device", "workers", "changes", "expected"),
+        [
+            (CPU, 1, {}, 512),
+            (CUDA, 1, {}, 64),
+            (CUDA, 1, {"accumulation": 4}, 16),
+            (CUDA, 2, {}, 32),
+            (CUDA, "1:4", {}, 16),
+            (CUDA, 1, {"validation_batch_size": 8}, 8),
+            (CUDA, 1, {"batch_size": 4096}, 512),
+        ],
+    )
+    def test_prediction_computes_as_many_rows_at_once_as_a_training_step(
+        self, device: torch.device, workers: int | str, changes: dict[str, int], expected: int
+    ) -> None:
+        meta: Any = SimpleNamespace(recipe={"batch_size": 64} | changes, resolved={"workers": workers})
+        assert inference._batch_size(meta, device) == expected
 
     def test_gpu_with_bf16_uses_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *device: SimpleNamespace(major=9, minor=0))

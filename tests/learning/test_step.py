@@ -217,7 +217,8 @@ class TestCompiled:
     def test_code_that_others_could_change_is_not_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str
     ) -> None:
-        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+        for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+            monkeypatch.delenv(name, raising=False)
         if not root.startswith("s3:"):
             (tmp_path / "compiled").mkdir()
             (tmp_path / "compiled").chmod(0o777)
@@ -225,7 +226,9 @@ class TestCompiled:
         with step.compiled_code(training.recipe(compile="on"), below=Root(root)):
             folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
             assert folder.is_dir() and not folder.is_relative_to(tmp_path)
-        assert not folder.exists() and "TORCHINDUCTOR_CACHE_DIR" not in os.environ
+            assert Path(os.environ["TRITON_CACHE_DIR"]).is_relative_to(folder)
+        assert not folder.exists()
+        assert not {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"} & set(os.environ)
 
 
 class TestValidation:
