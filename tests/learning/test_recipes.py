@@ -38,7 +38,7 @@ def recipe() -> Recipe:
         ("loader=", "--set: loader must be one of auto, resident, streaming, dataloader, ray-data, got ''"),
         (
             "model=nosuch",
-            f"--set: model must be one of {', '.join(models.known())}, or the name of a torchvision classifier such as ",
+            f"--set: model must be one of {', '.join(models.known())}, or the name of a torchvision classifier such ",
         ),
         ("data=nosuch", f"--set: data must be one of {', '.join(datasets.known())}, got 'nosuch'"),
         ("epoch=3", "--set: there is no recipe field 'epoch'; did you mean 'epochs'? The fields are data, model, "),
