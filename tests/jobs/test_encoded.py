@@ -255,8 +255,8 @@ def test_a_recipe_for_the_other_encoding_is_refused(prepared: DatasetURI, tmp_pa
     [
         ({"image_encoding": "decoded"}, r"crop_scale must be 1, got 0.3; other values need image_encoding=encoded"),
         ({"data": "mnist"}, r"image_encoding must be decoded for data=mnist"),
-        ({"loader": "resident"}, r"loader must be auto, streaming or ray-data with image_encoding=encoded"),
-        ({"loader": "dataloader"}, r"loader must be auto, streaming or ray-data with image_encoding=encoded"),
+        ({"loader": "resident"}, r"loader must be auto, streaming or ray-data for encoded images, got"),
+        ({"loader": "dataloader"}, r"loader must be auto, streaming or ray-data for encoded images, got"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name(changed: dict[str, Any], named: str) -> None:

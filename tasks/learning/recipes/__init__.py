@@ -185,7 +185,6 @@ class Recipe:
                 raise ValueError(f"{field} must be {value:g}, got {getattr(self, field)}; other values need {needed}")
 
     def _check_encoding(self) -> None:
-        """Raise `ValueError` for fields that do not fit `image_encoding`."""
         if self.image_encoding == "decoded":
             self._check_neutral(crop_scale=1.0, color_jitter=0.0, needed="image_encoding=encoded")
         elif self.data != datasets.OWN:
@@ -194,8 +193,7 @@ class Recipe:
         elif self.flip == "alternating":
             raise ValueError("flip must be none or horizontal with image_encoding=encoded, got 'alternating'")
         elif self.loader in ("resident", "dataloader"):
-            taken = "loader must be auto, streaming or ray-data with image_encoding=encoded"
-            raise ValueError(f"{taken}, got {self.loader!r}")
+            raise ValueError(f"loader must be auto, streaming or ray-data for encoded images, got {self.loader!r}")
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON-ready values, from which `Recipe(**values)` makes the recipe again."""
@@ -244,9 +242,8 @@ def _outside(name: str) -> Recipe:
     try:
         recipe = make()
     except Exception as error:
-        raise ValueError(
-            f"--recipe: {path}:{function}() failed: {type(error).__name__}: {error}{user_code.line_in(error)}"
-        ) from None
+        reason = f"{type(error).__name__}: {error}{user_code.line_in(error)}"
+        raise ValueError(f"--recipe: {path}:{function}() failed: {reason}") from None
     if not isinstance(recipe, Recipe):
         raise ValueError(f"--recipe: {path}:{function}() must return a Recipe, got {type(recipe).__name__}")
     return dataclasses.replace(recipe, origin=f"{path}:{function}")
@@ -254,7 +251,7 @@ def _outside(name: str) -> Recipe:
 
 def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Recipe:
     """Apply `field=value` settings to `recipe`, each converted to its field's type and validated."""
-    is_command_line = not isinstance(settings, Mapping)
+    option = "" if isinstance(settings, Mapping) else "--set: "
     if not isinstance(settings, Mapping):
         given: dict[str, str] = {}
         for field, separator, value in (setting.partition("=") for setting in settings):
@@ -274,7 +271,7 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Rec
     try:
         return dataclasses.replace(recipe, **changed)
     except ValueError as error:
-        raise ValueError(f"--set: {error}" if is_command_line else str(error)) from None
+        raise ValueError(f"{option}{error}") from None
 
 
 def schema() -> dict[str, Any]:
