@@ -1,4 +1,4 @@
-"""Imports run one way through the layers, files import each other in no circle, and heavy imports come late."""
+"""Imports run one way through the layers and in no circle, heavy imports come late, and no file is too long."""
 
 import ast
 import subprocess
@@ -28,6 +28,8 @@ STORAGE_ALLOWED = {
     *sys.stdlib_module_names,
 }
 """All that `storage` imports."""
+MAX_LINES = 300
+"""Most lines of a file; a longer one is split by what it is about."""
 MODULES = sorted(path for top in ("flows", "tasks", "storage") for path in (ROOT / top).rglob("*.py"))
 
 
@@ -37,6 +39,11 @@ def test_module_imports_only_what_its_layer_may(path: Path) -> None:
     assert layer
     wrong = [name for name in _imported(path.read_text(), _package(path)) if not _may_import(layer, name)]
     assert not wrong, f"{layer} must not import {wrong}"
+
+
+def test_no_file_is_too_long_to_be_read_at_once() -> None:
+    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in MODULES}
+    assert {name: number for name, number in lines.items() if number > MAX_LINES} == {}
 
 
 @pytest.mark.parametrize(
