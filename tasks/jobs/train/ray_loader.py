@@ -27,9 +27,9 @@ _NODE_ID = "ray.io/node-id"
 class RayDataRows:
     """Rows of this rank's shards, read by Ray Data's tasks anywhere in the cluster.
 
-    Every call of `windows` reads them again; Ray Data copies the next `prefetch_batches` windows to the device
-    meanwhile. The loader shuffles each window, as for `streaming`: the order from `local_shuffle_buffer_size` would
-    depend on how blocks are cut.
+    Every call of `windows` reads them again; Ray Data prepares the next `prefetch_batches` windows meanwhile. The
+    loader shuffles each window, as for `streaming`: the order from `local_shuffle_buffer_size` would depend on how
+    blocks are cut.
     """
 
     shards: Mapping[str, DataIterator]
