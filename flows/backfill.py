@@ -53,7 +53,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--list", action="store_true", help="list the versions, oldest first, and exit")
     add_recipe(parser, default="mnist-resnet18")
     parser.set_defaults(recipe="mnist-resnet18")
-    add_shared(parser, printed="one JSON document per version, with --list one in all,")
+    printed = "JSON on stdout and logs on stderr: one document per version, with --list one array (default: tables)"
+    add_shared(parser, printed=printed)
     return parser
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from storage import files, manifest, tables
 from storage.uri import URI, Root
+from tasks.cluster import jobs_api
 from tests.clusters import TwoNodes, two_nodes
 from tests.faults.harness import NUM_TEST, raw_name, write_raw
 from tests.photographs import to_make, trains
@@ -71,7 +72,17 @@ def test_a_folder_that_the_nodes_do_not_share_is_refused_by_name_before_anything
     said = run.log.read_text()
     assert said.startswith(f"error: RAY_ADDRESS={cluster.address}: --storage: {root} is a different folder on node ")
     assert said.endswith("use s3://bucket/prefix or a shared file system\n") and len(said.splitlines()) == 1
-    assert list(root.iterdir()) == []
+    assert not root.exists()
+
+
+def test_a_warning_of_a_job_that_answers_a_check_is_shown(
+    cluster: TwoNodes, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in cluster.env.items():
+        monkeypatch.setenv(name, value)
+    answered = "echo 'WARNING: a node has no GPU'; echo '::answer[2]'"
+    assert jobs_api.ask(cluster.address, answered, marker="::answer", name="answer", limit_s=60) == [2]
+    assert capsys.readouterr().err == "WARNING: a node has no GPU\n"
 
 
 def test_a_cluster_that_can_do_the_run_is_told_to_be_fine_in_a_line_each(

@@ -33,7 +33,7 @@ _REQUESTS: dict[str, tuple[int | None, dict[str, str], str]] = {
     ),
     "no such GPU": (
         *(None, {"accelerator_type": "H100"}),
-        "accelerator_type must be one that a node has, got 'H100'; this Ray has T4",
+        "accelerator_type must be one that a node has, got 'H100'; this cluster has T4: use one of these, or omit it",
     ),
 }
 """Workers, their needs, and what the check says."""

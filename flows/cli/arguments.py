@@ -107,8 +107,14 @@ def add_recipe(parser: argparse.ArgumentParser, *, default: str) -> None:
     _add_minutes(parser, "--stall", 10, "restart a training worker that makes no progress for this long")
 
 
-def add_shared(parser: argparse.ArgumentParser, *, printed: str = "one JSON document") -> None:
-    """Add the options that all commands share; `printed` describes the output of `--json`."""
+def add_shared(
+    parser: argparse.ArgumentParser,
+    *,
+    work: str = "train and predict",
+    elastic: str = "; MIN:MAX: elastic training on a cluster",
+    printed: str = "one JSON document on stdout and logs on stderr (default: a table)",
+) -> None:
+    """Add the options that all commands share; the texts describe `--workers` and `--json`."""
     add = parser.add_argument
     add(
         "--storage",
@@ -120,8 +126,8 @@ def add_shared(parser: argparse.ArgumentParser, *, printed: str = "one JSON docu
         "--workers",
         metavar="N",
         type=_workers,
-        help="number of processes that train and predict; 0: only this process, without Ray, so that breakpoints work; "
-        "MIN:MAX: elastic training on a cluster (default: one per GPU; without GPUs one, on a cluster one per node)",
+        help=f"number of processes that {work}; 0: only this process, without Ray, so that breakpoints work{elastic} "
+        "(default: one per GPU; without GPUs one, on a cluster one per node)",
     )
     add(
         "--cores",
@@ -143,7 +149,7 @@ def add_shared(parser: argparse.ArgumentParser, *, printed: str = "one JSON docu
         help="dashboard of a local Ray; full adds Ray Data, Ray Train's state and profiling, and needs more "
         "resources (default: $PIPELINE_DASHBOARD or trimmed)",
     )
-    add("--json", action="store_true", help=f"print {printed} on stdout and logs on stderr (default: a table)")
+    add("--json", action="store_true", help=f"print {printed}")
 
 
 def _add_minutes(parser: argparse.ArgumentParser, option: str, default: float, what: str) -> None:
@@ -183,5 +189,5 @@ def predict_parser() -> argparse.ArgumentParser:
         "with images or Parquet, with or without labels",
     )
     add("--split", metavar="NAME", help="only this split of a dataset, such as test (default: all)")
-    add_shared(parser)
+    add_shared(parser, work="predict", elastic="")
     return parser

@@ -233,7 +233,7 @@ def _planned(arguments: argparse.Namespace, asked: Asked, root: Root) -> Planned
         is_sample, made = True, _plan(arguments, _sample_of(asked, arguments), root, championship=None)
         told = "no mirror of the data set can be reached; using the bundled sample instead"
         told += f", in its championship {made.championship}" if arguments.championship else ""
-        told += "; --source FOLDER uses files that you have, --no-sample fails instead"
+        told += "; use --source FOLDER to read files that you have, or --no-sample to fail instead"
         terminal.show(told, sys.stderr)
     about = "the bundled sample" if is_sample else about
     parameters = request(arguments, made.recipe, storage=str(made.root), data=made.source_uri)

@@ -35,11 +35,11 @@ LEAST_FREE_BYTES = 256_000_000
 
 
 def check_workers(workers: scaling.Workers, needs: scaling.Needs = scaling.ANY) -> str:
-    """Describe the resources for `workers` (None: auto, 0: no Ray); takes 5 s at most, longer on a cluster that grows.
+    """Describe the resources for `workers` (None: auto, 0: no Ray); waits at most 25 s, longer on a cluster that grows.
 
     Raises:
-        ValueError: There can never be these resources, or RAY_ADDRESS or PIPELINE_DASHBOARD is wrong; names wanted and
-            found.
+        ValueError: These resources can never be provided, or RAY_ADDRESS or PIPELINE_DASHBOARD is wrong. The message
+            says what was asked for and what exists.
     """
     machine.cores_asked(workers)
     address = os.environ.get("RAY_ADDRESS", "")
@@ -61,8 +61,8 @@ def _of_cluster(address: str, workers: scaling.Workers, needs: scaling.Needs) ->
         addable = _addable(address)
         if not nodes and not addable:
             raise ValueError(
-                f"RAY_ADDRESS={redact(address)}: no node of that cluster has any CPUs; add a node, or unset it to "
-                "use a local Ray"
+                f"RAY_ADDRESS={redact(address)}: no node of that cluster has any CPUs; add a node, or unset "
+                "RAY_ADDRESS to use a local Ray"
             )
         given = scaling.resolve(workers, threads=None, nodes=nodes, addable=addable, needs=needs)
     have = _counted(nodes) + (f" and may add {_counted(addable)}" if addable else "")
@@ -98,14 +98,19 @@ def _of_this_machine(workers: scaling.Workers, needs: scaling.Needs) -> str:
 
 
 def _check_gpus_here(workers: scaling.Workers, needs: scaling.Needs) -> None:
-    """Raise `ValueError` for any kind of GPU, and for a GPU if there is none here; ask torch last: it takes seconds."""
+    """Raise `ValueError` if `accelerator_type` is set, or if device=cuda and torch finds no GPU here.
+
+    Torch is asked last, since that takes seconds.
+    """
     if needs.accelerator_type:
         where, way = ("with --workers 0", "") if workers == 0 else ("without a cluster", ", or set RAY_ADDRESS to one")
         raise ValueError(f"accelerator_type must be empty {where}, got {needs.accelerator_type!r}; omit it{way}")
-    if needs.device != "cuda" or machine.gpus() or not devices.trouble_in_child():
+    if needs.device != "cuda" or machine.gpus() or not (trouble := devices.trouble_in_child()):
         return
     cluster = "" if workers == 0 else "set RAY_ADDRESS to a cluster with GPUs, or "
-    raise ValueError(f"device=cuda needs a GPU, but this machine has none; {cluster}{devices.CPU_ADVICE}")
+    raise ValueError(
+        f"device=cuda needs a GPU, but none was found on this machine: {trouble}; or {cluster}{devices.CPU_ADVICE}"
+    )
 
 
 def check_disk(root: Root) -> str:

@@ -56,7 +56,8 @@ def find_problems(nodes: tuple[Node, ...], root: Root, *, here: Node) -> Iterato
         others = [node for node in answered if getattr(node, what) != wanted]
         if others:
             found = ", ".join(sorted({str(getattr(node, what)) for node in others}))
-            yield f"{named(others)} has {title} {found}, this process has {wanted}: install requirements.lock there"
+            advice = "install the versions of requirements.lock there"
+            yield f"{named(others)}: {title} {found}, this process: {wanted}; {advice}"
     for node in answered:
         if node.gpu_trouble:
             yield f"torch cannot use the GPUs of node {node.name}: {node.gpu_trouble}; or {devices.CPU_ADVICE}"

@@ -50,7 +50,8 @@ def addable() -> list[Resources]:
     except Exception as error:  # whatever is wrong there, the nodes that are alive can be used
         reason = redact_text(" ".join(str(error).split()))
         events.write_line(
-            f"WARNING: it is unknown which nodes may be added ({reason}); only nodes that are alive count"
+            f"WARNING: it is unknown which nodes may be added ({reason}); only nodes that are alive count; "
+            "check the autoscaler's configuration on the head node"
         )
         return []
     return left_over(declared, most, alive)

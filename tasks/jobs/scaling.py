@@ -140,10 +140,14 @@ def check_device(needs: Needs, nodes: Sequence[Resources]) -> bool:
     wanted = needs.accelerator_type
     if wanted and not any(node.get(f"{_ACCELERATOR}{wanted}") for node in nodes):
         there = sorted(kinds_of_gpu(*nodes))
-        has = f"has {', '.join(there)}" if there else "has no GPU with a known type; omit it"
-        raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; this Ray {has}")
+        has = (
+            f"has {', '.join(there)}: use one of these, or omit it"
+            if there
+            else "has no GPU with a known type; omit it"
+        )
+        raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; this cluster {has}")
     if needs.device == "cuda" and not num_gpus(*nodes):
-        raise ValueError("device=cuda needs a GPU, but this Ray has none and may add none; use --set device=cpu")
+        raise ValueError("device=cuda needs a GPU, but this cluster has none and may add none; use --set device=cpu")
     return num_gpus(*nodes) > 0
 
 
@@ -165,7 +169,7 @@ def _number(workers: Workers, nodes: Sequence[Resources], needs: Needs, use_gpu:
 
 
 def _most(nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> int:
-    """Return how many workers fit on `nodes`: none spans nodes, and one CPU per node stays free for data tasks.
+    """Return how many workers fit on `nodes`: none spans nodes, and a CPU of the cluster stays free for data tasks.
 
     Workers with GPUs share the other CPUs, however few there are, unless each needs a number of its own.
     """
@@ -186,7 +190,7 @@ def _too_many(asked: Workers, number: int, nodes: Sequence[Resources], needs: Ne
     each = f"with {count(needs.cpus, 'CPU')} each (cpus_per_worker) " if needs.cpus else ""
     most = max(0, _most(nodes, needs, use_gpu))
     limit = f"at most {most} on a cluster with {count(cpus(nodes), 'CPU')}{may}"
-    return f"--workers {each}must be {limit}, got {asked}; one CPU per node stays free"
+    return f"--workers {each}must be {limit}, got {asked}; one CPU of the cluster stays free"
 
 
 def cpus(nodes: Sequence[Resources]) -> float:

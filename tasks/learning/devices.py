@@ -28,9 +28,9 @@ def choose(asked: str, *, where: str, number: int = 0) -> "torch.device":
     """Return the device to compute on; never fall back to the CPU if a GPU was requested or torch finds one.
 
     Args:
-        asked: `cuda`, also for a process that a GPU is reserved for, `cpu`, or `auto`: a GPU if torch finds one.
+        asked: `cuda` (also if Ray reserved a GPU for this process), `cpu`, or `auto`: a GPU if torch finds one.
         where: Name of the node.
-        number: Which of the GPUs that this process sees is its own; it computes a sum there.
+        number: Index of the GPU to use among the visible ones; a sum is computed on it as a test.
 
     Raises:
         UnusableGpu: torch cannot use the GPU.
@@ -62,7 +62,7 @@ def trouble(number: int | None = None) -> str | None:
             return _computing(number, build)
         return next(filter(None, (_unsupported(one, build) for one in range(torch.cuda.device_count()))), None)
     if torch.version.cuda is None and torch.version.hip is None:
-        return f"{build} is a build for CPUs only; install requirements.lock there"
+        return f"{build} is a build for CPUs only; install the versions of requirements.lock there"
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:

@@ -160,7 +160,11 @@ class Inference:
 
 
 def _batch_size(meta: Meta, device: torch.device) -> int:
-    """Return the number of images per batch: on a GPU at most those of a training step, which also held gradients."""
+    """Return the number of images per batch, at most 512.
+
+    On a GPU it is the recipe's `validation_batch_size`, if set, else that of a training step, which fits even with its
+    gradients.
+    """
     if device.type == "cpu":
         return _MAX_BATCH
     workers = int(str(meta.resolved["workers"]).rpartition(":")[2])  # elastic: MIN:MAX

@@ -21,8 +21,8 @@ class AdamW(torch.optim.AdamW):
     The fused kernel for CPUs reads weights and gradients in memory order (torch 2.14): with another layout it would
     update each weight by the gradient of another one. So each gradient gets the layout of its weight before a step. And
     the kernel copies tensors that are not contiguous, about 4 % of a step of ResNet-18 in bf16. So during a step
-    channels-last tensors have their dimensions in memory order, which makes them contiguous. If a step raises, they
-    stay so: make the model anew.
+    channels-last tensors have their dimensions in memory order, which makes them contiguous. If a step raises, the
+    dimensions stay permuted: make the model again before going on.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:

@@ -21,7 +21,7 @@ from tasks.learning.modeling import Classifier, autocast
 from tasks.learning.recipes import Recipe
 
 _CACHE, _TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
-"""Environment variable that names the folder in which torch.compile keeps code."""
+"""Environment variables that name the folders for code compiled by torch.compile and by Triton."""
 _WARM_UP_STEPS = 3
 """Eager steps before the capture of a graph, as torch recommends: in them libraries choose algorithms and allocate."""
 _DRAWS, _WAITS = "draws random numbers on the host", "waits for the GPU"
@@ -189,7 +189,7 @@ class GraphedStep:
         self._stay_eager(f"whose step cannot be captured ({says})", cause)
         warnings.warn(
             f"step=auto: model {self.step.recipe.model} trains without a CUDA graph, since its step cannot be captured "
-            f"({says}); step=eager does not try to",
+            f"({says}); use --set step=eager to skip the attempt",
             stacklevel=2,
         )
 
@@ -233,8 +233,8 @@ def compiled_code(recipe: Recipe, *, below: Root) -> Iterator[None]:
     """Keep the code that torch.compile makes in the block, for later runs: in `compiled/` below a local storage root.
 
     Loading the code executes it. So the folder must belong to this user alone; otherwise, and on S3,
-    it is a temporary folder that is deleted after the block. `TORCHINDUCTOR_CACHE_DIR`, where set, names another one,
-    and `TRITON_CACHE_DIR` one for the kernels of Triton, which are in its subfolder `triton` otherwise.
+    it is a temporary folder that is deleted after the block. `TORCHINDUCTOR_CACHE_DIR`, if set, names another one.
+    Triton's kernels are in the subfolder `triton`, or in `TRITON_CACHE_DIR` if that is set.
     """
     if recipe.compile == "off" or _CACHE in os.environ:
         yield

@@ -22,8 +22,9 @@ SLOTS = "PIPELINE_SLOTS"
 _DEVICES = ("/dev", "nvidia[0-9]*")
 """Folder and names of the GPUs that a process may open; a container may have fewer than the machine."""
 _HINTS = (("/proc/driver/nvidia/gpus", "*"), ("/dev", "dxg"))
-"""Folders and names that show GPUs of a driver that nobody has used yet, and WSL's. They count only where CUDA's
-library is: a container without GPUs shows its machine's driver, and in WSL the GPU may be of any make."""
+"""Where GPUs appear before they have device files (the driver is loaded but unused), and under WSL. They count only if
+CUDA's library is installed: a container without GPUs also shows the host's driver, and WSL's device may be a GPU of
+another maker."""
 _Spec = TypeVar("_Spec", bound=JobSpec)
 
 

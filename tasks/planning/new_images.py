@@ -37,7 +37,7 @@ def are_at(uri: DatasetURI) -> bool:
 def _is_picture(file: URI) -> bool:
     """Return True for an image or Parquet, by its name; raise `ValueError` for another file."""
     if not file.lower().endswith((*user_images.IMAGES, user_images.PARQUET)):
-        raise ValueError(f"--dataset: {file} is neither an image nor Parquet, by its name; {_LAYOUT}")
+        raise ValueError(f"--dataset: {file} must be an image (.png, .jpg, ...) or .parquet, by its name; rename it")
     return True
 
 

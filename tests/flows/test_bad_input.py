@@ -171,7 +171,10 @@ PREDICT = [
     Bad("predict --dataset {nothing}", "--dataset ... nothing is committed at {nothing}"),
     Bad("predict --dataset {nothing}/photos", "--dataset ... nothing exists at {nothing}/photos ... images, Parquet"),
     Bad("predict --dataset {empty}", "--dataset ... there are no images in {empty}"),
-    Bad("predict --dataset {file} --model {checkpoint}", "--dataset ... {file} is neither an image nor Parquet"),
+    Bad(
+        "predict --dataset {file} --model {checkpoint}",
+        "--dataset ... {file} must be an image ... .parquet ... rename it",
+    ),
     Bad("predict --dataset {checkpoint}", "--dataset ... raw or prepared ... {checkpoint} of kind checkpoint"),
     Bad("predict --dataset {garbage}", "--dataset ... {garbage}/_manifest.json cannot be read"),
     Bad("predict --dataset {raw} --split nosuch", "--split ... test ... 'nosuch'"),

@@ -234,9 +234,15 @@ def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_t
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"ray": "2.59.0"}, "node b has Ray 2.59.0, this process has 2.60.0: install requirements.lock there"),
-        ({"python": "3.12"}, "node b has Python 3.12, this process has 3.11: install requirements.lock there"),
-        ({"torch": None}, "node b has torch None, this process has 2.14.1: install requirements.lock there"),
+        (
+            {"ray": "2.59.0"},
+            "node b: Ray 2.59.0, this process: 2.60.0; install the versions of requirements.lock there",
+        ),
+        (
+            {"python": "3.12"},
+            "node b: Python 3.12, this process: 3.11; install the versions of requirements.lock there",
+        ),
+        ({"torch": None}, "node b: torch None, this process: 2.14.1; install the versions of requirements.lock there"),
         ({"free": 1000}, "the disk of node b has less than 256 MB free: free some space there"),
         ({"sees_storage": False}, "--storage: /x is a different folder on node b: use s3://bucket/prefix or a shared "),
         ({"gpu_trouble": "no driver"}, "torch cannot use the GPUs of node b: no driver; or use --set device=cpu to "),

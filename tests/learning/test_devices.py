@@ -117,7 +117,11 @@ def test_a_node_s_own_restriction_of_gpus_holds_in_the_child(
 @pytest.mark.parametrize(
     ("attribute", "value", "says"),
     [
-        ("torch.version.cuda", None, r"torch \S+ is a build for CPUs only; install requirements.lock there"),
+        (
+            "torch.version.cuda",
+            None,
+            r"torch \S+ is a build for CPUs only; install the versions of requirements.lock there",
+        ),
         (
             "torch.cuda.init",
             RuntimeError("Found no NVIDIA driver on your system. Please check"),

@@ -271,7 +271,7 @@ def test_the_sample_never_stands_in_for_the_data_of_a_named_championship(
     assert (planned.plan.championship, planned.request["championship"]) == ("mnist-sample", None)
     assert capsys.readouterr().err.splitlines() == [
         "no mirror of the data set can be reached; using the bundled sample instead, in its championship mnist-sample; "
-        "--source FOLDER uses files that you have, --no-sample fails instead"
+        "use --source FOLDER to read files that you have, or --no-sample to fail instead"
     ]
 
 

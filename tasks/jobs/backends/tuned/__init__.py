@@ -1,4 +1,4 @@
-"""Faster start and less work of a local Ray on a small machine, by private names of Ray.
+"""Start a local Ray faster and with fewer processes on a small machine, using private names of Ray.
 
 Every piece has a public counterpart, which clusters, large machines and other versions of Ray use:
 

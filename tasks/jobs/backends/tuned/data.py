@@ -20,7 +20,8 @@ _TRAIN = "ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinato
 def configure() -> None:
     """Run shuffles in the usual workers, and Ray Data's coordinator in this process; keep no statistics.
 
-    Each process takes seconds to start, and wakes up a hundred times a second as long as it lives.
+    Each process takes seconds to start, and wakes up a hundred times a second as long as it lives. The full dashboard
+    shows the statistics, so with it they are kept.
     """
     # Ray runs the tasks of a shuffle in separate processes, meant for gigabytes of rows; here they share processes.
     hash_shuffle_v2._SHUFFLE_MAP_RUNTIME_ENV.clear()

@@ -11,7 +11,7 @@ from typing import Any
 _HOOK = "RAY_START_HOOK"
 """Environment variable with the function that `ray start` calls with the parameters of the node to start."""
 _MODULES = ("JobHead", "NodeHead", "ReportHead", "StateHead", "UsageStatsHead")
-"""Modules of the trimmed dashboard: jobs, nodes, actors and logs. Each of the others is a process of its own."""
+"""Modules of the dashboard for jobs, nodes, actors and logs. Most of the others run as processes of their own."""
 
 
 def prepare(parameters: Any, _: bool) -> None:
