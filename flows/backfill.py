@@ -72,7 +72,7 @@ def _main(arguments: argparse.Namespace) -> int:
         make_plan.check_numbers(
             workers=arguments.workers, deadline_minutes=arguments.deadline, stall_minutes=arguments.stall
         )
-        if arguments.championship is not None:
+        if arguments.championship:
             check_name(arguments.championship, field="--championship")
         capacity.check_workers(arguments.workers, scaling.needs_of(recipe))
         root = parse_root(arguments.storage)

@@ -49,7 +49,7 @@ def main(flow_of: FlowOf = training_flow, argv: Sequence[str] | None = None) -> 
         return guarded(lambda: _run_checks(arguments))
 
     def work() -> int:
-        with no_folder_stays(arguments.storage), refused_if_invalid():
+        with no_folder_stays(arguments.storage, if_refused=True), refused_if_invalid():
             planned = check_and_plan(arguments)
         needs = {"start_ray": planned.needs_ray, "uses_network": planned.uses_network}
         return run(flow_of, planned.request, as_json=arguments.json, **needs)

@@ -72,17 +72,22 @@ class CheckReport:
 
 
 @contextlib.contextmanager
-def no_folder_stays(storage: str) -> Iterator[None]:
-    """Remove empty folders that the block created for storage and for Prefect."""
+def no_folder_stays(storage: str, *, if_refused: bool = False) -> Iterator[None]:
+    """Remove empty folders that the block created for storage and for Prefect; with `if_refused` only if it raises.
+
+    A run that goes on needs them, as may another one that starts at the same time.
+    """
     places = [Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()]  # importing Prefect creates it
     with contextlib.suppress(ValueError):  # the storage check reports it
         root = parse_root(storage)
         places += [] if root.is_s3 else [Path(root)]
     missing = [[one for one in (place, *place.parents) if not one.exists()] for place in places]
+    is_refused = True
     try:
         yield
+        is_refused = False
     finally:
-        for folders in missing:
+        for folders in missing if is_refused or not if_refused else []:
             with contextlib.suppress(OSError):
                 for folder in folders:
                     folder.rmdir()

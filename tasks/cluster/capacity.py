@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import re
+import sys
 import tempfile
 import time
 import urllib.request
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from http.client import HTTPException
 from typing import Any
 
-from storage import error_policy, files
+from storage import error_policy, files, terminal
 from storage.terminal import count
 from storage.uri import URI, Root, redact
 from tasks.cluster import jobs_api
@@ -147,14 +148,16 @@ def nodes_of(address: str) -> list[dict[str, float]]:
 
 @functools.cache
 def _addable(address: str) -> list[scaling.Resources]:
-    """Ask a job on the cluster's head which nodes the cluster may add; return none if that fails."""
+    """Ask a job on the cluster's head which nodes the cluster may add; return none, with a warning, if that fails."""
     if _is_fixed(address):
         return []
     command, name = "exec python -m tasks.jobs.node_types", f"node-types-{uuid.uuid4().hex[:12]}"
-    with contextlib.suppress(ValueError):
+    try:
         pairs = jobs_api.ask(address, command, marker=NODE_TYPES, name=name, limit_s=_JOB_S)["addable"]
-        return [resources for resources, number in pairs for _ in range(number)]
-    return []
+    except ValueError as error:
+        terminal.show(f"WARNING: which nodes may be added is unknown, so only live ones count: {error}", sys.stderr)
+        return []
+    return [resources for resources, number in pairs for _ in range(number)]
 
 
 def _is_fixed(address: str) -> bool:

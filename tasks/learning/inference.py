@@ -15,6 +15,7 @@ from storage.admin import champions
 from storage.uri import CheckpointURI, parse_root
 from tasks.learning import decode, training_state
 from tasks.learning.checkpoint import Meta
+from tasks.learning.epoch_metrics import local_batch_size
 from tasks.learning.loaders import moved
 from tasks.learning.modeling import Classifier, autocast, move_model, resolve_precision, set_arithmetic
 from tasks.learning.numerics import Numerics
@@ -168,5 +169,6 @@ def _batch_size(meta: Meta, device: torch.device) -> int:
     if device.type == "cpu":
         return _MAX_BATCH
     workers = int(str(meta.resolved["workers"]).rpartition(":")[2])  # elastic: MIN:MAX
-    step = math.ceil(meta.recipe["batch_size"] / workers / meta.recipe.get("accumulation", 1))
+    rows = local_batch_size(meta.recipe["batch_size"], rank=0, world_size=workers)
+    step = math.ceil(rows / meta.recipe.get("accumulation", 1))
     return min(_MAX_BATCH, int(meta.recipe.get("validation_batch_size", 0)) or step)

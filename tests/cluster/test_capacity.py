@@ -15,6 +15,7 @@ from tasks.cluster import capacity, jobs_api, local_ray
 from tasks.jobs.scaling import Needs
 from tasks.learning import devices
 from tasks.planning import machine
+from tests import mirrors
 
 
 @contextlib.contextmanager
@@ -138,6 +139,15 @@ class TestThisMachine:
         ):
             with pytest.raises(ValueError, match=f"device=cuda needs a GPU, .* machine: no driver; {way} device=cpu"):
                 capacity.check_workers(workers, Needs(device="cuda"))
+
+
+def test_a_cluster_whose_limits_cannot_be_read_counts_live_nodes_alone_and_says_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with mirrors.refusing() as address:
+        assert capacity._addable(address.rstrip("/")) == []
+    warning = capsys.readouterr().err
+    assert warning.startswith("WARNING: which nodes may be added is unknown, so only live ones count: RAY_ADDRESS=http")
 
 
 def test_variables_for_gpus_and_their_network_go_along_to_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

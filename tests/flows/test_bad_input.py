@@ -338,7 +338,7 @@ def test_a_wrong_request_is_refused_in_one_line_that_names_it_and_nothing_is_beg
         ({"loader": {}}, {}, "loader must be one of auto, resident, streaming, dataloader, ray-data, got {}"),
         ({"data": 5}, {}, "data must be text, got 5"),
         ({"max_shift": 40}, {}, "max_shift must be < 28, the side of the images of mnist, got 40"),
-        ({"fallback": None}, {}, "--set: there is no recipe field 'fallback'"),
+        ({"fallback": None}, {}, "there is no recipe field 'fallback'"),
         ({}, {"workers": -1}, "--workers must be >= 0 (0 runs without Ray), got -1"),
         ({}, {"workers": "2"}, "--workers must be a whole number or MIN:MAX, got '2'"),
         ({}, {"workers": "2:1"}, "--workers must be MIN:MAX with 1 <= MIN < MAX, or one number, got '2:1'"),

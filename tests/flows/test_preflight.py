@@ -168,6 +168,7 @@ def test_a_run_with_data_of_every_kind_begins(tmp_path: Path, capsys: pytest.Cap
     options = ["--data", DATA[kind](tmp_path / "given"), "--storage", str(tmp_path / "store"), "--workers", "0"]
     assert main.main(no_flow, [*recipe, *options]) == 1
     assert "a flow began: " in capsys.readouterr().err
+    assert (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("is_web", [False, True], ids=["folder", "address"])

@@ -266,7 +266,7 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Rec
         if field not in hints:
             (meant,) = difflib.get_close_matches(field, hints, n=1) or [""]
             hint = f"did you mean {meant!r}? The" if meant else "the"
-            raise ValueError(f"--set: there is no recipe field {field!r}; {hint} fields are {', '.join(hints)}")
+            raise ValueError(f"{option}there is no recipe field {field!r}; {hint} fields are {', '.join(hints)}")
         changed[field] = _convert(value, hints[field]) if isinstance(value, str) else value
     try:
         return dataclasses.replace(recipe, **changed)

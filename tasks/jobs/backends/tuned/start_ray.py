@@ -20,7 +20,7 @@ def prepare(parameters: Any, _: bool) -> None:
 
     del os.environ[_HOOK]
     parameters.ray_client_server_port = None
-    if os.environ.get("PIPELINE_DASHBOARD") == "full":
+    if os.environ.get("PIPELINE_DASHBOARD") == "full":  # as in `tasks.jobs.dashboard`, which cannot be imported here
         return
     start = services.start_ray_process
 
