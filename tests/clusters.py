@@ -77,7 +77,8 @@ class TwoNodes:
         """`kill` every process of the node that was added last, each given with its command line."""
         before = len(nodes_of(self.address))
         for pid, command in processes_with(f"{_MARK}={self._nodes[-1][1]}").items():
-            kill(pid, command)
+            with contextlib.suppress(ProcessLookupError):  # Ray ends some of them once another has died
+                kill(pid, command)
         await_that(lambda: len(nodes_of(self.address)) < before, limit_s=60, interval_s=0.5)
 
     def jobs(self) -> list[str]:

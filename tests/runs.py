@@ -115,6 +115,19 @@ def processes_with(variable: str) -> dict[int, str]:
     return found
 
 
+def kill_all_with(variable: str) -> None:
+    """SIGKILL every process whose environment holds `variable`, until none is left; some end or start meanwhile."""
+
+    def none_is_left() -> bool:
+        left = processes_with(variable)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return not left
+
+    await_that(none_is_left, limit_s=60)
+
+
 def await_that(condition: Callable[[], _Value], *, limit_s: float = LIMIT_S, interval_s: float = 0.1) -> _Value:
     """Wait until `condition` holds, at most `limit_s`; return its value."""
     deadline = time.monotonic() + limit_s

@@ -12,7 +12,7 @@ import pytest
 from storage import registry
 from storage.uri import Root
 from tests.prefect_system import Server, free_port
-from tests.runs import CHECKOUT, await_that, processes_with
+from tests.runs import CHECKOUT, await_that, kill_all_with, processes_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -55,8 +55,7 @@ class Up(Server):
 
     def cut_power(self) -> None:
         """SIGKILL every process of it at once."""
-        for pid in processes_with(self.mark):
-            os.kill(pid, signal.SIGKILL)
+        kill_all_with(self.mark)
         self.process.wait()
 
 
@@ -73,8 +72,7 @@ def _without_server() -> dict[str, str]:
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A folder of the test's own; no process that was started in its name outlives the test."""
     yield tmp_path / "up"
-    for pid in processes_with(f"PREFECT_HOME={tmp_path / 'up' / 'home'}"):
-        os.kill(pid, signal.SIGKILL)
+    kill_all_with(f"PREFECT_HOME={tmp_path / 'up' / 'home'}")
 
 
 def test_a_run_goes_on_by_itself_after_ctrl_c_and_after_a_power_cut_and_is_promoted(folder: Path) -> None:

@@ -100,7 +100,8 @@ class Job:
         trains = [pid for pid in _descendants(self.process.pid) if "RayTrainWorker" in _command(pid)]
         assert trains, "no training worker runs"
         for pid in trains:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # Ray ends the others once one has died
+                os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager
