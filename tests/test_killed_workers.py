@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from storage import manifest
 from tests.trainings import Trainings, trainings, weights
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -30,3 +31,11 @@ def test_a_training_whose_worker_is_killed_ends_with_the_weights_of_an_undisturb
     after = [event["at"] for event in events[kills[0] :] if event["point"] == "step"]
     assert "epoch 3" in after and "epoch 1" not in after, "it began again instead of going on"
     assert weights(struck) == weights(whole)
+
+
+def test_a_training_that_no_longer_improves_commits_the_first_of_its_equal_epochs(made: Trainings) -> None:
+    still = {"model": "squeezenet1-1", "learning_rate": 1e-30, "epochs": 5}
+    checkpoint, _ = made.run("still-0123456789ab", loader="resident", workers=1, kill=False, **still)
+    history = manifest.load(checkpoint).statistics["history"]
+    assert len({row["validation_loss"] for row in history}) == 1 < len(history)
+    assert manifest.load(checkpoint).statistics["best_epoch"] == 1

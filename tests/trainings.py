@@ -47,8 +47,10 @@ class Trainings:
         os.environ.update({name: self._env[name] for name in _AUTH})  # for `await_ray`
         await_ray(self._ray, address)
 
-    def run(self, name: str, *, loader: str, workers: int, kill: bool) -> tuple[CheckpointURI, list[dict[str, Any]]]:
-        """Train for three epochs; with `kill`, a worker is killed in the last one.
+    def run(
+        self, name: str, *, loader: str, workers: int, kill: bool, **changed: Any
+    ) -> tuple[CheckpointURI, list[dict[str, Any]]]:
+        """Train for three epochs, or as `changed` says; with `kill`, a worker is killed in the third one.
 
         Returns:
             The checkpoint, and what happened: an event for each step of each worker, see `History`.
@@ -58,6 +60,7 @@ class Trainings:
             self._once.unlink()
         self.history.begin(name=name)
         settings = {"model": "small-cnn", "precision": "fp32", "epochs": 3, "batch_size": 64, "loader": loader}
+        settings |= changed
         spec = TrainSpec(
             storage=self.root,
             deadline_s=_LIMIT_S,

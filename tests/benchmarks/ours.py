@@ -76,7 +76,7 @@ def work(config: dict[str, Any]) -> None:
     resolved = {"workers": world_size, "device": "cpu", "precision": precision, "threads": config["threads"]}
     history: list[Any] = []
     writer = ThreadPoolExecutor(1)
-    checkpoints = Checkpoints(scratch.child("attempt-1"), ray_train.report, writer)
+    checkpoints = Checkpoints(scratch.child("attempt-1"), functools.partial(ray_train.report, every=1), writer)
 
     def epoch() -> dict[str, float]:
         started = time.perf_counter()

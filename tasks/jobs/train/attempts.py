@@ -23,6 +23,11 @@ DATALOADER: Final = "dataloader"
 """Name of the loader that wraps torch's DataLoader."""
 SPLITS: Final = ("train", "validation")
 """Splits that a training reads."""
+SCORE: Final = "best_epoch"
+"""Metric by which Ray Train selects checkpoints: the epoch if it is the best so far, else 0.
+
+Not the validation loss: of equal losses Ray Train prefers the last, `epoch_metrics.best_epoch` the first.
+"""
 _NODES = "_nodes-rank-"
 """Start of the name of a file, in an attempt's folder, that lists the nodes that worked for a rank."""
 _RESIDENT_BYTES = 2 * 2**30

@@ -84,7 +84,7 @@ def run(spec: TrainSpec) -> None:
                     controller_failure_limit=_MAX_PREEMPTIONS if elastic else 1,
                 ),
                 checkpoint_config=CheckpointConfig(
-                    num_to_keep=2, checkpoint_score_attribute="validation_loss", checkpoint_score_order="min"
+                    num_to_keep=2, checkpoint_score_attribute=attempts.SCORE, checkpoint_score_order="max"
                 ),
             ),
         )

@@ -24,7 +24,7 @@ from tasks.jobs.train.attempts import Assignment
 from tasks.jobs.train.make_loader import RankContext, RowSource
 from tasks.learning import devices, images, user_errors
 from tasks.learning.checkpoint import WrongResume
-from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize
+from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize, best_epoch
 from tasks.learning.resume import NumericsChanged
 from tasks.learning.transforms import Transform
 
@@ -63,10 +63,11 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     rank = failpoints.rank = context.get_world_rank()
     events.write_event(RANK, rank=rank)
     prepared = manifest.load(spec.source)
-    device, rows, reported = device_of(use_gpu=config["use_gpu"]), None, report
+    device, rows = device_of(use_gpu=config["use_gpu"]), None
+    reported = functools.partial(report, every=spec.recipe.checkpoint_every)
     if loader == attempts.RAY_DATA and dataset_parts.is_encoded(prepared):
         rows, nodes = encoded_rows(spec, prepared, device, use_gpu=config["use_gpu"])
-        reported = functools.partial(_report_with_nodes, attempt, nodes)
+        reported = functools.partial(_report_with_nodes, attempt, nodes, every=spec.recipe.checkpoint_every)
     elif loader == attempts.RAY_DATA:
         rows = ray_data_rows(prepared, device, prefetch_batches=spec.recipe.prefetch_batches)
     here = RankContext(
@@ -122,22 +123,30 @@ def encoded_rows(
     return rows, rows.nodes
 
 
-def _report_with_nodes(attempt: URI, transformed: set[str], folder: URI, history: list[EpochMetrics]) -> None:
+def _report_with_nodes(
+    attempt: URI, transformed: set[str], folder: URI, history: list[EpochMetrics], *, every: int
+) -> None:
     """Record which nodes have worked for this rank so far, then report as usual."""
     trained = ray.get_runtime_context().get_node_id()
     rank = ray.train.get_context().get_world_rank()
     attempts.record_nodes(attempt, rank=rank, trained=trained, transformed=transformed)
-    report(folder, history)
+    report(folder, history, every=every)
 
 
-def report(folder: URI, history: list[EpochMetrics]) -> None:
+def report(folder: URI, history: list[EpochMetrics], *, every: int) -> None:
     """Report the last epoch of `history` to Ray Train, on every rank; rank 0 has written its checkpoint to `folder`.
 
-    The checkpoint stays there, written with the usual retries: an upload by Ray would give up after seconds.
+    The checkpoint stays there, written with the usual retries: an upload by Ray would give up after seconds. Every
+    `every`-th epoch has one. Ray Train keeps those with the highest `attempts.SCORE`.
     """
     metrics = history[-1]
+    is_best = best_epoch(history, every=every, epochs=metrics.epoch) == metrics.epoch
     ray.train.report(
-        {"epoch": metrics.epoch, "validation_loss": metrics.validation_loss},
+        {
+            "epoch": metrics.epoch,
+            "validation_loss": metrics.validation_loss,
+            attempts.SCORE: metrics.epoch if is_best else 0,
+        },
         checkpoint=Checkpoint(attempts.for_ray(folder)) if ray.train.get_context().get_world_rank() == 0 else None,
         checkpoint_dir_name=folder.name,
         checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
