@@ -22,6 +22,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from tasks.jobs import slot_tickets
 from tasks.jobs.deadline import deadlines_paused
 from tasks.jobs.slot_tickets import Claim, Ticket
 
@@ -31,8 +32,6 @@ _LOOK_S = 5.0
 _BEAT_S = 15.0
 _FROZEN_S = 60.0
 """Seconds between two touches of a ticket, and those without a touch after which its process counts as frozen."""
-_KEPT_S = 20.0
-"""Seconds for which a finished stage's slot is kept for the next stage of its run: a prediction after its training."""
 _PATIENCE_S = 10.0
 """Seconds that the folder may stay locked; a process normally holds the lock for milliseconds."""
 
@@ -89,7 +88,7 @@ class _Held:
     def keep(self) -> None:
         with contextlib.suppress(OSError), _locked(self.folder):
             if self.ticket.given is not None and self.ticket.claim.run:
-                self.write(self.ticket.model_copy(update={"kept_until": time.monotonic() + _KEPT_S}))
+                self.write(self.ticket.model_copy(update={"kept_until": time.monotonic() + slot_tickets.KEPT_S}))
 
     def touch(self) -> None:
         """Mark this process as alive; the clock does not advance while the machine is suspended."""

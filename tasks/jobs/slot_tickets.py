@@ -7,6 +7,9 @@ from pydantic import BaseModel
 
 from storage.process import Process
 
+KEPT_S = 20.0
+"""Seconds for which a finished stage's slot is kept for the next stage of its run: a prediction after its training."""
+
 
 class Claim(BaseModel, frozen=True, extra="forbid"):
     """Resources of a machine that a run uses while it computes."""
@@ -43,8 +46,13 @@ class Ticket(BaseModel, frozen=True, extra="forbid"):
     """End of the time for which it is kept, on the monotonic clock; None while its process works or waits."""
 
     def is_kept(self) -> bool:
-        """Return True if the run's next stage may take it over, although the process that took it has ended."""
-        return self.kept_until is not None and time.monotonic() < self.kept_until and not self.claim.process.has_ended()
+        """Return True if the run's next stage may take it over, although the process that took it has ended.
+
+        False for a ticket from before the machine was restarted: the monotonic clock then began again.
+        """
+        if self.kept_until is None:
+            return False
+        return 0 < self.kept_until - time.monotonic() <= KEPT_S and not self.claim.process.has_ended()
 
     def conflicts(self, other: Self) -> bool:
         """Return True if the two may want the same core or GPU."""

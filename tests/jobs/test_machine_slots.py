@@ -18,7 +18,7 @@ from storage.process import Process
 from storage.uri import DatasetURI, Root
 from tasks.jobs import events, machine_slots, main
 from tasks.jobs.deadline import deadline
-from tasks.jobs.slot_tickets import Claim
+from tasks.jobs.slot_tickets import Claim, Ticket
 from tests.jobs import raw
 from tests.runs import CHECKOUT, await_that
 
@@ -27,7 +27,8 @@ pytestmark = pytest.mark.timeout(120)
 _PROGRAM = """
 import sys
 from tasks.jobs import machine_slots as slots
-slots._FROZEN_S, slots._BEAT_S, slots._KEPT_S = 3.0, 0.2, 60.0
+from tasks.jobs import slot_tickets
+slots._FROZEN_S, slots._BEAT_S, slot_tickets.KEPT_S = 3.0, 0.2, 60.0
 claim = slots.Claim.model_validate_json(sys.argv[1])
 with slots.turn(claim, on_wait=lambda who: print("waiting:", who, flush=True), on_trouble=print) as keep:
     print("turn", flush=True)
@@ -144,6 +145,14 @@ def test_what_is_kept_for_a_run_is_free_as_soon_as_the_run_has_ended(tmp_path: P
     assert second.waits(), "another run has ended"
     machine_slots.release(tmp_path / "slots", "amber")
     second.says("turn")
+
+
+def test_what_was_kept_before_the_machine_started_again_is_not_waited_for(tmp_path: Path, start: Start) -> None:
+    before = Process.current().model_copy(update={"boot": "another"})
+    ticket = Ticket(number=1, claim=claim(tmp_path, "amber", process=before), given=[0, 1], kept_until=10**9)
+    (tmp_path / "slots").mkdir(mode=0o700)
+    (tmp_path / "slots" / "000001.json").write_text(ticket.model_dump_json())
+    start("birch").says("turn")
 
 
 def _process(pid: int) -> Process:
