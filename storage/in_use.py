@@ -136,10 +136,14 @@ def used(root: Root) -> Collection[URI]:
 
 
 @contextlib.contextmanager
-def collecting(root: Root) -> Iterator[None]:
-    """Hold the lease of garbage collection: read `used` again, then delete, inside the block; new runs wait for it."""
-    with lease.held(root, root.child(_COLLECTOR), owner="gc"):
-        yield
+def collecting(root: Root) -> Iterator[lease.Lease]:
+    """Hold the lease of garbage collection: read `used` again, then delete, inside the block; new runs wait for it.
+
+    Delete nothing once the lease has lapsed: a run may have begun to use results meanwhile.
+    """
+    with lease.held(root, root.child(_COLLECTOR), owner="gc") as held:
+        assert held is not None
+        yield held
 
 
 def _await_collector(root: Root) -> None:

@@ -59,6 +59,7 @@ class Lease:
         self._writing = threading.Lock()
         self.lost = False
         """True once a renewal found that another process took the lease; never false again."""
+        self._expired_once = False
 
     def renew(self) -> bool:
         """Extend the lease to `ttl_s` from now; return false, without writing, if it is lost or released.
@@ -66,6 +67,15 @@ class Lease:
         Errors of the storage pass through: the lease may then still be held, which the next renewal finds out.
         """
         return self._replace(released=False)
+
+    def has_lapsed(self) -> bool:
+        """Return whether the lease had expired at any time, as after a suspension; others then counted it as free."""
+        with self._writing:
+            return self._has_lapsed()
+
+    def _has_lapsed(self) -> bool:
+        self._expired_once |= lease_records.now() >= self._record.expires
+        return self.lost or self._expired_once
 
     def release(self) -> None:
         """Release the lease, so that others can take it at once; do nothing if it is lost or released."""
@@ -75,6 +85,7 @@ class Lease:
         with self._writing:
             if self.lost or self._record.released:
                 return False
+            self._has_lapsed()  # the renewal would hide it
             # `!=`, not `>`: our own file is missing if somebody emptied the folder.
             if lease_records.newest_generation(self._folder) != self.generation:
                 self.lost = True

@@ -8,15 +8,18 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from storage import access, in_use, manifest, reference, terminal
+from storage import access, files, in_use, manifest, reference, terminal
 from storage.admin import catalog, champions, format, lineage, listing
 from storage.admin import verify as damage
 from storage.admin.catalog import KINDS, Folder
 from storage.admin.gc import Garbage
+from storage.error_policy import DiskFull
 from storage.manifest import Damaged, File, Kind, Manifest
 from storage.uri import URI, CheckpointURI, Root
 
 _PROGRESS_S = 5.0
+_GC_WRITES = 2**16
+"""Bytes that garbage collection writes at most before it deletes anything: its lease, in blocks of the disk."""
 
 
 def ls(root: Root, *, kinds: Sequence[Kind], as_json: bool) -> int:
@@ -134,6 +137,11 @@ def gc(root: Root, *, keep_days: int, is_dry_run: bool) -> int:
     """Delete everything that is no longer needed and print it; a dry run only prints it."""
     _check_root(root)
     if not is_dry_run:
+        if not root.is_s3 and files.free_bytes(root) < _GC_WRITES:
+            raise DiskFull(
+                f"the disk of {root} is full, and gc itself writes some kB: delete one of the folders that "
+                "`python -m storage gc --dry-run` lists, then run gc again"
+            )
         access.check_writable(root)
     try:
         garbage = Garbage(root, keep_days=keep_days)
@@ -148,15 +156,15 @@ def _gc(root: Root, garbage: Garbage, *, is_dry_run: bool) -> int:
         if is_dry_run:
             gone = batch.removals
         else:
-            with in_use.collecting(root):
-                gone = garbage.remove(batch)
+            with in_use.collecting(root) as held:
+                gone = garbage.remove(batch, has_lapsed=held.has_lapsed)
         for removal in gone:
             head = f"{'would delete' if is_dry_run else 'deleted'}  {format.size(removal.size):>9}"
             _print(format.around(head, removal.uri, f"({removal.why})", columns=terminal.width(sys.stdout)))
             num_items, num_bytes = num_items + 1, num_bytes + removal.size
         for removal in batch.removals:
             if removal.uri not in {each.uri for each in gone}:
-                _say(f"kept {removal.uri}: it is now needed, changed or gone")
+                _say(f"kept {removal.uri}: it is now needed, changed or gone, or gc was suspended")
     if garbage.is_blocked:
         _say("an active run does not record what it uses: all committed results are kept this time")
     total = "Dry run: would delete" if is_dry_run else "Deleted"

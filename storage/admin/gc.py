@@ -80,17 +80,18 @@ class Garbage:
         judged = [Batch(folder=folder, removals=self._judge(folder, needed)) for folder in folders]
         return [batch for batch in judged if batch.removals]
 
-    def remove(self, batch: Batch) -> list[Removal]:
+    def remove(self, batch: Batch, *, has_lapsed: Callable[[], bool] = lambda: False) -> list[Removal]:
         """Delete and return what is still garbage in `batch`, after looking again at all that could forbid it.
 
-        The manifest of a committed folder is deleted first.
+        Deletes nothing more once its lease `has_lapsed`, since runs may have begun to use results. The manifest of a
+        committed folder is deleted first.
         """
         self._arrivals()
         folder = catalog.read_folder(batch.folder.uri, batch.folder.kind)
         self._learn(folder)
         planned = {removal.uri for removal in batch.removals}
         judged = [removal for removal in self._judge(folder, self._needs.names()) if removal.uri in planned]
-        return [removal for removal in judged if self._remove(folder, removal)]
+        return [removal for removal in judged if not has_lapsed() and self._remove(folder, removal)]
 
     def _remove(self, folder: Folder, removal: Removal) -> bool:
         if removal.uri == folder.uri and folder.manifest:

@@ -558,10 +558,21 @@ class TestGc:
         assert len(ask("gc", "--keep-days", "41", "--storage", root).out) == 2
         assert len(ask("gc", "--keep-days", "39", "--storage", root).out) == 7
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
+    def test_gc_on_a_full_disk_says_what_to_delete_by_hand(self, tmp_path: Path, ask: Ask) -> None:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
+        try:
+            (tmp_path / "rest").write_bytes(bytes(1_020_000))
+            answer = ask("gc", "--storage", Root(str(tmp_path)))
+        finally:
+            subprocess.run(["umount", tmp_path], check=True)
+        assert answer.code == 1
+        assert "gc --dry-run` lists, then run gc again" in str(answer.err)
+
     def test_gc_reports_results_needed_since_the_plan(
         self, root: Root, old: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(Garbage, "remove", lambda garbage, batch: [])
+        monkeypatch.setattr(Garbage, "remove", lambda *_, **__: [])
         answer = ask("gc", "--storage", root)
         assert (answer.code, answer.out) == (0, ["Deleted 0 items (0 B)"])
         assert len(answer.err) == 7

@@ -12,6 +12,7 @@ from storage.admin import champions
 from storage.admin.gc import Garbage
 from storage.manifest import Damaged
 from storage.uri import URI, Root
+from tests.runs import await_that
 from tests.s3 import Server
 from tests.storage import results
 from tests.storage.results import DATA
@@ -394,6 +395,14 @@ class TestMeanwhile:
         found = Garbage(root, keep_days=30, is_leased=lambda uri: False)
         self.remove(found, lambda: run.add([model.predictions]))
         assert rest(root, model.all()) == model.lineage() | {model.predictions}
+
+    def test_a_run_begins_to_use_it_while_the_collector_is_suspended(self, root: Root, model: results.Model) -> None:
+        found = Garbage(root, keep_days=30, is_leased=lambda uri: False)
+        batches = found.plan()
+        held = lease.take(root, root.child("collector"), owner="gc", ttl_s=0.2)
+        await_that(held.has_lapsed, limit_s=20)
+        assert [found.remove(batch, has_lapsed=held.has_lapsed) for batch in batches] == [[]] * len(batches)
+        assert rest(root, model.all()) == model.all()
 
     def test_an_attempt_begins_to_read_it(self, root: Root, model: results.Model, found: Garbage) -> None:
         target = results.place(root, "checkpoint", "new")

@@ -65,6 +65,12 @@ class TestTaking:
         eventually(lambda: lease.holder(root, target) is None)
         assert lease.take(root, target, owner="job-2").generation == 2
 
+    def test_lease_that_was_renewed_too_late_tells_that_it_has_lapsed(self, root: Root, target: URI) -> None:
+        late, on_time = (lease.take(root, URI(f"{target}-{ttl_s}"), owner="job", ttl_s=ttl_s) for ttl_s in (0.2, 600))
+        eventually(lambda: late.has_lapsed())
+        assert late.renew() and on_time.renew()
+        assert (late.has_lapsed(), on_time.has_lapsed()) == (True, False)
+
     def test_only_the_newest_file_stays(self, root: Root, target: URI) -> None:
         for _ in range(3):
             lease.take(root, target, owner="job-1", ttl_s=LONG_S).release()
