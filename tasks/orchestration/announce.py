@@ -12,6 +12,7 @@ from storage.decision import Decision
 from storage.failpoints import failpoint
 from storage.uri import Root
 from tasks.jobs.deadline import DeadlineExceeded
+from tasks.orchestration.prefect_options import may_announce
 from tasks.orchestration.stage import logger
 
 PROMOTED = "pipeline.model.promoted"
@@ -29,12 +30,13 @@ def announce(root: Root, data: str, decisions: Sequence[Decision]) -> None:
 
     The registry stores each event's id with its decision, and records the event as sent once the server has it. After a
     crash in between, the event is sent again with the same id, so that receivers can drop the duplicate. If sending
-    fails, the next run tries again. A promotion revoked because its checkpoint no longer existed gets no event.
+    fails, the next run tries again, for a deployment's decision the next run of a deployment. A promotion revoked
+    because its checkpoint no longer existed gets no event.
     """
     told = registry.announced(root, data)
     void = {decision.undoes for decision in decisions}
     for decision in decisions:
-        if decision.event is None or decision.number in told | void:
+        if decision.event is None or decision.number in told | void or not may_announce(decision.author):
             continue
         failpoint("announce", f"{data} {decision.number}")
         try:

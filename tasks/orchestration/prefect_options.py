@@ -25,6 +25,8 @@ _OUTSIDE = {"title": "of a file", "pattern": r"\.py:[A-Za-z_][A-Za-z0-9_]*$"}
 
 RecipeName = Annotated[str, Field(json_schema_extra={"anyOf": [_KNOWN, _OUTSIDE]})]
 """A recipe of the project, or `path.py:function`."""
+_BY_DEPLOYMENT = "deployment "
+"""Start of the author of a decision by a deployment's run."""
 _Count = Annotated[int, Field(json_schema_extra={"title": "number", "minimum": 0})]
 _Range = Annotated[str, Field(json_schema_extra={"title": "MIN:MAX", "pattern": r"^[1-9][0-9]*:[1-9][0-9]*$"})]
 Workers = _Count | _Range | None
@@ -82,5 +84,14 @@ def _last(place: str | None) -> str:
 
 def author() -> str:
     """Return the author of a decision: the deployment, else the user, and the flow run if there is one."""
-    who = f"deployment {flow_run.flow_name}/{deployment.name}" if deployment.id else user()
+    who = f"{_BY_DEPLOYMENT}{flow_run.flow_name}/{deployment.name}" if deployment.id else user()
     return f"{who}, run {flow_run.name}" if flow_run.id else who
+
+
+def may_announce(author: str | None) -> bool:
+    """Return whether this run may send the event of a decision by `author`.
+
+    A run of the command line may have a temporary server, which nobody watches: it leaves deployments' events to their
+    next run.
+    """
+    return bool(deployment.id) or not (author or "").startswith(_BY_DEPLOYMENT)

@@ -94,6 +94,21 @@ def test_a_server_that_cannot_be_reached_fails_no_run_and_is_told_later(scene: S
     assert scene.sent == [scene.decisions()[0].event]
 
 
+def test_the_event_of_a_deployment_is_left_to_its_next_run_by_one_of_the_command_line(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.is_reachable = False
+    with monkeypatch.context() as deployed:
+        deployed.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "0")
+        scene.run()
+    scene.is_reachable = True
+    scene.run()
+    assert scene.sent == []
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "0")
+    scene.run()
+    assert scene.sent == [scene.decisions()[0].event] != [None]
+
+
 def test_two_runs_that_judge_at_once_make_one_decision_and_one_event(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
