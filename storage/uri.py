@@ -28,6 +28,8 @@ _ADDRESS = re.compile(
     re.VERBOSE,
 )
 """An address or a query in a text."""
+_MISTYPED = re.compile(r"[^/\s]+:[^/\s]*@")
+"""Credentials after one slash or none, as in `s3:/key:secret@bucket`."""
 
 
 class URI(str):
@@ -158,8 +160,10 @@ def is_web_address(text: str) -> bool:
 
 
 def redact(url: str) -> str:
-    """Mask the text between a scheme and an `@`, and drop everything after a `?` or `#`."""
+    """Mask the text between a scheme and an `@`, also if a `/` is missing; drop everything after a `?` or `#`."""
     scheme, _, rest = url.partition("//")
+    if not rest:
+        url = _MISTYPED.sub("***@", url)
     hidden, at, shown = rest.rpartition("@")
     if at:
         is_clear = "?" not in hidden and "#" not in hidden  # else the `@` may be part of the query

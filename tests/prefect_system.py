@@ -11,6 +11,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,7 +21,7 @@ from typing import Any
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
 from tasks.cluster.child import Child
-from tests.runs import CHECKOUT, await_that, processes_with
+from tests.runs import CHECKOUT, await_that, processes_with, repeatedly
 
 CANARY = "canary-4f1c7b2e"
 """A secret that every process of the Prefect system is given."""
@@ -168,9 +169,21 @@ class PrefectSystem(Server):
         )
         self._worker: Child | None = None
         await_that(self.answers, limit_s=120)
+        self._resending = contextlib.ExitStack()
+        self._resending.enter_context(repeatedly(self._send_lost_events_again, interval_s=1))
+
+    def _send_lost_events_again(self) -> None:
+        """Send the events again that a busy SQLite has lost; a server with a separate worker should use Postgres."""
+        for lost in Path(self.env["PREFECT_HOME"], "dlq").glob("*"):
+            with contextlib.suppress(json.JSONDecodeError):  # it is being written
+                event = json.loads(json.loads(lost.read_bytes())["data"])
+                again = {name: value for name, value in event.items() if name not in ("received", "follows")}
+                self.api("POST", "/events", [again | {"id": str(uuid.uuid4())}])
+                lost.unlink()
 
     def end(self) -> None:
         self.end_worker()
+        self._resending.close()
         self._server.end()
 
     def deploy(self, checkout: Path = CHECKOUT) -> str:

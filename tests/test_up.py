@@ -109,3 +109,15 @@ def test_a_run_whose_fourth_start_dies_with_the_power_is_given_up(folder: Path) 
     assert up.state(run)["name"] == "GivenUp"
     following = up.start("mnist/smoke")
     await_that(lambda: up.says(following, "download"), interval_s=0.5)
+
+
+def test_a_run_whose_crash_the_server_has_lost_is_restarted_too(folder: Path) -> None:
+    up = Up(free_port(), folder)
+    for automation in up.api("POST", "/automations/filter", {}):
+        up.api("PATCH", f"/automations/{automation['id']}", {"enabled": False})
+    run = up.start("mnist/smoke", settings=_SMALL)
+    up.await_start(run, 1)
+    os.kill(up.engine(run), signal.SIGKILL)
+    up.await_state(run, "Crashed")
+    up.await_start(run, 2)
+    assert up.await_end(run) == ["Completed"]

@@ -84,7 +84,7 @@ def main_predict(flow_of: FlowOf = _prediction_flow, argv: Sequence[str] | None 
     }
 
     def work() -> int:
-        with refused_if_invalid():
+        with no_folder_stays(arguments.storage, if_refused=True), refused_if_invalid():
             capacity.check_workers(arguments.workers)
             resolved = predict_request.resolve(**request)
             needs_ray = arguments.workers != 0 and not resolved.is_done()

@@ -1,7 +1,8 @@
 """Restarts of crashed runs: a deployment's run whose process or machine dies is restarted at most three times.
 
-The server's automations restart runs while the server is up. After a crash of the whole machine, `make up` does:
-a restarted Prefect server has forgotten which events it saw, and delays events that follow them by 15 minutes.
+The server's automations restart runs while the server is up. `make up` does so after a crash of the whole machine,
+since a restarted Prefect server has forgotten which events it saw, and delays events that follow them by 15 minutes,
+and if a server on SQLite has lost the event of a crash ("database is locked", four times within a moment).
 """
 
 import contextlib
@@ -25,6 +26,8 @@ GIVEN_UP = "GivenUp"
 """Final state, of type CRASHED, of a run that crashed again after its last restart."""
 PAUSE_S = 30.0
 """Seconds from a crash to the restart: the worker may report a crash twice, and the user may want to cancel."""
+OVERDUE_S = 60.0
+"""Seconds from a crash after which `make up` restarts a run that the server has not restarted."""
 UNSTARTED_S = 300.0
 """Seconds after which a run that has not started counts as dead; a start normally takes seconds."""
 
@@ -86,15 +89,30 @@ def unfinished_runs(client: SyncPrefectClient, worker: str, *, since: datetime |
     ]
 
 
+def overdue_runs(client: SyncPrefectClient, worker: str, *, since: datetime) -> list[FlowRun]:
+    """List the runs of `worker` that crashed after `since` and that the server should have restarted by now.
+
+    A run that crashed before it began is not restarted: its cause would prevent the next start too.
+    """
+    due = datetime.now().astimezone() - timedelta(seconds=OVERDUE_S)
+    found = unfinished_runs(client, worker, since=since)
+    return [
+        run
+        for run in found
+        if run.state and run.state.name == "Crashed" and run.run_count and run.state.timestamp < due
+    ]
+
+
 def requeue(client: SyncPrefectClient, runs: Sequence[FlowRun], *, crashed: bool) -> Iterator[str]:
     """Return `runs`, whose processes are gone, to the queue for the next worker; yield a line for each.
 
-    Runs that have since ended without a crash are left alone. The limit of restarts applies only if they `crashed`,
-    not if the worker was stopped.
+    Runs that have since ended without a crash, or were restarted after one, are left alone. The limit of restarts
+    applies only if they `crashed`, not if the worker was stopped.
     """
-    for run in (client.read_flow_run(run.id) for run in runs):
-        assert run.state is not None
-        if run.state.is_final() and not run.state.is_crashed():
+    for listed in runs:
+        run = client.read_flow_run(listed.id)
+        assert run.state is not None and listed.state is not None
+        if (run.state.is_final() or listed.state.is_crashed()) and not run.state.is_crashed():
             continue
         if run.state.is_cancelling():
             state: State[None] = Cancelled(message="its worker stopped while the run was being cancelled")
@@ -104,7 +122,7 @@ def requeue(client: SyncPrefectClient, runs: Sequence[FlowRun], *, crashed: bool
             state = AwaitingRetry(message=_AGAIN if crashed else "the worker was stopped")
         _break_silence(client, run)
         client.set_flow_run_state(run.id, state, force=True)
-        yield f"run {run.name}: its worker stopped; new state: {state.name}"
+        yield f"run {run.name}: its process has ended; new state: {state.name}"
 
 
 def with_processes() -> set[str]:

@@ -21,6 +21,8 @@ from tasks.cluster.child import Child
 
 _WORKER = f"make-up-{socket.gethostname()}"
 """Worker name; identifies the runs that died with an earlier `make up` on this machine."""
+_LOOK_S = 10.0
+"""Seconds between two looks for runs that crashed and were not restarted."""
 _EPILOG = """\
 Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also resumes
 runs that crashed with it, at most three times.
@@ -63,7 +65,7 @@ def _main(arguments: argparse.Namespace) -> int:
         _tell(deploy.apply())
         with _worker(started) as worker:
             print(_READY.format(ui=f"http://{host}:{port}", url=url), flush=True)
-            _watch(server, worker)
+            _watch(server, worker, started)
     return 0
 
 
@@ -131,16 +133,31 @@ def _worker(started: datetime) -> Iterator[Child]:
             _tell(restarts.requeue(client, left, crashed=crashed))
 
 
+def _restart_overdue(started: datetime) -> None:
+    """Restart the runs that crashed since `started` and that the server forgot; if it is busy, the next call does."""
+    from prefect.client.orchestration import get_client
+
+    from flows.server import restarts
+
+    with contextlib.suppress(Exception), get_client(sync_client=True) as client:
+        runs, alive = restarts.overdue_runs(client, _WORKER, since=started), restarts.with_processes()
+        _tell(restarts.requeue(client, [run for run in runs if str(run.id) not in alive], crashed=True))
+
+
 def _tell(lines: Iterable[str]) -> None:
     for line in lines:
         print(f"  {line}", flush=True)
 
 
-def _watch(server: Child, worker: Child) -> None:
-    """Print the worker's output until Ctrl-C; raise `RuntimeError` if the worker or the server ends."""
+def _watch(server: Child, worker: Child, started: datetime) -> None:
+    """Print the worker's output and restart overdue runs until Ctrl-C; raise `RuntimeError` if one of both ends."""
+    looked = time.monotonic()
     while server.running and worker.running:
         sys.stdout.write(worker.new_output())
         sys.stdout.flush()
+        if time.monotonic() - looked > _LOOK_S:
+            _restart_overdue(started)
+            looked = time.monotonic()
         time.sleep(0.5)
     ended, name = (worker, "worker") if server.running else (server, "server")
     raise RuntimeError(f"the {name} stopped unexpectedly; its output:\n{ended.output()[-3000:]}")

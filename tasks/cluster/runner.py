@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from storage import files
+from storage import files, manifest
 from storage.error_policy import Permanent
 from tasks.cluster.job_log import Follower, JobFailed, failure
 from tasks.jobs import errors, main
@@ -49,7 +49,8 @@ class InProcessRunner:
         except DeadlineExceeded:
             raise
         except Exception as error:
-            raise failure(errors.described(error, folder=spec.scratch)) from error
+            if not manifest.is_committed(spec.target):  # else another run was faster, and this one may fail over that
+                raise failure(errors.described(error, folder=spec.scratch)) from error
         tidy(spec.scratch)
 
 

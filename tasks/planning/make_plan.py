@@ -42,6 +42,7 @@ def make(
     """
     minutes = {"deadline_minutes": deadline_minutes, "stall_minutes": stall_minutes}
     check_numbers(workers=workers, patience_minutes=patience_minutes, **minutes)
+    check_batch_size(recipe, workers)
     with deadline(deadline_minutes * 60):
         root = check_root(storage)
         found = resolve_data(data, recipe) if data else None
@@ -95,6 +96,13 @@ def check_numbers(
             raise ValueError(f"{option} must be > 0 and at most {YEAR} minutes (a year), got {minutes}")
     if not 0 <= patience_minutes <= YEAR:
         raise ValueError(f"--patience must be >= 0 and at most {YEAR} minutes (a year), got {patience_minutes}")
+
+
+def check_batch_size(recipe: Recipe, workers: Workers) -> None:
+    """Raise `ValueError` if a worker would get no row of a batch; the rows are counted when training begins."""
+    most = (limits(workers) or (0, 0))[1] if isinstance(workers, str) else workers or 0
+    if recipe.batch_size < most:
+        raise ValueError(f"batch_size must be at least the number of workers, {most}, got {recipe.batch_size}")
 
 
 def refreshed(plan: Plan) -> Plan:

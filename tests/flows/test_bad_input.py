@@ -56,6 +56,8 @@ PIPELINE = [
     Bad("pipeline --work 1", "--work"),
     Bad("pipeline extra", "extra"),
     Bad("pipeline --storage", "--storage"),
+    Bad("pipeline --set batch_size=1 --workers 2", "batch_size ... number of workers, 2, got 1"),
+    Bad("pipeline --set batch_size=3 --workers 1:4", "batch_size ... number of workers, 4, got 3"),
     Bad("pipeline --recipe nosuch", "recipe ... mnist-resnet18 ... 'nosuch'"),
     Bad("pipeline --recipe ../mnist-resnet18", "recipe ... '../mnist-resnet18'"),
     Bad('pipeline --recipe ""', "recipe ... ''"),

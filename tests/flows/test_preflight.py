@@ -96,7 +96,7 @@ def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(no_flow, ["--check", "--json", "--source", "sample", "--workers", "500"]) == 2
+    assert main.main(no_flow, ["--check", "--json", "--source", "sample", "--workers", "64"]) == 2
     told = json.loads(capsys.readouterr().out)
     assert [one["check"] for one in told] == ALL
     assert [one["verdict"] for one in told] == ["ok", "refused", *["ok"] * 6]
@@ -105,7 +105,7 @@ def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "refused", "says"),
     [
-        (["--source", "sample", "--workers", "500"], "Ray", "--workers must be at most "),
+        (["--source", "sample", "--workers", "64"], "Ray", "--workers must be at most "),
         (
             ["--source", "sample", "--workers", "2", "--set", "cpus_per_worker=1000"],
             "Ray",
@@ -133,6 +133,10 @@ def test_a_refused_run_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFi
     with pytest.raises(SystemExit, match="2"):
         main.main(no_flow, ["--data", str(tmp_path / "nothing")])
     assert "--data: nothing exists at" in capsys.readouterr().err
+    assert not (tmp_path / "root").exists()
+    with pytest.raises(SystemExit, match="2"):
+        main.main_predict(no_flow, ["--dataset", str(tmp_path / "nothing")])
+    assert "--dataset" in capsys.readouterr().err
     assert not (tmp_path / "root").exists()
 
 

@@ -24,6 +24,13 @@ def test_the_outer_of_two_deadlines_holds_after_the_inner() -> None:
             time.sleep(1)
 
 
+def test_a_later_deadline_does_not_put_off_the_one_around_it() -> None:
+    with pytest.raises(DeadlineExceeded, match="not done within 0 s"), deadline(0.2), deadline(60):
+        time.sleep(5)
+    with pytest.raises(DeadlineExceeded, match="not done within 0 s"), deadline(60), deadline(0.2):
+        time.sleep(5)
+
+
 def test_a_deadline_that_somebody_swallowed_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tasks.jobs.deadline._AGAIN_S", 0.05)
     swallowed = 0

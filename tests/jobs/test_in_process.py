@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from storage import error_policy, files, lease, manifest
+from storage import commits, error_policy, files, lease, manifest
 from storage.uri import URI, DatasetURI, PredictionsURI, Root
 from tasks.cluster.job_log import JobFailed, JobRefused
 from tasks.jobs import scaling
@@ -110,6 +110,19 @@ def test_nobody_is_told_of_a_checkpoint_that_could_not_be_written(
     with pytest.raises(JobRefused, match="the disk is full"):
         run(spec)
     assert told == [] and not files.exists(spec.target.child(manifest.NAME))
+
+
+def test_a_job_that_fails_because_another_run_was_faster_is_no_failure(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = raw.to_train(Root(str(tmp_path)), prepared)
+
+    def is_overtaken(*_: Any, **__: Any) -> None:
+        commits.commit(spec.target, kind="checkpoint", parents={}, parameters={}, listed=[])
+        raise FileNotFoundError("what the other run tidied away")
+
+    monkeypatch.setattr(train_loop, "model_of", is_overtaken)
+    run(spec)
 
 
 def test_a_bug_in_a_model_of_ones_own_is_told_with_its_line_and_its_traceback_is_kept(

@@ -256,6 +256,10 @@ sys.exit("torch" in sys.modules)
 
 
 class TestMirrors:
+    def test_data_set_with_an_invalid_name_is_refused_by_field(self) -> None:
+        with pytest.raises(ValueError, match="^name of a data set must be 1 to 64 of a-z, 0-9 and '-', got 'My Data'"):
+            dataclasses.replace(DATA_SET, name="My Data")
+
     @pytest.mark.parametrize(
         ("mirror", "shown"),
         [

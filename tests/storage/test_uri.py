@@ -93,6 +93,9 @@ def test_refusal_shows_no_credentials(value: str) -> None:
         ("host/x?key=hidden", "host/x"),
         ("https://me:hid?den@host/x", "https://***"),
         ("https://host/x?mail=me@host&key=hidden", "https://***"),
+        ("s3:/key:hidden@bucket/x", "s3:/***@bucket/x"),
+        ("s3:key:hidden@bucket/x", "***@bucket/x"),
+        ("./a@b:c/d", "./a@b:c/d"),
     ],
 )
 def test_address_is_shown_without_credentials_query_and_fragment(url: str, shown: str) -> None:

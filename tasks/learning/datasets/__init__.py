@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
-from storage.uri import redact
+from storage.uri import check_name, redact
 from tasks.learning import user_code
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ class DataSet:
     """Note to show users beside every result on this data set, if any."""
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for a mirror whose address has a secret: logs, manifests and reports show addresses."""
+        """Raise `ValueError` for an invalid name, or a mirror whose address has a secret, which reports would show."""
+        check_name(self.name, field="name of a data set")
         for mirror in self.mirrors:
             if not is_public(mirror):
                 raise ValueError(
