@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -28,6 +29,8 @@ CANARY = "canary-4f1c7b2e"
 Hook = tuple[str, list[dict[str, Any]]]
 """The address of a webhook, and what was posted to it."""
 _PREFECT = [sys.executable, "-m", "prefect"]
+_FIRST_PORT, _END_PORT, _PORTS_A_WORKER = 20_000, 32_768, 4_000
+"""Below the ports that the kernel gives to connections, above those of Ray's workers."""
 _ENDED = ("Completed", "NothingNew", "Failed", "TimedOut", "GivenUp", "Cancelled")
 
 
@@ -211,7 +214,7 @@ class PrefectSystem(Server):
     def kill_worker(self) -> None:
         """SIGKILL the worker alone, as the kernel does when memory runs out."""
         (pid,) = [pid for pid, command in processes_with(f"PREFECT_API_URL={self.url}").items() if _is_worker(command)]
-        os.kill(pid, signal.SIGKILL)
+        kill_process(pid)
 
 
 @contextlib.contextmanager
@@ -238,7 +241,23 @@ def _is_worker(command: str) -> bool:
     return "worker start" in command and "supervise.py" not in command
 
 
+def kill_process(pid: int) -> None:
+    """SIGKILL a process that may have ended by itself meanwhile."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of the loopback interface that is free; none twice, since it may be bound seconds later."""
+    for port in _ports():
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError(f"no port below {_END_PORT} is left")
+
+
+@functools.cache
+def _ports() -> Iterator[int]:
+    """Ports to try; those of two pytest workers begin apart, and those of two sessions at once too."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw2").removeprefix("gw"))
+    return iter(range(_FIRST_PORT + worker % 3 * _PORTS_A_WORKER + os.getpid() % 30 * 100, _END_PORT))

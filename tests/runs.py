@@ -115,6 +115,13 @@ def processes_with(variable: str) -> dict[int, str]:
     return found
 
 
+def find(folder: Path, pattern: str) -> list[Path]:
+    """What matches `pattern` in a folder that others change; nothing if a folder there goes during the search."""
+    with contextlib.suppress(FileNotFoundError):  # `glob` of Python 3.11 raises it
+        return list(folder.glob(pattern))
+    return []
+
+
 def kill_all_with(variable: str) -> None:
     """SIGKILL every process whose environment holds `variable`, until none is left; some end or start meanwhile."""
 

@@ -1,9 +1,7 @@
 """The pipeline in operation: a real server, a real worker, and their failures."""
 
 import json
-import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,8 +15,8 @@ import yaml
 from storage import manifest, registry
 from storage.uri import URI, Root
 from tasks.learning import recipes
-from tests.prefect_system import CANARY, Hook, PrefectSystem, webhook
-from tests.runs import CHECKOUT, Run, await_that
+from tests.prefect_system import CANARY, Hook, PrefectSystem, kill_process, webhook
+from tests.runs import CHECKOUT, Run, await_that, find
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -155,7 +153,7 @@ def test_no_task_run_outlives_its_process_and_a_cancelled_run_is_not_called_a_cr
     unseen = _training(prefect_system, run)
     engine = prefect_system.engine(run)
     prefect_system.kill_worker()
-    os.kill(engine, signal.SIGKILL)
+    kill_process(engine)
     for state in ({"type": "CRASHED"}, {"type": "SCHEDULED", "name": "AwaitingRetry"}):  # as the button Retry does
         prefect_system.api(
             "POST", f"/flow_runs/{run}/set_state", {"state": state, "force": state["type"] == "SCHEDULED"}
@@ -172,7 +170,7 @@ def test_no_task_run_outlives_its_process_and_a_cancelled_run_is_not_called_a_cr
 
     run = prefect_system.start("mnist/smoke", **start)
     seen = _training(prefect_system, run)
-    os.kill(prefect_system.engine(run), signal.SIGKILL)
+    kill_process(prefect_system.engine(run))
     await_that(lambda: _states(prefect_system, run, seen) == {"CRASHED"}, limit_s=60)
 
 
@@ -239,7 +237,7 @@ def test_a_run_is_started_again_when_its_flow_is_killed_or_its_worker_too_and_no
     prefect_system.start_worker()
 
     cancelled = prefect_system.start("mnist/smoke", **start)
-    await_that(lambda: list(root.glob("runs/**/epoch-0001/checkpoint.json")))
+    await_that(lambda: find(root, "runs/**/epoch-0001/checkpoint.json"))
     prefect_system.api("POST", f"/flow_runs/{cancelled}/set_state", {"state": {"type": "CANCELLING"}})
     assert prefect_system.await_end(cancelled, limit_s=60) == ["Cancelled"]
     await_that(lambda: not prefect_system.processes(cancelled), limit_s=30)
@@ -247,14 +245,14 @@ def test_a_run_is_started_again_when_its_flow_is_killed_or_its_worker_too_and_no
 
     run = prefect_system.start("mnist/smoke", **start)
     await_that(lambda: _trains(prefect_system, run))
-    os.kill(prefect_system.engine(run), signal.SIGKILL)
+    kill_process(prefect_system.engine(run))
     prefect_system.await_state(run, "Crashed", limit_s=60)
     await_that(lambda: not prefect_system.processes(run), limit_s=30)
 
     await_that(lambda: _trains(prefect_system, run), limit_s=240)
     engine = prefect_system.engine(run)
     prefect_system.kill_worker()
-    os.kill(engine, signal.SIGKILL)
+    kill_process(engine)
     assert "no heartbeat" in prefect_system.await_state(run, "Crashed")
 
     prefect_system.start_worker()
@@ -276,7 +274,7 @@ def test_a_run_that_crashes_again_and_again_is_given_up_after_three_restarts_and
     run = prefect_system.start("mnist/smoke", storage=str(tmp_path / "root"))
     for start in range(1, 5):
         await_that(partial(_has_begun, prefect_system, run, times=start), limit_s=240, interval_s=0.5)
-        os.kill(prefect_system.engine(run), signal.SIGKILL)
+        kill_process(prefect_system.engine(run))
         prefect_system.await_state(run, "Crashed", limit_s=60)
     assert prefect_system.await_end(run, limit_s=120) == ["GivenUp"]
     await_that(lambda: _given_up(received, run), limit_s=30)

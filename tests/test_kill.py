@@ -14,7 +14,7 @@ import pytest
 from storage import manifest
 from storage.uri import URI, Root
 from tests.faults.harness import raw_name, write_raw
-from tests.runs import Run, await_that
+from tests.runs import Run, await_that, find
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -24,9 +24,9 @@ def test_a_run_killed_three_times_ends_as_one_that_was_never_killed(tmp_path: Pa
     root = tmp_path / "root"
     arguments = _arguments(root)
     moments: dict[str, Callable[[Run], object]] = {
-        "writing Parquet": lambda run: any(root.glob("datasets/prepared/*/train/part-*")),
-        "training": lambda run: any(root.glob("runs/*/*/epoch-0001/checkpoint.json")),
-        "predicting": lambda run: any(root.glob("predictions/*/test/part-*")),
+        "writing Parquet": lambda run: find(root, "datasets/prepared/*/train/part-*"),
+        "training": lambda run: find(root, "runs/*/*/epoch-0001/checkpoint.json"),
+        "predicting": lambda run: find(root, "predictions/*/test/part-*"),
     }
     for moment, reached in moments.items():
         run = Run(*arguments, folder=tmp_path / "b")

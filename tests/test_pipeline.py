@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import shutil
 import stat
@@ -244,7 +245,7 @@ def _ray_folder(command: str) -> Path | None:
 def _places(folder: Path, secret: str) -> list[Path]:
     """Every file below `folder`, logs and databases included, that holds `secret`."""
     found = []
-    for path in folder.rglob("*"):
+    for path in (Path(parent, name) for parent, _, names in os.walk(folder) for name in names):
         with contextlib.suppress(FileNotFoundError):  # what runs there removes files of its own
             if stat.S_ISREG(path.lstat().st_mode) and secret.encode() in path.read_bytes():
                 found.append(path)
