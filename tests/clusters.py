@@ -50,7 +50,7 @@ class TwoNodes:
         """Return once both nodes are there."""
         os.environ.update({name: self._env[name] for name in _AUTH})
         await_ray(self._head, self.address)
-        await_that(lambda: nodes_of(self.address), limit_s=60, interval_s=0.5)  # the dashboard answers before it is one
+        nodes(self.address)
         self.add_a_node()
 
     @property
@@ -66,20 +66,20 @@ class TwoNodes:
 
     def add_a_node(self, *options: str) -> None:
         """Add a node, and return once it has joined; `options` of `ray start` override the usual ones."""
-        mark, before = uuid.uuid4().hex, len(nodes_of(self.address))
+        mark, before = uuid.uuid4().hex, len(nodes(self.address))
         command = [*self._apart, *_on_core(1), sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
         command += [f"--address=127.0.0.1:{self._port}", f"--num-cpus={_CPUS}", f"--object-store-memory={2**28}"]
         command += ["--dashboard-agent-listen-port=0", "--disable-usage-stats", *options]
         self._nodes.append((Child(command, env={**self._env, _MARK: mark, "TMPDIR": self._folder}), mark))
-        await_that(lambda: len(nodes_of(self.address)) > before, limit_s=60, interval_s=0.5)
+        await_that(lambda: len(nodes(self.address)) > before, limit_s=60, interval_s=0.5)
 
     def kill_a_node(self, kill: Callable[[int, str], object]) -> None:
         """`kill` every process of the node that was added last, each given with its command line."""
-        before = len(nodes_of(self.address))
+        before = len(nodes(self.address))
         for pid, command in processes_with(f"{_MARK}={self._nodes[-1][1]}").items():
             with contextlib.suppress(ProcessLookupError):  # Ray ends some of them once another has died
                 kill(pid, command)
-        await_that(lambda: len(nodes_of(self.address)) < before, limit_s=60, interval_s=0.5)
+        await_that(lambda: len(nodes(self.address)) < before, limit_s=60, interval_s=0.5)
 
     def jobs(self) -> list[str]:
         """The ids of all jobs that were ever submitted."""
@@ -150,7 +150,7 @@ class Growing:
         """Return once the head is there."""
         os.environ.update({name: self._env[name] for name in _AUTH})
         await_ray(self._head, self.address)
-        await_that(lambda: nodes_of(self.address), limit_s=60, interval_s=0.5)
+        nodes(self.address)
 
     def end(self) -> None:
         """End every node."""
@@ -202,6 +202,17 @@ def growing(
         yield cluster
     finally:
         cluster.end()
+
+
+def nodes(address: str) -> list[dict[str, float]]:
+    """The resources of each live node, once the dashboard tells of any: it may be slow, or answer before it has one."""
+
+    def told() -> list[dict[str, float]]:
+        with contextlib.suppress(ValueError):
+            return nodes_of(address)
+        return []
+
+    return await_that(told, limit_s=60, interval_s=0.5)
 
 
 def _on_core(number: int) -> list[str]:

@@ -11,8 +11,7 @@ import pytest
 
 from storage import manifest
 from storage.uri import URI
-from tasks.cluster.capacity import nodes_of
-from tests.clusters import Growing, growing
+from tests.clusters import Growing, growing, nodes
 from tests.runs import CHECKOUT, Run, await_that
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -60,7 +59,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
 
 
 def _is_empty(cluster: Growing) -> bool:
-    return [node.get("CPU", 0) for node in nodes_of(cluster.address)] == [0]
+    return [node.get("CPU", 0) for node in nodes(cluster.address)] == [0]
 
 
 @pytest.fixture(scope="module")

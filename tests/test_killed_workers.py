@@ -7,7 +7,7 @@ import pytest
 from storage import manifest
 from tests.trainings import Trainings, trainings, weights
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.jobs import raw
 from tests.prefect_system import free_port
 from tests.runs import CHECKOUT
 
-_LIMIT_S = 300
+_LIMIT_S = 600
 _AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 
 

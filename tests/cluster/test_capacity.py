@@ -55,7 +55,7 @@ def test_nodes_that_are_not_there_yet_are_waited_for(monkeypatch: pytest.MonkeyP
 
 
 def test_a_cluster_without_any_cpu_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "_ASK_S", 0.5)
+    monkeypatch.setattr(capacity, "_ASK_S", 3)
     with dashboard([{"state": "DEAD", "resources_total": {"CPU": 4.0}}]) as address:
         monkeypatch.setenv("RAY_ADDRESS", address)
         with pytest.raises(ValueError, match=f"RAY_ADDRESS={address}: no node of that cluster has any CPUs"):

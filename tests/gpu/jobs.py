@@ -21,7 +21,7 @@ from tasks.jobs.spec import EPOCHS, ERROR, PROGRESS, JobSpec, TrainSpec
 from tests.jobs import raw
 from tests.runs import CHECKOUT
 
-LIMIT_S = 240
+LIMIT_S = 480
 """Seconds after which a job that still runs is ended; longer ones wait for what will not come."""
 _RAY = {**JOB_ENV, "RAY_ADDRESS": "local", "RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
 """A job's environment and a Ray of its own: without an address it would join the last one that this machine had."""

@@ -22,7 +22,7 @@ RUNNERS = [pytest.param(False, id="without Ray"), pytest.param(True, marks=[pyte
 EPOCHS = 12
 GPU_BYTES = 2 * 2**30
 """What a job may take; ResNet-18 with 1,400 rows at once takes more: 367 MB for the output of its first layer."""
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.mark.slow

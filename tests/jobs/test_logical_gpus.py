@@ -26,7 +26,7 @@ from tests.runs import CHECKOUT
 
 pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="the GPUs of this machine are real"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
 ]
 _AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 _POOL = """

@@ -150,5 +150,6 @@ def test_a_gpu_that_torch_cannot_use_is_a_permanent_error_that_names_node_reason
 
 
 @no_gpu_here
-def test_a_child_tells_the_same_without_torch_in_this_process() -> None:
+def test_a_child_tells_the_same_without_torch_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_LIMIT_S", 300)
     assert devices.trouble_in_child() == devices.trouble()
