@@ -26,7 +26,8 @@ from tests.runs import await_that
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 _PROGRAMS = Path(sys.executable).parent
-_HOST = {name: os.environ[name] for name in ("LANG", "PIPELINE_SLOTS", "OMP_WAIT_POLICY") if name in os.environ}
+_OF_HOST = ("LANG", "PIPELINE_SLOTS", "OMP_WAIT_POLICY")
+"""Variables that services take over from this process."""
 _S3_PORTS = ("master.port", "volume.port", "filer.port")
 _SMALL = {"epochs": 1, "model": "small-cnn", "accuracy_floor": 0}
 """A training of seconds."""
@@ -47,7 +48,8 @@ class Composed(Server):
         of_image = {variable: value.replace("/tmp", str(scratch)) for variable, value in image.variables().items()}
         of_image |= {"PATH": f"{_PROGRAMS}:{os.environ['PATH']}", "PIPELINE_CHECKOUT": str(self.checkout)}
         named = self._services[name]["environment"] | {"PREFECT_SERVER_DATABASE_CONNECTION_URL": ""}
-        return _HOST | of_image | {variable: self._here(value) for variable, value in named.items() if value}
+        of_host = {variable: os.environ[variable] for variable in _OF_HOST if variable in os.environ}
+        return of_host | of_image | {variable: self._here(value) for variable, value in named.items() if value}
 
     def command(self, name: str) -> list[str]:
         """The command of service `name`."""

@@ -281,9 +281,11 @@ def test_thread_that_writes_a_snapshot_computes_with_no_threads_of_its_own(digit
     snapshot = training_state.take(trainer, [trainer.run_epoch(1)], prepared="0", about=ABOUT)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    with ThreadPoolExecutor(1) as writer:
-        writer.submit(int).result()
-        num_threads = len(os.listdir("/proc/self/task"))
-        writer.submit(snapshot.serialized).result()
-        assert len(os.listdir("/proc/self/task")) == num_threads
-    torch.set_num_threads(before)
+    try:
+        with ThreadPoolExecutor(1) as writer:
+            writer.submit(int).result()
+            threads = set(os.listdir("/proc/self/task"))
+            writer.submit(snapshot.serialized).result()
+            assert not set(os.listdir("/proc/self/task")) - threads
+    finally:
+        torch.set_num_threads(before)
