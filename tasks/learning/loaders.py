@@ -34,7 +34,8 @@ class ResidentLoader:
 
     def validation_batches(self, *, batch_size: int) -> Iterator[Batch]:
         images, labels = self.validation
-        yield from zip(images.split(batch_size), labels.split(batch_size), strict=True)
+        if len(labels):  # `split` makes one empty batch of no rows
+            yield from zip(images.split(batch_size), labels.split(batch_size), strict=True)
 
 
 class MapStyleLoader:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from storage import error_policy
 from tasks.learning.augmentation import drawn, flipped, flipped_in_turn, shifted
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, check_steps, local_batch_size
 from tasks.learning.modeling import Classifier, autocast, move_model
@@ -22,8 +23,8 @@ from tasks.learning.step import GraphedStep, Step
 
 _DRAWS = 2
 """Seed part that separates random numbers inside a model (dropout, stochastic depth) from augmentation and order."""
-_VALIDATION_BATCH_SIZE = 512
-"""Validation rows of a batch on the CPU, unless the recipe says another number."""
+_VALIDATION_BATCH_SIZE, _VALIDATION_BYTES = 512, 2**27
+"""Validation rows and bytes of pixels of a batch on the CPU, unless the recipe says another number of rows."""
 Batch = tuple[Tensor, Tensor]
 """Images (uint8, BHWC) and labels (int64, (B,))."""
 
@@ -76,7 +77,8 @@ class Trainer:
         # What fits a GPU's memory with gradients fits it without, unless a graph keeps the step's memory. On the CPU
         # the size decides the last digits of sums.
         piece = math.ceil(self.local_batch_size / recipe.accumulation)
-        usual = piece if device.type == "cuda" else _VALIDATION_BATCH_SIZE
+        fitting = max(1, _VALIDATION_BYTES // math.prod(model.spec.image_shape))
+        usual = piece if device.type == "cuda" else min(_VALIDATION_BATCH_SIZE, fitting)
         self.validation_batch_size = recipe.validation_batch_size or usual
         self._data_wait_s = 0.0  # in this epoch so far
         self._ended_at: float | None = None  # end of the previous epoch, by `time.perf_counter`
@@ -104,7 +106,9 @@ class Trainer:
                 dist.broadcast(buffer, src=0)
         try:
             loss, right, rows = self._validate(on_batch)
-        except torch.OutOfMemoryError as error:
+        except Exception as error:
+            if not error_policy.is_out_of_memory(error):
+                raise
             has_graph = isinstance(self.run_step, GraphedStep) and self.run_step.graph is not None
             eager = " or step=eager, since the CUDA graph keeps the memory of a training step" if has_graph else ""
             raise torch.OutOfMemoryError(

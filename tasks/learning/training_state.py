@@ -84,6 +84,17 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return type(value)(_mapped(one, change) for one in value) if isinstance(value, list | tuple) else value
 
 
+def check_storable(model: Classifier) -> None:
+    """Raise `TypeError` naming the model if its state has something else than dense tensors, which have no format."""
+    for name, value in model.state_dict().items():
+        if not isinstance(value, Tensor) or value.layout != torch.strided:
+            got = str(value.layout) if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(
+                f"model {model.spec.model}: its state_dict must hold dense tensors only, got {got} as {name!r}; keep "
+                "it in a buffer (register_buffer)"
+            )
+
+
 def size_of(trainer: Trainer) -> int:
     """Estimate the bytes of a checkpoint of `trainer`."""
     # three tensors per parameter: the parameter and AdamW's two moments

@@ -18,6 +18,8 @@ _FRAMES = 3
 _LONGEST = 1500
 """Maximum characters of the error's own message that are shown."""
 _OURS = ("storage", "tasks")
+_BACKWARD = ("needed for gradient computation", "does not require grad")
+"""Parts of torch's messages if the backward pass fails by what the model did in its forward pass."""
 _COLLECTIVES = ("gloo", "NCCL")
 """Parts of messages that mark a torch `RuntimeError` as a fault of the network, not of the user's code."""
 
@@ -78,6 +80,7 @@ def _lines(error: Exception, model: str) -> list[str] | None:
         ]
         return list(itertools.chain.from_iterable(told))
     is_model_call = ("tasks.learning.modeling", "forward") in called  # the classifier's, which calls the model
+    is_model_call |= isinstance(error, RuntimeError) and any(words in str(error) for words in _BACKWARD)
     if user_code.is_reference(model) and is_model_call and not is_storage:
         factory = user_code.resolve(model)
         made = inspect.unwrap(factory).__code__

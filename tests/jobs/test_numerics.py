@@ -290,8 +290,9 @@ class TestTraining:
             was = meta.model_copy(update={"resolved": meta.resolved | {"device": "cuda", "precision": "bf16"}})
             place.write_text(was.signed().model_dump_json())
         automatic = spec.model_copy(update={"workers": None})
-        assert attempts.workers_before(automatic) == 1, "`auto` keeps the number of workers that it began with"
-        assert attempts.workers_before(automatic.model_copy(update={"accept_mixed_numerics": False})) is None
+        strict = automatic.model_copy(update={"accept_mixed_numerics": False})
+        kept = [attempts.workers_before(one, device=at) for one in (automatic, strict) for at in ("cuda", "cpu")]
+        assert kept == [1, 1, 1, None], "`auto` keeps the number of workers that it began with"
         run(spec)
         made = manifest.load(spec.target).statistics
         assert epochs_done == [1, 2, 3] and made["resolved"]["device"] == "cpu"

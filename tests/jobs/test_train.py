@@ -18,6 +18,7 @@ from tasks.jobs.train import job as train
 from tasks.jobs.train import worker as rank
 from tasks.jobs.train.attempts import Assignment
 from tasks.learning import images, recipes
+from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import WrongBatchSize, local_batch_size
 
 
@@ -73,6 +74,27 @@ def test_workers_with_gpus_are_asked_for_their_reports_ten_times_a_second(
     monkeypatch.setattr(attempts, "commit", lambda *_, **__: None)
     train.run(training(tmp_path, rows=64, batch_size=64, workers=1))
     assert intervals == [interval_s]
+
+
+def test_automatic_workers_are_as_many_as_before_the_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(os, "environ", dict(os.environ) | JOB_ENV)
+    monkeypatch.setattr(scaling, "nodes", lambda: [{"CPU": 5}])  # one worker, if nobody trained before
+    monkeypatch.setattr(node_types, "addable", lambda: [{"CPU": 4}] * 2)
+    monkeypatch.setattr(train, "fit", lambda *_, scaling_config, **__: asked.append(scaling_config.num_workers))
+    monkeypatch.setattr(attempts, "commit", lambda *_, **__: None)
+    spec = training(tmp_path, rows=64, batch_size=16, workers=1).model_copy(update={"workers": None})
+    for before in (None, 3):
+        monkeypatch.setattr(attempts, "workers_before", lambda spec, *, device, before=before: before)
+        train.run(spec)
+    assert asked == [1, 3]
+    monkeypatch.setattr(attempts, "workers_before", lambda spec, *, device: 40)
+    with pytest.raises(
+        WrongResume, match="^the interrupted training has 40 workers, too many for this cluster .--work"
+    ):
+        train.run(spec)
 
 
 @pytest.mark.usefixtures("machine")

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from storage.uri import Root
-from tasks.learning import step, training_state
+from tasks.learning import loop, step, training_state
 from tasks.learning.datasets import Split
+from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
 from tasks.learning.step import GraphedStep
 from tests.learning import training
@@ -251,6 +252,15 @@ class TestValidation:
             f"validation does not fit into memory; use a validation_batch_size below 512{advice}: CUDA out of memory. "
             "Tried to allocate 2.00 GiB"
         )
+
+    def test_large_images_are_fewer_at_a_time(self, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(loop, "_VALIDATION_BYTES", 28 * 28 * 5 + 1)
+        assert small(digits).validation_batch_size == 5
+
+    def test_rank_without_rows_computes_nothing(self, digits: dict[str, Split]) -> None:
+        empty = training.rows(digits["test"], 0, 0)
+        loader = ResidentLoader(empty, empty, seed=0, rank=0, device=torch.device("cpu"))
+        assert list(loader.validation_batches(batch_size=512)) == []
 
     @pytest.mark.parametrize(
         ("changes", "expected"), [({}, 512), ({"validation_batch_size": 7}, 7), ({"accumulation": 4}, 512)]

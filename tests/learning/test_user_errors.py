@@ -65,6 +65,34 @@ def failing():
     return recipe(settings["model"])
 
 
+def wide(*, image_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, num_classes + 1))
+
+
+def plane(*, image_shape, num_classes):
+    return nn.Conv2d(1, num_classes, 1)
+
+
+class Tuple(nn.Sequential):
+    def forward(self, images):
+        return super().forward(images), None
+
+
+def pair(*, image_shape, num_classes):
+    return Tuple(nn.Flatten(), nn.Linear(16, num_classes))
+
+
+class InPlace(nn.Sequential):
+    def forward(self, images):
+        shares = super().forward(images).sigmoid()
+        shares += 1
+        return shares
+
+
+def in_place(*, image_shape, num_classes):
+    return InPlace(nn.Flatten(), nn.Linear(16, num_classes))
+
+
 def asks_a_server(images):
     address = "https://me:hidden@host/x?key=hidden"
     raise RuntimeError(f"is {address} up? no answer from {address}")  # see #12
@@ -116,6 +144,30 @@ def test_layers_that_do_not_fit_name_the_function_that_made_them(own: Callable[[
         f"  {tmp_path}/my_recipe.py, line 22, in layers, which made the model",
         "    def layers(*, image_shape, num_classes):",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [("wide", "torch.float32 of (3, 3)"), ("plane", "torch.float32 of (3, 2, 4, 4)"), ("pair", "tuple")],
+)
+def test_a_model_that_returns_no_logits_is_told_with_the_function_that_made_it(
+    own: Callable[[str], Any], name: str, got: str
+) -> None:
+    with pytest.raises(UserCodeError) as caught:
+        _predict(user_code.reference(own(name)))
+    said, where, *_ = str(caught.value).splitlines()
+    assert said == f"TypeError: model must return logits, floats of shape (3, 2) (images, classes), got {got}"
+    assert where.endswith(f", in {name}, which made the model")
+
+
+def test_a_model_whose_backward_pass_fails_is_told_with_the_function_that_made_it(own: Callable[[str], Any]) -> None:
+    model = user_code.reference(own("in_place"))
+    spec = ModelSpec(model=model, image_shape=(4, 4, 1), classes=("a", "b"), mean=(0.0,), std=(1.0,))
+    with pytest.raises(UserCodeError) as caught, user_errors.wrap_user_errors(model=model):
+        Classifier(spec)(torch.zeros(3, 4, 4, 1, dtype=torch.uint8)).sum().backward()
+    said, where, *_ = str(caught.value).splitlines()
+    assert "modified by an inplace operation" in said
+    assert where.endswith(", in in_place, which made the model")
 
 
 def test_a_file_that_own_code_opens_and_does_not_find_is_a_bug(own: Callable[[str], Any], tmp_path: Path) -> None:

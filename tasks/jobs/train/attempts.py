@@ -136,17 +136,16 @@ def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int],
     return min(found)
 
 
-def workers_before(spec: TrainSpec) -> int | None:
-    """Return the number of workers of the epochs to resume from, if `auto` may choose another and epochs may be mixed.
+def workers_before(spec: TrainSpec, *, device: str) -> int | None:
+    """Return the number of workers of the epochs to resume from on `device`, if `auto` may choose another number.
 
-    `auto` often chooses another number on another device, but the weights depend on the number.
+    The weights depend on the number, and `auto` chooses it by the nodes that are there now. None if nothing is resumed,
+    also because epochs were trained on another device, unless they may be mixed.
     """
-    found = (
-        next(checkpoint.complete_checkpoints(spec.scratch), None)
-        if spec.accept_mixed_numerics and spec.workers is None
-        else None
-    )
-    return int(found[1].resolved["workers"]) if found else None
+    found = next(checkpoint.complete_checkpoints(spec.scratch), None) if spec.workers is None else None
+    if found is None or not (spec.accept_mixed_numerics or found[1].resolved.get("device") == device):
+        return None
+    return int(found[1].resolved["workers"])
 
 
 def new_attempt(scratch: URI) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from storage import manifest
 from storage.process import gc_paused
+from storage.terminal import count
 from storage.uri import DatasetURI
 from tasks.jobs import dashboard, dataset_parts, errors, node_types, scaling
 from tasks.jobs.backends import tuned
@@ -14,6 +15,7 @@ from tasks.jobs.deadline import run_in_thread
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train.attempts import Assignment
+from tasks.learning.checkpoint import WrongResume
 
 _MAX_FAILURES = 3
 _MAX_PREEMPTIONS = 100
@@ -39,8 +41,18 @@ def run(spec: TrainSpec) -> None:
     nodes = scaling.nodes()
     needs = scaling.needs_of(spec.recipe)
     addable = node_types.addable() if spec.threads is None else []
-    workers = attempts.workers_before(spec) or spec.workers
-    given = scaling.resolve(workers, threads=spec.threads, nodes=nodes, addable=addable, needs=needs)
+    uses_gpus = scaling.check_device(needs, [*nodes, *addable])
+    before = attempts.workers_before(spec, device="cuda" if uses_gpus else "cpu")
+    try:
+        workers = before or spec.workers
+        given = scaling.resolve(workers, threads=spec.threads, nodes=nodes, addable=addable, needs=needs)
+    except ValueError as error:
+        if not before:
+            raise
+        raise WrongResume(
+            f"the interrupted training has {count(before, 'worker')}, too many for this cluster ({error}); run again "
+            "when it has as many nodes as before, or train again with --refresh"
+        ) from error
     elastic = scaling.limits(spec.workers)
     prepared = manifest.load(spec.source)
     numbers = range(elastic[0], elastic[1] + 1) if elastic else [given.workers]

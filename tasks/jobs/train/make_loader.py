@@ -74,7 +74,8 @@ def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, here: RankC
         return dataset_parts.shard(prepared.split(split), rank=rank, world_size=world_size, batch_size=batch_size)
 
     def held(some: Sequence[Slice]) -> Batch:
-        return tensors(_blocks(dataset_parts.read_ahead(uri, some), shape), num_rows=sum(map(len, some)), shape=shape)
+        blocks = _blocks(dataset_parts.read_ahead(uri, some), shape, here.beat)
+        return tensors(blocks, num_rows=sum(map(len, some)), shape=shape)
 
     if here.loader == "resident":
         train, validation = (held(slices(split)) for split in ("train", "validation"))
@@ -185,8 +186,11 @@ def _unchanged(table: pa.Table, *, epoch: int | None) -> pa.Table:
     return table
 
 
-def _blocks(tables: Iterable[pa.Table], shape: tuple[int, int, int]) -> Iterator[Block]:
+def _blocks(
+    tables: Iterable[pa.Table], shape: tuple[int, int, int], beat: Callable[[], None] = lambda: None
+) -> Iterator[Block]:
     for table in tables:
+        beat()
         pixels, labels = images.to_arrays(table, shape)
         assert labels is not None
         yield pixels, labels

@@ -64,6 +64,7 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     loader = make_loader(recipe, spec.source, prepared, here)
     with gc_paused():  # most models import torchvision
         model = Classifier(model_of(recipe, prepared))
+    training_state.check_storable(model)
     if spec.initial:
         training_state.load_initial_weights(model, spec.initial)
     else:
