@@ -79,7 +79,7 @@ def _main(arguments: argparse.Namespace) -> int:
         found = dataset_versions.known(root, recipe.data)
         chosen = dataset_versions.chosen(found, names=arguments.version, first=arguments.first, last=arguments.last)
         if not arguments.list:
-            dataset_versions.check_one(chosen)
+            dataset_versions.check_one(root, chosen, named=bool(arguments.championship))
             node_checks.check_nodes(root, arguments.workers, scaling.needs_of(recipe))
     if arguments.list:
         for line in [json.dumps(chosen, indent=1)] if arguments.json else chosen:

@@ -210,6 +210,11 @@ def default_for_user_data(root: Root, name: str, place: URI) -> str:
     return name if is_older else full
 
 
+def was_trained_on(root: Root, name: str, place: URI | None) -> bool:
+    """Return whether the champion of `name` was trained on the user's own data at `place`, as far as is known."""
+    return place is not None and _place_of_champion(root, name) == _canonical(place)
+
+
 def _place_of_champion(root: Root, name: str) -> str | None:
     champion = registry.champion(root, name)
     with contextlib.suppress(KeyError, FileNotFoundError, ValueError, Damaged):

@@ -17,6 +17,10 @@ from tasks.report_page import ReportData, moment, number, plots
 _IMAGES_A_ROW = 8
 
 
+_MOST_CLASSES = 100
+"""Most classes whose confusion matrix is published: it grows with their square, and Prefect's database keeps it."""
+
+
 def publish(data: ReportData, target: ReportURI, plan: Plan) -> None:
     """Publish a summary, tables (history, per class, confusion) and a link to the report; never fails the run."""
     try:
@@ -32,8 +36,9 @@ def _publish(data: ReportData, target: ReportURI, plan: Plan) -> None:
     )
     create_table_artifact(key="history", table=data.history, description="Metrics of every epoch")
     create_table_artifact(key="per-class", table=data.per_class, description="Metrics per class on the test rows")
-    confusion = confusion_table(data.classes, data.confusion)
-    create_table_artifact(key="confusion", table=confusion, description="Confusion matrix of the test rows")
+    if len(data.classes) <= _MOST_CLASSES:
+        confusion = confusion_table(data.classes, data.confusion)
+        create_table_artifact(key="confusion", table=confusion, description="Confusion matrix of the test rows")
     page = target.child("index.html")
     link = page if page.is_s3 else f"file://{page}"
     create_link_artifact(key="report", link=link, link_text="Report page", description=f"Report: {page}")

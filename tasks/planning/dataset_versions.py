@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Sequence
 
 from storage import access, manifest
-from storage.admin import catalog
+from storage.admin import catalog, champions
 from storage.manifest import Damaged
 from storage.uri import DatasetURI, Root
 from tasks.learning import datasets
@@ -14,7 +14,8 @@ def known(root: Root, data: str) -> list[DatasetURI]:
     """List the committed raw datasets of data set `data` below `root`, by the time of their commit.
 
     The time comes from the manifest, so that it survives a copy of the root; older manifests lack it, and their file's
-    time counts instead. `own` selects all datasets of users' own images, each of which is named after its folder.
+    time counts instead. `own` selects all datasets of users' own images, each of which is named after its folder, but
+    not the new pictures that batch prediction stored.
 
     Raises `ValueError` if there is none or the storage cannot be read, and `Damaged` for a damaged manifest.
     """
@@ -30,7 +31,7 @@ def known(root: Root, data: str) -> list[DatasetURI]:
             raise Damaged(folder.damage)
         if folder.manifest:
             parameters = folder.manifest.parameters
-            is_own = data == datasets.OWN and "image_size" in parameters
+            is_own = data == datasets.OWN and "image_size" in parameters and "classes" not in parameters
             of[DatasetURI(folder.uri)] = data if is_own else parameters.get("data")
     if data not in of.values():
         others = ", ".join(sorted({str(name) for name in of.values()}))
@@ -39,12 +40,17 @@ def known(root: Root, data: str) -> list[DatasetURI]:
     return [uri for uri in of if of[uri] == data]
 
 
-def check_one(versions: Sequence[DatasetURI]) -> None:
-    """Raise `ValueError` if `versions` are of several data sets, which users' own images may be."""
-    names = sorted({uri.name.rpartition("-")[0] for uri in versions})
+def check_one(root: Root, versions: Sequence[DatasetURI], *, named: bool) -> None:
+    """Raise `ValueError` if `versions` are of several data sets, which users' own images may be.
+
+    Folders of one name at different places are different data sets, unless their championship is `named`.
+    """
+    names = {uri.name.rpartition("-")[0] for uri in versions}
+    if len(names) == 1 and not named:
+        names = {champions.default_of_raw(root, manifest.load(uri)) for uri in versions}
     if len(names) > 1:
         raise ValueError(
-            f"version: the versions belong to several data sets, {', '.join(names)}; "
+            f"version: the versions belong to several data sets, {', '.join(sorted(names))}; "
             "name those of one (--list shows them)"
         )
 

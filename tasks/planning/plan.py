@@ -212,7 +212,8 @@ class Plan:
     @property
     def gate(self) -> dict[str, Any]:
         """Settings of the gate; optional ones are present only if requested."""
-        return gate.settings_of(self.recipe, judge_only=self.judge_only)
+        is_own = self.is_own or self.recipe.data == datasets.OWN
+        return gate.settings_of(self.recipe, judge_only=self.judge_only, is_own=is_own)
 
     def predictions_of(self, checkpoint: CheckpointURI) -> PredictionsURI:
         """Return the URI of the predictions of any `checkpoint` on this plan's test rows."""

@@ -8,7 +8,7 @@ from storage.admin import champions
 from storage.uri import URI, CheckpointURI, DatasetURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
 from tasks.jobs.scaling import Workers, limits
-from tasks.learning import user_code
+from tasks.learning import images, user_code
 from tasks.planning import new_images as pictures
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_numbers, check_root
@@ -57,6 +57,7 @@ def resolve(
     check_numbers(workers=workers, deadline_minutes=deadline_minutes)
     if limits(workers):
         raise ValueError(f"--workers must be one number for prediction, got {workers!r}: only training is elastic")
+    split = split or None  # a form's empty field
     with deadline(deadline_minutes * 60):
         root = check_root(storage)
         data = DatasetURI(parse_root(dataset, option="--dataset"))
@@ -67,10 +68,13 @@ def resolve(
             data = pictures.raw_of(root, found, checkpoint)
         else:
             made = check_committed("--dataset", data, kinds=("raw", "prepared"))
-            splits = sorted({file.split for file in made.files if file.split and file.split != "quarantine"})
+            splits = sorted(
+                {file.split for file in made.files if file.split and file.rows and file.split != "quarantine"}
+            )
             if split is not None and split not in splits:
                 raise ValueError(f"--split must be one of {', '.join(splits)}, got {split!r}")
             checkpoint = _model(root, model, _championship, data)
+            _check_shape(made, checkpoint)
         user_code.check_listed()  # the model's code may come from a user's file, which must be allowed
     return BatchRequest(
         root=root,
@@ -82,6 +86,19 @@ def resolve(
         deadline_s=deadline_minutes * 60,
         accept_mixed_numerics=accept_mixed_numerics,
     )
+
+
+def _check_shape(data: manifest.Manifest, checkpoint: CheckpointURI) -> None:
+    expected = tuple(manifest.load(checkpoint).statistics["model"]["image_shape"])
+    try:
+        found = images.shape_of(data.columns["metadata"])
+    except (KeyError, ValueError):  # of an earlier version
+        return
+    if found != expected:
+        raise ValueError(
+            f"--dataset: its images have shape {found}, but the model expects {expected}; choose a matching dataset or "
+            "--model"
+        )
 
 
 def _model(

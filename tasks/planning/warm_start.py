@@ -4,7 +4,8 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from storage import manifest, registry
-from storage.uri import CheckpointURI
+from storage.admin import champions
+from storage.uri import URI, CheckpointURI
 from tasks.jobs.spec import SPLIT_BY
 from tasks.learning import datasets, images
 
@@ -32,6 +33,8 @@ def initial_checkpoint(plan: "Plan") -> CheckpointURI:
         ) from None
     _check_fits(plan, champion, made.statistics["model"])
     _check_split(plan, champion, made.statistics.get("split") or {})
+    if "prepared" in made.parents:
+        _check_encoding(plan, champion, made.parent("prepared", of=champion))
     if "initial" in made.parents:
         initial = CheckpointURI(made.parent("initial", of=champion))
         is_same_data = made.parent("prepared", of=champion).fingerprint == plan.prepared.fingerprint
@@ -68,12 +71,15 @@ def check_comparable(plan: "Plan") -> None:
 def _check_test_rows(plan: "Plan", champion: CheckpointURI | None, split: dict[str, Any]) -> None:
     # Where split folders replaced a split by content, or the reverse, its training rows may have become test rows.
     # Harmless are a champion with at least this `test_fraction`, and, in a championship that the user named, one whose
-    # data was split the other way, because it may be other data.
+    # data was split the other way, if it is data from another place.
     now = plan.test_fraction
     before = split.get("test_fraction")
     leak = "some of these test rows were its training rows"
     if now is None or before is None:
-        if now != before and plan.named_championship is None:
+        is_other = plan.named_championship and not champions.was_trained_on(
+            plan.root, plan.championship, plan.source_uri
+        )
+        if now != before and not is_other:
             had = "with" if before is None else "without"
             _refuse(plan, champion, f"was trained on data {had} split folders: {leak}")
     elif now > before:
@@ -113,6 +119,20 @@ def _check_split(plan: "Plan", champion: CheckpointURI, split: dict[str, Any]) -
                 f"{_ASKED}: {name} of the champion {champion} is {before}, but {now} is requested: {leak}; use --set "
                 f"{name}={before}, or omit initialize=champion"
             )
+
+
+def _check_encoding(plan: "Plan", champion: CheckpointURI, prepared: URI) -> None:
+    # A row's split is chosen by its stored bytes: pixels if decoded, else the bytes of the file.
+    try:
+        before = images.encoding_of(manifest.load(prepared).columns.get("metadata", {}))
+    except FileNotFoundError:
+        return
+    if before != (now := plan.recipe.image_encoding):
+        raise ValueError(
+            f"{_ASKED}: image_encoding of the champion {champion} is {before!r}, but {now!r} is requested: rows that "
+            f"it was trained on would become validation rows; use --set image_encoding={before}, or omit "
+            "initialize=champion"
+        )
 
 
 def _known(plan: "Plan") -> dict[str, Any]:

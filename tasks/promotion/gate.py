@@ -8,7 +8,6 @@ from storage import manifest, registry
 from storage.accuracy_difference import Difference
 from storage.decision import Decision
 from storage.uri import CheckpointURI, EvaluationURI
-from tasks.learning import datasets
 from tasks.learning.recipes import Recipe
 from tasks.promotion import correct_rows
 from tasks.promotion.correct_rows import Answers
@@ -27,12 +26,15 @@ _SHOWN = 10
 """Maximum number of class names in a reason."""
 
 
-def settings_of(recipe: Recipe, *, judge_only: bool) -> Gate:
-    """Return the settings of the gate for `recipe`; optional ones are present only if requested."""
+def settings_of(recipe: Recipe, *, judge_only: bool, is_own: bool) -> Gate:
+    """Return the settings of the gate for `recipe`; optional ones are present only if requested.
+
+    A model of the user's own data (`is_own`) has to be better than always predicting the largest class.
+    """
     found: Gate = {"accuracy_floor": recipe.accuracy_floor, "margin": recipe.margin}
     if recipe.significance and not recipe.margin:
         found["significance"] = recipe.significance
-    if recipe.data == datasets.OWN:
+    if is_own:
         found["above_largest_class"] = True
     return found | ({"judge_only": True} if judge_only else {})
 

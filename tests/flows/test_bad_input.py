@@ -180,7 +180,6 @@ PREDICT = [
     Bad("predict --dataset {checkpoint}", "--dataset ... raw or prepared ... {checkpoint} of kind checkpoint"),
     Bad("predict --dataset {garbage}", "--dataset ... {garbage}/_manifest.json cannot be read"),
     Bad("predict --dataset {raw} --split nosuch", "--split ... test ... 'nosuch'"),
-    Bad('predict --dataset {raw} --split ""', "--split ... test ... ''"),
     Bad("predict --dataset {raw}", "--model ... no champion of 'mnist'"),
     Bad("predict --dataset {raw} --model champion:nosuch", "--model ... no champion of 'nosuch'"),
     Bad("predict --dataset {raw} --model champion:../x", "--model ... champion:NAME ... '../x'"),

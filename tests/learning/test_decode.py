@@ -217,6 +217,8 @@ def test_cmyk_is_converted_to_rgb(kind: str) -> None:
 def test_lab_is_converted_to_rgb(lightness: int) -> None:
     content = saved(Image.new("LAB", (8, 8), (lightness, 128, 128)), "TIFF")
     assert np.abs(pixels(content).astype(int) - lightness).max() < 12
+    gray = np.frombuffer(decoded(content, 8, 1).pixels, np.uint8)
+    assert np.abs(gray.astype(int) - lightness).max() < 12
 
 
 @pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "TIFF"])

@@ -220,7 +220,26 @@ def test_a_champion_of_the_time_when_the_folder_had_no_train_and_test_is_refused
         file.rename(folder / split / CLASSES[number % 2] / file.name)
     with pytest.raises(ValueError, match="was trained on data without split folders: some of these test rows"):
         make(root, folder)
-    assert make(root, folder, championship=made.championship).championship == made.championship, "a person says so"
+    with pytest.raises(ValueError, match="some of these test rows were its training rows"):
+        make(root, folder, championship=made.championship)
+    assert make(root, folder, championship="another").championship == "another"
+
+
+def test_a_warm_start_with_another_encoding_is_refused_since_it_would_split_other_rows(
+    root: Root, pictures: Path
+) -> None:
+    made = make(root, pictures)
+    crown(made, made.championship, split={"by": SPLIT_BY, "split_seed": 0, "validation_fraction": 0.1})
+    assert make(root, pictures, "initialize=champion").initial == made.checkpoint
+    with pytest.raises(ValueError, match="image_encoding of the champion .* is 'decoded', but 'encoded' is requested"):
+        make(root, pictures, "initialize=champion", "image_encoding=encoded")
+
+
+def test_a_model_of_own_images_must_beat_the_largest_class_whatever_the_recipe(root: Root, pictures: Path) -> None:
+    recipe = recipes.load("mnist-sample-resnet18")
+    for data, expected in ((str(pictures), True), (None, None)):
+        made = make_plan.make(storage=root, recipe=recipe, data=data)
+        assert made.gate.get("above_largest_class") is expected
 
 
 def test_one_class_in_common_is_enough(root: Root, pictures: Path) -> None:

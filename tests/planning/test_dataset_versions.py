@@ -13,7 +13,7 @@ from storage import commits, files, manifest
 from storage.uri import DatasetURI, Root
 from tasks.learning import recipes
 from tasks.planning import make_plan
-from tasks.planning.dataset_versions import chosen, known
+from tasks.planning.dataset_versions import check_one, chosen, known
 
 _NAMES = ["mnist-00000000000b", "mnist-00000000000c", "mnist-00000000000a"]
 """Oldest first, which is not their order by name."""
@@ -79,6 +79,35 @@ def test_what_is_not_there_is_refused_by_name(versions: list[DatasetURI], asked:
 def test_a_storage_without_versions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no raw dataset of data set 'mnist'"):
         known(Root(str(tmp_path / "nothing")), "mnist")
+
+
+def _own(root: Root, name: str, place: str, **more: Any) -> DatasetURI:
+    """A raw dataset of a user's own images."""
+    uri = DatasetURI(root.child(f"datasets/raw/{name}"))
+    parameters = {"data": name.rpartition("-")[0], "image_size": 8} | more
+    statistics = {"sources": [{"name": "files", "sha256": "", "url": place}]}
+    commits.commit(uri, kind="raw", parents={}, parameters=parameters, listed=[], statistics=statistics)
+    return uri
+
+
+def test_new_pictures_that_were_predicted_are_no_versions(tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    photos = _own(root, "photos-00000000000a", "/photos")
+    _own(root, "today-00000000000b", "/today", classes=["cat", "dog"])
+    assert known(root, "own") == [photos]
+
+
+def test_folders_of_one_name_are_several_data_sets_unless_their_championship_is_named(tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    _own(root, "photos-00000000000a", "/a/photos")
+    _own(root, "photos-00000000000b", "/a/photos")
+    check_one(root, known(root, "own"), named=False)
+    _own(root, "photos-00000000000c", "/b/photos")
+    with pytest.raises(
+        ValueError, match=r"^version: the versions belong to several data sets, photos-\w+, photos-\w+;"
+    ):
+        check_one(root, known(root, "own"), named=False)
+    check_one(root, known(root, "own"), named=True)
 
 
 @pytest.mark.parametrize(("words", "judge_only"), [([], True), (["--promote"], False)])

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from storage import files, manifest, registry, tables
+from storage import commits, files, manifest, registry, tables
 from storage.admin import champions
 from storage.decision import Decision
 from storage.manifest import Parent
@@ -90,6 +90,22 @@ def folder(tmp_path: Path) -> Path:
         (tmp_path / "New photos" / path).write_bytes(content)
     (tmp_path / "New photos" / "notes.txt").write_text("no image")
     return tmp_path / "New photos"
+
+
+def test_a_folder_that_is_called_like_a_class_has_its_label(models: Path, folder: Path) -> None:
+    asked = request(models, folder / "zwei", split="")  # as a form sends an empty field
+    assert asked.pictures and [file.label for file in asked.pictures.files] == [2]
+
+
+def test_a_dataset_of_another_image_size_is_refused_before_anything_begins(models: Path) -> None:
+    uri = DatasetURI(f"{models}/datasets/raw/others-0123456789ab")
+    listed = [manifest.File(path="test", split="test", size=1, rows=1, sha256="")]
+    schema = {"columns": {}, "metadata": {"shape": "[8, 8, 3]", "dtype": "uint8", "classes": '["a"]'}}
+    commits.commit(uri, kind="raw", parents={}, parameters={"data": "others"}, listed=listed, schema=schema)
+    with pytest.raises(
+        ValueError, match=r"^--dataset: its images have shape \(8, 8, 3\), but the model expects \(28, 28"
+    ):
+        request(models, uri, model="champion:letters")
 
 
 def test_each_picture_of_a_folder_is_predicted_once_by_name_and_leads_back_to_its_checksum(

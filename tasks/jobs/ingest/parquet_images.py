@@ -85,10 +85,12 @@ def _named(table: pa.Table, source: Opened) -> pa.Table:
 
 
 def _column(schema: pa.Schema, names: Sequence[str], fits: Callable[[pa.DataType], bool], what: str) -> str:
-    fitting = [field.name for field in schema if fits(field.type)]
+    fitting: list[str] = [field.name for field in schema if fits(field.type)]
     named = [name for name in names if name in fitting]
-    if named or len(fitting) == 1:
-        return (named or fitting)[0]
+    if named:
+        return named[0]
+    if len(fitting) == 1 and not set(names) & set(schema.names):  # else the column that is meant has another type
+        return fitting[0]
     columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
     raise ValueError(f"there must be a column {' or '.join(names[:2])} {what}; the columns are {columns}")
 

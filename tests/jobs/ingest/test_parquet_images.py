@@ -62,6 +62,12 @@ def test_images_and_labels_are_found_in_whatever_form(kind: str) -> None:
     assert rows(WRITTEN[kind], classes) == rows(WRITTEN["bytes"], ("0", "1"))
 
 
+@pytest.mark.parametrize("label", [[0.0, 1.0, None, 1.0], [True, False, True, True]], ids=["floats", "truth values"])
+def test_another_column_never_replaces_a_label_of_another_type(label: list[Any]) -> None:
+    with pytest.raises(ValueError, match="^there must be a column label or labels .*; the columns are image .binary"):
+        survey(parquet(image=IMAGES, label=label, camera=["a", "b", "a", "b"]))
+
+
 def test_classes_are_those_of_all_files_together() -> None:
     surveyed = [survey(parquet(image=IMAGES, label=labels)) for labels in (["b"] * 4, ["a", "c", "a", None])]
     assert class_names.of_files(surveyed) == ("a", "b", "c")
