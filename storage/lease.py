@@ -93,6 +93,7 @@ class Lease:
             changes = {"expires": lease_records.after(self._ttl_s), "released": released}
             record = self._record.model_copy(update=changes)
             files.replace(lease_records.record_uri(self._folder, self.generation), lease_records.encoded(record))
+            self._has_lapsed()  # during a slow write
             self._record = record
             return not released
 

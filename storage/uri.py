@@ -28,7 +28,7 @@ _ADDRESS = re.compile(
     re.VERBOSE,
 )
 """An address or a query in a text."""
-_MISTYPED = re.compile(r"[^/\s]+:[^/\s]*@")
+_MISTYPED = re.compile(r"^((?:[a-z0-9]+:/)?)[^/\s]+:\S*@", re.IGNORECASE)
 """Credentials after one slash or none, as in `s3:/key:secret@bucket`."""
 
 
@@ -162,8 +162,8 @@ def is_web_address(text: str) -> bool:
 def redact(url: str) -> str:
     """Mask the text between a scheme and an `@`, also if a `/` is missing; drop everything after a `?` or `#`."""
     scheme, _, rest = url.partition("//")
-    if not rest:
-        url = _MISTYPED.sub("***@", url)
+    if not rest and not url.startswith(("/", ".")):
+        url = _MISTYPED.sub(r"\1***@", url)
     hidden, at, shown = rest.rpartition("@")
     if at:
         is_clear = "?" not in hidden and "#" not in hidden  # else the `@` may be part of the query

@@ -178,10 +178,11 @@ class PrefectSystem(Server):
     def _send_lost_events_again(self) -> None:
         """Send the events again that a busy SQLite has lost; a server with a separate worker should use Postgres."""
         for lost in Path(self.env["PREFECT_HOME"], "dlq").glob("*"):
-            with contextlib.suppress(json.JSONDecodeError):  # it is being written
+            with contextlib.suppress(json.JSONDecodeError, OSError):  # it is being written, or the server is busy
                 event = json.loads(json.loads(lost.read_bytes())["data"])
                 again = {name: value for name, value in event.items() if name not in ("received", "follows")}
-                self.api("POST", "/events", [again | {"id": str(uuid.uuid4())}])
+                if "event" in event:  # not an action, which is lost for good
+                    self.api("POST", "/events", [again | {"id": str(uuid.uuid4())}])
                 lost.unlink()
 
     def end(self) -> None:

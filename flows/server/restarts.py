@@ -1,8 +1,8 @@
 """Restarts of crashed runs: a deployment's run whose process or machine dies is restarted at most three times.
 
-The server's automations restart runs while the server is up. `make up` does so after a crash of the whole machine,
-since a restarted Prefect server has forgotten which events it saw, and delays events that follow them by 15 minutes,
-and if a server on SQLite has lost the event of a crash ("database is locked", four times within a moment).
+The server's automations restart runs while the server is up. `make up` restarts them in two other cases. After a crash
+of the whole machine, since a restarted Prefect server has forgotten which events it saw, and delays events that follow
+them by 15 minutes. And if a server on SQLite has lost the event of a crash ("database is locked").
 """
 
 import contextlib

@@ -96,4 +96,4 @@ def await_server(child: Child, url: str) -> None:
             return
         except OSError:
             time.sleep(0.1)
-    raise RuntimeError(f"Prefect's server did not start; run again, or see its output:\n{child.output()[-2000:]}")
+    raise RuntimeError(f"Prefect's server did not start; run again. Its output:\n{child.output()[-2000:]}")

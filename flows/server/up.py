@@ -22,7 +22,7 @@ from tasks.cluster.child import Child
 _WORKER = f"make-up-{socket.gethostname()}"
 """Worker name; identifies the runs that died with an earlier `make up` on this machine."""
 _LOOK_S = 10.0
-"""Seconds between two looks for runs that crashed and were not restarted."""
+"""Seconds between two checks for runs that crashed and were not restarted."""
 _EPILOG = """\
 Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also resumes
 runs that crashed with it, at most three times.
@@ -134,14 +134,20 @@ def _worker(started: datetime) -> Iterator[Child]:
 
 
 def _restart_overdue(started: datetime) -> None:
-    """Restart the runs that crashed since `started` and that the server forgot; if it is busy, the next call does."""
+    """Restart the runs that crashed since `started` and that the server did not restart; warn if it does not answer."""
+    import httpx
     from prefect.client.orchestration import get_client
+    from prefect.exceptions import PrefectException
 
     from flows.server import restarts
 
-    with contextlib.suppress(Exception), get_client(sync_client=True) as client:
-        runs, alive = restarts.overdue_runs(client, _WORKER, since=started), restarts.with_processes()
-        _tell(restarts.requeue(client, [run for run in runs if str(run.id) not in alive], crashed=True))
+    try:
+        with get_client(sync_client=True) as client:
+            if runs := restarts.overdue_runs(client, _WORKER, since=started):
+                alive = restarts.with_processes()
+                _tell(restarts.requeue(client, [run for run in runs if str(run.id) not in alive], crashed=True))
+    except (httpx.HTTPError, PrefectException) as error:
+        _tell([f"crashed runs could not be looked up, will be tried again: {type(error).__name__}: {error}"])
 
 
 def _tell(lines: Iterable[str]) -> None:
@@ -150,7 +156,7 @@ def _tell(lines: Iterable[str]) -> None:
 
 
 def _watch(server: Child, worker: Child, started: datetime) -> None:
-    """Print the worker's output and restart overdue runs until Ctrl-C; raise `RuntimeError` if one of both ends."""
+    """Print the worker's output and restart overdue runs until Ctrl-C; raise `RuntimeError` if either ends."""
     looked = time.monotonic()
     while server.running and worker.running:
         sys.stdout.write(worker.new_output())

@@ -210,8 +210,14 @@ def default_for_user_data(root: Root, name: str, place: URI) -> str:
     return name if is_older else full
 
 
-def was_trained_on(root: Root, name: str, place: URI | None) -> bool:
-    """Return whether the champion of `name` was trained on the user's own data at `place`, as far as is known."""
+def was_trained_on(root: Root, name: str, source: URI | None) -> bool:
+    """Return whether the champion of `name` was trained on the same user's data, as far as is known.
+
+    `source` is the data's location, or the URI of a raw dataset made from it.
+    """
+    if source is None:
+        return False
+    place = _place(manifest.load(source)) if manifest.is_committed(source) else source
     return place is not None and _place_of_champion(root, name) == _canonical(place)
 
 

@@ -139,7 +139,7 @@ def gc(root: Root, *, keep_days: int, is_dry_run: bool) -> int:
     if not is_dry_run:
         if not root.is_s3 and files.free_bytes(root) < _GC_WRITES:
             raise DiskFull(
-                f"the disk of {root} is full, and gc itself writes some kB: delete one of the folders that "
+                f"--storage: the disk of {root} is full, and gc needs 64 kB for its lease: delete a folder that "
                 "`python -m storage gc --dry-run` lists, then run gc again"
             )
         access.check_writable(root)
@@ -164,7 +164,7 @@ def _gc(root: Root, garbage: Garbage, *, is_dry_run: bool) -> int:
             num_items, num_bytes = num_items + 1, num_bytes + removal.size
         for removal in batch.removals:
             if removal.uri not in {each.uri for each in gone}:
-                _say(f"kept {removal.uri}: it is now needed, changed or gone, or gc was suspended")
+                _say(f"kept {removal.uri}: it is now needed, was changed or deleted, or gc's lease expired")
     if garbage.is_blocked:
         _say("an active run does not record what it uses: all committed results are kept this time")
     total = "Dry run: would delete" if is_dry_run else "Deleted"

@@ -81,9 +81,9 @@ class Garbage:
         return [batch for batch in judged if batch.removals]
 
     def remove(self, batch: Batch, *, has_lapsed: Callable[[], bool] = lambda: False) -> list[Removal]:
-        """Delete and return what is still garbage in `batch`, after looking again at all that could forbid it.
+        """Delete and return what is still garbage in `batch`, after checking again that nothing needs it.
 
-        Deletes nothing more once its lease `has_lapsed`, since runs may have begun to use results. The manifest of a
+        Deletes nothing more once `has_lapsed()` returns True, since other runs may then use results. The manifest of a
         committed folder is deleted first.
         """
         self._arrivals()

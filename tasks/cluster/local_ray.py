@@ -87,7 +87,7 @@ def await_ray(child: Child, address: str) -> None:
             if "ray_version" in json.load(answer):
                 return
         time.sleep(_POLL_S)
-    raise JobFailed(f"the local Ray did not start; run again, or see its output:\n{child.output()[-2000:]}")
+    raise JobFailed(f"the local Ray did not start; run again. Its output:\n{child.output()[-2000:]}")
 
 
 def _free_port() -> int:

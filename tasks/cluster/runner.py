@@ -49,8 +49,13 @@ class InProcessRunner:
         except DeadlineExceeded:
             raise
         except Exception as error:
-            if not manifest.is_committed(spec.target):  # else another run was faster, and this one may fail over that
-                raise failure(errors.described(error, folder=spec.scratch)) from error
+            failed = failure(errors.described(error, folder=spec.scratch))
+            try:
+                is_made = manifest.is_committed(spec.target)  # another run was faster, and this one may fail over that
+            except Exception:  # the storage does not answer now either
+                is_made = False
+            if not is_made:
+                raise failed from error
         tidy(spec.scratch)
 
 

@@ -105,8 +105,8 @@ def check_steps(steps: int, *, batch_size: int, world_size: int, num_rows: int) 
     if steps == 0:
         raise WrongBatchSize(
             "batch_size must be at least the number of workers and at most the number of training rows: got "
-            f"{batch_size} with {count(world_size, 'worker')} and {count(num_rows, 'row')} on one of them; use "
-            "another --set batch_size"
+            f"{batch_size} with {count(world_size, 'worker')} and {count(num_rows, 'row')} on one of them; change "
+            "--set batch_size or --workers"
         )
 
 

@@ -107,7 +107,8 @@ class Trainer:
         try:
             loss, right, rows = self._validate(on_batch)
         except Exception as error:
-            if not error_policy.is_out_of_memory(error):
+            # Ray's own error is of a task that reads rows: another batch size would not help, a restart may.
+            if not error_policy.is_out_of_memory(error) or type(error).__module__.startswith("ray."):
                 raise
             has_graph = isinstance(self.run_step, GraphedStep) and self.run_step.graph is not None
             eager = " or step=eager, since the CUDA graph keeps the memory of a training step" if has_graph else ""

@@ -51,7 +51,7 @@ class Classifier(nn.Module):
         wanted = (len(images_BHWC), len(self.spec.classes))
         if not isinstance(logits, Tensor) or logits.shape != wanted or not logits.is_floating_point():
             got = f"{logits.dtype} of {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-            raise TypeError(f"model must return logits, floats of shape {wanted} (images, classes), got {got}")
+            raise TypeError(f"model must return logits: a float tensor of shape {wanted} (images, classes), got {got}")
         return logits
 
     def normalised(self, images_BHWC: Tensor) -> Tensor:

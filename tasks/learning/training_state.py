@@ -85,14 +85,19 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def check_storable(model: Classifier) -> None:
-    """Raise `TypeError` naming the model if its state has something else than dense tensors, which have no format."""
+    """Raise `TypeError` naming the model unless its state consists of tensors that a checkpoint can hold."""
     for name, value in model.state_dict().items():
-        if not isinstance(value, Tensor) or value.layout != torch.strided:
-            got = str(value.layout) if isinstance(value, Tensor) else type(value).__name__
-            raise TypeError(
-                f"model {model.spec.model}: its state_dict must hold dense tensors only, got {got} as {name!r}; keep "
-                "it in a buffer (register_buffer)"
-            )
+        got = type(value).__name__
+        if isinstance(value, Tensor) and value.layout == torch.strided:
+            try:
+                safetensors.torch.save({name: torch.empty(0, dtype=value.dtype)})
+                continue
+            except KeyError:
+                got = str(value.dtype)
+        raise TypeError(
+            f"model {model.spec.model}: its state_dict must hold dense tensors of usual types only, got {got} as "
+            f"{name!r}; store it as such a tensor (register_buffer), or leave it out of the state"
+        )
 
 
 def size_of(trainer: Trainer) -> int:

@@ -19,7 +19,7 @@ _LONGEST = 1500
 """Maximum characters of the error's own message that are shown."""
 _OURS = ("storage", "tasks")
 _BACKWARD = ("needed for gradient computation", "does not require grad")
-"""Parts of torch's messages if the backward pass fails by what the model did in its forward pass."""
+"""Parts of torch's messages if the backward pass fails because of what the model did in its forward pass."""
 _COLLECTIVES = ("gloo", "NCCL")
 """Parts of messages that mark a torch `RuntimeError` as a fault of the network, not of the user's code."""
 

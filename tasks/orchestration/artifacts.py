@@ -18,7 +18,7 @@ _IMAGES_A_ROW = 8
 
 
 _MOST_CLASSES = 100
-"""Most classes whose confusion matrix is published: it grows with their square, and Prefect's database keeps it."""
+"""Most classes with which the confusion matrix is published: it grows with their square, in Prefect's database."""
 
 
 def publish(data: ReportData, target: ReportURI, plan: Plan) -> None:

@@ -50,8 +50,8 @@ def check_one(root: Root, versions: Sequence[DatasetURI], *, named: bool) -> Non
         names = {champions.default_of_raw(root, manifest.load(uri)) for uri in versions}
     if len(names) > 1:
         raise ValueError(
-            f"version: the versions belong to several data sets, {', '.join(sorted(names))}; "
-            "name those of one (--list shows them)"
+            f"version: the versions belong to several data sets, {', '.join(sorted(names))}; name the versions of one "
+            "(`python -m storage lineage URI` shows the folder of each), or choose --championship NAME for all"
         )
 
 

@@ -99,10 +99,13 @@ def check_numbers(
 
 
 def check_batch_size(recipe: Recipe, workers: Workers) -> None:
-    """Raise `ValueError` if a worker would get no row of a batch; the rows are counted when training begins."""
+    """Raise `ValueError` if a worker would get no row of a batch; training checks the number of rows."""
     most = (limits(workers) or (0, 0))[1] if isinstance(workers, str) else workers or 0
     if recipe.batch_size < most:
-        raise ValueError(f"batch_size must be at least the number of workers, {most}, got {recipe.batch_size}")
+        raise ValueError(
+            f"batch_size must be at least the number of workers, {most}, got {recipe.batch_size}; use a larger --set "
+            "batch_size or fewer --workers"
+        )
 
 
 def refreshed(plan: Plan) -> Plan:

@@ -65,7 +65,7 @@ def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Us
     parquet, images = user_images.candidates(folder, skipped, option=option, listed=single, layout=_LAYOUT)
     found = [*parquet, *images]
     number = {class_name(name): label for label, name in enumerate(classes)}
-    named = {entry.path: class_name(PurePosixPath(entry.path).parent.name or folder.name) for entry in images}
+    named = {entry.path: class_name(PurePosixPath(entry.path).parent.name) for entry in images}
     labels = {path: number[name] for path, name in named.items() if name in number}
     splits = dict.fromkeys((entry.path for entry in found), NEW)
     entries = user_images.source_entries(folder, found, splits=splits, labels=labels, option=option)

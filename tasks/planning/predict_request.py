@@ -72,7 +72,7 @@ def resolve(
                 {file.split for file in made.files if file.split and file.rows and file.split != "quarantine"}
             )
             if split is not None and split not in splits:
-                raise ValueError(f"--split must be one of {', '.join(splits)}, got {split!r}")
+                raise ValueError(f"--split must be one of {', '.join(splits) or 'those with rows'}, got {split!r}")
             checkpoint = _model(root, model, _championship, data)
             _check_shape(made, checkpoint)
         user_code.check_listed()  # the model's code may come from a user's file, which must be allowed
@@ -96,8 +96,8 @@ def _check_shape(data: manifest.Manifest, checkpoint: CheckpointURI) -> None:
         return
     if found != expected:
         raise ValueError(
-            f"--dataset: its images have shape {found}, but the model expects {expected}; choose a matching dataset or "
-            "--model"
+            f"--dataset: its images have shape {found}, but model {checkpoint} expects {expected}; choose another "
+            "--dataset or --model"
         )
 
 

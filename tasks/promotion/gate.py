@@ -29,7 +29,7 @@ _SHOWN = 10
 def settings_of(recipe: Recipe, *, judge_only: bool, is_own: bool) -> Gate:
     """Return the settings of the gate for `recipe`; optional ones are present only if requested.
 
-    A model of the user's own data (`is_own`) has to be better than always predicting the largest class.
+    A model of the user's own data (`is_own`) must beat always predicting the largest class.
     """
     found: Gate = {"accuracy_floor": recipe.accuracy_floor, "margin": recipe.margin}
     if recipe.significance and not recipe.margin:

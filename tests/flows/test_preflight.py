@@ -96,7 +96,10 @@ def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(no_flow, ["--check", "--json", "--source", "sample", "--workers", "64"]) == 2
+    assert (
+        main.main(no_flow, ["--check", "--json", "--source", "sample", "--workers", "500", "--set", "batch_size=500"])
+        == 2
+    )
     told = json.loads(capsys.readouterr().out)
     assert [one["check"] for one in told] == ALL
     assert [one["verdict"] for one in told] == ["ok", "refused", *["ok"] * 6]
@@ -105,7 +108,7 @@ def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "refused", "says"),
     [
-        (["--source", "sample", "--workers", "64"], "Ray", "--workers must be at most "),
+        (["--source", "sample", "--workers", "500", "--set", "batch_size=500"], "Ray", "--workers must be at most "),
         (
             ["--source", "sample", "--workers", "2", "--set", "cpus_per_worker=1000"],
             "Ray",

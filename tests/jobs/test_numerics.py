@@ -291,8 +291,11 @@ class TestTraining:
             place.write_text(was.signed().model_dump_json())
         automatic = spec.model_copy(update={"workers": None})
         strict = automatic.model_copy(update={"accept_mixed_numerics": False})
-        kept = [attempts.workers_before(one, device=at) for one in (automatic, strict) for at in ("cuda", "cpu")]
+        rows = manifest.load(spec.source)
+        kept = [attempts.workers_before(one, rows, device=at) for one in (automatic, strict) for at in ("cuda", "cpu")]
         assert kept == [1, 1, 1, None], "`auto` keeps the number of workers that it began with"
+        changed = rows.model_copy(update={"files": []})
+        assert attempts.workers_before(automatic, changed, device="cuda") is None
         run(spec)
         made = manifest.load(spec.target).statistics
         assert epochs_done == [1, 2, 3] and made["resolved"]["device"] == "cpu"

@@ -87,12 +87,12 @@ def test_automatic_workers_are_as_many_as_before_the_interruption(
     monkeypatch.setattr(attempts, "commit", lambda *_, **__: None)
     spec = training(tmp_path, rows=64, batch_size=16, workers=1).model_copy(update={"workers": None})
     for before in (None, 3):
-        monkeypatch.setattr(attempts, "workers_before", lambda spec, *, device, before=before: before)
+        monkeypatch.setattr(attempts, "workers_before", lambda *_, before=before, **__: before)
         train.run(spec)
     assert asked == [1, 3]
-    monkeypatch.setattr(attempts, "workers_before", lambda spec, *, device: 40)
+    monkeypatch.setattr(attempts, "workers_before", lambda *_, **__: 40)
     with pytest.raises(
-        WrongResume, match="^the interrupted training has 40 workers, too many for this cluster .--work"
+        WrongResume, match="^the interrupted training used 40 workers, more than this cluster allows .--"
     ):
         train.run(spec)
 

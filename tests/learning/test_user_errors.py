@@ -156,7 +156,7 @@ def test_a_model_that_returns_no_logits_is_told_with_the_function_that_made_it(
     with pytest.raises(UserCodeError) as caught:
         _predict(user_code.reference(own(name)))
     said, where, *_ = str(caught.value).splitlines()
-    assert said == f"TypeError: model must return logits, floats of shape (3, 2) (images, classes), got {got}"
+    assert said == f"TypeError: model must return logits: a float tensor of shape (3, 2) (images, classes), got {got}"
     assert where.endswith(f", in {name}, which made the model")
 
 

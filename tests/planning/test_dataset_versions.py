@@ -158,7 +158,9 @@ def test_a_backfill_of_own_images_does_the_versions_of_one_folder_each_with_the_
     monkeypatch.setattr("sys.argv", words)
     with pytest.raises(SystemExit, match="2"):
         backfill.main()
-    assert "the versions belong to several data sets, photos, trees; name those of one" in capsys.readouterr().err
+    assert (
+        "the versions belong to several data sets, photos, trees; name the versions of one" in capsys.readouterr().err
+    )
     monkeypatch.setattr("sys.argv", [*words, *names[:2]])
     assert backfill.main() == 0
     assert [request["data"].rpartition("/")[2] for request in asked] == names[:2]

@@ -399,6 +399,7 @@ class TestMeanwhile:
     def test_a_run_begins_to_use_it_while_the_collector_is_suspended(self, root: Root, model: results.Model) -> None:
         found = Garbage(root, keep_days=30, is_leased=lambda uri: False)
         batches = found.plan()
+        assert batches
         held = lease.take(root, root.child("collector"), owner="gc", ttl_s=0.2)
         await_that(held.has_lapsed, limit_s=20)
         assert [found.remove(batch, has_lapsed=held.has_lapsed) for batch in batches] == [[]] * len(batches)

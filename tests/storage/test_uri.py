@@ -95,7 +95,10 @@ def test_refusal_shows_no_credentials(value: str) -> None:
         ("https://host/x?mail=me@host&key=hidden", "https://***"),
         ("s3:/key:hidden@bucket/x", "s3:/***@bucket/x"),
         ("s3:key:hidden@bucket/x", "***@bucket/x"),
-        ("./a@b:c/d", "./a@b:c/d"),
+        ("S3:/key:hid/den@bucket/x", "S3:/***@bucket/x"),
+        ("key:hid/den@bucket/x", "***@bucket/x"),
+        ("/data/2024:x@home/y", "/data/2024:x@home/y"),
+        ("./a:b@c/d", "./a:b@c/d"),
     ],
 )
 def test_address_is_shown_without_credentials_query_and_fragment(url: str, shown: str) -> None:

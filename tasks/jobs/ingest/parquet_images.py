@@ -92,7 +92,7 @@ def _column(schema: pa.Schema, names: Sequence[str], fits: Callable[[pa.DataType
     if len(fitting) == 1 and not set(names) & set(schema.names):  # else the column that is meant has another type
         return fitting[0]
     columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
-    raise ValueError(f"there must be a column {' or '.join(names[:2])} {what}; the columns are {columns}")
+    raise ValueError(f"there must be a column {' or '.join(names[:2])} {what}; the columns are {columns}: convert one")
 
 
 def _holds_images(kind: pa.DataType) -> bool:

@@ -136,16 +136,17 @@ def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int],
     return min(found)
 
 
-def workers_before(spec: TrainSpec, *, device: str) -> int | None:
-    """Return the number of workers of the epochs to resume from on `device`, if `auto` may choose another number.
+def workers_before(spec: TrainSpec, prepared: Manifest, *, device: str) -> int | None:
+    """Return the number of workers of the epochs on the same bytes so far, if `auto` may choose another number.
 
-    The weights depend on the number, and `auto` chooses it by the nodes that are there now. None if nothing is resumed,
-    also because epochs were trained on another device, unless they may be mixed.
+    The weights depend on the number, and `auto` chooses it by the nodes that are there now. None if there are no such
+    epochs, or if they were trained on another device than `device` and must not be mixed.
     """
     found = next(checkpoint.complete_checkpoints(spec.scratch), None) if spec.workers is None else None
-    if found is None or not (spec.accept_mixed_numerics or found[1].resolved.get("device") == device):
+    if found is None or not found[1].is_trained_on(trained_on(spec, prepared)):
         return None
-    return int(found[1].resolved["workers"])
+    may_go_on = spec.accept_mixed_numerics or found[1].resolved.get("device") == device
+    return int(found[1].resolved["workers"]) if may_go_on else None
 
 
 def new_attempt(scratch: URI) -> str:

@@ -42,7 +42,8 @@ def run(spec: TrainSpec) -> None:
     needs = scaling.needs_of(spec.recipe)
     addable = node_types.addable() if spec.threads is None else []
     uses_gpus = scaling.check_device(needs, [*nodes, *addable])
-    before = attempts.workers_before(spec, device="cuda" if uses_gpus else "cpu")
+    prepared = manifest.load(spec.source)
+    before = attempts.workers_before(spec, prepared, device="cuda" if uses_gpus else "cpu")
     try:
         workers = before or spec.workers
         given = scaling.resolve(workers, threads=spec.threads, nodes=nodes, addable=addable, needs=needs)
@@ -50,11 +51,10 @@ def run(spec: TrainSpec) -> None:
         if not before:
             raise
         raise WrongResume(
-            f"the interrupted training has {count(before, 'worker')}, too many for this cluster ({error}); run again "
-            "when it has as many nodes as before, or train again with --refresh"
+            f"the interrupted training used {count(before, 'worker')}, more than this cluster allows ({error}); run "
+            "again on a cluster that allows them, or start over with --refresh or another --workers"
         ) from error
     elastic = scaling.limits(spec.workers)
-    prepared = manifest.load(spec.source)
     numbers = range(elastic[0], elastic[1] + 1) if elastic else [given.workers]
     idle = given.use_gpu and scaling.has_idle_nodes(given.workers, nodes)
     loader, attempt = attempts.begin(spec, prepared, workers=numbers, has_idle_nodes=idle)

@@ -84,7 +84,7 @@ class DataSet:
     """Note to show users beside every result on this data set, if any."""
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for an invalid name, or a mirror whose address has a secret, which reports would show."""
+        """Raise `ValueError` for an invalid name, or a mirror with a secret in its address, which reports show."""
         check_name(self.name, field="name of a data set")
         for mirror in self.mirrors:
             if not is_public(mirror):

@@ -116,7 +116,7 @@ class Recipe:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto selects bf16 if the hardware supports it."""
     validation_batch_size: int = Field(default=0, ge=0, le=2**24)
-    """Rows per validation batch of each worker; 0: up to 512, on a GPU as many as a training step computes at once."""
+    """Rows per validation batch of each worker; 0: at most 512, on a GPU as many as in a training step."""
     checkpoint_every: int = Field(default=1, ge=1)
     """Epochs from one checkpoint to the next; the last epoch has one too. Only these epochs can be the best one."""
     compile: Literal["off", "on"] = "off"
