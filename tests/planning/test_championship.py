@@ -222,7 +222,9 @@ def test_a_champion_of_the_time_when_the_folder_had_no_train_and_test_is_refused
         make(root, folder)
     with pytest.raises(ValueError, match="some of these test rows were its training rows"):
         make(root, folder, championship=made.championship)
-    assert make(root, folder, championship="another").championship == "another"
+    now = make(root, folder, championship="another")
+    with pytest.raises(ValueError, match="some of these test rows were its training rows"):  # as in a backfill
+        make(root, commit_raw(now), championship=made.championship)
 
 
 def test_a_warm_start_with_another_encoding_is_refused_since_it_would_split_other_rows(

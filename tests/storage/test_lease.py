@@ -71,6 +71,20 @@ class TestTaking:
         assert late.renew() and on_time.renew()
         assert (late.has_lapsed(), on_time.has_lapsed()) == (True, False)
 
+    def test_lease_that_lapsed_while_it_was_written_tells_so(
+        self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        held, replace = lease.take(root, target, owner="job", ttl_s=0.3), files.replace
+
+        def slowly(*given: Any) -> None:
+            time.sleep(0.6)
+            replace(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "replace", slowly)
+            assert held.renew()
+        assert held.has_lapsed()
+
     def test_only_the_newest_file_stays(self, root: Root, target: URI) -> None:
         for _ in range(3):
             lease.take(root, target, owner="job-1", ttl_s=LONG_S).release()
