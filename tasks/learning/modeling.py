@@ -48,7 +48,7 @@ class Classifier(nn.Module):
 
     def forward(self, images_BHWC: Tensor) -> Tensor:
         logits: Tensor = self.backbone(self.normalised(images_BHWC))
-        wanted = (len(images_BHWC), len(self.spec.classes))
+        wanted = (images_BHWC.shape[0], len(self.spec.classes))  # `len` would fix the size of a batch for torch.export
         if not isinstance(logits, Tensor) or logits.shape != wanted or not logits.is_floating_point():
             got = f"{logits.dtype} of {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
             raise TypeError(f"model must return logits: a float tensor of shape {wanted} (images, classes), got {got}")
