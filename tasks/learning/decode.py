@@ -124,7 +124,7 @@ def _flat(image: Image.Image, mode: str) -> tuple[Image.Image, str]:
     """Rotate an open image by its EXIF and put it on white; return it with its `mode`, noting a choice of range."""
     stored = _Stored.of(image)
     upright = ImageOps.exif_transpose(image)
-    if upright.mode == "LAB":  # Pillow converts it to no other mode
+    if upright.mode == "LAB":  # Pillow converts it only to this mode
         upright = upright.convert("RGB")
     if mode.startswith("I;16") or (mode == "I" and image.format == "PPM"):
         upright, bits = _gray(upright, stored)

@@ -45,13 +45,14 @@ def check_one(root: Root, versions: Sequence[DatasetURI], *, named: bool) -> Non
 
     Folders of one name at different places are different data sets, unless their championship is `named`.
     """
-    names = {uri.name.rpartition("-")[0] for uri in versions}
+    names, hint = {uri.name.rpartition("-")[0] for uri in versions}, ""
     if len(names) == 1 and not named:
         names = {champions.default_of_raw(root, manifest.load(uri)) for uri in versions}
+        hint = ", or choose one --championship NAME for all"
     if len(names) > 1:
         raise ValueError(
             f"version: the versions belong to several data sets, {', '.join(sorted(names))}; name the versions of one "
-            "(`python -m storage lineage URI` shows the folder of each), or choose --championship NAME for all"
+            f"(`python -m storage lineage URI` shows the folder of each){hint}"
         )
 
 
