@@ -91,7 +91,7 @@ def author() -> str:
 def may_announce(author: str | None) -> bool:
     """Return whether this run may send the event of a decision by `author`.
 
-    A run of the command line may have a temporary server, which nobody watches: it leaves deployments' events to their
-    next run.
+    A command-line run may use a temporary server, which has no automations. So it leaves the events of deployments to
+    their next run.
     """
     return bool(deployment.id) or not (author or "").startswith(_BY_DEPLOYMENT)

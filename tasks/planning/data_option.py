@@ -1,10 +1,11 @@
 """Validation of `--data` and other options that name committed results or the user's own images."""
 
+import dataclasses
 import re
 
 from storage import access, manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, parse_root
-from tasks.learning import datasets, images
+from tasks.learning import datasets, images, recipes
 from tasks.learning.recipes import Recipe
 from tasks.planning import user_images
 from tasks.planning.user_images import UserData
@@ -79,6 +80,23 @@ def resolve_data(data: str, recipe: Recipe) -> DatasetURI | UserData:
             "the folder of the training images, or a raw dataset made from it"
         )
     return uri
+
+
+def as_made(recipe: Recipe, uri: DatasetURI) -> Recipe:
+    """Return `recipe` with the settings that the raw dataset at `uri` was made with, which nothing can change any more.
+
+    Raises `ValueError` if one was set to another value.
+    """
+    made = manifest.load(uri).parameters
+    fixed = {name: made[name] for name in ("image_size", "channels", "test_fraction") if name in made}
+    usual = recipes.load(recipe.name) if recipe.name in recipes.known() else recipe
+    for name, value in fixed.items():
+        if (asked := getattr(recipe, name)) not in (value, getattr(usual, name)):
+            raise ValueError(
+                f"--set: {name} is {value} in --data {uri}, got {asked}; omit it, or give the folder of the images "
+                "themselves"
+            )
+    return dataclasses.replace(recipe, **fixed)
 
 
 def check_shift(recipe: Recipe, *, side: int) -> None:

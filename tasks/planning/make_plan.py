@@ -12,7 +12,7 @@ from tasks.jobs.scaling import Workers, limits
 from tasks.learning import datasets
 from tasks.learning.recipes import Recipe
 from tasks.planning import machine, warm_start
-from tasks.planning.data_option import check_shift, resolve_data
+from tasks.planning.data_option import as_made, check_shift, resolve_data
 from tasks.planning.plan import Plan
 from tasks.planning.user_images import UserData, check_apart
 
@@ -50,6 +50,8 @@ def make(
             check_shift(recipe, side=min(datasets.load(recipe.data).image_shape[:2]))
         if isinstance(found, UserData):
             check_apart(root, found.uri, option="--data")
+        elif found is not None:
+            recipe = as_made(recipe, found)
         plan = Plan(
             root=root,
             recipe=recipe,

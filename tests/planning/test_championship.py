@@ -244,6 +244,17 @@ def test_a_model_of_own_images_must_beat_the_largest_class_whatever_the_recipe(r
         assert made.gate.get("above_largest_class") is expected
 
 
+def test_settings_that_made_a_raw_dataset_stay_and_others_are_refused(root: Root, flat: Path) -> None:
+    for number in range(30):
+        (flat / CLASSES[number % 2] / f"{number}.png").write_bytes(encoded(number, number % 2))
+    raw = commit_raw(make(root, flat, "image_size=16", "test_fraction=0.3"))
+    for settings in ((), ("image_size=16",), ("test_fraction=0.3",)):
+        found = make(root, raw, *settings)
+        assert (found.recipe.image_size, found.recipe.test_fraction) == (16, 0.3), "as the report then tells"
+    with pytest.raises(ValueError, match="^--set: image_size is 16 in --data .*, got 128; omit it, or give the folder"):
+        make(root, raw, "image_size=128")
+
+
 def test_one_class_in_common_is_enough(root: Root, pictures: Path) -> None:
     crown(make(root, pictures), "fruit", classes=["cat", CLASSES[0]])
     assert make(root, pictures, championship="fruit").championship == "fruit"
