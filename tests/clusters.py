@@ -205,7 +205,7 @@ def growing(
 
 
 def nodes(address: str) -> list[dict[str, float]]:
-    """The resources of each live node, once the dashboard tells of any: it may be slow, or answer before it has one."""
+    """The resources of each live node, as soon as the dashboard lists one; a slow dashboard is asked again."""
 
     def told() -> list[dict[str, float]]:
         with contextlib.suppress(ValueError):

@@ -5,7 +5,6 @@ import contextlib
 import functools
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from typing import Any
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
 from tasks.cluster.child import Child
-from tests.runs import CHECKOUT, await_that, processes_with, repeatedly
+from tests.runs import CHECKOUT, await_that, kill_process, processes_with, repeatedly
 
 CANARY = "canary-4f1c7b2e"
 """A secret that every process of the Prefect system is given."""
@@ -240,12 +239,6 @@ def webhook() -> Iterator[Hook]:
 
 def _is_worker(command: str) -> bool:
     return "worker start" in command and "supervise.py" not in command
-
-
-def kill_process(pid: int) -> None:
-    """SIGKILL a process that may have ended by itself meanwhile."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def free_port() -> int:

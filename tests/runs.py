@@ -116,10 +116,16 @@ def processes_with(variable: str) -> dict[int, str]:
 
 
 def find(folder: Path, pattern: str) -> list[Path]:
-    """What matches `pattern` in a folder that others change; nothing if a folder there goes during the search."""
+    """The paths below `folder` that match `pattern`; none if a folder there is deleted during the search."""
     with contextlib.suppress(FileNotFoundError):  # `glob` of Python 3.11 raises it
         return list(folder.glob(pattern))
     return []
+
+
+def kill_process(pid: int) -> None:
+    """SIGKILL a process that may have ended by itself meanwhile."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def kill_all_with(variable: str) -> None:
@@ -128,8 +134,7 @@ def kill_all_with(variable: str) -> None:
     def none_is_left() -> bool:
         left = processes_with(variable)
         for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            kill_process(pid)
         return not left
 
     await_that(none_is_left, limit_s=60)

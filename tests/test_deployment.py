@@ -15,8 +15,8 @@ import yaml
 from storage import manifest, registry
 from storage.uri import URI, Root
 from tasks.learning import recipes
-from tests.prefect_system import CANARY, Hook, PrefectSystem, kill_process, webhook
-from tests.runs import CHECKOUT, Run, await_that, find
+from tests.prefect_system import CANARY, Hook, PrefectSystem, webhook
+from tests.runs import CHECKOUT, Run, await_that, find, kill_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
@@ -283,9 +283,9 @@ def test_a_run_that_crashes_again_and_again_is_given_up_after_three_restarts_and
 
 
 def _has_begun(prefect_system: PrefectSystem, run: str, *, times: int) -> bool:
-    """Whether `run` was started so often and came as far as its first task each time.
+    """Whether `run` was started this number of times and reached its first task each time.
 
-    A crash in the moment of the start is no test: Prefect may then handle it 15 minutes later (docs/operating.md).
+    Prefect may handle a crash at the moment of the start 15 minutes later (docs/decisions.md).
     """
     return sum(line.startswith(("download started", "download reused")) for line in prefect_system.log(run)) >= times
 

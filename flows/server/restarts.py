@@ -125,6 +125,12 @@ def requeue(client: SyncPrefectClient, runs: Sequence[FlowRun], *, crashed: bool
         yield f"run {run.name}: its process has ended; new state: {state.name}"
 
 
+def requeue_ended(client: SyncPrefectClient, runs: Sequence[FlowRun]) -> Iterator[str]:
+    """Do what `requeue` does for those of the crashed `runs` that have no live process on this machine."""
+    alive = with_processes() if runs else set()
+    yield from requeue(client, [run for run in runs if str(run.id) not in alive], crashed=True)
+
+
 def with_processes() -> set[str]:
     """Return the ids of flow runs that have a live process on this machine."""
     found = set()

@@ -115,8 +115,7 @@ def _worker(started: datetime) -> Iterator[Child]:
     from flows.server import restarts
 
     with get_client(sync_client=True) as client:
-        runs, alive = restarts.unfinished_runs(client, _WORKER, since=started), restarts.with_processes()
-        _tell(restarts.requeue(client, [run for run in runs if str(run.id) not in alive], crashed=True))
+        _tell(restarts.requeue_ended(client, restarts.unfinished_runs(client, _WORKER, since=started)))
     left, crashed = [], True
     try:
         with _running("worker", "start", "--pool", "pipeline", "--name", _WORKER) as worker:
@@ -143,9 +142,7 @@ def _restart_overdue(started: datetime) -> None:
 
     try:
         with get_client(sync_client=True) as client:
-            if runs := restarts.overdue_runs(client, _WORKER, since=started):
-                alive = restarts.with_processes()
-                _tell(restarts.requeue(client, [run for run in runs if str(run.id) not in alive], crashed=True))
+            _tell(restarts.requeue_ended(client, restarts.overdue_runs(client, _WORKER, since=started)))
     except (httpx.HTTPError, PrefectException) as error:
         _tell([f"crashed runs could not be looked up, will be tried again: {type(error).__name__}: {error}"])
 

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from flows import PROJECT
 from flows.pipeline import mnist
 from flows.predict import predict
 from flows.server import flow_runs
+from storage.uri import ReportURI
 from tasks.learning import recipes
 from tasks.orchestration import artifacts
 
@@ -171,3 +173,22 @@ def _flow() -> None: ...
 
 @task
 def _task() -> None: ...
+
+
+def test_the_confusion_of_more_than_a_hundred_classes_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    keys: list[str] = []
+    for kind in ("markdown", "table", "link"):
+        monkeypatch.setattr(artifacts, f"create_{kind}_artifact", lambda key, **_: keys.append(key))
+    monkeypatch.setattr(artifacts, "_summary", lambda *_: [])
+    for count in (100, 101):
+        data: Any = SimpleNamespace(
+            decision=SimpleNamespace(promoted=True),
+            recipe_name="many",
+            history=[],
+            per_class=[],
+            classes=[str(number) for number in range(count)],
+            confusion=[[0] * count] * count,
+        )
+        plan: Any = None
+        artifacts._publish(data, ReportURI("/root/reports/many-0123456789ab"), plan)
+    assert (keys.count("confusion"), keys.count("report")) == (1, 2)

@@ -104,6 +104,12 @@ def test_the_resident_loader_exceeds_that_memory(large: DatasetURI) -> None:
     assert feed("resident", large) == -signal.SIGKILL
 
 
+def test_reading_all_rows_at_the_start_counts_as_progress(prepared: DatasetURI) -> None:
+    recipe, beats = Recipe(name="small", data="mnist", model="small-cnn", epochs=1), list[None]()
+    make_loader(recipe, prepared, manifest.load(prepared), reader("resident", beat=lambda: beats.append(None)))
+    assert beats, "the watchdog would end a worker that reads for long"
+
+
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_dataloader_pins_its_batches_for_a_gpu_alone(prepared: DatasetURI, device: str) -> None:
     recipe, is_pinned = Recipe(name="small", data="mnist", model="small-cnn", epochs=1), list[bool]()
