@@ -1,5 +1,7 @@
 """Predict: apply a checkpoint to every row of a dataset, as a Ray job."""
 
+from dataclasses import replace
+
 from prefect import task
 
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI
@@ -17,7 +19,8 @@ from tasks.planning.result_uris import predictions_of
 def predict(checkpoint: CheckpointURI, prepared: DatasetURI, plan: Plan, cluster: Runner) -> PredictionsURI:
     """Predict each test row of `prepared` exactly once; verify and reuse parts of an earlier attempt."""
     name = "predict" if checkpoint == plan.checkpoint else "predict with champion"
-    return _predict(checkpoint, prepared, plan, cluster, split="test", needs=plan.needs, name=name)
+    needs = replace(plan.needs, batch_size=None)  # a batch of training does not limit prediction
+    return _predict(checkpoint, prepared, plan, cluster, split="test", needs=needs, name=name)
 
 
 @task(name="predict", **task_options, **retry_on_fault)

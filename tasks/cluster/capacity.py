@@ -43,7 +43,7 @@ def check_workers(workers: scaling.Workers, needs: scaling.Needs = scaling.ANY) 
             says what was asked for and what exists.
     """
     machine.cores_asked(workers)
-    address = os.environ.get("RAY_ADDRESS", "")
+    address = jobs_api.cluster_address()
     if not address or workers == 0:
         _check_gpus_here(workers, needs)
     if workers == 0:
@@ -68,7 +68,16 @@ def _of_cluster(address: str, workers: scaling.Workers, needs: scaling.Needs) ->
         given = scaling.resolve(workers, threads=None, nodes=nodes, addable=addable, needs=needs)
     have = _counted(nodes) + (f" and may add {_counted(addable)}" if addable else "")
     each = f"{'1 GPU and ' if given.use_gpu else ''}{count(given.cpus, 'CPU')} each"
-    return f"{redact(address)}: {have}; {count(given.workers, 'worker')} with {each}"
+    feeds = _fed(workers, needs, scaling.num_gpus(*nodes) if given.use_gpu else 0)
+    return f"{redact(address)}: {have}; {count(given.workers, 'worker')} with {each}{feeds}"
+
+
+def _fed(workers: scaling.Workers, needs: scaling.Needs, gpus: int) -> str:
+    """Describe why fewer workers than `gpus` were chosen; empty if they were asked for, or if each GPU has one."""
+    fed = scaling.most_gpus_fed(needs.batch_size)
+    if workers is not None or fed >= gpus:
+        return ""
+    return f"; batch_size={needs.batch_size} keeps no more of {gpus} GPUs busy, use --workers {gpus} for all of them"
 
 
 def _counted(nodes: Sequence[scaling.Resources]) -> str:
@@ -87,7 +96,8 @@ def _of_this_machine(workers: scaling.Workers, needs: scaling.Needs) -> str:
             f"RAY_ADDRESS to a cluster, or {devices.CPU_ADVICE}"
         )
     if gpus and not needs.cpus:  # they share the CPUs
-        return f"local, {count(machine.cores(), 'core')}, {count(gpus, 'GPU')}, at most {count(gpus, 'worker')}"
+        have = f"local, {count(machine.cores(), 'core')}, {count(gpus, 'GPU')}, at most {count(gpus, 'worker')}"
+        return have + _fed(workers, needs, gpus)
     most = int(most // (needs.cpus or 1))
     if asked > most:
         each = f"with {count(needs.cpus, 'CPU')} each (cpus_per_worker) " if needs.cpus else ""

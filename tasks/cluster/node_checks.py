@@ -1,7 +1,6 @@
 """Node checks before a run: versions, free disk, GPUs and access to storage on every node of the cluster."""
 
 import functools
-import os
 import shlex
 import uuid
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ def check_nodes(root: Root, workers: Workers = None, needs: Needs = ANY) -> str:
     that torch cannot use (unless `needs` no GPU), or sees another folder at `root` than this process; the message names
     the nodes, what is wrong and what to do.
     """
-    address, uses_gpus = os.environ.get("RAY_ADDRESS", ""), needs.device != "cpu"
+    address, uses_gpus = jobs_api.cluster_address(), needs.device != "cpu"
     if not address or workers == 0:
         if uses_gpus and (trouble := _trouble_here()):
             raise ValueError(f"torch cannot use the GPUs of this machine: {trouble}; or {devices.CPU_ADVICE}")

@@ -48,7 +48,7 @@ class RayJobs:
     def __init__(self, *, wanted: bool) -> None:
         self._child: Child | None = None
         self._client: JobSubmissionClient | None = None
-        self._address = os.environ.get("RAY_ADDRESS", "")
+        self._address = jobs_api.cluster_address()
         self._local = not self._address
         self._logs = Path()
         self._how_to_log_in = ""

@@ -20,6 +20,10 @@ _ACCELERATOR = "accelerator_type:"
 """Start of the name of the resource by which Ray knows a node's kind of GPU."""
 READING_THREADS = 2
 """Threads with which a training worker reads ahead."""
+_MOST_CPUS_BESIDE_A_GPU = 4.0
+"""CPUs that a worker with a GPU takes at most by default: its Python and two reading threads; the rest feed others."""
+_ROWS_PER_GPU = 64
+"""Rows of a batch below which another GPU does not pay by default: a step's launches then take longer than its work."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +33,9 @@ class Needs:
     accelerator_type: str = ""
     """Kind of GPU by Ray's name for it; empty: any, or none."""
     cpus: float = 0.0
-    """CPUs as Ray counts them; 0: an equal share of a node."""
+    """CPUs as Ray counts them; 0: an equal share of a node, with a GPU at most 4."""
+    batch_size: int | None = None
+    """Rows of a step over all workers, which limit the number of GPUs chosen automatically; None: no limit."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`cuda`: a whole GPU; `cpu`: none, even if there are some; `auto`: a GPU if the cluster has or may add any."""
 
@@ -126,7 +132,7 @@ def resolve(
     sharing = elastic[1] if elastic and use_gpu else number  # Ray Train gives workers that come later the same share
     taken = _for_workers(nodes if sharing <= _most(nodes, needs, use_gpu) else every, needs, use_gpu)
     per_node = max(min(num_gpus(node), number) for node in taken) if use_gpu else -(-number // len(taken))
-    cpus_each = needs.cpus or _share(taken, sharing, per_node, use_gpu)
+    cpus_each = needs.cpus or (_share_beside_gpus(taken) if use_gpu else _share(taken, per_node))
     if threads is not None:
         cpus_each = needs.cpus or min(1.0, cpus_each)
     threads_each = max(1, int(cpus_each) if threads is None else threads // number)
@@ -164,8 +170,16 @@ def _number(workers: Workers, nodes: Sequence[Resources], needs: Needs, use_gpu:
     most, elastic = _most(nodes, needs, use_gpu), limits(workers)
     if elastic:
         return max(elastic[0], min(elastic[1], most))
-    automatic = most if use_gpu else 1 if is_local else len(_for_workers(nodes, needs, use_gpu))
+    if use_gpu:
+        automatic = min(most, most_gpus_fed(needs.batch_size))
+    else:
+        automatic = 1 if is_local else len(_for_workers(nodes, needs, use_gpu))
     return int(workers or 0) or max(1, automatic)
+
+
+def most_gpus_fed(batch_size: int | None) -> int:
+    """Return the most GPUs that a batch of `batch_size` rows keeps busy: each computes at least 64 rows a step."""
+    return sys.maxsize if batch_size is None else max(1, batch_size // _ROWS_PER_GPU)
 
 
 def _most(nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> int:
@@ -198,17 +212,19 @@ def cpus(nodes: Sequence[Resources]) -> float:
     return sum(node.get("CPU", 0) for node in nodes)
 
 
-def _share(nodes: Sequence[Resources], number: int, per_node: int, use_gpu: bool) -> float:
-    """Return the CPUs of each worker: an equal share of its node's CPUs, of which one stays free.
+def _share(nodes: Sequence[Resources], per_node: int) -> float:
+    """Return the CPUs of each worker: an equal share of its node's CPUs, of which one stays free, but at least one."""
+    return float(min(max(1, (node.get("CPU", 0) - 1) // per_node) for node in nodes))
 
-    Workers with GPUs may get fractions of a CPU if a node has few; others get at least one.
+
+def _share_beside_gpus(nodes: Sequence[Resources]) -> float:
+    """Return the CPUs of each worker with a GPU: its share among all GPUs of its node, at most 4, perhaps a fraction.
+
+    A worker that took the CPUs of idle GPUs as well would block these GPUs, and leave none for Ray Data.
     """
-    shares = []
-    for node in nodes:
-        spare = max(0.0, node.get("CPU", 0) - 1)
-        share = spare / (min(num_gpus(node), number) if use_gpu else per_node)
-        shares.append(math.floor(share) if share >= 1 else math.floor(share * 100) / 100 if use_gpu else 1.0)
-    return float(min(shares))
+    shares = (max(0.0, node.get("CPU", 0) - 1) / num_gpus(node) for node in nodes)
+    share = min(_MOST_CPUS_BESIDE_A_GPU, *shares)
+    return float(math.floor(share) if share >= 1 else math.floor(share * 100) / 100)
 
 
 def has_idle_nodes(workers: int, nodes: Sequence[Resources]) -> bool:
@@ -227,4 +243,9 @@ def threads_here(most: int, *, sharing: int) -> int:
 
 def needs_of(recipe: Recipe) -> Needs:
     """Return the resources that each worker requires."""
-    return Needs(accelerator_type=recipe.accelerator_type, cpus=recipe.cpus_per_worker, device=recipe.device)
+    return Needs(
+        accelerator_type=recipe.accelerator_type,
+        cpus=recipe.cpus_per_worker,
+        batch_size=recipe.batch_size,
+        device=recipe.device,
+    )

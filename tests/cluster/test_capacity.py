@@ -54,6 +54,15 @@ def test_nodes_that_are_not_there_yet_are_waited_for(monkeypatch: pytest.MonkeyP
             capacity.check_workers(4)
 
 
+def test_an_address_copied_from_a_browser_with_its_slash_is_that_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with dashboard([NODE]) as address:
+        monkeypatch.setenv("RAY_ADDRESS", f"{address}/")
+        assert capacity.check_workers(1).startswith(f"{address}: 1 node")
+        assert os.environ["RAY_ADDRESS"] == address, "Ray's own client reads it"
+
+
 def test_a_cluster_without_any_cpu_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacity, "_ASK_S", 3)
     with dashboard([{"state": "DEAD", "resources_total": {"CPU": 4.0}}]) as address:
@@ -81,6 +90,12 @@ class TestThisMachine:
         with pytest.raises(ValueError, match=told):
             capacity.check_workers(8)
         assert capacity.check_workers(2) == "local, 16 cores, 2 GPUs, at most 2 workers"
+
+    def test_gpus_that_a_small_batch_does_not_feed_are_named_with_the_way_to_use_them(self) -> None:
+        fed = "local, 16 cores, 2 GPUs, at most 2 workers; batch_size=64 keeps no more of 2 GPUs busy, use --workers 2"
+        assert capacity.check_workers(None, Needs(batch_size=64)).startswith(fed)
+        assert capacity.check_workers(2, Needs(batch_size=64)) == "local, 16 cores, 2 GPUs, at most 2 workers"
+        assert capacity.check_workers(None, Needs(batch_size=128)) == "local, 16 cores, 2 GPUs, at most 2 workers"
 
     def test_workers_without_gpus_are_limited_by_cores_alone(self) -> None:
         assert capacity.check_workers(8, Needs(device="cpu")) == "local, 16 cores, at most 18 workers"
