@@ -178,7 +178,7 @@ def test_a_rank_tries_out_its_own_gpu_alone(monkeypatch: pytest.MonkeyPatch, dev
 @pytest.mark.slow
 def test_each_rank_computes_on_a_gpu_of_its_own(env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path) -> None:
     (tmp_path / "ranks").mkdir()
-    spec = to_train(tmp_path, prepared)
+    spec = to_train(tmp_path, prepared, workers=8)
     done = run(_TRAIN, spec.model_dump_json(), str(tmp_path / "ranks"), env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads(file.read_text()) for file in sorted((tmp_path / "ranks").iterdir())]
