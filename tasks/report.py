@@ -14,7 +14,6 @@ from storage.manifest import Manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
 from tasks import report_page
 from tasks.evaluate import read_evaluation
-from tasks.jobs.spec import LeftOut
 from tasks.learning import images, numerics, recipes
 from tasks.learning.checkpoint_result import training_images
 from tasks.orchestration.artifacts import publish
@@ -23,6 +22,7 @@ from tasks.orchestration.stage import stage
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import result_uri
 from tasks.report_page import Picture
+from tasks.report_page.data_problems import by_split, find_data_problems
 from tasks.report_page.lineage_diagram import LineageStep
 
 _RAW_FILES = "Raw files and SHA-256"
@@ -91,6 +91,8 @@ def gather(
         per_class=evaluated["per_class"],
         confusion=evaluated["confusion"],
         calibration=evaluated["calibration"],
+        class_counts=by_split(prepared.statistics.get("class_counts", {})),
+        data_problems=tuple(find_data_problems(raw, prepared, trained)),
         samples=tuple(pictures[id_] for id_ in spread if id_ in pictures),
         mistakes=tuple(pictures[id_] for id_ in mistakes if id_ in pictures),
         lineage=tuple(_lineage(plan, checkpoint, predictions, evaluation, decision)),
@@ -212,26 +214,8 @@ def _facts(uri: URI, made: Manifest) -> Iterator[tuple[str, str]]:
     if made.kind == "raw" and "found" in statistics:
         found = statistics["found"]
         yield "image modes", ", ".join(f"{count:,} {mode}" for mode, count in found["modes"].items())
-        if statistics.get("left_out"):
-            yield "skipped files", "\n".join(str(LeftOut(**one)) for one in statistics["left_out"])
         sizes = zip(found["widths"], found["heights"], strict=True)
         yield "original sizes", " to ".join(f"{width} x {height}" for width, height in sizes)
-    if made.kind == "prepared":
-        for split, counts in statistics.get("class_counts", {}).items():
-            shown = [f"{name} {count:,}" for name, count in list(counts.items())[:20]]
-            yield f"classes in {split}", ", ".join(shown) + (", ..." if len(counts) > len(shown) else "")
-    if statistics.get("quarantined_files"):
-        yield "excluded files", "\n".join(statistics["quarantined_files"])
-    if statistics.get("quarantined"):
-        yield "quarantined", "\n".join(f"{count:,}: {why}" for why, count in statistics["quarantined"].items())
-    # Older datasets lack this count.
-    if (in_train := statistics.get("test_rows_in_train", {})).get("count"):
-        ids = ", ".join(map(str, in_train["ids"])) + (", ..." if in_train["count"] > len(in_train["ids"]) else "")
-        yield "test rows that are also in train", f"{in_train['count']:,}: ids {ids}"
-    if (doubtful := statistics.get("images_in_two_classes", {})).get("count"):
-        more = ["..."] if doubtful["count"] > len(doubtful["named"]) else []
-        named = "\n".join([f"{doubtful['count']:,}:", *doubtful["named"], *more])
-        yield f"images in two classes, on {doubtful['rows']:,} rows", named
     if "initial" in made.parents:
         yield "initial weights", made.parent("initial", of=uri)
         yield "peak learning rate", f"{made.parameters['learning_rate']:g}"

@@ -18,6 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from flows.cli import console
 from storage import manifest, registry, tables
 from storage.uri import URI, Root
 from tasks.cluster.jobs_api import JOB_ENV
@@ -124,10 +125,19 @@ def test_new_pictures_are_predicted_by_the_flow_with_the_champion_of_their_folde
     assert all(stage["reused"] for stage in again["stages"])
 
 
-def test_the_report_tells_of_classes_sizes_and_what_was_left_out(trained: dict[str, Any]) -> None:
-    page = (Path(trained["uris"]["report"]) / "index.html").read_text()
-    for said in ("on obst-gemuse", "rote Äpfel 22", "24 x 24 to 56 x 56", *BROKEN):
+def test_report_and_summary_state_the_problems_of_the_data_and_the_interval_of_the_accuracy(
+    trained: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(trained["uris"]["report"]) / "index.html").read_text().replace("<wbr>", "")
+    problems = trained["data_problems"]
+    excluded = "3 of 87 rows excluded as unusable (image could not be read: 3)"
+    assert excluded in problems and "classes without test rows: 卵" in problems
+    for said in ("on obst-gemuse", ">rote Äpfel</th><td>22</td>", "24 x 24 to 56 x 56", *BROKEN, *problems):
         assert said in page
+    console.show(trained)
+    shown = capsys.readouterr().out
+    assert all(f"note           {problem}\n" in shown for problem in problems)
+    assert re.search(r"test accuracy  \d\.\d{4} on 12 rows \(95 % interval 0\.\d+ to [01]", shown)
     rows = tables.read_split(URI(trained["uris"]["predictions"]), "test").to_pandas()
     assert f'<p class="muted">{rows["file"][0]}</p>' in page, "each picture is called by its file"
 

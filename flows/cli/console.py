@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from storage import terminal
 from storage.admin import format
 from tasks.jobs.spec import EPOCHS
+from tasks.report_page import accuracy_interval
 
 _OURS = tuple(f"{Path(__file__).resolve().parents[2] / room}{os.sep}" for room in ("flows", "tasks", "storage"))
 _EVERY_S = 5.0
@@ -139,8 +140,11 @@ def _verdict(summary: dict[str, Any]) -> Iterator[str]:
         return
     if summary["source"]["notice"]:
         yield f"note           this is {summary['source']['notice']}"
+    for problem in summary["data_problems"]:
+        yield f"note           {problem}"
     metrics = summary["metrics"]
-    yield f"test accuracy  {metrics['test_accuracy']:.4f} on {metrics['num_rows']:,} rows"
+    interval = f"95 % interval {accuracy_interval(metrics)}"
+    yield f"test accuracy  {metrics['test_accuracy']:.4f} on {metrics['num_rows']:,} rows ({interval})"
     yield f"test loss      {metrics['test_loss']:.4f}"
     yield f"decision       {'promoted' if summary['promoted'] else 'not promoted'}: {summary['reason']}"
     yield f"champion       {summary['champion'] or 'none'}"

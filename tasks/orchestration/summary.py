@@ -13,6 +13,8 @@ from storage.uri import FilesURI, PredictionsURI, ReportURI, redact_text
 from tasks.orchestration.stage import Stage
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
+from tasks.report_page.data_problems import find_data_problems
+from tasks.report_page.plots import wilson
 
 
 def outcome(summary: dict[str, Any]) -> dict[str, Any] | State[dict[str, Any]]:
@@ -27,6 +29,8 @@ def summarize(
 ) -> dict[str, Any]:
     """Build a JSON document with all URIs, the metrics, the decision and the stages with what they reused."""
     raw, evaluated = manifest.load(plan.raw), manifest.load(plan.evaluation).statistics
+    problems = find_data_problems(raw, manifest.load(plan.prepared), manifest.load(plan.checkpoint))
+    interval = wilson(evaluated["test_accuracy"], evaluated["num_rows"])
     sources = [source | {"url": redact_text(source["url"])} for source in raw.statistics["sources"]]
     return {
         "run": str(flow_run.id) if flow_run.id else None,
@@ -40,7 +44,9 @@ def summarize(
             "predictions": plan.predictions,
             "report": page,
         },
+        "data_problems": [problem.summary for problem in problems],
         "metrics": {name: value for name, value in evaluated.items() if name != "notice"},
+        "test_accuracy_interval": interval,
         "promoted": decision.promoted,
         "reason": decision.reason,
         "differences": {role: found.model_dump() for role, found in decision.differences.items()},

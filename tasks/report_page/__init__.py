@@ -3,17 +3,19 @@
 import dataclasses
 import datetime
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from storage.decision import Decision
 from tasks.learning.epoch_metrics import wait_hints
 from tasks.report_page import lineage_diagram, plots
+from tasks.report_page.data_problems import DataProblem
 from tasks.report_page.lineage_diagram import LineageStep
 
 _MAX_CELLS = 20
@@ -83,6 +85,10 @@ class ReportData:
     """Versions of the package and its libraries, and the git commit, where known."""
     training_images: tuple[tuple[np.ndarray, str], ...] = ()
     """The first training images, augmented (uint8, HWC), with the names of their classes; empty if not kept."""
+    class_counts: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    """Rows of each class, by split; empty if the dataset does not record them."""
+    data_problems: tuple[DataProblem, ...] = ()
+    """Problems of the data, shown in the section Data and in the banner."""
     notes: tuple[str, ...] = ()
     """Notes on training and prediction, one sentence each."""
 
@@ -109,6 +115,9 @@ def render(data: ReportData) -> str:
         confusion_png=None if as_table else plots.heat_map(data.confusion),
         pairs=_confused_pairs(data)[:10],
         comparison=list(_comparison(data)),
+        interval=accuracy_interval(data.metrics),
+        class_rows=list(_class_rows(data)),
+        longest_word=_longest_word(data.classes),
     )
 
 
@@ -121,7 +130,18 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"share": share, "number": number, "moment": moment, "seconds": seconds, "png": plots.png}
+    environment.filters["breakable"] = _breakable
     return environment
+
+
+def _breakable(text: str) -> Markup:
+    """Escape `text` and let lines break at underscores and slashes, so that file names need not break elsewhere."""
+    return Markup(re.sub(r"(?<=[_/])", "<wbr>", escape(text)))
+
+
+def _longest_word(classes: Iterable[str]) -> int:
+    """Return the length of the longest word of class names that a tile is made wide enough for, at most 24."""
+    return min(24, max((len(word) for name in classes for word in re.split(r"[\s_/-]", name)), default=0))
 
 
 def number(value: float | None, digits: int = 4) -> str:
@@ -143,9 +163,26 @@ def share(value: float | None, whole: int = 1, digits: int = 4) -> str:
     return number(whole * value if value is not None else None, digits)
 
 
+def accuracy_interval(metrics: Mapping[str, float]) -> str:
+    """Format the 95 % interval of the test accuracy with as many decimals as its width justifies: `0.938 to 1`."""
+    low, high = plots.wilson(metrics["test_accuracy"], int(metrics["num_rows"]))
+    digits = 1 + math.ceil(-math.log10(high - low))
+    return " to ".join(
+        f"{bound:.{digits}f}" if 0 < round(bound, 9) < 1 else f"{abs(bound):.0f}" for bound in (low, high)
+    )
+
+
 def seconds(value: float) -> str:
     """Format seconds with one decimal."""
     return f"{value:,.1f}\u00a0s"
+
+
+def _class_rows(data: ReportData) -> Iterator[tuple[str, list[int], float]]:
+    """Yield each class with its rows per split and its bar: the training rows as a share of the largest class's."""
+    most = max(data.class_counts.get("train", {}).values(), default=0)
+    for name in data.classes:
+        rows = [counts.get(name, 0) for counts in data.class_counts.values()]
+        yield name, rows, data.class_counts.get("train", {}).get(name, 0) / max(1, most)
 
 
 def _confusion_rows(data: ReportData) -> list[tuple[str, list[tuple[int, str]]]]:

@@ -62,6 +62,25 @@ function misplaced() {
   return faults;
 }
 
+/** Words of at most `limit` letters that go on in the next line; names of files may break at their punctuation. */
+function broken(limit) {
+  unfold();
+  const faults = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (!node.parentElement.checkVisibility() || node.parentElement.closest("code") || node.data.includes("://")) continue;
+    for (const word of node.data.matchAll(/\p{L}+/gu)) {
+      if (word[0].length > limit) continue;
+      const range = document.createRange();
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map((box) => box.top)).size > 1) faults.push(word[0]);
+    }
+  }
+  return faults;
+}
+
 /** Texts whose contrast with what is painted behind them is below `limit` (WCAG 2), or that are covered. */
 function faint(limit) {
   unfold();

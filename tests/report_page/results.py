@@ -24,7 +24,8 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     plan = Plan(root=Root(str(folder)), recipe=recipes.load("mnist-sample-resnet18"))
     generator = np.random.default_rng(0)
     sources = [_source("images.gz", 8 * "0123abcd"), _source("labels.gz", 8 * "4567cdef")]
-    statistics = {"notice": "a sample", "sources": sources, "seconds": 3.4}
+    left_out = [{"reason": "not images or Parquet, by their file names", "count": 1, "first": ["notes.txt"]}]
+    statistics = {"notice": "a sample", "sources": sources, "seconds": 3.4, "left_out": left_out}
     assert plan.files is not None
     about = {"sources": sources, "seconds": 1.2}
     commits.commit(plan.files, kind="files", parents={}, parameters={}, listed=[], statistics=about)
@@ -38,7 +39,11 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
         parameters={},
         listed=[tables.write_part(plan.prepared, table, split=split, index=0) for split, table in rows.items()],
         schema=tables.describe(rows["test"].schema),
-        statistics={"quarantined": {"label out of range": 2}, "seconds": 8.6},
+        statistics={
+            "quarantined": {"label out of range": 2},
+            "class_counts": {split: dict.fromkeys(_CLASSES, count // 10) for split, count in _ROWS.items()},
+            "seconds": 8.6,
+        },
     )
     statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "resolved": {"device": "cpu"}}
     parents = {"prepared": plan.prepared}

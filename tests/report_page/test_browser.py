@@ -16,7 +16,8 @@ from storage.uri import URI
 from tasks import report_page
 from tasks.planning.plan import Plan
 from tasks.report import gather, report_of
-from tests.report_page.browser import VIEWS, Browser, chromium
+from tasks.report_page.data_problems import DataProblem
+from tests.report_page.browser import VIEWS, Browser, View, chromium
 from tests.report_page.results import commit_results
 from tests.report_page.test_report_page import fake_data, with_decision
 
@@ -108,6 +109,25 @@ def test_nothing_sticks_out_or_overlaps(browser: Browser, report: Report, unwiel
         assert ask(browser, "misplaced()") == []
 
 
+@pytest.mark.parametrize("width", [1400, 800, 390])
+def test_no_word_is_broken_and_the_lineage_has_one_column_where_two_are_narrow(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    classes = ("Straßenschild", "Fußgängerampel", "blue dots")
+    data = fake_data(classes, channels=3)
+    named = (dataclasses.replace(one, file=f"Straßenschild/IMG_20240812_{one.id:04}.jpg") for one in data.samples)
+    step = dataclasses.replace(data.lineage[1], title="Downloaded files")
+    counts = {split: dict.fromkeys(classes, 1234) for split in ("train", "validation", "test")}
+    problem = DataProblem(summary="unbalanced classes: 412 training rows of Straßenschild", details=("a/b_c.png",))
+    changes: dict[str, Any] = {"samples": tuple(named), "class_counts": counts, "data_problems": (problem,)}
+    page = _written(tmp_path, dataclasses.replace(data, lineage=(data.lineage[0], step), **changes))
+    browser.open(page, View(width=width, scheme="light", phone=width < 400))
+    assert ask(browser, "broken(24)") == []
+    assert ask(browser, "misplaced()") == []
+    columns = "getComputedStyle(document.querySelector('.lineage')).gridTemplateColumns.split(' ').length"
+    assert browser.evaluate(columns) == (2 if width > 1000 else 1)
+
+
 def test_page_is_accessible_to_screen_readers(browser: Browser, report: Report) -> None:
     browser.open(report.page, VIEWS["light"])
     assert ask(browser, "untold()") == []
@@ -145,6 +165,20 @@ def test_figures_on_the_page_are_those_of_the_evaluation(browser: Browser, repor
         [str(row["count"]), f"{row['confidence']:.4f}", f"{row['accuracy']:.4f}"]
         for row in report.evaluated("calibration")
         if row["count"]
+    ]
+
+
+def test_data_section_shows_the_class_counts_and_problems_that_the_manifests_record(
+    browser: Browser, report: Report
+) -> None:
+    browser.open(report.page, VIEWS["light"])
+    assert ask(browser, "tables()")["Rows of every class in each split"][1:] == [
+        [str(digit), "4", "2", "40", ""] for digit in range(10)
+    ]
+    told = browser.evaluate("[...document.querySelectorAll('.problem')].map((one) => one.textContent)")
+    assert told == [
+        "1 file left out (not images or Parquet, by their file names).",
+        "2 rows excluded as unusable (label out of range: 2).",
     ]
 
 

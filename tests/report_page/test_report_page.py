@@ -11,7 +11,8 @@ import pytest
 
 from storage.decision import Decision
 from storage.uri import CheckpointURI
-from tasks.report_page import Picture, ReportData, number, render, share
+from tasks.report_page import Picture, ReportData, accuracy_interval, number, render, share
+from tasks.report_page.data_problems import DataProblem
 from tasks.report_page.lineage_diagram import LineageStep, draw
 from tasks.report_page.plots import wilson
 
@@ -216,6 +217,7 @@ def test_figures_on_the_page_are_those_given(data: ReportData) -> None:
             " ★", ""
         )
     assert "quarantined: 2: label out of range 1: empty" in text
+    assert "95 % interval (Wilson): 0.9" in text
     for value in ("0.002", "--set epochs=5", "2.50.0", data.decision.reason, *(step.uri for step in data.lineage)):
         assert value in text
 
@@ -250,6 +252,7 @@ def test_hostile_names_are_escaped(num_classes: int) -> None:
             with_decision(data, decided=WHEN, **changes), recipe_name=HOSTILE, data_set=HOSTILE, command=HOSTILE,
             sample_notice=HOSTILE, lineage=(hostile_step,), timings=[(HOSTILE, 1.0)], parameters={HOSTILE: HOSTILE},
             producer={HOSTILE: HOSTILE}, metrics=data.metrics | {HOSTILE: 1.0},
+            data_problems=(DataProblem(summary=HOSTILE, details=(HOSTILE,)),),
         )
     )  # fmt: skip
     page = Page(html)
@@ -316,7 +319,7 @@ def test_sample_data_is_announced(data: ReportData) -> None:
 def test_a_picture_of_a_persons_own_files_is_called_by_its_file_and_any_other_by_its_row(data: ReportData) -> None:
     first, *others = data.mistakes
     page = render(dataclasses.replace(data, mistakes=(dataclasses.replace(first, file="test/<b>/a b.png"), *others)))
-    assert '<p class="muted">test/&lt;b&gt;/a b.png</p>' in page
+    assert '<p class="muted">test/<wbr>&lt;b&gt;/<wbr>a b.png</p>' in page
     assert f'<p class="muted">row {others[0].id}</p>' in page
 
 
@@ -350,3 +353,25 @@ def test_lineage_of_many_files_says_how_many_more_there_are() -> None:
 @pytest.mark.parametrize(("share", "interval"), [(0.5, (0.2366, 0.7634)), (1.0, (0.7225, 1.0)), (0.0, (0.0, 0.2775))])
 def test_interval_of_ten_rows_is_wilsons(share: float, interval: tuple[float, float]) -> None:
     assert wilson(share, 10) == pytest.approx(interval, abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "rows", "shown"),
+    [(1.0, 58, "0.938 to 1"), (0.0, 58, "0 to 0.062"), (0.9931, 10_000, "0.9913 to 0.9945"), (0.5, 2, "0.09 to 0.91")],
+)
+def test_accuracy_has_its_interval_with_as_many_decimals_as_the_rows_justify(
+    accuracy: float, rows: int, shown: str
+) -> None:
+    assert accuracy_interval({"test_accuracy": accuracy, "num_rows": rows}) == shown
+
+
+def test_section_on_the_data_has_a_banner_class_counts_and_an_entry_in_the_navigation(data: ReportData) -> None:
+    calm = Page(render(data)).text
+    assert "No problems were recorded" in calm and "needs attention" not in calm
+    counts = {"train": {"0": 400, "1": 50}, "validation": {"0": 40, "1": 5}, "test": {"0": 10, "1": 7, "2": 9}}
+    problem = DataProblem(summary="1 file left out (not images)", details=("a/notes.txt",))
+    page = Page(render(dataclasses.replace(fake_data(("0", "1", "2")), class_counts=counts, data_problems=(problem,))))
+    assert {"href": "#data"} in page.all("a")
+    assert "The data needs attention ( details ): 1 file left out (not images)" in page.text
+    assert "Class train validation test Training rows 0 400 40 10 1 50 5 7 2 0 0 9" in page.text
+    assert "1 file left out (not images). a/ notes.txt" in page.text

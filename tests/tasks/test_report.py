@@ -21,35 +21,6 @@ from tasks.report import _facts, command, gather, report_of
 from tests.report_page import results
 from tests.report_page.results import commit_results
 
-_TITLE = "test rows that are also in train"
-
-
-@pytest.mark.parametrize(
-    ("statistics", "expected"),
-    [
-        ({}, {}),
-        ({"test_rows_in_train": {"count": 0, "ids": []}}, {}),
-        ({"test_rows_in_train": {"count": 2, "ids": [3, 5]}}, {_TITLE: "2: ids 3, 5"}),
-        ({"test_rows_in_train": {"count": 1234, "ids": [3, 5]}}, {_TITLE: "1,234: ids 3, 5, ..."}),
-        ({"images_in_two_classes": {"count": 0, "rows": 0, "named": []}}, {}),
-        (
-            {"images_in_two_classes": {"count": 2, "rows": 5, "named": ["a.png (cat), b.png (dog)"]}},
-            {"images in two classes, on 5 rows": "2:\na.png (cat), b.png (dog)\n..."},
-        ),
-        (
-            {"quarantined": {"id is missing": 2, "id is negative": 1}},
-            {"quarantined": "2: id is missing\n1: id is negative"},
-        ),
-    ],
-)
-def test_what_is_wrong_with_the_rows_is_among_the_facts(
-    tmp_path: Path, statistics: dict[str, Any], expected: dict[str, str]
-) -> None:
-    uri = DatasetURI(f"{tmp_path}/prepared-0123456789ab")
-    made = commits.commit(uri, kind="prepared", parents={}, parameters={}, listed=[], statistics=statistics)
-    assert made.created is not None
-    assert dict(_facts(uri, made)) == {"created (UTC)": made.created.strftime("%Y-%m-%d %H:%M")} | expected
-
 
 def test_result_of_before_dates_has_no_such_fact(tmp_path: Path) -> None:
     uri = DatasetURI(f"{tmp_path}/prepared-0123456789ab")

@@ -1,0 +1,113 @@
+"""What deserves attention in the data of a run: rows, files and classes that make its result worse or less certain."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from storage.manifest import Manifest
+from storage.terminal import count
+
+_IMBALANCE = 4
+"""Warn if the largest class has this many times the training rows of the smallest: a class of 20 % beside one of 80 %,
+where Google's Machine Learning Crash Course speaks of a moderate imbalance."""
+_CLASSES_NAMED = 5
+_SKIPPED, _STEPS = 0.05, 5
+"""Warn if an epoch skips a larger share of the training rows, or has fewer optimizer steps."""
+
+Statistics = Mapping[str, Any]
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataProblem:
+    """One problem of the data, for the report, its banner, and the summary in the terminal."""
+
+    summary: str
+    """One sentence without full stop."""
+    details: tuple[str, ...] = ()
+    """Files, rows or reasons; the last is `...` if there are more."""
+
+
+def find_data_problems(raw: Manifest, prepared: Manifest, checkpoint: Manifest) -> list[DataProblem]:
+    """List the problems that the manifests of a run record; the same results give the same list."""
+    statistics = prepared.statistics
+    return [
+        *_left_out_files(raw.statistics),
+        *_excluded_rows(raw, statistics),
+        *_contradictions(statistics),
+        *_overlap(statistics),
+        *_copies(statistics),
+        *_class_balance(statistics),
+        *_skipped_rows(statistics, checkpoint.statistics),
+    ]
+
+
+def by_split(values: Mapping[str, _T]) -> dict[str, _T]:
+    """Return the entries of `values` in the order train, validation, test: manifests sort them by name."""
+    return {split: values[split] for split in ("train", "validation", "test") if split in values}
+
+
+def _left_out_files(raw: Statistics) -> Iterator[DataProblem]:
+    for files in raw.get("left_out") or []:
+        summary = f"{count(files['count'], 'file')} left out ({files['reason']})"
+        yield DataProblem(summary=summary, details=_named(files["first"], files["count"]))
+
+
+def _excluded_rows(raw: Manifest, prepared: Statistics) -> Iterator[DataProblem]:
+    reasons = prepared.get("quarantined") or {}
+    if reasons:
+        why = ", ".join(f"{reason}: {rows:,}" for reason, rows in reasons.items())
+        of_all = f" of {raw.rows:,}" if raw.rows else ""
+        summary = f"{sum(reasons.values()):,}{of_all} rows excluded as unusable ({why})"
+        yield DataProblem(summary=summary, details=tuple(prepared.get("quarantined_files") or ()))
+
+
+def _contradictions(prepared: Statistics) -> Iterator[DataProblem]:
+    images = prepared.get("images_in_two_classes") or {"count": 0}
+    if images["count"]:
+        summary = (
+            f"{count(images['count'], 'image')} in more than one class, on {images['rows']:,} rows: every model is "
+            "wrong about some of them"
+        )
+        yield DataProblem(summary=summary, details=_named(images["named"], images["count"]))
+
+
+def _overlap(prepared: Statistics) -> Iterator[DataProblem]:
+    rows = prepared.get("test_rows_in_train") or {"count": 0}
+    if rows["count"]:
+        summary = f"{count(rows['count'], 'test row')} also in train or validation: the test accuracy is too good"
+        yield DataProblem(summary=summary, details=_named([f"id {id_}" for id_ in rows["ids"]], rows["count"]))
+
+
+def _copies(prepared: Statistics) -> Iterator[DataProblem]:
+    copies = {split: rows for split, rows in by_split(prepared.get("copies_in_class") or {}).items() if rows}
+    if copies:
+        where = ", ".join(f"{rows:,} in {split}" for split, rows in copies.items())
+        effect = ": each counts again in the test accuracy and its p-value" if "test" in copies else ""
+        summary = f"{count(sum(copies.values()), 'row')} with the image of another row of the class ({where}){effect}"
+        yield DataProblem(summary=summary)
+
+
+def _class_balance(prepared: Statistics) -> Iterator[DataProblem]:
+    counts = prepared.get("class_counts") or {}
+    for split in ("validation", "test"):
+        if missing := [name for name, rows in counts.get(split, {}).items() if not rows]:
+            shown = ", ".join(_named(missing[:_CLASSES_NAMED], len(missing)))
+            yield DataProblem(summary=f"classes without {split} rows: {shown}")
+    train = sorted((rows, name) for name, rows in counts.get("train", {}).items())
+    if train and train[-1][0] >= _IMBALANCE * train[0][0]:
+        (fewest, smallest), (most, largest) = train[0], train[-1]
+        yield DataProblem(summary=f"unbalanced classes: {most:,} training rows of {largest}, {fewest:,} of {smallest}")
+
+
+def _skipped_rows(prepared: Statistics, checkpoint: Statistics) -> Iterator[DataProblem]:
+    skipped, steps = (checkpoint.get(name) for name in ("training_rows_skipped_per_epoch", "steps_per_epoch"))
+    rows = sum(prepared.get("class_counts", {}).get("train", {}).values())
+    if skipped and skipped > _SKIPPED * rows:
+        yield DataProblem(summary=f"each epoch skips {skipped:,} of {rows:,} training rows: lower batch_size")
+    if steps is not None and steps < _STEPS:
+        yield DataProblem(summary=f"only {count(steps, 'optimizer step')} per epoch: lower batch_size")
+
+
+def _named(names: list[str], total: int) -> tuple[str, ...]:
+    return (*names, *["..."] * (total > len(names)))

@@ -1,0 +1,87 @@
+"""Problems of the data, as the report, its banner and the terminal's summary state them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import commits, manifest
+from storage.manifest import Kind, Manifest
+from storage.uri import URI
+from tasks.report_page.data_problems import find_data_problems
+
+_BALANCED = {split: {"cat": 100, "dog": 60} for split in ("train", "validation", "test")}
+
+
+def _committed(folder: Path, kind: Kind, statistics: dict[str, Any]) -> Manifest:
+    uri = URI(f"{folder}/{kind}-0123456789ab")
+    commits.commit(uri, kind=kind, parents={}, parameters={}, listed=[], statistics=statistics)
+    return manifest.load(uri)
+
+
+@pytest.mark.parametrize(
+    ("statistics", "summary", "details"),
+    [
+        (
+            {"raw": {"left_out": [{"reason": "not images", "count": 3, "first": ["a.txt", "b.txt"]}]}},
+            "3 files left out (not images)",
+            ("a.txt", "b.txt", "..."),
+        ),
+        (
+            {"prepared": {"quarantined": {"image could not be read": 3}, "quarantined_files": ["a.png (truncated)"]}},
+            "3 rows excluded as unusable (image could not be read: 3)",
+            ("a.png (truncated)",),
+        ),
+        (
+            {"prepared": {"images_in_two_classes": {"count": 1, "rows": 2, "named": ["a.png (cat), b.png (dog)"]}}},
+            "1 image in more than one class, on 2 rows: every model is wrong about some of them",
+            ("a.png (cat), b.png (dog)",),
+        ),
+        (
+            {"prepared": {"test_rows_in_train": {"count": 1234, "ids": [3, 5]}}},
+            "1,234 test rows also in train or validation: the test accuracy is too good",
+            ("id 3", "id 5", "..."),
+        ),
+        (
+            {"prepared": {"copies_in_class": {"train": 2, "validation": 0, "test": 1}}},
+            "3 rows with the image of another row of the class (2 in train, 1 in test): each counts again in the test "
+            "accuracy and its p-value",
+            (),
+        ),
+        (
+            {"prepared": {"copies_in_class": {"train": 1, "test": 0}}},
+            "1 row with the image of another row of the class (1 in train)",
+            (),
+        ),
+        (
+            {"prepared": {"class_counts": _BALANCED | {"train": {"cat": 240, "dog": 60}}}},
+            "unbalanced classes: 240 training rows of cat, 60 of dog",
+            (),
+        ),
+        (
+            {"prepared": {"class_counts": _BALANCED | {"test": {"cat": 0, "dog": 6}}}},
+            "classes without test rows: cat",
+            (),
+        ),
+        (
+            {"checkpoint": {"training_rows_skipped_per_epoch": 9, "steps_per_epoch": 5}},
+            "each epoch skips 9 of 160 training rows: lower batch_size",
+            (),
+        ),
+        (
+            {"checkpoint": {"training_rows_skipped_per_epoch": 8, "steps_per_epoch": 4}},
+            "only 4 optimizer steps per epoch: lower batch_size",
+            (),
+        ),
+        ({"prepared": {"test_rows_in_train": {"count": 0, "ids": []}}}, None, ()),
+        ({"prepared": {"images_in_two_classes": {"count": 0, "rows": 0, "named": []}}}, None, ()),
+    ],
+)
+def test_each_problem_is_stated_once_with_its_files(
+    tmp_path: Path, statistics: dict[str, dict[str, Any]], summary: str | None, details: tuple[str, ...]
+) -> None:
+    raw = _committed(tmp_path, "raw", statistics.get("raw", {}))
+    prepared = _committed(tmp_path, "prepared", {"class_counts": _BALANCED} | statistics.get("prepared", {}))
+    checkpoint = _committed(tmp_path, "checkpoint", statistics.get("checkpoint", {}))
+    problems = find_data_problems(raw, prepared, checkpoint)
+    assert [(problem.summary, problem.details) for problem in problems] == ([(summary, details)] if summary else [])
