@@ -52,8 +52,8 @@ def ingest_pictures(pictures: UserData, request: BatchRequest, cluster: Runner) 
     """Write new pictures as rows of Parquet, resized like the images that the model was trained on."""
     raw = request.dataset
     with stage("ingest", raw, deadline_s=request.deadline_s + GRACE_S) as current:
-        for left_out in pictures.left_out:
-            logger().warning("--dataset: %s", left_out)
+        for note in [*pictures.left_out, *pictures.notes]:
+            logger().warning("--dataset: %s", note)
         if not current.reused:
             chosen = cluster if pictures.is_large else InProcessRunner()
             own = _own(pictures, scratch_of(request.root, raw))

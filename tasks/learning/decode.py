@@ -10,17 +10,27 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from storage.error_policy import Permanent
+from tasks.learning import jpeg_end
 
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "AVIF", "TIFF", "PPM")
 """The only formats that are tried: a file's content, not its name, decides which decoder runs on it."""
-_WITH_FRAMES = ("GIF", "PNG", "TIFF", "WEBP")
+_WITH_FRAMES = ("AVIF", "GIF", "PNG", "TIFF", "WEBP")
 """Formats that may hold animations or several pages; further images in a JPEG file are only previews."""
+_JPEG = ("JPEG", "MPO")
+"""Pillow's names for JPEG; the second is for files with further images, such as previews."""
 _MODES = {1: "L", 3: "RGB"}
 _BITS = (8, 10, 12, 14, 16)
 """Possible bit depths of 16-bit gray images; the smallest one that holds an image's largest value is assumed."""
 _LARGEST = 2**16 - 1
 """Largest 16-bit value; a portable graymap that declares it may mean its container, not the range of its values."""
 _TRANSPARENT = "transparency"  # Pillow's key for the transparent colour or gray value
+_IN_WORDS = {
+    "truncated|incomplete|not enough image data": "truncated",
+    "decod(er|ing) (error|object|of)|(cannot|failed to) decode|data stream": "damaged: its pixels cannot be decoded",
+    "cannot load this image": "damaged: it contains no pixels",
+    "decompression bomb": f"more than {2 * (Image.MAX_IMAGE_PIXELS or 0):,} pixels; scale it down",
+}
+"""Reasons in a user's words for Pillow's messages that match an expression."""
 
 
 class Unreadable(ValueError):
@@ -78,7 +88,21 @@ def decoded(content: bytes, size: int, channels: int) -> Decoded:
     if not content:
         raise Unreadable("empty file")
     with _unreadable(), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
-        return _decoded(image, size, channels, may_draft=True)
+        if image.format not in _JPEG:
+            return _decoded(image, size, channels)
+        return _decoded_jpeg(content, image, size, channels)
+
+
+def _decoded_jpeg(content: bytes, image: Image.Image, size: int, channels: int) -> Decoded:
+    if (end := jpeg_end.find(content)) is None:
+        raise Unreadable("truncated")
+    draft = (_MODES[channels], (2 * size, 2 * size))  # a large image need not be decoded in full
+    width, height, mode = *image.size, image.mode
+    image.draft(*draft)
+    decoded = _decoded(image, size, channels)
+    if jpeg_end.comes_early(content, end, image, draft=draft):
+        raise Unreadable("truncated")
+    return dataclasses.replace(decoded, width=width, height=height, mode=mode)
 
 
 def decode_uncropped(content: bytes, channels: int) -> Image.Image:
@@ -93,7 +117,7 @@ def decode_uncropped(content: bytes, channels: int) -> Image.Image:
 def fitted(image: Image.Image, size: int, channels: int) -> Decoded:
     """Convert an open image as `decoded` does, without modifying it. Raises `Unreadable`."""
     with _unreadable():
-        return _decoded(image, size, channels, may_draft=False)
+        return _decoded(image, size, channels)
 
 
 @contextlib.contextmanager
@@ -102,17 +126,20 @@ def _unreadable() -> Iterator[None]:
         yield
     except UnidentifiedImageError:
         raise Unreadable(f"not an image in a supported format ({', '.join(_FORMATS)})") from None
-    except (MemoryError, Permanent):  # of this process, such as the job's deadline
+    except (MemoryError, Permanent, Unreadable):  # of this process, such as the job's deadline; or named already
         raise
     except Exception as error:  # Pillow raises nearly any error for a broken file
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise Unreadable("truncated" if "truncated" in reason.lower() else reason) from None
+        raise Unreadable(_in_words(error)) from None
 
 
-def _decoded(image: Image.Image, size: int, channels: int, *, may_draft: bool) -> Decoded:
+def _in_words(error: Exception) -> str:
+    message = " ".join(str(error).split())[:200] or type(error).__name__
+    usual = f"damaged or of an unsupported kind: {message}"
+    return next((words for pattern, words in _IN_WORDS.items() if re.search(pattern, message, re.IGNORECASE)), usual)
+
+
+def _decoded(image: Image.Image, size: int, channels: int) -> Decoded:
     (width, height), mode = image.size, image.mode
-    if may_draft:
-        image.draft(_MODES[channels], (2 * size, 2 * size))  # a large JPEG need not be decoded in full
     flat, mode = _flat(image, mode)
     pixels = _fitted(flat, size, channels)
     if image.format in _WITH_FRAMES and getattr(image, "is_animated", False):

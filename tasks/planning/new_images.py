@@ -11,7 +11,7 @@ from storage import access, files, manifest
 from storage.admin import champions
 from storage.uri import URI, CheckpointURI, DatasetURI, Root, fingerprint
 from tasks.jobs.spec import NEW
-from tasks.planning import user_images
+from tasks.planning import file_kinds, user_images
 from tasks.planning.result_uris import VERSIONS
 from tasks.planning.user_images import UserData, class_name
 
@@ -36,7 +36,7 @@ def are_at(uri: DatasetURI) -> bool:
 
 def _is_picture(file: URI) -> bool:
     """Return True for an image or Parquet, by its name; raise `ValueError` for another file."""
-    if not file.lower().endswith((*user_images.IMAGES, user_images.PARQUET)):
+    if not file.lower().endswith((*file_kinds.IMAGES, file_kinds.PARQUET)):
         raise ValueError(f"--dataset: {file} must be an image (.png, .jpg, ...) or .parquet, by its name; rename it")
     return True
 
@@ -64,6 +64,8 @@ def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Us
     folder = uri if single is None else uri.parent
     parquet, images = user_images.candidates(folder, skipped, option=option, listed=single, layout=_LAYOUT)
     found = [*parquet, *images]
+    if single is None:
+        file_kinds.check_shards((entry.path for entry in parquet), option=option)
     number = {class_name(name): label for label, name in enumerate(classes)}
     named = {entry.path: class_name(PurePosixPath(entry.path).parent.name) for entry in images}
     labels = {path: number[name] for path, name in named.items() if name in number}
@@ -75,6 +77,7 @@ def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Us
         classes=tuple(classes),
         files=tuple(sorted(entries, key=lambda file: file.path)),
         left_out=user_images.left_out(skipped),
+        notes=tuple(file_kinds.describe_unread(skipped, num_read=len(found))),
     )
 
 

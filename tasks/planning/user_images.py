@@ -19,13 +19,12 @@ from storage.uri import URI, Root
 from tasks.jobs.ingest import content_split
 from tasks.jobs.spec import LeftOut, SourceEntry
 from tasks.learning import datasets
+from tasks.planning import file_kinds
 
-VERSION = 4
+VERSION = 5
 """Version of this code; add one when a change makes other rows, or other results, from the same files."""
 MAX_IN_PROCESS_BYTES = 2**28
 """Total size in bytes up to which ingest in this process takes less time than the start of a Ray job."""
-IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
-PARQUET = ".parquet"
 _SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
 _STANDS_IN = ("validation", "valid", "val", "dev")
 """Substitutes for a missing split `test`; the first that exists is used."""
@@ -114,6 +113,8 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Use
             skipped["in no class folder"].append(entry.path)
         else:
             kept.append(entry)
+    file_kinds.check_shards((entry.path for entry in kept), option=option)
+    notes += file_kinds.describe_unread(skipped, num_read=len(kept))
     if not is_split:  # split folders below the first level would count as images of the first level's classes
         below = (entry.path for entry in images if entry.path.count("/") > 1)
         if found := next((path for path in below if path.split("/")[1].lower() in _SPLITS), None):
@@ -166,14 +167,14 @@ def candidates(
         name = entry.path.lower()
         if reason := _never_data(entry.path):
             skipped[reason].append(entry.path)
-        elif name.endswith(PARQUET):
+        elif name.endswith(file_kinds.PARQUET):
             parquet.append(entry)
-        elif name.endswith(IMAGES):
+        elif name.endswith(file_kinds.IMAGES):
             images.append(entry)
         elif not uri.is_s3 and os.path.isdir(uri.child(entry.path)):
             skipped["links to folders, which are not followed"].append(entry.path)
         else:
-            skipped["not images or Parquet, by their file names"].append(entry.path)
+            skipped[file_kinds.why_not_read(name)].append(entry.path)
     for path in closed:
         if not (reason := _never_data(path)):
             raise ValueError(
@@ -276,8 +277,7 @@ def source_entries(
         except ValueError as error:  # UnicodeEncodeError is one
             message = f"{option}: the file name {path!r} below {uri} is not allowed: {error}; rename it"
             raise ValueError(message) from None
-        label = labels.get(path)
-        found.append(SourceEntry(split=splits[path], label=label, path=path, size=entry.size, digest=digest))
+        found.append(SourceEntry(split=splits[path], label=labels.get(path), path=path, size=entry.size, digest=digest))
     return found
 
 

@@ -221,7 +221,7 @@ def test_lab_is_converted_to_rgb(lightness: int) -> None:
     assert np.abs(gray.astype(int) - lightness).max() < 12
 
 
-@pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "TIFF"])
+@pytest.mark.parametrize("kind", ["GIF", "PNG", "WEBP", "TIFF", "AVIF"])
 def test_of_several_frames_the_first_is_taken_and_that_is_said(kind: str) -> None:
     others = [Image.new("RGB", (20, 30), (0, shade, 0)) for shade in (100, 200)]
     made = decoded(saved(RED, kind, save_all=True, append_images=others), 8, 3)
@@ -230,14 +230,14 @@ def test_of_several_frames_the_first_is_taken_and_that_is_said(kind: str) -> Non
     assert "frames" not in decoded(saved(RED, kind), 8, 3).mode
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "AVIF"])
 def test_every_format_is_read_and_what_it_was_is_known(kind: str) -> None:
     made = decoded(saved(RED, kind), 8, 3)
     assert (made.width, made.height) == (20, 30)
     assert np.abs(np.frombuffer(made.pixels, np.uint8).reshape(8, 8, 3).astype(int) - [200, 0, 0]).max() < 12
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "TIFF", "WEBP", "AVIF"])
 def test_a_photograph_is_turned_as_its_exif_says(kind: str) -> None:
     left_half = Image.new("L", (8, 8))
     left_half.paste(255, (0, 0, 4, 8))
@@ -283,3 +283,19 @@ def test_what_is_not_the_images_fault_is_not_taken_for_a_broken_one(
     monkeypatch.setattr(Image, "open", fails)
     with pytest.raises(type(error)):
         decoded(saved(RED), 8, 3)
+
+
+def test_reasons_of_damaged_files_are_in_words_that_a_user_understands() -> None:
+    tiff = saved(Image.effect_noise((64, 64), 50), "TIFF", compression="tiff_adobe_deflate")
+    png = saved(Image.effect_noise((64, 64), 50))
+    start, length = png.index(b"IDAT") - 4, int.from_bytes(png[png.index(b"IDAT") - 4 :][:4])
+    reasons = {
+        tiff[:500] + b"\xff" * 100 + tiff[600:]: "damaged: its pixels cannot be decoded",
+        png[: len(png) // 2] + b"\xff" * 100 + png[len(png) // 2 + 100 :]: "damaged: its pixels cannot be decoded",
+        png[:start] + png[start + length + 12 :]: "damaged: it contains no pixels",
+        b"BM" + bytes(12) + b"\x07" + bytes(60): "damaged or of an unsupported kind: Unsupported BMP header type (7)",
+    }
+    for content, reason in reasons.items():
+        with pytest.raises(Unreadable) as caught:
+            decoded(content, 8, 3)
+        assert str(caught.value) == reason

@@ -17,7 +17,7 @@ from storage.admin import champions
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, Root
 from tasks.learning import recipes
-from tasks.planning import data_option, make_plan, plan, user_images
+from tasks.planning import data_option, file_kinds, make_plan, plan, user_images
 from tests.ingested import ingested
 from tests.pictures import BROKEN, CLASSES, encoded, write_folder
 from tests.storage.test_files import without_privileges
@@ -57,7 +57,8 @@ def test_every_file_is_read_or_counted_with_the_reason_and_the_first_names(pictu
         "hidden: the name begins with a dot": [".git/a.png", "train/.b.png", "train/pears/._photo 1.png"],
         "in no class folder": ["train/e.png"],
         "no folder or file name contains train or test": ["extra/pears/d.png", "f.png"],
-        "not images or Parquet, by their file names": ["readme.txt", "train/pears/Thumbs.db", "train/pears/c.heic"],
+        "not images or Parquet, by their file names": ["readme.txt", "train/pears/Thumbs.db"],
+        file_kinds.UNREAD: ["train/pears/c.HEIC"],
         "split val: validation rows are taken from train": ["val/pears/g.png"],
     }
     for path in itertools.chain(*odd.values()):
