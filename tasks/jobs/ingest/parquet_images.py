@@ -1,5 +1,6 @@
 """Reader of Parquet files from any source: finds the columns of images and labels, the classes, and the rows."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -46,29 +47,45 @@ def opened(source: Path | BinaryIO, *, must_be_labelled: bool = True) -> Opened:
 
     If labels are optional, only a column with a usual name counts as labels.
     """
-    try:
-        file = pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False)
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"not a Parquet file: {error}") from None
+    with _damage_as_value_error():
+        file = pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
     schema = file.schema_arrow
-    image = _column(schema, _IMAGE_NAMES, _holds_images, "of images: bytes, a struct with bytes, or fixed-size binary")
+    image = _column(
+        schema,
+        _IMAGE_NAMES,
+        _holds_images,
+        "of images: bytes, a struct with bytes, or fixed-size binary, not file names",
+    )
     if must_be_labelled:
         return Opened(file, image, _column(schema, _LABEL_NAMES, _is_label, "of labels: whole numbers or text"))
     labels = [field.name for field in schema if field.name in _LABEL_NAMES and _is_label(field.type)]
     return Opened(file, image, min(labels, key=_LABEL_NAMES.index, default=None))
 
 
+@contextlib.contextmanager
+def _damage_as_value_error() -> Iterator[None]:
+    """Raise `ValueError` for a damaged, encrypted or unsupported file; an error of the disk stays: it may pass."""
+    try:
+        yield
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = " ".join(str(error).split())
+        raise ValueError(f"this Parquet file cannot be read: {reason}; write or copy it again") from None
+
+
 def tables(source: Opened, bounds: Iterable[tuple[int, int]]) -> Iterator[pa.Table]:
-    """Yield columns `image` and `label` of each range in `bounds`, which must be consecutive; holds one at a time."""
+    """Yield columns `image`, `label` and `path` of each range in `bounds`, which must be consecutive.
+
+    Holds one range at a time.
+    """
     columns = [name for name in (source.image, source.label) if name is not None]
     batches = source.file.iter_batches(_BATCH_ROWS, columns=columns, use_pandas_metadata=False)
     held: list[pa.RecordBatch] = []
     for start, stop in bounds:
-        try:
+        with _damage_as_value_error():
             while sum(len(batch) for batch in held) < stop - start:
                 held.append(next(batches))
-        except (pa.ArrowInvalid, OSError) as error:  # a damaged page
-            raise ValueError(f"this Parquet file cannot be read: {error}") from None
         table = pa.Table.from_batches(held)
         held = table.slice(stop - start).to_batches()
         yield _named(table.slice(0, stop - start), source)
@@ -76,12 +93,19 @@ def tables(source: Opened, bounds: Iterable[tuple[int, int]]) -> Iterator[pa.Tab
 
 def _named(table: pa.Table, source: Opened) -> pa.Table:
     stored = table[source.image]
+    paths = pa.chunked_array([pa.nulls(len(table), pa.string())])
     found = pa.chunked_array([pa.nulls(len(table), pa.int64())]) if source.label is None else table[source.label]
     if pa.types.is_struct(stored.type):
-        stored = pa.chunked_array([chunk.field("bytes") for chunk in stored.chunks], stored.type.field("bytes").type)
+        if stored.type.get_field_index("path") >= 0:
+            paths = _field(stored, "path")
+        stored = _field(stored, "bytes")
     if pa.types.is_dictionary(found.type):
         found = found.cast(found.type.value_type)
-    return pa.table({"image": stored, "label": found}).replace_schema_metadata(source.metadata)
+    return pa.table({"image": stored, "label": found, "path": paths}).replace_schema_metadata(source.metadata)
+
+
+def _field(structs: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    return pa.chunked_array([chunk.field(name) for chunk in structs.chunks], structs.type.field(name).type)
 
 
 def _column(schema: pa.Schema, names: Sequence[str], fits: Callable[[pa.DataType], bool], what: str) -> str:
@@ -124,10 +148,8 @@ def _declared(metadata: Mapping[bytes, bytes]) -> list[str] | None:
 def survey(source: Opened) -> dict[str, Any]:
     """Count a file's rows and its rows without a label; list its labels and the class names that it declares."""
     assert source.label is not None
-    try:
+    with _damage_as_value_error():
         found = source.file.read(columns=[source.label], use_pandas_metadata=False)[source.label]
-    except (pa.ArrowInvalid, OSError) as error:  # a damaged page
-        raise ValueError(f"this Parquet file cannot be read: {error}") from None
     if pa.types.is_dictionary(found.type):
         found = found.cast(found.type.value_type)
     counts = {row["values"]: row["counts"] for row in found.value_counts().to_pylist()}
@@ -153,11 +175,11 @@ def rows(
     shape = _shape(table) if pa.types.is_fixed_size_binary(table["image"].type) else None
     decoded: list[Decoded | None] = []
     problems: list[str] = []
-    for content in table["image"].to_pylist():
+    for content, path in zip(table["image"].to_pylist(), table["path"].to_pylist(), strict=True):
         image, problem = None, ""
         try:
             if content is None:
-                problem = pieces.MISSING
+                problem = f"the file name {path!r} instead of the image: store its bytes" if path else pieces.MISSING
             elif shape is not None:
                 image = decode.scaled(np.frombuffer(content, np.uint8).reshape(shape), size, channels)
             else:

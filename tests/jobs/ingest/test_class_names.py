@@ -1,19 +1,18 @@
 """Classes of Parquet files are matched by name: whatever numbers a file uses, no row changes its class."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from storage import files, manifest, tables
+from storage import manifest, tables
 from storage.uri import DatasetURI, Root
 from tasks.jobs.backends.in_process import InProcessBackend
-from tasks.jobs.ingest import class_names, job
+from tasks.jobs.ingest import class_names
 from tasks.jobs.preprocess import job as preprocess
-from tasks.jobs.spec import IngestSpec, PreprocessSpec
+from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
-from tasks.planning import user_images
+from tests.jobs.ingest.test_parquet_files import ingested_files
 from tests.jobs.ingest.test_parquet_images import parquet
 from tests.pictures import encoded
 
@@ -36,23 +35,10 @@ def content(labels: Sequence[Any], metadata: dict[str, str] | None, first: int) 
 
 def ingested(root: Root, given: Mapping[str, tuple[Sequence[Any], dict[str, str] | None]]) -> DatasetURI:
     """The raw dataset of Parquet files with these labels and metadata."""
-    pets = root.child("pets")
-    for number, (path, (labels, metadata)) in enumerate(given.items()):
-        files.replace(pets.child(path), content(labels, metadata, 100 * number))
-    listed = user_images.find(pets)
-    raw = DatasetURI(root.child("datasets/raw/pets-0123456789ab"))
-    spec = IngestSpec(
-        storage=root,
-        deadline_s=60,
-        source=pets,
-        kind="parquet",
-        digest=listed.digest,
-        parameters={"data": "pets", "image_size": 8, "channels": 3},
-        target=raw,
-    )
-    files.replace(spec.listing, json.dumps([file.model_dump() for file in listed.files]).encode())
-    job.run(spec, InProcessBackend())
-    return raw
+    contents = {
+        path: content(labels, metadata, 100 * number) for number, (path, (labels, metadata)) in enumerate(given.items())
+    }
+    return ingested_files(root, contents)
 
 
 def named(raw: DatasetURI, split: str) -> list[str | None]:

@@ -1,5 +1,6 @@
 """Parquet files from other sources: images as bytes, structs or raw pixels, labels as numbers or text."""
 
+import errno
 import io
 import json
 from pathlib import Path
@@ -117,7 +118,7 @@ def test_raw_pixels_have_the_shape_that_is_said_or_are_square(metadata: Any, sha
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"no parquet", "not a Parquet file"),
+        (b"no parquet", "this Parquet file cannot be read: .*not a parquet file"),
         (b"PAR1" + bytes(40) + parquet(image=IMAGES, label=LABELS)[44:], "this Parquet file cannot be read: "),
         (parquet(label=LABELS), "a column image or img of images: .*; the columns are label .int64."),
         (parquet(image=IMAGES), "a column label or labels of labels: .*; the columns are image .binary."),
@@ -128,6 +129,25 @@ def test_raw_pixels_have_the_shape_that_is_said_or_are_square(metadata: Any, sha
 def test_a_file_without_images_or_labels_is_refused_with_what_it_has(content: bytes, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         survey(content), load(content)
+
+
+def test_an_error_of_the_disk_while_a_file_is_read_is_no_damage_of_the_file() -> None:
+    class FailingDisk(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        parquet_images.opened(FailingDisk(parquet(image=IMAGES, label=LABELS)))
+
+
+def test_file_names_instead_of_images_are_named_with_what_to_do() -> None:
+    structs = [{"bytes": None, "path": f"cat {number}.png"} for number in range(3)] + [{"bytes": None, "path": None}]
+    content = parquet(image=pa.array(structs, pa.struct({"bytes": pa.binary(), "path": pa.string()})), label=LABELS)
+    _, _, problems = parquet_images.rows(load(content), size=8, channels=3, classes=("0", "1"))
+    assert problems[0] == "the file name 'cat 0.png' instead of the image: store its bytes"
+    assert problems[3] == pieces.MISSING
+    with pytest.raises(ValueError, match=r"images: bytes, .*, not file names; the columns are image \(string\)"):
+        survey(parquet(image=["a.png"] * 4, label=LABELS))
 
 
 def test_one_class_and_labels_of_two_kinds_are_refused() -> None:

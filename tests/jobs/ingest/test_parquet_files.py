@@ -1,0 +1,74 @@
+"""A user's Parquet files become a raw dataset; a damaged one is refused by name."""
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storage import error_policy, files
+from storage.uri import DatasetURI, Root
+from tasks.jobs.backends.in_process import InProcessBackend
+from tasks.jobs.ingest import job
+from tasks.jobs.spec import IngestSpec
+from tasks.planning import user_images
+from tests.jobs.ingest.test_parquet_images import IMAGES, LABELS, parquet
+
+
+def ingested_files(root: Root, contents: Mapping[str, bytes]) -> DatasetURI:
+    """The raw dataset of Parquet files with these paths and contents."""
+    folder = root.child("pets")
+    for path, content in contents.items():
+        files.replace(folder.child(path), content)
+    listed = user_images.find(folder)
+    raw = DatasetURI(root.child("datasets/raw/pets-0123456789ab"))
+    spec = IngestSpec(
+        storage=root,
+        deadline_s=60,
+        source=folder,
+        kind="parquet",
+        digest=listed.digest,
+        parameters={"data": "pets", "image_size": 8, "channels": 3},
+        target=raw,
+    )
+    files.replace(spec.listing, json.dumps([file.model_dump() for file in listed.files]).encode())
+    job.run(spec, InProcessBackend())
+    return raw
+
+
+def footer_flipped(content: bytes) -> bytes:
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    return content[:start] + bytes(byte ^ 255 for byte in content[start : start + 60]) + content[start + 60 :]
+
+
+def page_changed(column: str) -> bytes:
+    """A file with checksums of its pages, of which that of `column` no longer fits."""
+    sink = io.BytesIO()
+    table = pa.table({"image": IMAGES, "label": LABELS})
+    pq.write_table(table, sink, write_page_checksum=True, use_dictionary=False, compression="none")
+    stored = {"image": IMAGES[1], "label": b"".join(label.to_bytes(8, "little") for label in LABELS)}[column]
+    old, new = stored[-40:], stored[-40:-20] + bytes(20)
+    assert sink.getvalue().count(old) == 1
+    return sink.getvalue().replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (footer_flipped(parquet(image=IMAGES, label=LABELS)), "Couldn't deserialize thrift"),
+        (parquet(image=IMAGES, label=LABELS)[:-4] + b"PARE", "encrypted"),
+        (page_changed("label"), "CRC checksum verification failed"),
+        (page_changed("image"), "CRC checksum verification failed"),
+    ],
+    ids=["footer", "encrypted", "label", "image"],
+)
+def test_a_damaged_or_encrypted_file_is_refused_by_name_in_one_line_at_once(
+    tmp_path: Path, content: bytes, says: str
+) -> None:
+    good = parquet(image=IMAGES, label=LABELS)
+    with pytest.raises(ValueError, match=f"train-1.parquet: this Parquet file cannot be read: .*{says}") as caught:
+        ingested_files(Root(str(tmp_path)), {"train-0.parquet": good, "train-1.parquet": content, "test.parquet": good})
+    assert "\n" not in str(caught.value) and error_policy.is_permanent(caught.value), "it is not tried again"
