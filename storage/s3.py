@@ -167,7 +167,7 @@ def walk(folder: URI, *, unnamed: list[str]) -> Iterator[tuple[str, int, float, 
         return
     for key, about in found.items():
         path = key.removeprefix(prefix)
-        if not key.startswith(prefix) or (path.endswith("/") and not about["size"]):
+        if not key.startswith(prefix) or (f"/{path}".endswith("/") and not about["size"]):
             continue
         if {"", ".", ".."}.isdisjoint(path.split("/")):
             yield path, int(about["size"]), about["LastModified"].timestamp(), about["ETag"].strip('"')

@@ -66,11 +66,15 @@ class URI(str):
     def parent(self) -> "URI":
         """Parent folder; a bucket and `/` are their own parents."""
         above = self.rpartition("/")[0]
-        return self if above == "s3:/" else URI(above or "/")
+        return self if above == "s3:/" else str.__new__(URI, above or "/")
 
     def child(self, path: str) -> "URI":
-        """Return the URI of `path` (relative, may have several components) below this one."""
-        return URI(f"{self.rstrip('/')}/{path}")
+        """Return the URI of `path` (relative, may have several components) below this one.
+
+        `path` may come from a listing: `?` and `#` are characters of an S3 key, too, though nobody can type them.
+        """
+        below = f"{self.removeprefix('s3:/').rstrip('/')}/{path}"
+        return str.__new__(URI, ("s3:/" if self.is_s3 else "") + _normal(below, shown=f"{self}/{path}"))
 
     def lies_in(self, folder: "URI") -> bool:
         """Return whether this URI is at or below `folder`, after resolving all links in both."""

@@ -58,6 +58,22 @@ def test_no_row_changes_sides_when_images_come_and_go_or_another_seed_or_size_is
     assert less["test"] == more["test"] and less["train"] < more["train"]
 
 
+def test_names_with_any_characters_are_read_and_folder_markers_are_no_files(root: Root) -> None:
+    names = ["IMG #1.png", "what?.png", "a?versionId=b.png", "100 % & +='[1].png"]
+    paths = {f"{name}/{number} {file}" for name in ("cat #1", "dog?") for number in range(8) for file in names}
+    contents = {path: encoded(number, number % 2) for number, path in enumerate(sorted(paths))}
+    if root.is_s3:
+        client, (bucket, _, prefix) = get_session().create_client("s3"), root.removeprefix("s3://").partition("/")
+        for path, content in [*contents.items(), ("", b""), ("cat #1/", b"")]:
+            client.put_object(Bucket=bucket, Key=f"{prefix}/photos/{path}", Body=content)
+    else:
+        for path, content in contents.items():
+            files.replace(root.child(f"photos/{path}"), content)
+    listed = user_images.find(root.child("photos"))
+    assert ({file.path for file in listed.files}, listed.left_out) == (paths, ())
+    assert set().union(*sides(made(root.child("photos"))).values()) == paths
+
+
 def upload_in_parts(uri: URI, content: bytes) -> None:
     """Put an object whose ETag is no digest of its content."""
     client = get_session().create_client("s3")
