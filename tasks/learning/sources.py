@@ -32,6 +32,7 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
 """Waits before all mirrors are tried again; each is twice the one before, up to the longest."""
 _NO_NETWORK = (errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.EHOSTDOWN)
 _PIECE_BYTES = 2**20  # bytes held in memory at a time while unpacking
+_SHOWN = 8  # most files of a folder in a message
 _STALL_S = 30  # seconds without data after which a connection is given up
 
 
@@ -133,8 +134,22 @@ def reachable(data_set: DataSet, more: Sequence[str] = ()) -> bool:
 
 def unreachable_message(data_set: DataSet, more: Sequence[str] = ()) -> str:
     """Return the error message, with the next step, for the case that no mirror is `reachable`."""
-    asked = ", ".join(map(redact, [*more, *data_set.mirrors]))
-    return f"no mirror of {data_set.name} can be reached ({asked}); name another one with --source URL_OR_DIR"
+    folders = [mirror for mirror in more if mirror.startswith("file:")]
+    asked = ", ".join(redact(mirror) for mirror in [*more, *data_set.mirrors] if mirror not in folders)
+    lacking = "".join(f"--source: {_missing_files(data_set, folder)}; " for folder in folders)
+    return (
+        f"{lacking}no {'other ' * bool(folders)}mirror of {data_set.name} can be reached ({asked}); name another one "
+        "with --source URL_OR_DIR"
+    )
+
+
+def _missing_files(data_set: DataSet, folder: str) -> str:
+    """Say which files of `data_set` are not in a folder, and which others are: perhaps unpacked, or renamed."""
+    path = urllib.request.url2pathname(urlsplit(folder).path)
+    present = sorted(os.listdir(path))
+    missing = [file.name for file in data_set.files if file.name not in present]
+    found = ", ".join(present[:_SHOWN]) + ", ..." * (len(present) > _SHOWN)
+    return f"{path} must have {', '.join(missing)} as they were published, not unpacked; it has {found or 'no files'}"
 
 
 def mirror_address(source: str) -> str:

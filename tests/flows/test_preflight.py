@@ -202,6 +202,22 @@ def test_a_source_that_nobody_answers_at_is_told(check: Check, monkeypatch: pyte
     assert found["data"][1].startswith("no mirror of mnist can be reached (https://")
 
 
+def test_a_folder_with_unpacked_files_is_told_with_the_expected_and_the_found_names(
+    check: Check, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for scheme in ("http", "https"):
+        monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
+    monkeypatch.setattr("urllib.request._opener", None)
+    folder = tmp_path / "my files"
+    folder.mkdir()
+    (folder / "train-images.idx3-ubyte").touch()
+    found = check("--source", str(folder), refused=("data",))["data"][1]
+    expected = f"--source: {folder}/ must have train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-"
+    assert found.startswith(expected)
+    assert "gz as they were published, not unpacked; it has train-images.idx3-ubyte; no other mirror of mnist" in found
+    assert "file:" not in found
+
+
 def test_a_cluster_that_does_not_answer_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     with mirrors.refusing() as address:
         monkeypatch.setenv("RAY_ADDRESS", address.rstrip("/"))

@@ -134,6 +134,13 @@ def test_child_lies_below_its_parent(parent: str) -> None:
     assert URI(parent).child("a/b.txt") == parent.rstrip("/") + "/a/b.txt"
 
 
+def test_what_a_listing_names_may_have_any_characters() -> None:
+    for parent in ("s3://bucket", "s3://bucket/prefix", "/", "/folder"):
+        child = URI(parent).child("a #1/what?.png")
+        assert (child, child.is_s3) == (f"{parent.rstrip('/')}/a #1/what?.png", parent.startswith("s3"))
+        assert (child.name, child.parent.name) == ("what?.png", "a #1")
+
+
 @pytest.mark.parametrize("path", ["..", "../other", "a/../../other"])
 def test_child_cannot_leave_its_parent(path: str) -> None:
     with pytest.raises(ValueError, match="must not contain"):
