@@ -130,7 +130,7 @@ def test_report_and_summary_state_the_problems_of_the_data_and_the_interval_of_t
 ) -> None:
     page = (Path(trained["uris"]["report"]) / "index.html").read_text().replace("<wbr>", "")
     problems = trained["data_problems"]
-    excluded = "3 of 87 rows excluded as unusable (image could not be read: 3)"
+    excluded = "3 of 87 rows excluded (image could not be read: 3)"
     assert excluded in problems and "classes without test rows: 卵" in problems
     for said in ("on obst-gemuse", ">rote Äpfel</th><td>22</td>", "24 x 24 to 56 x 56", *BROKEN, *problems):
         assert said in page

@@ -94,7 +94,7 @@ def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
     rows = {split: sum(file.rows or 0 for file in prepared.split(split)) for split in ("train", "validation", "test")}
     counted = ", ".join(f"{count:,} {split}" for split, count in rows.items())
     left_out = sum(prepared.statistics.get("quarantined", {}).values())
-    yield f"\nData set `{data.data_set}`: {counted} rows; {left_out:,} unusable rows excluded.\n"
+    yield f"\nData set `{data.data_set}`: {counted} rows; {left_out:,} rows excluded.\n"
     yield "| | |\n|---|---|"
     raw = manifest.load(plan.raw)
     places: dict[str, URI] = {"files": raw.parent("files", of=plan.raw)} if "files" in raw.parents else {}

@@ -58,7 +58,7 @@ def _excluded_rows(raw: Manifest, prepared: Statistics) -> Iterator[DataProblem]
     if reasons:
         why = ", ".join(f"{reason}: {rows:,}" for reason, rows in reasons.items())
         of_all = f" of {raw.rows:,}" if raw.rows else ""
-        summary = f"{sum(reasons.values()):,}{of_all} rows excluded as unusable ({why})"
+        summary = f"{sum(reasons.values()):,}{of_all} rows excluded ({why})"
         yield DataProblem(summary=summary, details=tuple(prepared.get("quarantined_files") or ()))
 
 
@@ -83,8 +83,7 @@ def _copies(prepared: Statistics) -> Iterator[DataProblem]:
     copies = {split: rows for split, rows in by_split(prepared.get("copies_in_class") or {}).items() if rows}
     if copies:
         where = ", ".join(f"{rows:,} in {split}" for split, rows in copies.items())
-        effect = ": each counts again in the test accuracy and its p-value" if "test" in copies else ""
-        summary = f"{count(sum(copies.values()), 'row')} with the image of another row of the class ({where}){effect}"
+        summary = f"{count(sum(copies.values()), 'row')} with the image of another row of the class ({where})"
         yield DataProblem(summary=summary)
 
 

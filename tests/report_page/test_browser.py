@@ -178,7 +178,7 @@ def test_data_section_shows_the_class_counts_and_problems_that_the_manifests_rec
     told = browser.evaluate("[...document.querySelectorAll('.problem')].map((one) => one.textContent)")
     assert told == [
         "1 file left out (not images or Parquet, by their file names).",
-        "2 rows excluded as unusable (label out of range: 2).",
+        "2 rows excluded (label out of range: 2).",
     ]
 
 

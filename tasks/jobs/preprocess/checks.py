@@ -19,6 +19,8 @@ from tasks.learning import images
 
 SPLITS = ("train", "test")
 """Splits of a raw dataset."""
+_COPY = "copy of another test row of its class"
+"""Reason for which a test row is left out although it can be used."""
 _SHOWN = 20
 """Most test rows that are also in train, and most images in several classes, to list; all are counted."""
 _FILES_IN_MESSAGE, _IMAGES_IN_MESSAGE = 5, 3
@@ -104,11 +106,12 @@ def _digest(image: bytes | None) -> int:
 
 
 def unusable(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest, *, limit: float) -> pd.DataFrame:
-    """Return the rows that cannot be used and why; raise `ValueError` if their share of all rows is above `limit`.
+    """Return the rows to leave out and why; raise `ValueError` if the share of unusable ones is above `limit`.
 
     Columns `path` and `problem` describe the file that each row came from, if the raw dataset knows it.
     """
-    found = _with_files(checked[checked["reason"] != ""].drop(columns="digest").astype({"source": "str"}), uri, raw)
+    left_out = _with_files(checked[checked["reason"] != ""].drop(columns="digest").astype({"source": "str"}), uri, raw)
+    found = left_out[left_out["reason"] != _COPY]
     if len(found) > limit * len(checked):
         reasons = ", ".join(f"{reason}: {count:,}" for reason, count in Counter(found["reason"]).items())
         names = name_quarantined_files(found)
@@ -118,7 +121,7 @@ def unusable(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest, *, limit: fl
             f"{len(found)} of {len(checked)} raw rows cannot be used ({reasons}){first}; max_quarantined={limit} "
             f"allows fewer: fix the data, or raise the limit with --set max_quarantined={share:g}"
         )
-    return found
+    return left_out
 
 
 def name_quarantined_files(quarantined: pd.DataFrame) -> list[str]:
@@ -160,6 +163,29 @@ def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
         events.write_line(
             f"WARNING: there are no test rows of class {', '.join(missing['test'])}, so it cannot be evaluated"
         )
+
+
+def copies_in_class(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> dict[str, int]:
+    """Count the usable rows of each split with the image of an earlier row of their class; warn of them.
+
+    Copies among the test rows of the user's own images are marked to be left out, so that accuracy and p-value count
+    each image once. A published test split stays as it was published.
+    """
+    usable = checked[checked["reason"] == ""]
+    copies = usable[usable.duplicated(["source", "label", "digest"])]
+    counts = {split: int((copies["source"] == split).sum()) for split in SPLITS}
+    is_own = "ingest" in raw.parameters
+    if is_own:
+        checked.loc[copies.index[copies["source"] == "test"], "reason"] = _COPY
+    if len(copies):
+        first = ", ".join(_places(copies.head(_IMAGES_IN_MESSAGE), row_origins.table(uri, raw)))
+        where = " and ".join(f"{rows:,} of {split}" for split, rows in counts.items() if rows)
+        effect = "those of test are left out, so that each image counts once" if is_own else "all count in the metrics"
+        events.write_line(
+            f"WARNING: rows with the same image as another row of their class: {where}, such as {first}"
+            + (f"; {effect}" if counts["test"] else "")
+        )
+    return counts
 
 
 def test_rows_in_train(checked: pd.DataFrame) -> dict[str, Any]:

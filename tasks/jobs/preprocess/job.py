@@ -39,6 +39,7 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     files.check_space(spec.target, needed=sum(file.size for file in raw.files))
     classes = images.classes_of(raw.columns["metadata"])
     checked = checks.check_rows(spec.source, raw, columns, num_classes=len(classes), backend=backend)
+    copies = checks.copies_in_class(checked, spec.source, raw)
     quarantined = checks.unusable(checked, spec.source, raw, limit=spec.parameters["max_quarantined"])
     in_train = checks.test_rows_in_train(checked)
     in_two_classes = checks.images_in_two_classes(checked, spec.source, raw)
@@ -64,6 +65,7 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
         statistics={
             **_statistics(written, placed, quarantined, raw),
             "split": {"by": SPLIT_BY, **split, **test_rows},
+            "copies_in_class": copies,
             "test_rows_in_train": in_train,
             "images_in_two_classes": in_two_classes,
             "notice": raw.statistics.get("notice"),

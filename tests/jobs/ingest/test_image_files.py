@@ -67,7 +67,7 @@ def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec:
     assert [source["first_id"] for source in sources] == list(range(6))
     _, about = user_files.finish(spec, done)
     assert sum(about["found"]["modes"].values()) == 6
-    why = "not an image in a supported format (PNG, JPEG, BMP, GIF, WEBP, TIFF, PPM)"
+    why = "not an image in a supported format (PNG, JPEG, BMP, GIF, WEBP, AVIF, TIFF, PPM)"
     assert about["unreadable"] == {
         "count": 1,
         "missing": 0,
