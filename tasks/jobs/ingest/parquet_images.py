@@ -70,7 +70,7 @@ def _damage_as_value_error() -> Iterator[None]:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(f"this Parquet file cannot be read: {reason}; write or copy it again") from None
 
 
