@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from storage import commits, files, manifest, registry, tables
@@ -152,10 +153,15 @@ def test_a_worse_model_leaves_the_champion_in_place_and_says_so(finished: Finish
 def test_the_champion_predicts_a_dataset_without_labels(finished: Finished) -> None:
     unlabelled = _without_labels(DatasetURI(finished.result["uris"]["raw"]), finished.folder)
     arguments = ["--model", "champion:mnist-sample", "--dataset", unlabelled, "--json", "--storage", finished.root]
-    result = Run(*arguments, folder=finished.folder, script="predict.py").result()
+    table = finished.folder / "predictions.csv"
+    result = Run(*arguments, "--csv", str(table), folder=finished.folder, script="predict.py").result()
     rows = tables.read_split(URI(result["uris"]["predictions"])).to_pandas()
     assert sorted(rows["id"]) == list(range(1000))
     assert "label" not in rows
+    written = pd.read_csv(table)
+    assert list(written["id"]) == list(rows["id"]) and list(written["class"]) == list(rows["prediction"])
+    assert written["label"].isna().all() and result["csv"] == str(table)
+    assert sum(result["predicted"].values()) == 1000 and result["unpredicted"]["rows"] == 0
     known = tables.read_split(URI(finished.result["uris"]["predictions"]), "test").to_pandas()
     agreeing = rows.sort_values("id")["prediction"].to_numpy() == known.sort_values("id")["prediction"].to_numpy()
     assert agreeing.mean() > 0.99

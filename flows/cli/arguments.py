@@ -3,6 +3,7 @@
 import argparse
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from flows.cli.exits import refuse
@@ -189,5 +190,19 @@ def predict_parser() -> argparse.ArgumentParser:
         "with images or Parquet, with or without labels",
     )
     add("--split", metavar="NAME", help="only this split of a dataset, such as test (default: all)")
+    table = "also write a table to this file, one line per row: file or id, label, class, probability, reason if none"
+    add("--csv", metavar="FILE", type=_csv_file, help=f"{table} (default: none)")
     add_shared(parser, work="predict", elastic="")
     return parser
+
+
+def _csv_file(value: str) -> Path:
+    """Return the path of a file that can be written."""
+    path = Path(value).expanduser().absolute()
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"must be a file, got the folder {value!r}; add a name")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"the folder {path.parent} does not exist; create it, or choose another file")
+    if not os.access(path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"the folder {path.parent} is not writable; choose another file")
+    return path

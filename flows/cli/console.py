@@ -24,6 +24,7 @@ _ESTIMATE_S = 3600.0
 """Window, in seconds, of the average speed behind "time left"; a slow machine takes long for a tenth of an epoch."""
 _PARTS = 1000
 """Resolution of a stage's progress bar: its number of parts."""
+_CLASSES_SHOWN, _NAMES_SHOWN = 20, 3
 _EPOCH_HEADER = "epoch  train loss    acc.  val loss    acc.  images/s       s"
 _EPOCH_COLUMNS = (
     ("epoch", "{:>5}"),
@@ -136,7 +137,7 @@ def show(summary: dict[str, Any]) -> None:
 
 def _verdict(summary: dict[str, Any]) -> Iterator[str]:
     if "metrics" not in summary:
-        yield f"{summary['rows']:,} rows predicted with {summary['uris']['checkpoint']}"
+        yield from _prediction(summary)
         return
     if summary["source"]["notice"]:
         yield f"note           this is {summary['source']['notice']}"
@@ -149,3 +150,19 @@ def _verdict(summary: dict[str, Any]) -> Iterator[str]:
     yield f"decision       {'promoted' if summary['promoted'] else 'not promoted'}: {summary['reason']}"
     yield f"champion       {summary['champion'] or 'none'}"
     yield f"report         {summary['uris']['report']}/index.html"
+
+
+def _prediction(summary: dict[str, Any]) -> Iterator[str]:
+    unpredicted, by_count = summary["unpredicted"], sorted(summary["predicted"].items(), key=lambda item: -item[1])
+    yield f"model          {summary['uris']['checkpoint']}"
+    yield f"predicted      {terminal.count(summary['rows'] - unpredicted['rows'], 'row')} of {summary['rows']:,}"
+    for name, rows in by_count[:_CLASSES_SHOWN]:
+        yield f"  {rows:>11,}  {name}"
+    if len(by_count) > _CLASSES_SHOWN:
+        rest = by_count[_CLASSES_SHOWN:]
+        yield f"  {sum(rows for _, rows in rest):>11,}  in {len(rest):,} other classes"
+    if unpredicted["rows"]:
+        named = ", ".join([*unpredicted["named"][:_NAMES_SHOWN], *["..."] * (unpredicted["rows"] > _NAMES_SHOWN)])
+        yield f"unreadable     {terminal.count(unpredicted['rows'], 'row')} without a prediction: {named or 'no image'}"
+    if "csv" in summary:
+        yield f"table          {summary['csv']}"

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows import PROJECT
@@ -13,6 +14,7 @@ from flows.cli.exits import guarded, refused_if_invalid
 from flows.cli.preflight import CheckReport, check_and_plan, no_folder_stays
 from storage import terminal
 from storage.process import gc_paused
+from storage.uri import PredictionsURI
 from tasks.cluster import capacity, node_checks
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ def main(flow_of: FlowOf = training_flow, argv: Sequence[str] | None = None) -> 
     def work() -> int:
         with no_folder_stays(arguments.storage, if_refused=True), refused_if_invalid():
             planned = check_and_plan(arguments)
-        needs = {"start_ray": planned.needs_ray, "uses_network": planned.uses_network}
+        needs: dict[str, Any] = {"start_ray": planned.needs_ray, "uses_network": planned.uses_network}
         return run(flow_of, planned.request, as_json=arguments.json, **needs)
 
     return guarded(work)
@@ -90,15 +92,21 @@ def main_predict(flow_of: FlowOf = _prediction_flow, argv: Sequence[str] | None 
             needs_ray = arguments.workers != 0 and not resolved.is_done()
             if needs_ray:
                 node_checks.check_nodes(resolved.root, arguments.workers)
-        return run(flow_of, request, as_json=arguments.json, start_ray=needs_ray)
+        return run(flow_of, request, as_json=arguments.json, csv=arguments.csv, start_ray=needs_ray)
 
     return guarded(work)
 
 
 def run(
-    flow_of: FlowOf, request: dict[str, Any], *, as_json: bool, start_ray: bool = False, uses_network: bool = False
+    flow_of: FlowOf,
+    request: dict[str, Any],
+    *,
+    as_json: bool,
+    csv: Path | None = None,
+    start_ray: bool = False,
+    uses_network: bool = False,
 ) -> int:
-    """Run a flow from the command line and show its progress and outcome.
+    """Run a flow from the command line and show its progress and outcome; write its predictions to `csv`, if named.
 
     Slow starts run in parallel: Ray (if `start_ray`), which takes longest, Prefect's server, and the imports for
     downloads (if `uses_network`).
@@ -115,7 +123,7 @@ def run(
             from prefect import tags
             from rich.console import Console
 
-            from flows.cli import console
+            from flows.cli import console, predictions_csv
             from flows.server.temporary_server import check_api, own_server
             from tasks.learning import sources
 
@@ -140,6 +148,9 @@ def run(
                 summary = flow(**request)
             finally:
                 narrator.stop()
+    if csv:
+        predictions_csv.write_csv(PredictionsURI(summary["uris"]["predictions"]), csv)
+        summary["csv"] = str(csv)
     if as_json:
         print(json.dumps(summary, indent=1), flush=True)
     else:

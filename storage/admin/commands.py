@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from storage import access, files, in_use, manifest, reference, terminal
-from storage.admin import catalog, champions, format, lineage, listing
+from storage.admin import catalog, champions, format, lineage, listing, row_lineage
 from storage.admin import verify as damage
 from storage.admin.catalog import KINDS, Folder
 from storage.admin.gc import Garbage
@@ -53,9 +53,13 @@ def show(uri: URI, *, as_json: bool) -> int:
     return 0
 
 
-def show_lineage(uri: URI) -> int:
-    """Print everything that `uri` was made from."""
-    tree = lineage.of(uri, _folder(uri).kind or "result")
+def show_lineage(uri: URI, *, file: str | None, row: int | None) -> int:
+    """Print everything that `uri` was made from, after the prediction and origin of the row of `file`, if named."""
+    kind = _folder(uri).kind
+    if file is None and row is not None:
+        raise ValueError(f"--row={row} needs --file, the Parquet file that it is a row of")
+    _print(row_lineage.trace(uri, file=file, row=row) if file is not None else ())
+    tree = lineage.of(uri, kind or "result")
     _print(tree.lines)
     return 0 if tree.is_sound else 1
 

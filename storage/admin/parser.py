@@ -49,7 +49,8 @@ _LINEAGE = """\
 Missing or damaged results are marked; the exit code is then 1.
 
 example:
-  python -m storage lineage data/predictions/mnist-resnet18-97e8ce102be4"""
+  python -m storage lineage data/predictions/mnist-resnet18-97e8ce102be4
+  python -m storage lineage data/predictions/photos-1234abcd-97e8ce102be4 --file "2026/May/photo 3.jpg\""""
 
 _VERIFY = """\
 Prints one line per damaged file; the exit code is then 1. Without a URI all committed results are checked, and that the
@@ -130,7 +131,10 @@ def _add_readers(command: Callable[..., argparse.ArgumentParser]) -> None:
     show = command("show", "print one manifest: parents, parameters, metrics, files", _SHOW)
     show.set_defaults(run=lambda given: commands.show(_uri(given.uri), as_json=given.json))
     lineage = command("lineage", "print the parents of a result, back to the raw files", _LINEAGE)
-    lineage.set_defaults(run=lambda given: commands.show_lineage(_uri(given.uri)))
+    lineage.set_defaults(run=lambda given: commands.show_lineage(_uri(given.uri), file=given.file, row=given.row))
+    of_row = "also trace one row: its prediction, and the SHA-256 of this file of yours that it came from"
+    lineage.add_argument("--file", metavar="NAME", help=of_row)
+    lineage.add_argument("--row", metavar="N", type=int, help="the row of --file, from 0, if that is Parquet")
     for added in (show, lineage):
         added.add_argument("uri", metavar="URI", help="URI of a result, as printed by ls; may be a relative path")
     for added in (ls, show):

@@ -57,10 +57,16 @@ def summarize(
 
 
 def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, stages: Sequence[Stage]) -> dict[str, Any]:
-    """Build a JSON document with the URIs, the number of rows and the stages."""
+    """Build a JSON document with the URIs, the rows by predicted class and without a prediction, and the stages."""
+    predicted, unreadable = (
+        manifest.load(predictions),
+        manifest.load(request.dataset).statistics.get("unreadable") or {},
+    )
     return {
         "uris": {"checkpoint": request.checkpoint, "dataset": request.dataset, "predictions": predictions},
-        "rows": manifest.load(predictions).rows,
+        "rows": predicted.rows,
+        "predicted": predicted.statistics["predicted"],
+        "unpredicted": {"rows": predicted.statistics["unpredicted"], "named": unreadable.get("named", [])},
         "stages": _stages_as_dicts(stages),
     }
 

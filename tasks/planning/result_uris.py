@@ -12,7 +12,7 @@ from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, Root, fingerprint
 
 # "download" stands for the raw dataset, which that stage once wrote: the name is part of its fingerprints.
-VERSIONS = {"files": 1, "download": 1, "preprocess": 2, "train": 2, "predict": 2, "evaluate": 1, "report": 5}
+VERSIONS = {"files": 1, "download": 1, "preprocess": 2, "train": 2, "predict": 3, "evaluate": 1, "report": 5}
 """Version of each stage; add one when a change of the stage changes its bytes, so that new results get new URIs."""
 
 

@@ -170,6 +170,8 @@ STORAGES = [
 PREDICT = [
     Bad("predict", "--dataset"),
     Bad('predict --dataset ""', "--dataset ... got an empty value"),
+    Bad("predict --dataset {root} --csv {root}", "--csv: must be a file, got the folder ... add a name"),
+    Bad("predict --dataset {root} --csv {nothing}/a.csv", "--csv: the folder {nothing} does not exist"),
     Bad("predict --dataset {nothing}", "--dataset ... nothing is committed at {nothing}"),
     Bad("predict --dataset {nothing}/photos", "--dataset ... nothing exists at {nothing}/photos ... images, Parquet"),
     Bad("predict --dataset {empty}", "--dataset ... there are no images in {empty}"),

@@ -15,6 +15,8 @@ from storage import terminal
 from tasks.jobs.spec import EPOCHS
 from tests.runs import CHECKOUT
 
+_PREDICTED: dict[str, Any] = {"predicted": {"cat": 3}, "unpredicted": {"rows": 0, "named": []}}
+
 
 @pytest.mark.parametrize(
     ("path", "shown"),
@@ -35,7 +37,7 @@ def test_only_our_own_lines_are_shown_wherever_prefect_is_installed(path: str, s
 def test_a_path_that_looks_like_markup_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     uri = f"{os.sep}my [/data]{os.sep}[x]"
     stages = [{"name": "predict", "seconds": 1.0, "reused": False, "uri": uri}]
-    show({"stages": stages, "rows": 3, "uris": {"checkpoint": uri}})
+    show({"stages": stages, "rows": 3, "uris": {"checkpoint": uri}, **_PREDICTED})
     assert capsys.readouterr().out.count(uri) == 2
     console = Console(file=io.StringIO(), width=100)
     record = logging.LogRecord("prefect.task_runs", logging.INFO, str(CHECKOUT / "tasks/predict.py"), 1, uri, (), None)
@@ -84,7 +86,7 @@ def test_no_uri_of_the_summary_is_broken_by_a_line_end(
 ) -> None:
     uris = [f"{tmp_path}/datasets/prepared/{'a-long-name-' * count}0123456789ab" for count in (1, 2, 4)]
     stages = [{"name": "predict", "seconds": 1.0, "reused": True, "uri": uri} for uri in uris]
-    summary: dict[str, Any] = {"stages": stages, "rows": 3, "uris": {"checkpoint": uris[0]}}
+    summary: dict[str, Any] = {"stages": stages, "rows": 3, "uris": {"checkpoint": uris[0]}, **_PREDICTED}
     monkeypatch.setattr(terminal, "width", lambda stream: columns)
     show(summary)
     lines = capsys.readouterr().out.splitlines()

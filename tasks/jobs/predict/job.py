@@ -67,6 +67,7 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
         events.progress("rows predicted", sum(row["rows"] for row in done), total)
     done.sort(key=lambda row: (row["split"], row["index"]))
     written = [File.model_validate_json(row["file"]) for row in done]
+    counts = sum((collections.Counter(json.loads(row["counts"])) for row in done), collections.Counter[str]())
     assert sum(file.rows or 0 for file in written) == total and len(written) == len(listed), "a row was lost on the way"
     commits.commit(
         spec.target,
@@ -77,6 +78,8 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
         schema=tables.describe(_schema(model["classes"], labelled="label" in source.columns["columns"], named=named)),
         statistics={
             "notice": source.statistics.get("notice"),
+            "predicted": {name: counts[str(number)] for number, name in enumerate(model["classes"])},
+            "unpredicted": total - counts.total(),
             "reused_parts": sum(bool(row["reused"]) for row in done),
             "seconds": time.monotonic() - started,
             **numerics.recorded(seen.took_part, seen.set_aside),
@@ -149,11 +152,14 @@ class Predictor:
             usable = usable or found
         if usable:
             made, used = usable[0]
+            predicted = tables.read_part(self.spec.target, made, columns=["prediction"])
         else:
-            made, used = tables.write_part(self.spec.target, self._predict(source), split=split, index=index), here
+            predicted = self._predict(source)
+            made, used = tables.write_part(self.spec.target, predicted, split=split, index=index), here
+        counts = json.dumps(collections.Counter(predicted["prediction"].drop_null().to_pylist()))
         set_aside = json.dumps([] if usable else [numbers.to_json() for _, numbers in found])
         entry = {"file": made.model_dump_json(), "split": split, "index": index, "rows": made.rows}
-        return entry | {"reused": bool(usable), "numerics": used.to_json(), "set_aside": set_aside}
+        return entry | {"reused": bool(usable), "numerics": used.to_json(), "set_aside": set_aside, "counts": counts}
 
     def _find(self, split: str, index: int, source: File) -> list[tuple[File, Numerics]]:
         """Return the complete prediction parts that earlier attempts made of `source`, with the numerics of each.

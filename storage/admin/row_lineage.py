@@ -1,0 +1,78 @@
+"""Lineage of one row: its prediction, and the file of the user's that it came from, with the file's SHA-256."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow.compute as pc
+
+from storage import manifest, tables
+from storage.manifest import Manifest
+from storage.uri import URI
+
+_SOURCES = "sources-"
+"""Start of the name of the file of a raw dataset that lists the user's files with their first ids and SHA-256."""
+
+
+def trace(uri: URI, *, file: str, row: int | None) -> Iterator[str]:
+    """Yield lines about the row of `file` that the result `uri` is about: its predictions, and its raw file.
+
+    Args:
+        uri: A committed result.
+        file: Path of the file below the user's folder, or only its name if no other file has it.
+        row: Number of the row in a Parquet file, from 0; None for an image.
+
+    Raises:
+        ValueError: The result knows no such file or row; the message names the next step.
+    """
+    results = list(_ancestors(uri))
+    raw = [(place, made, part) for place, made in results for part in made.files if part.path.startswith(_SOURCES)]
+    if not raw:
+        raise ValueError(f"--file: {uri} was not made from files of your own, so its rows have no file; omit --file")
+    place, made, part = raw[0]
+    source = _source(tables.read_part(place, part).to_pylist(), file, row)
+    id_ = source["first_id"] + (row or 0)
+    name = source["path"] if row is None else f"{source['path']} row {row}"
+    for result, of in results:
+        if of.kind == "predictions":
+            yield from (f"{name}  {line}" for line in _predictions(result, of, source, id_))
+    folder = made.statistics["sources"][0]["url"]
+    yield f"{name}  id {id_} of split {source['split']}  sha256 {source['sha256']}  from {folder}/{source['path']}"
+
+
+def _ancestors(uri: URI) -> Iterator[tuple[URI, Manifest]]:
+    """Yield `uri` and what it was made from, each once and as far as it exists, with the manifests."""
+    pending, seen = [uri], set()
+    while pending:
+        place = pending.pop(0)
+        if place not in seen and (made := manifest.find(place)):
+            yield place, made
+            pending += [made.parent(role, of=place) for role in made.parents]
+        seen.add(place)
+
+
+def _source(sources: Sequence[dict[str, Any]], file: str, row: int | None) -> dict[str, Any]:
+    paths = [source["path"] for source in sources]
+    named = [source for source in sources if source["path"] == file]
+    named = named or [source for source in sources if source["path"].endswith(f"/{file}")]
+    if not named:
+        similar = difflib.get_close_matches(file, paths, n=1)
+        raise ValueError(f"--file: no row is from {file!r}" + (f"; did you mean {similar[0]!r}?" if similar else ""))
+    if len(named) > 1:
+        raise ValueError(f"--file: several files are called {file!r}: {named[0]['path']!r}, {named[1]['path']!r}, ...")
+    rows = named[0]["rows"]
+    if (row is None and rows != 1) or not 0 <= (row or 0) < rows:
+        raise ValueError(f"--row must be a number from 0 to {rows - 1} for {named[0]['path']!r}, got {row}")
+    return named[0]
+
+
+def _predictions(uri: URI, made: Manifest, source: dict[str, Any], id_: int) -> Iterator[str]:
+    splits = (source["split"], "validation") if source["split"] == "train" else (source["split"],)
+    for part in made.files:
+        if part.split in splits:
+            table = tables.read_part(uri, part, columns=["id", "class_name", "probability"])
+            for found in table.filter(pc.equal(table["id"], id_)).to_pylist():
+                if found["class_name"] is None:
+                    yield f"no prediction: {source['problem'] or 'no image'}"
+                else:
+                    yield f"predicted {found['class_name']!r} with probability {found['probability']:.4f}"
