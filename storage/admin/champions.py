@@ -45,6 +45,16 @@ def with_champion(root: Root) -> list[str]:
     return found
 
 
+def only_championship(root: Root) -> str:
+    """Return the only championship with a champion; raise `ValueError` listing them if there are several or none."""
+    named = with_champion(root)
+    if len(named) > 1:
+        raise ValueError(f"there are several champions; choose one: champion:{', champion:'.join(named)}")
+    if not named:
+        raise ValueError(f"{root} has no champion; run the pipeline first")
+    return named[0]
+
+
 def decisions(root: Root, data: str) -> list[Decision]:
     """Return `registry.history` of `data`; raises `ValueError` naming the known data sets if it is empty."""
     known = data_sets(root)

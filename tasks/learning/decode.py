@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 
 from storage.error_policy import Permanent
 from tasks.learning import jpeg_end
@@ -115,7 +116,17 @@ def decode_uncropped(content: bytes, channels: int) -> Image.Image:
 
 
 def fitted(image: Image.Image, size: int, channels: int) -> Decoded:
-    """Convert an open image as `decoded` does, without modifying it. Raises `Unreadable`."""
+    """Convert an open image as `decoded` does, without modifying it. Raises `Unreadable`.
+
+    A JPEG whose pixels are not loaded yet is decoded from its file, at the same scale as there. Pixels that are already
+    loaded are converted as they are.
+    """
+    if isinstance(image, JpegImageFile) and (file := getattr(image, "fp", None)) and not file.closed:
+        position = file.tell()
+        file.seek(0)
+        content = file.read()
+        file.seek(position)
+        return decoded(content, size, channels)
     with _unreadable():
         return _decoded(image, size, channels)
 

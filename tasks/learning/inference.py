@@ -27,32 +27,36 @@ Images = Tensor | np.ndarray | Image.Image | Sequence[Picture]
 
 
 class Model(nn.Module):
-    """Module from raw images (uint8, (N, H, W, C)) to probabilities (float32, (N, classes)), in fp32.
+    """Module from raw images (uint8, (N, H, W, C)) to probabilities (float32, (N, classes)).
 
-    Images are a tensor or a NumPy array of the model's own shape, or PIL images of any size. On a GPU torch rounds the
-    inputs of convolutions to TF32, unless `torch.backends.cudnn.allow_tf32` is False; the setting is the caller's.
+    Images are a tensor or a NumPy array of the model's own shape, or PIL images of any size. It computes at
+    `precision`, that of its training and evaluation: `fp32` or `bf16`. In fp32 on a GPU, torch rounds the inputs of
+    convolutions to TF32, unless `torch.backends.cudnn.allow_tf32` is False; the setting is the caller's.
     """
 
-    def __init__(self, classifier: Classifier, history: Sequence[dict[str, float]]) -> None:
+    def __init__(self, classifier: Classifier, history: Sequence[dict[str, float]], *, precision: str) -> None:
         super().__init__()
         self.classifier = classifier
         self.history = list(history)
+        self.precision = precision
         self.classes = classifier.spec.classes
         self.image_shape = classifier.spec.image_shape
 
     def forward(self, images: Images) -> Tensor:
-        logits: Tensor = self.classifier(self._as_batch(images))
-        return logits.softmax(1)
+        batch = self._as_batch(images)
+        with autocast(self.precision, batch.device):
+            logits: Tensor = self.classifier(batch)
+        return logits.float().softmax(1)
 
-    def prepare(self, pictures: Picture | Iterable[Picture]) -> np.ndarray:
+    def prepare(self, pictures: Picture | Iterable[Picture]) -> Tensor:
         """Resize pictures exactly as ingestion resizes the user's own images, for training and for prediction.
 
         Each picture is rotated by its EXIF, put on white where it is transparent, scaled until its shorter side fits,
-        and cropped to its centre. Paths and bytes give exactly the pixels of training. So do open images, except large
-        JPEGs, which training decodes at a smaller scale.
+        and cropped to its centre. Paths, bytes and open images give exactly the pixels of training. Only a large JPEG
+        whose pixels are already loaded, such as an array, does not: training decodes it at a smaller scale.
 
         Returns:
-            uint8, (N, height, width, channels).
+            uint8, (N, height, width, channels), on the model's device.
 
         Raises:
             ValueError: A picture cannot be read; the message names it and the reason.
@@ -65,10 +69,9 @@ class Model(nn.Module):
         if isinstance(pictures, Image.Image | np.ndarray | str | os.PathLike | bytes):
             pictures = [pictures]
         some = list(pictures)
-        if not some:
-            return np.empty((0, *self.image_shape), np.uint8)
         pixels = [_pixels(picture, number, size=height, channels=channels) for number, picture in enumerate(some)]
-        return np.frombuffer(bytearray(b"".join(pixels)), np.uint8).reshape(len(some), *self.image_shape)
+        batch = np.frombuffer(bytearray(b"".join(pixels)), np.uint8).reshape(len(some), *self.image_shape)
+        return torch.from_numpy(batch).to(self.classifier.mean.device)
 
     def _as_batch(self, images: Images) -> Tensor:
         """Convert `images` to what the classifier takes; only pictures, in a list or alone, are resized."""
@@ -91,18 +94,26 @@ class Model(nn.Module):
         return images
 
 
-def load(model: str, *, storage: str = "./data") -> Model:
-    """Load the model of a checkpoint's URI, or of `champion:NAME` with the name of a data set, ready to use or export.
+def load(model: str = "champion", *, storage: str | None = None) -> Model:
+    """Load a model, ready to use or export, and verify every byte of it.
 
-    Every byte is verified. Raises `ValueError` listing the existing champions if there is no such champion, and
-    `FileNotFoundError` if nothing is committed at the URI.
+    Args:
+        model: URI of a checkpoint; `champion:NAME`, that of championship NAME; or `champion`, the only one.
+        storage: Storage root with the champions; None: $PIPELINE_STORAGE or ./data.
+
+    Raises:
+        ValueError: There is no such champion, or there are several; the message lists them.
+        FileNotFoundError: Nothing is committed at the URI.
     """
-    if model.startswith("champion:"):
-        uri = champions.require_champion(parse_root(storage, option="storage"), model.removeprefix("champion:"))
+    kind, _, name = model.partition(":")
+    if kind == "champion":
+        root = parse_root(storage or os.environ.get("PIPELINE_STORAGE") or "./data", option="storage")
+        uri = champions.require_champion(root, name or champions.only_championship(root))
     else:
         uri = CheckpointURI(parse_root(model, option="model"))
     classifier, meta = training_state.load_model(uri)
-    return Model(classifier, meta.history).eval().requires_grad_(False)
+    loaded = Model(classifier, meta.history, precision=str(meta.resolved["precision"]))
+    return loaded.eval().requires_grad_(False)
 
 
 def _pixels(picture: Picture, number: int, *, size: int, channels: int) -> bytes:

@@ -1,5 +1,6 @@
 """Using a model elsewhere: the examples of docs/using-models.md work."""
 
+import io
 import re
 from pathlib import Path
 from typing import Any
@@ -19,27 +20,35 @@ from tests.learning import training
 from tests.pictures import encoded, picture
 from tests.runs import CHECKOUT
 
-ABOUT: dict[str, Any] = {"parameters": {}, "resolved": {"precision": "fp32"}}
-
 
 @pytest.fixture(scope="module")
 def root(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -> Root:
     """A storage root whose champion of `mnist` has seen some digits."""
     root = Root(str(tmp_path_factory.mktemp("elsewhere") / "data"))
+    promote(root, "mnist", commit_model(root, digits, precision="fp32"))
+    return root
+
+
+def commit_model(root: Root, digits: dict[str, Split], *, precision: str) -> CheckpointURI:
     trainer = training.trainer(
         training.recipe(epochs=1), training.rows(digits["train"], 0, 128), training.rows(digits["test"], 0, 32)
     )
     history = [trainer.run_epoch(1)]
     scratch, target = root.child("runs/x"), CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab"))
-    snapshot = training_state.take(trainer, history, prepared="0", about=ABOUT)
-    checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
+    about: dict[str, Any] = {"parameters": {}, "resolved": {"precision": precision}}
+    checkpoint.write(
+        scratch.child("attempt-1/epoch-0001"), training_state.take(trainer, history, prepared="0", about=about)
+    )
     prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest=None, content="")
     checkpoint_result.commit(scratch, target, prepared=prepared, statistics={})
+    return target
+
+
+def promote(root: Root, name: str, target: CheckpointURI) -> None:
     decision = Decision(
         number=1, champion=target, challenger=target, evaluation="", promoted=True, reason="", gate={}, metrics={}
     )
-    registry.append(root, "mnist", decision)
-    return root
+    registry.append(root, name, decision)
 
 
 def test_what_the_docs_show_loads_exports_and_tells_the_history(
@@ -48,6 +57,7 @@ def test_what_the_docs_show_loads_exports_and_tells_the_history(
     page = (CHECKOUT / "docs" / "using-models.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(Path(root).parent)
+    monkeypatch.delenv("PIPELINE_STORAGE", raising=False)
     images = torch.from_numpy(digits["test"].images[:5].copy())
     here: dict[str, Any] = {"images": images}
     Image.new("RGB", (60, 40), "white").save("photo.jpg")
@@ -56,7 +66,7 @@ def test_what_the_docs_show_loads_exports_and_tells_the_history(
     probabilities = here["probabilities"]
     for block in blocks[1:]:
         exec(block, here)
-    assert here["batch"].shape == (2, 28, 28, 1) and here["batch"].mean(axis=(1, 2, 3)).tolist() == [255, 0]
+    assert here["batch"].shape == (2, 28, 28, 1) and here["batch"].float().mean(dim=(1, 2, 3)).tolist() == [255, 0]
     assert len(blocks) == 4 and len([line for line in blocks[0].splitlines() if line]) == 3
     assert (probabilities.shape, probabilities.dtype) == ((5, len(here["model"].classes)), torch.float32)
     assert torch.allclose(probabilities.sum(1), torch.ones(5))
@@ -112,10 +122,51 @@ def test_pictures_are_resized_to_the_very_pixels_that_ingest_makes_of_their_file
     expected = [np.frombuffer(decode.decoded(one, 28, 1).pixels, np.uint8).reshape(28, 28, 1) for one in contents]
     assert np.array_equal(model.prepare(sorted(tmp_path.iterdir())), expected)
     assert np.array_equal(model.prepare(contents), expected)
+    assert torch.equal(model.prepare([]), torch.empty(0, 28, 28, 1, dtype=torch.uint8))
     with Image.open(tmp_path / "a.png") as opened:
         assert np.array_equal(model.prepare(opened), expected[:1])
         assert opened.size == picture(7, 1).size, "it is still the person's own"
     assert np.array_equal(model.prepare(np.asarray(picture(7, 1))), expected[:1])
+
+
+def test_large_jpeg_gives_the_pixels_of_training_in_whatever_form_it_comes(
+    model: inference.Model, tmp_path: Path
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (731, 574, 3), dtype=np.uint8)
+    path = tmp_path / "photo.jpg"
+    Image.fromarray(noise).save(path, quality=90)
+    content = path.read_bytes()
+    expected = np.frombuffer(decode.decoded(content, 28, 1).pixels, np.uint8).reshape(1, 28, 28, 1)
+    with Image.open(path) as opened, Image.open(io.BytesIO(content)) as streamed:
+        for form in (path, str(path), content, opened, opened, streamed):
+            assert np.array_equal(model.prepare(form), expected)
+        assert np.array_equal(np.asarray(opened), np.asarray(Image.open(path))), "it is still the person's own"
+
+
+def test_model_computes_at_the_precision_in_which_it_was_evaluated(
+    root: Root, digits: dict[str, Split], tmp_path: Path
+) -> None:
+    target = commit_model(Root(str(tmp_path)), digits, precision="bf16")
+    model, evaluated = inference.load(target), inference.Inference(target, threads=1, device=torch.device("cpu"))
+    images = torch.from_numpy(digits["test"].images[:64].copy())
+    wanted = torch.from_numpy(evaluated.probabilities(images.numpy()))
+    difference = (model(images) - wanted).abs().max()
+    model.precision = "fp32"
+    assert (evaluated.precision, difference) == ("bf16", pytest.approx(0, abs=1e-3))
+    assert difference < (model(images) - wanted).abs().max() / 2
+
+
+def test_champion_without_a_name_is_the_only_one_of_the_usual_root(
+    root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIPELINE_STORAGE", str(root))
+    assert torch.equal(inference.load().classifier.mean, inference.load("champion:mnist").classifier.mean)
+    with pytest.raises(ValueError, match="has no champion; run the pipeline first$"):
+        inference.load("champion", storage=str(tmp_path))
+    for name in ("mnist", "photos"):
+        promote(Root(str(tmp_path)), name, CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab")))
+    with pytest.raises(ValueError, match="several champions; choose one: champion:mnist, champion:photos$"):
+        inference.load("champion", storage=str(tmp_path))
 
 
 def test_a_picture_that_cannot_be_read_is_named_with_the_reason(model: inference.Model, tmp_path: Path) -> None:
