@@ -16,6 +16,7 @@ if __name__ == "__main__":
 from typing import Any
 
 from prefect import Flow, flow
+from prefect.runtime import flow_run
 
 from flows.server.flow_runs import begun, end_task_runs
 from tasks.cluster.session import session
@@ -28,6 +29,7 @@ from tasks.orchestration.prefect_options import Limit, Name, Patience, RecipeNam
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize
 from tasks.planning import make_plan
+from tasks.planning.data_option import default_recipe
 from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote
@@ -37,7 +39,7 @@ from tasks.train import train
 
 @flow(name="mnist", on_crashed=[end_task_runs], **flow_options)
 def mnist(
-    recipe: RecipeName = "mnist-resnet18",
+    recipe: RecipeName = None,
     storage: str | None = None,
     source: list[str] | None = None,
     data: str | None = None,
@@ -54,7 +56,8 @@ def mnist(
     """Train a model, evaluate it and promote it if it passes the gate; existing results are reused.
 
     Args:
-        recipe: The model and data set to train, such as mnist-resnet18, or path.py:function on the worker.
+        recipe: The model and data set to train, such as mnist-resnet18, or path.py:function on the worker; empty: that
+            of the flow's data set, for your own images images-resnet18.
         storage: Storage root for all results: a folder or s3://bucket/prefix; empty: the worker's $PIPELINE_STORAGE or
             ./data.
         source: Mirrors to try before the data set's own: http(s) addresses or folders.
@@ -75,6 +78,7 @@ def mnist(
             of machine; otherwise that stage restarts.
     """
     with begun():
+        recipe = recipe or default_recipe(data, flow=str(flow_run.flow_name))
         plan = make_plan.make(
             storage=storage or make_plan.default_storage(),
             recipe=recipes.override(recipes.load(recipe), settings or {}),

@@ -15,6 +15,7 @@ from tasks.planning import machine
 from tests.runs import SHARED, prefect_home
 
 if TYPE_CHECKING:
+    from tests.prefect_system import Hook, PrefectSystem
     from tests.s3 import Server
 
 _IS_ONE_OF_SEVERAL = "PYTEST_XDIST_WORKER" in os.environ
@@ -82,3 +83,33 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> Root:
         return Root(str(tmp_path / "root"))
     server: Server = request.getfixturevalue("s3")
     return Root(f"s3://{server.bucket}/{uuid.uuid4().hex}")
+
+
+@pytest.fixture(scope="module")
+def received() -> Iterator["Hook"]:
+    """The address of a webhook, and what is posted to it."""
+    from tests.prefect_system import webhook
+
+    with webhook() as hook:
+        yield hook
+
+
+@pytest.fixture(scope="module")
+def deployed(received: "Hook", tmp_path_factory: pytest.TempPathFactory) -> Iterator["PrefectSystem"]:
+    """A Prefect server in line with prefect.yaml."""
+    from tests.prefect_system import PrefectSystem
+
+    server = PrefectSystem(tmp_path_factory.mktemp("prefect-system"), webhook=received[0])
+    try:
+        server.deploy()
+        yield server
+    finally:
+        server.end()
+
+
+@pytest.fixture
+def prefect_system(deployed: "PrefectSystem") -> Iterator["PrefectSystem"]:
+    """The server `deployed`; a test starts the worker it needs, and finds none, and no run, of another test."""
+    yield deployed
+    deployed.end_worker()
+    deployed.cancel_runs()

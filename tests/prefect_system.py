@@ -30,7 +30,7 @@ Hook = tuple[str, list[dict[str, Any]]]
 _PREFECT = [sys.executable, "-m", "prefect"]
 _FIRST_PORT, _END_PORT, _PORTS_A_WORKER = 20_000, 32_768, 4_000
 """Below the ports that the kernel gives to connections, above those of Ray's workers."""
-_ENDED = ("Completed", "NothingNew", "Failed", "TimedOut", "GivenUp", "Cancelled")
+_ENDED = ("Completed", "NothingNew", "Failed", "TimedOut", "GivenUp", "Cancelled", "Dropped")
 
 
 def _is_busy(error: BaseException) -> bool:
@@ -95,6 +95,10 @@ class Server:
     def state(self, run: str) -> dict[str, Any]:
         found: dict[str, Any] = self.api("GET", f"/flow_runs/{run}")["state"]
         return found
+
+    def states(self, run: str) -> list[str]:
+        """The names of all states of `run`, oldest first."""
+        return [state["name"] for state in self.api("GET", f"/flow_run_states/?flow_run_id={run}")]
 
     def await_end(self, *runs: str, limit_s: float = 900) -> list[str]:
         """The names of the states in which `runs` ended; one that crashed has not, until it is given up."""
@@ -161,6 +165,8 @@ class PrefectSystem(Server):
             "PREFECT_HOME": str(folder / "home"),
             "PREFECT_API_URL": self.url,
             "PREFECT_SERVER_ANALYTICS_ENABLED": "0",
+            "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
+            "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "5",
             "PIPELINE_WEBHOOK_URL": webhook,
             "PIPELINE_STORAGE": str(folder / "root"),
             "AWS_SECRET_ACCESS_KEY": CANARY,

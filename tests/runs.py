@@ -180,3 +180,12 @@ def lineage(uri: str) -> Iterator[tuple[str, dict[str, Any]]]:
 def no_flow(request: dict[str, Any]) -> Any:
     """What a command line is given in place of its flow, where none is to begin."""
     raise AssertionError(f"a flow began: {request}")
+
+
+def copy_of_checkout(folder: Path) -> Path:
+    """Copy the checkout's files, changed ones as they are, to `folder`."""
+    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=CHECKOUT, capture_output=True)
+    for name in listed.stdout.decode().splitlines():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(CHECKOUT / name, folder / name)
+    return folder

@@ -1,10 +1,8 @@
 """The pipeline in operation: a real server, a real worker, and their failures."""
 
 import json
-import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,45 +10,13 @@ from typing import Any
 import pytest
 import yaml
 
-from storage import manifest, registry
-from storage.uri import URI, Root
+from storage import registry
+from storage.uri import Root
 from tasks.learning import recipes
-from tests.prefect_system import CANARY, Hook, PrefectSystem, webhook
-from tests.runs import CHECKOUT, Run, await_that, find, kill_process
+from tests.prefect_system import CANARY, Hook, PrefectSystem
+from tests.runs import Run, await_that, copy_of_checkout, find, kill_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
-
-
-@pytest.fixture(scope="module")
-def received() -> Iterator[Hook]:
-    """The address of a webhook, and what it is told."""
-    with webhook() as hook:
-        yield hook
-
-
-@pytest.fixture(scope="module")
-def prefect_system(received: Hook, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrefectSystem]:
-    """A server in line with prefect.yaml; each test starts the worker it needs."""
-    server = PrefectSystem(tmp_path_factory.mktemp("prefect-system"), webhook=received[0])
-    try:
-        server.deploy()
-        yield server
-    finally:
-        server.end()
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(prefect_system: PrefectSystem) -> Iterator[None]:
-    """No test finds the worker or a run of another."""
-    yield
-    prefect_system.end_worker()
-    prefect_system.cancel_runs()
-
-
-def test_the_schedule_is_on_the_server_with_its_time_zone(prefect_system: PrefectSystem) -> None:
-    schedule = prefect_system.deployment("mnist/train")["schedules"][0]
-    assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == ("0 3 * * *", "Europe/Berlin")
-    assert schedule["active"]
 
 
 def test_deploying_the_same_file_again_changes_nothing(prefect_system: PrefectSystem) -> None:
@@ -76,7 +42,7 @@ def test_what_somebody_paused_on_the_server_is_active_again_after_deploying(pref
 def test_what_leaves_the_file_leaves_the_server_and_nothing_else_does(
     prefect_system: PrefectSystem, tmp_path: Path
 ) -> None:
-    checkout = _copy_of_checkout(tmp_path / "copy")
+    checkout = copy_of_checkout(tmp_path / "copy")
     content = yaml.safe_load((checkout / "prefect.yaml").read_text())
     del content["deployments"][0]["schedules"]
     content["deployments"] = [one for one in content["deployments"] if one["name"] != "batch"]
@@ -124,16 +90,17 @@ def test_the_form_in_the_ui_shows_every_alternative_by_a_title_and_the_layout_of
 
 
 def test_what_only_the_run_can_know_is_refused_in_one_line_that_names_parameters(
-    prefect_system: PrefectSystem, tmp_path: Path
+    prefect_system: PrefectSystem, received: Hook, tmp_path: Path
 ) -> None:
     prefect_system.start_worker()
-    asked: list[dict[str, Any]] = [
-        {"data": str(tmp_path / "nothing"), "storage": str(tmp_path / "root")},
-        {"deadline_minutes": -1, "storage": str(tmp_path / "root")},
+    asked: list[tuple[str, dict[str, Any]]] = [
+        ("mnist/smoke", {"data": str(tmp_path / "nothing"), "storage": str(tmp_path / "root")}),
+        ("mnist/smoke", {"deadline_minutes": -1, "storage": str(tmp_path / "root")}),
+        ("images/train", {"storage": str(tmp_path / "root")}),
     ]
-    says = ["data: ", "deadline_minutes must be > 0 "]
-    for parameters, beginning in zip(asked, says, strict=True):
-        run = prefect_system.start("mnist/smoke", **parameters)
+    says = ["data: ", "deadline_minutes must be > 0 ", "data "]
+    for (deployment, parameters), beginning in zip(asked, says, strict=True):
+        run = prefect_system.start(deployment, **parameters)
         assert prefect_system.await_end(run, limit_s=120) == ["Failed"]
         await_that(partial(prefect_system.says, run, "Finished in state"), limit_s=60)
         log = prefect_system.log(run)
@@ -142,6 +109,11 @@ def test_what_only_the_run_can_know_is_refused_in_one_line_that_names_parameters
         assert "Traceback" not in str(log)
         assert "--" not in str(log)
         assert line in prefect_system.state(run)["message"]
+        await_that(partial(_was_posted, received, "run-failed", run), limit_s=60)
+
+
+def _was_posted(received: Hook, event: str, run: str) -> bool:
+    return (event, run) in {(message["event"], message.get("run_id")) for message in received[1]}
 
 
 def test_no_task_run_outlives_its_process_and_a_cancelled_run_is_not_called_a_crash(
@@ -188,41 +160,6 @@ def _training(prefect_system: PrefectSystem, run: str) -> set[str]:
 def _states(prefect_system: PrefectSystem, run: str, task_runs: set[str]) -> set[str]:
     found = prefect_system.task_runs(run)
     return {found[one] for one in task_runs}
-
-
-def test_missed_slots_run_once_and_a_later_run_finds_nothing_new(prefect_system: PrefectSystem, received: Hook) -> None:
-    missed = [prefect_system.start("mnist/smoke", minutes_ago=minutes) for minutes in (180, 120, 60)]
-    prefect_system.start_worker()
-    assert sorted(prefect_system.await_end(*missed)) == ["Cancelled", "Cancelled", "Completed"]
-    run = next(one for one in missed if prefect_system.state(one)["name"] == "Completed")
-    _check_what_a_run_shows(prefect_system, run)
-    await_that(lambda: any(one["event"] == "promoted" for one in received[1]), limit_s=60)
-    assert "NothingNew" in prefect_system.prefect("deployment", "run", "mnist/smoke", "--watch")
-    assert CANARY not in str(received[1])
-
-
-def _check_what_a_run_shows(prefect_system: PrefectSystem, run: str) -> None:
-    root = Root(prefect_system.env["PIPELINE_STORAGE"])
-    champion = registry.champion(root, "mnist-sample")
-    assert champion is not None
-    decision = registry.latest(root, "mnist-sample")
-    assert decision is not None and str(decision.author).startswith(
-        "deployment mnist/smoke, run mnist-sample-resnet18 epochs=1 learning_rate="
-    )
-    artifacts = prefect_system.artifacts(run)
-    expected = {"summary", "training-images", "history", "per-class", "confusion", "report", "ray-dashboard"}
-    assert expected <= artifacts.keys()
-    assert "(data:image/png;base64," in artifacts["training-images"]
-    assert {artifacts[f"{stage}-progress"] for stage in ("preprocess", "train", "predict")} == {100}
-    report = next(Path(root).glob("reports/*/index.html"))
-    assert str(report) in artifacts["report"]
-    accuracy = manifest.load(next(URI(str(uri)) for uri in Path(root).glob("evaluations/*")))
-    assert f"{accuracy.statistics['test_accuracy']:.4f}" in artifacts["summary"]
-    assert any(line.startswith("[rank 0] ") for line in prefect_system.log(run)), "nothing that a Ray worker printed"
-    assert len([line for line in prefect_system.log(run) if line.startswith("epoch 1/1: train loss ")]) == 1
-    steps = [line for line in prefect_system.log(run) if line.startswith("epoch 1/1, steps")]
-    assert steps == sorted(steps, key=lambda line: int(line.split()[3].split("/")[0])) != []
-    assert CANARY not in str(prefect_system.log(run)) + str(artifacts)
 
 
 def test_a_run_is_started_again_when_its_flow_is_killed_or_its_worker_too_and_not_when_it_is_cancelled(
@@ -307,16 +244,8 @@ def _weights(root: Path) -> str:
     return found.name
 
 
-def _copy_of_checkout(folder: Path) -> Path:
-    listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=CHECKOUT, capture_output=True)
-    for name in listed.stdout.decode().splitlines():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(CHECKOUT / name, folder / name)
-    return folder
-
-
 def test_a_wrong_file_is_refused_by_name_before_anything_changes(prefect_system: PrefectSystem, tmp_path: Path) -> None:
-    checkout = _copy_of_checkout(tmp_path / "copy")
+    checkout = copy_of_checkout(tmp_path / "copy")
     content = yaml.safe_load((checkout / "prefect.yaml").read_text())
     content["deployments"][0]["tags"] = []
     (checkout / "prefect.yaml").write_text(yaml.safe_dump(content))

@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(CHECKOUT))  # works from anywhere, installed or not
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
 
 from flows import PROJECT
 from flows.cli.arguments import Parser
 from flows.cli.exits import guarded, refuse, refused_if_invalid
+from flows.server import prefect_yaml
+from flows.server.prefect_yaml import CHECKOUT, Declared
 from storage.error_policy import Permanent
 from storage.uri import is_web_address, redact, redact_text
 
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from prefect.client.schemas.responses import DeploymentResponse
     from prefect.client.schemas.schedules import SCHEDULE_TYPES
 
-Declared = dict[tuple[str, str], dict[str, Any]]
-"""Deployments of prefect.yaml, by entrypoint and name."""
 _EPILOG = """\
 environment:
   PREFECT_API_URL       the server to change, such as http://127.0.0.1:4200/api
@@ -68,7 +67,8 @@ def apply() -> list[str]:
 
     from flows.server import automations
 
-    wanted = declared()
+    wanted = prefect_yaml.read()
+    prefect_yaml.check_parameters(wanted)
     automations.webhook_url()
     with get_client(sync_client=True) as client:
         try:
@@ -83,47 +83,6 @@ def apply() -> list[str]:
         changes += _differences(before, _held(client))
         changes += automations.apply(client)
     return changes or ["nothing to change: the server matches prefect.yaml"]
-
-
-def declared() -> Declared:
-    """Read the deployments by entrypoint and name; raise `ValueError` for an invalid or untagged one."""
-    found = {}
-    for one in _file()["deployments"]:
-        place = f"prefect.yaml: deployment {one.get('name')!r}"
-        if missing := {"name", "entrypoint", "work_pool"} - one.keys():
-            raise ValueError(f"{place} needs {', '.join(sorted(missing))}")
-        if PROJECT not in one.get("tags", []):
-            raise ValueError(f"{place} needs the tag {PROJECT!r}, which marks this project's deployments")
-        for schedule in one.get("schedules", []):
-            _check_schedule(place, schedule)
-        found[one["entrypoint"], one["name"]] = one
-    return found
-
-
-def _check_schedule(place: str, schedule: dict[str, Any]) -> None:
-    from prefect.client.schemas.schedules import CronSchedule
-    from pydantic import ValidationError
-
-    if not schedule.get("slug"):
-        raise ValueError(f"{place}: every schedule needs a slug (its name)")
-    try:
-        if "cron" in schedule:
-            CronSchedule(cron=schedule["cron"], timezone=schedule.get("timezone"))
-    except ValidationError as error:
-        what = error.errors(include_url=False)[0]["msg"]
-        raise ValueError(f"{place}: schedule {schedule['slug']!r} cannot be read: {what}") from None
-
-
-def _file() -> dict[str, Any]:
-    import yaml
-
-    try:
-        content: dict[str, Any] = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise ValueError(f"prefect.yaml cannot be read: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict) or "deployments" not in content:
-        raise ValueError("prefect.yaml has no deployments; add at least one")
-    return content
 
 
 def _create_pools(client: "SyncPrefectClient", wanted: Declared) -> Iterator[str]:
@@ -151,7 +110,7 @@ def _run_prefect_deploy() -> None:
 
 def _align(client: "SyncPrefectClient", wanted: Declared) -> None:
     """Do what `prefect deploy` omits: delete removed deployments and schedules, reset the schedules' `active`."""
-    for deployment in _deployments(client):
+    for deployment in deployments(client):
         one = wanted.get((deployment.entrypoint or "", deployment.name))
         if one is None:
             client.delete_deployment(deployment.id)
@@ -164,7 +123,8 @@ def _align(client: "SyncPrefectClient", wanted: Declared) -> None:
                 client.update_deployment_schedule(deployment.id, schedule.id, active=active[schedule.slug])
 
 
-def _deployments(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
+def deployments(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
+    """List this project's deployments on the server."""
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 
     ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[PROJECT]))
@@ -177,7 +137,7 @@ def _deployments(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
 def _held(client: "SyncPrefectClient") -> dict[str, dict[str, Any]]:
     """Read from the server what prefect.yaml defines, by deployment and field."""
     held = {}
-    for deployment in _deployments(client):
+    for deployment in deployments(client):
         flow = client.read_flow(deployment.flow_id).name
         held[f"{flow}/{deployment.name}"] = {
             "description": deployment.description,
@@ -186,6 +146,8 @@ def _held(client: "SyncPrefectClient") -> dict[str, dict[str, Any]]:
             "work pool": deployment.work_pool_name,
             "job variables": deployment.job_variables,
             "concurrency limit": deployment.global_concurrency_limit and deployment.global_concurrency_limit.limit,
+            "collision strategy": deployment.concurrency_options
+            and deployment.concurrency_options.collision_strategy.value,
             "form": deployment.parameter_openapi_schema,
             "folder": deployment.pull_steps,
         } | {
@@ -196,7 +158,9 @@ def _held(client: "SyncPrefectClient") -> dict[str, dict[str, Any]]:
 
 
 def _said(schedule: "SCHEDULE_TYPES") -> str:
-    return f"{getattr(schedule, 'cron', None) or schedule} {getattr(schedule, 'timezone', '') or ''}".strip()
+    """Describe `schedule` without an interval's start, which Prefect sets anew each time."""
+    when = f"every {schedule.interval}" if schedule.__class__.__name__ == "IntervalSchedule" else None
+    return f"{when or getattr(schedule, 'cron', None) or schedule} {getattr(schedule, 'timezone', '') or ''}".strip()
 
 
 def _differences(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> Iterator[str]:

@@ -1,10 +1,10 @@
-"""Flow runs on a Prefect server: short messages for invalid parameters, each error once, no orphaned task runs."""
+"""Flow runs on a Prefect server: short messages for invalid parameters, each error once, no superfluous runs."""
 
 import contextlib
 import logging
 import re
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -15,14 +15,16 @@ from prefect.client.schemas import filters
 from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.runtime import deployment, flow_run
-from prefect.states import Crashed
+from prefect.states import Cancelled, Crashed
 
-from flows import PROJECT
+from flows import AUTO_SCHEDULED, PROJECT
 from tasks.orchestration.stage import logger
 
 _OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 _PARAMETERS = {"set": "settings"} | {name: f"{name}_minutes" for name in ("deadline", "stall", "patience")}
 """Parameters whose names differ from those of the command line's options."""
+DROPPED = "Dropped"
+"""Final state, of type CANCELLED, of a schedule's run whose work another run of the schedule does."""
 _CRASH = "Crash detected!"
 """Start of Prefect's log message for a task ended by a signal; a cancellation also sends one."""
 
@@ -33,7 +35,7 @@ class Refused(ValueError):
 
 @contextlib.contextmanager
 def begun() -> Iterator[None]:
-    """Begin a flow run: mark task runs of dead processes as Crashed, then check the parameters in the block.
+    """Begin a flow run: end runs that it replaces and task runs of dead processes, then check parameters in the block.
 
     In a deployment's run, raises a `ValueError` of the block as `Refused`, which the log shows in one line.
     """
@@ -44,6 +46,8 @@ def begun() -> Iterator[None]:
             log.filters = [one for one in log.filters if not isinstance(one, Plain)] + [plain]
     with contextlib.suppress(httpx.HTTPError, ObjectNotFound):  # stale task runs only look wrong in the UI
         _end_dead_task_runs()
+    with contextlib.suppress(httpx.HTTPError, ObjectNotFound):  # they would find nothing new
+        _drop_piled_up()
     try:
         yield
     except ValueError as error:
@@ -72,6 +76,28 @@ def _end_dead_task_runs() -> None:
     over = filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=sorted(TERMINAL_STATES)))
     ours = filters.FlowRunFilter(tags=filters.FlowRunFilterTags(all_=[PROJECT]), state=over)
     _end(ours, "the flow run ended before this task run")
+
+
+def _drop_piled_up() -> None:
+    """Drop the runs of this run's schedule that wait for it: it does their work.
+
+    While it has the deployment's only slot none of them can start. Runs with other parameters are left alone, as are
+    those that a person started and those that are to resume after a crash.
+    """
+    if not (deployment.id and flow_run.id and AUTO_SCHEDULED in flow_run.tags):
+        return
+    waiting = filters.FlowRunFilter(
+        deployment_id=filters.FlowRunFilterDeploymentId(any_=[UUID(deployment.id)]),
+        tags=filters.FlowRunFilterTags(all_=[AUTO_SCHEDULED]),
+        state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
+        expected_start_time=filters.FlowRunFilterExpectedStartTime(before_=datetime.now(UTC)),
+    )
+    with get_client(sync_client=True) as client:
+        parameters = client.read_flow_run(UUID(flow_run.id)).parameters
+        for run in client.read_flow_runs(flow_run_filter=waiting):
+            if run.run_count == 0 and run.parameters == parameters:
+                message = f"run {flow_run.name} of its schedule does the same work"
+                client.set_flow_run_state(run.id, Cancelled(name=DROPPED, message=message))
 
 
 def _with_id(run: UUID) -> filters.FlowRunFilter:

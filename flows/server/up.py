@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywh
 
 from flows.cli.arguments import Parser
 from flows.cli.exits import guarded, refused_if_invalid
+from flows.server.server_log import ErrorLines
 from tasks.cluster.child import Child
 
 _WORKER = f"make-up-{socket.gethostname()}"
@@ -48,11 +49,11 @@ def _main(arguments: argparse.Namespace) -> int:
     with refused_if_invalid():
         _check(host, port)
     url = _name_server(host, port)
-    from flows.server import automations, deploy
+    from flows.server import automations, deploy, prefect_yaml
     from flows.server.temporary_server import await_server
 
     with refused_if_invalid():
-        deploy.declared()
+        wanted = prefect_yaml.read()
         automations.webhook_url()
     started = datetime.now(UTC)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way
@@ -61,6 +62,8 @@ def _main(arguments: argparse.Namespace) -> int:
         contextlib.suppress(KeyboardInterrupt),
         _running("server", "start", "--host", host, "--port", str(port)) as server,
     ):
+        with refused_if_invalid():
+            prefect_yaml.check_parameters(wanted)  # as the server starts
         await_server(server, f"{url}/health")
         _tell(deploy.apply())
         with _worker(started) as worker:
@@ -78,6 +81,7 @@ def _name_server(host: str, port: int) -> str:
     url = f"http://{host}:{port}/api"
     os.environ["PREFECT_API_URL"] = url
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
+    os.environ.setdefault("DO_NOT_TRACK", "1")  # without it Prefect prints that it collects usage data
     if auth := os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
         os.environ.setdefault("PREFECT_API_AUTH_STRING", auth)
     return url
@@ -153,13 +157,24 @@ def _tell(lines: Iterable[str]) -> None:
 
 
 def _watch(server: Child, worker: Child, started: datetime) -> None:
-    """Print the worker's output and restart overdue runs until Ctrl-C; raise `RuntimeError` if either ends."""
-    looked = time.monotonic()
+    """Print the worker's output and the server's errors, and restart overdue runs, until Ctrl-C.
+
+    Raises `RuntimeError` if either ends.
+    """
+    from flows.server import schedules
+
+    errors = ErrorLines()
+    looked, next_runs_shown = time.monotonic(), False
     while server.running and worker.running:
         sys.stdout.write(worker.new_output())
         sys.stdout.flush()
+        _tell(errors.read(server.new_output()))
         if time.monotonic() - looked > _LOOK_S:
             _restart_overdue(started)
+            if not next_runs_shown:
+                next_runs = schedules.next_run_lines(since=started)
+                _tell(next_runs)
+                next_runs_shown = bool(next_runs)
             looked = time.monotonic()
         time.sleep(0.5)
     ended, name = (worker, "worker") if server.running else (server, "server")

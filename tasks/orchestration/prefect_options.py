@@ -19,12 +19,12 @@ from tasks.learning import recipes
 from tasks.planning.make_plan import YEAR
 
 # Only the first alternative has a type, so that an error lists the recipes. The type is a list, because otherwise the
-# form returns to this alternative with each character typed into the other. The parameter's own type rejects null.
+# form returns to this alternative with each character typed into the other. The parameter's own type rejects numbers.
 _KNOWN = {"title": "of the project", "type": ["string", "null"], "enum": recipes.known()}
 _OUTSIDE = {"title": "of a file", "pattern": r"\.py:[A-Za-z_][A-Za-z0-9_]*$"}
 
-RecipeName = Annotated[str, Field(json_schema_extra={"anyOf": [_KNOWN, _OUTSIDE]})]
-"""A recipe of the project, or `path.py:function`."""
+RecipeName = Annotated[str | None, Field(json_schema_extra={"type": ["string", "null"], "anyOf": [_KNOWN, _OUTSIDE]})]
+"""A recipe of the project, `path.py:function`, or None for that of the flow's data set."""
 _BY_DEPLOYMENT = "deployment "
 """Start of the author of a decision by a deployment's run."""
 _Count = Annotated[int, Field(json_schema_extra={"title": "number", "minimum": 0})]
@@ -42,7 +42,10 @@ Patience = Annotated[float, Field(json_schema_extra={"minimum": 0, "maximum": YE
 
 def run_name() -> str:
     """Return the name of the current flow run, such as `cifar10-vit epochs=3 learning_rate=0.1`."""
-    return name_run(flow_run.parameters)
+    parameters = flow_run.parameters
+    if "recipe" in parameters and not parameters["recipe"]:
+        parameters = parameters | {"recipe": flow_run.flow_name}
+    return name_run(parameters)
 
 
 flow_options: dict[str, Any] = {"flow_run_name": run_name, "result_serializer": "json"}

@@ -11,8 +11,15 @@ from tasks.planning import user_images
 from tasks.planning.user_images import UserData
 
 
-def default_recipe(data: str | None) -> str:
-    """Return the default recipe: `images-resnet18` for the user's own images, else `mnist-resnet18`."""
+def default_recipe(data: str | None, *, flow: str = "mnist") -> str:
+    """Return the default recipe: `images-resnet18` for the user's own images, else `mnist-resnet18`.
+
+    Args:
+        data: The option `--data`, or the parameter of a deployment.
+        flow: Name of the flow; one that is named after a data set, other than `mnist`, has the recipe of that data set.
+    """
+    if flow != "mnist" and f"{flow}-resnet18" in recipes.known():
+        return f"{flow}-resnet18"
     if not data:
         return "mnist-resnet18"
     uri = DatasetURI(parse_root(data, option="--data"))

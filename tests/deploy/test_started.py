@@ -1,7 +1,7 @@
-"""What compose.yaml starts works together: S3, server, deployments and worker end a run on the sample.
+"""What compose.yaml starts works together: Postgres, S3, server, deployments and worker end runs.
 
-Commands and variables are those of the file. Replaced are hosts and ports by loopback ones, Postgres by SQLite, and the
-fixed folders of the images by folders of the test. The worker's checkout is not where the deployments were registered.
+Commands and variables are those of the file. Replaced are hosts and ports by loopback ones, and the fixed folders of
+the images by folders of the test. The worker's checkout is not where the deployments were registered.
 """
 
 import contextlib
@@ -19,7 +19,10 @@ import pytest
 from storage import registry
 from storage.uri import Root
 from tasks.cluster.child import Child
+from tests import schedules
 from tests.deploy import composed, image
+from tests.pictures import write_folder
+from tests.postgres import postgres
 from tests.prefect_system import Server, free_port
 from tests.runs import await_that
 
@@ -40,6 +43,7 @@ class Composed(Server):
         env = composed.example(empty="s3cret") | {"PREFECT_PORT": str(free_port()), "S3_PORT": str(free_port())}
         super().__init__(int(env["PREFECT_PORT"]), auth=f"admin:{env['PREFECT_PASSWORD']}")
         self._services, self._folder, self.checkout, self._env = composed.services(env), folder, checkout, env
+        self._postgres = ""
 
     def environment(self, name: str) -> dict[str, str]:
         """The variables of service `name`, on top of those that its image sets."""
@@ -47,7 +51,7 @@ class Composed(Server):
         scratch.mkdir(parents=True, exist_ok=True)
         of_image = {variable: value.replace("/tmp", str(scratch)) for variable, value in image.variables().items()}
         of_image |= {"PATH": f"{_PROGRAMS}:{os.environ['PATH']}", "PIPELINE_CHECKOUT": str(self.checkout)}
-        named = self._services[name]["environment"] | {"PREFECT_SERVER_DATABASE_CONNECTION_URL": ""}
+        named = self._services[name]["environment"]
         of_host = {variable: os.environ[variable] for variable in _OF_HOST if variable in os.environ}
         return of_host | of_image | {variable: self._here(value) for variable, value in named.items() if value}
 
@@ -83,6 +87,14 @@ class Composed(Server):
         finally:
             child.end()
 
+    @contextlib.contextmanager
+    def running_postgres(self) -> Iterator[None]:
+        """Service `postgres`, until the block ends."""
+        env = self._services["postgres"]["environment"]
+        user, password, database = (env[f"POSTGRES_{name}"] for name in ("USER", "PASSWORD", "DB"))
+        with postgres(user=user, password=password, database=database) as self._postgres:
+            yield
+
     def _added_to_s3(self) -> list[str]:
         """What the entry point of its image adds, and ports that are free here."""
         folder = self._folder / "data"
@@ -97,6 +109,7 @@ class Composed(Server):
 
     def _here(self, text: str) -> str:
         """`text` of compose.yaml with hosts and ports of this machine."""
+        text = text.replace("@postgres/", f"@{self._postgres}/")
         for name, port in (("server", "PREFECT_PORT"), ("s3", "S3_PORT")):
             inside = {"server": "4200", "s3": "8333"}[name]
             for host in (name, "127.0.0.1"):
@@ -107,10 +120,11 @@ class Composed(Server):
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
-    """All services of compose.yaml but Postgres; the folder of the image was moved after `deploy`."""
+    """All services of compose.yaml; the folder of the image was moved after `deploy`."""
     folder = tmp_path_factory.mktemp("composed")
     services = Composed(folder, image.assemble(folder / "image" / "pipeline"))
-    with services.running("s3"), services.running("server"):
+    schedules.add_scheduled(services.checkout, write_folder(folder / "photos"))
+    with services.running_postgres(), services.running("s3"), services.running("server"):
         services.run("bucket")
         services.run("deploy")
         services.checkout = services.checkout.rename(folder / "elsewhere")
@@ -134,6 +148,10 @@ def test_a_run_on_the_sample_ends_and_its_champion_is_in_the_bucket(
     s3fs.S3FileSystem.clear_instance_cache()
     assert {path.name for path in started.checkout.iterdir()} >= {"flows", "tasks", "storage"}
     assert not (started.checkout / "data").exists()
+
+
+def test_on_postgres_a_cron_and_an_interval_start_runs_by_themselves_that_end_well(started: Composed) -> None:
+    schedules.check_both_ran(started)
 
 
 def test_the_server_shows_its_ui_from_scratch_space(started: Composed) -> None:

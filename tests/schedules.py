@@ -1,0 +1,56 @@
+"""Schedules that start runs by themselves, on a server of any database."""
+
+import re
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.prefect_system import Server
+from tests.runs import CHECKOUT, await_that
+
+_SMALL = {"epochs": 1, "model": "small-cnn", "image_size": 16, "max_quarantined": 0.5}
+"""A training of seconds."""
+
+
+def add_scheduled(checkout: Path, photos: Path) -> None:
+    """Add the deployment of docs/your-own.md to prefect.yaml twice, each minute by cron and by interval."""
+    (block,) = re.findall(r"```yaml\n(  - name: .*?)```", (CHECKOUT / "docs" / "your-own.md").read_text(), re.DOTALL)
+    content = yaml.safe_load((checkout / "prefect.yaml").read_text() + block)
+    by_cron = content["deployments"].pop()
+    by_cron["name"] = "by-cron"
+    by_cron["parameters"] = {**by_cron["parameters"], "data": str(photos), "settings": _SMALL, "workers": 0}
+    by_cron["schedules"][0]["cron"] = "* * * * *"
+    by_interval = deepcopy(by_cron)
+    by_interval |= {"name": "by-interval", "schedules": [{"slug": "often", "interval": 60}]}
+    content["deployments"] += [by_cron, by_interval]
+    (checkout / "prefect.yaml").write_text(yaml.safe_dump(content))
+
+
+def check_both_ran(server: Server) -> None:
+    """Wait until each has started a run by itself that ended well, then pause them."""
+    runs = await_that(lambda: _ended(server), limit_s=300, interval_s=1)
+    states = {(name, run["state_name"]) for name, run in runs.items()}
+    assert states <= {(name, state) for name in runs for state in ("Completed", "NothingNew")}, states
+    completed = [run for run in runs.values() if run["state_name"] == "Completed"]
+    assert completed, "neither trained a model"
+    assert all("images-resnet18" in server.artifacts(run["id"])["report"] for run in completed)
+    for name in runs:
+        deployment = server.deployment(f"images/{name}")
+        for schedule in deployment["schedules"]:
+            path = f"/deployments/{deployment['id']}/schedules/{schedule['id']}"
+            server.api("PATCH", path, {"active": False})
+
+
+def _ended(server: Server) -> dict[str, dict[str, Any]]:
+    """The first ended run of each of the two deployments, once both have one; nobody but a schedule started it."""
+    ended = {}
+    for name in ("by-cron", "by-interval"):
+        wanted = {"deployments": {"name": {"any_": [name]}}, "sort": "START_TIME_ASC"}
+        runs = server.api("POST", "/flow_runs/filter", wanted)
+        assert all(run["created_by"]["type"] == "SCHEDULE" for run in runs)
+        over = [run for run in runs if run["state_type"] in ("COMPLETED", "FAILED", "CRASHED")]
+        if over:
+            ended[name] = over[0]
+    return ended if len(ended) == 2 else {}

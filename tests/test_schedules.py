@@ -1,0 +1,118 @@
+"""Schedules and queues of a real server on SQLite: what runs by itself, waits, is dropped, is deleted."""
+
+import contextlib
+import sqlite3
+import uuid
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from storage import manifest, registry
+from storage.uri import URI, Root
+from tests import schedules
+from tests.pictures import write_folder
+from tests.prefect_system import CANARY, Hook, PrefectSystem
+from tests.runs import await_that, copy_of_checkout
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+def test_the_schedule_is_on_the_server_with_its_time_zone(prefect_system: PrefectSystem) -> None:
+    schedule = prefect_system.deployment("mnist/train")["schedules"][0]
+    assert (schedule["schedule"]["cron"], schedule["schedule"]["timezone"]) == ("0 3 * * *", "Europe/Berlin")
+    assert schedule["active"]
+
+
+def test_missed_slots_of_a_schedule_run_once_and_runs_that_a_person_starts_meanwhile_are_queued(
+    prefect_system: PrefectSystem, received: Hook
+) -> None:
+    missed = _missed_slots(prefect_system, "mnist/smoke", hours=3)
+    prefect_system.start_worker()
+    await_that(lambda: any(prefect_system.starts(slot) for slot in missed), limit_s=120, interval_s=0.5)
+    queued = prefect_system.start("mnist/smoke")
+    watched = prefect_system.prefect("deployment", "run", "mnist/smoke", "--watch")
+    assert sorted(prefect_system.await_end(*missed)) == ["Completed", "Dropped", "Dropped"]
+    run = next(slot for slot in missed if prefect_system.state(slot)["name"] == "Completed")
+    _check_what_a_run_shows(prefect_system, run)
+    assert prefect_system.await_end(queued, limit_s=120) == ["NothingNew"] and "NothingNew" in watched
+    assert "AwaitingConcurrencySlot" in prefect_system.states(queued)
+    await_that(lambda: any(one["event"] == "promoted" for one in received[1]), limit_s=60)
+    assert CANARY not in str(received[1])
+
+
+def _missed_slots(prefect_system: PrefectSystem, name: str, *, hours: int) -> list[str]:
+    """The runs that an hourly schedule of deployment `name` planned for the last hours; it is removed again."""
+    path = f"/deployments/{prefect_system.deployment(name)['id']}"
+    body = [{"schedule": {"cron": "0 * * * *"}, "active": True}]
+    (schedule,) = prefect_system.api("POST", f"{path}/schedules", body)
+    now = datetime.now(UTC)
+    body = {"start_time": (now - timedelta(hours=hours)).isoformat(), "end_time": now.isoformat(), "min_runs": hours}
+    prefect_system.api("POST", f"{path}/schedule", body)
+    prefect_system.api("PATCH", f"{path}/schedules/{schedule['id']}", {"active": False})
+    runs = prefect_system.api("POST", "/flow_runs/filter", {"deployments": {"name": {"any_": [name.split("/")[1]]}}})
+    return [run["id"] for run in runs if run["auto_scheduled"] and run["expected_start_time"] < now.isoformat()]
+
+
+def _check_what_a_run_shows(prefect_system: PrefectSystem, run: str) -> None:
+    root = Root(prefect_system.env["PIPELINE_STORAGE"])
+    champion = registry.champion(root, "mnist-sample")
+    assert champion is not None
+    decision = registry.latest(root, "mnist-sample")
+    assert decision is not None and str(decision.author).startswith(
+        "deployment mnist/smoke, run mnist-sample-resnet18 epochs=1 learning_rate="
+    )
+    artifacts = prefect_system.artifacts(run)
+    expected = {"summary", "training-images", "history", "per-class", "confusion", "report", "ray-dashboard"}
+    assert expected <= artifacts.keys()
+    assert "(data:image/png;base64," in artifacts["training-images"]
+    assert {artifacts[f"{stage}-progress"] for stage in ("preprocess", "train", "predict")} == {100}
+    report = next(Path(root).glob("reports/*/index.html"))
+    assert str(report) in artifacts["report"]
+    accuracy = manifest.load(next(URI(str(uri)) for uri in Path(root).glob("evaluations/*")))
+    assert f"{accuracy.statistics['test_accuracy']:.4f}" in artifacts["summary"]
+    assert any(line.startswith("[rank 0] ") for line in prefect_system.log(run)), "nothing that a Ray worker printed"
+    assert len([line for line in prefect_system.log(run) if line.startswith("epoch 1/1: train loss ")]) == 1
+    steps = [line for line in prefect_system.log(run) if line.startswith("epoch 1/1, steps")]
+    assert steps == sorted(steps, key=lambda line: int(line.split()[3].split("/")[0])) != []
+    assert CANARY not in str(prefect_system.log(run)) + str(artifacts)
+
+
+def test_on_sqlite_a_cron_and_an_interval_start_runs_by_themselves_that_end_well(
+    prefect_system: PrefectSystem, tmp_path: Path
+) -> None:
+    checkout = copy_of_checkout(tmp_path / "copy")
+    schedules.add_scheduled(checkout, write_folder(tmp_path / "photos"))
+    prefect_system.start_worker()
+    prefect_system.deploy(checkout)
+    try:
+        schedules.check_both_ran(prefect_system)
+    finally:
+        prefect_system.deploy()
+
+
+def test_old_runs_and_events_leave_the_database(prefect_system: PrefectSystem) -> None:
+    old, new = _add_run_and_event(prefect_system, days_ago=91), _add_run_and_event(prefect_system, days_ago=1)
+    await_that(lambda: _held(prefect_system) & {*old, *new} == {*new}, limit_s=60, interval_s=0.5)
+
+
+def _add_run_and_event(prefect_system: PrefectSystem, *, days_ago: int) -> tuple[str, str]:
+    """The ids of a run that ended then, and of an event of that time."""
+    at = datetime.now(UTC) - timedelta(days=days_ago)
+    event = {"id": str(uuid.uuid4()), "event": "aged", "resource": {"prefect.resource.id": "aged"}}
+    prefect_system.api("POST", "/events", [event | {"occurred": at.isoformat()}])
+    body = {"flow_id": prefect_system.deployment("mnist/smoke")["flow_id"], "state": {"type": "COMPLETED"}}
+    run = prefect_system.api("POST", "/flow_runs/", body)["id"]
+    database = sqlite3.connect(Path(prefect_system.env["PREFECT_HOME"], "prefect.db"), timeout=30)
+    with contextlib.closing(database), database:
+        aged = database.execute("UPDATE flow_run SET end_time = ? WHERE id = ?", (f"{at:%Y-%m-%d %H:%M:%S.%f}", run))
+        assert aged.rowcount == 1
+    return run, event["id"]
+
+
+def _held(prefect_system: PrefectSystem) -> set[str]:
+    """The ids of what the server still shows."""
+    ever = {"filter": {"occurred": {"since": "2000-01-01T00:00:00Z"}, "event": {"name": ["aged"]}}}
+    events = prefect_system.api("POST", "/events/filter", ever)["events"]
+    runs = prefect_system.api("POST", "/flow_runs/filter", {"sort": "END_TIME_DESC"})
+    return {one["id"] for one in events + runs}
