@@ -1,7 +1,10 @@
 """`make up` ends cleanly, and the next one resumes the runs that ended with it."""
 
+import contextlib
 import os
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -47,6 +50,9 @@ class Up(Server):
         self.servers |= {command for command in processes_with(self.mark).values() if _is_server(command)}
         return "Ctrl-C stops everything" in self.output.read_text() or self.process.poll()
 
+    def says_in_terminal(self, pattern: str) -> bool:
+        return re.search(pattern, self.output.read_text()) is not None
+
     def press_ctrl_c(self) -> None:
         """SIGINT to every process of its group, as a terminal sends it; returns once all of it has ended well."""
         os.killpg(self.process.pid, signal.SIGINT)
@@ -82,6 +88,7 @@ def test_a_run_goes_on_by_itself_after_ctrl_c_and_after_a_power_cut_and_is_promo
     await_that(lambda: up.says(run, "download started"), interval_s=0.5)
     up.press_ctrl_c()
     assert len(up.servers) == 1
+    assert "anonymous usage" not in up.output.read_text()
 
     up = Up(port, folder)
     assert up.state(run)["name"] in ("AwaitingRetry", "Late", "Pending", "Submitting", "Running")
@@ -111,7 +118,9 @@ def test_a_run_whose_fourth_start_dies_with_the_power_is_given_up(folder: Path) 
     await_that(lambda: up.says(following, "download"), interval_s=0.5)
 
 
-def test_a_run_whose_crash_the_server_has_lost_is_restarted_too(folder: Path) -> None:
+def test_a_run_whose_crash_the_server_has_lost_is_restarted_and_the_terminal_shows_next_runs_and_server_errors(
+    folder: Path,
+) -> None:
     up = Up(free_port(), folder)
     for automation in up.api("POST", "/automations/filter", {}):
         up.api("PATCH", f"/automations/{automation['id']}", {"enabled": False})
@@ -121,3 +130,8 @@ def test_a_run_whose_crash_the_server_has_lost_is_restarted_too(folder: Path) ->
     up.await_state(run, "Crashed")
     up.await_start(run, 2)
     assert up.await_end(run) == ["Completed"]
+    await_that(lambda: up.says_in_terminal(r"next scheduled run of mnist/train: \d{4}-\d\d-\d\d \d\d:00 "), limit_s=120)
+    database = sqlite3.connect(folder / "home" / "prefect.db", timeout=30)
+    with contextlib.closing(database), database:
+        database.execute("ALTER TABLE deployment_schedule RENAME TO lost")
+    await_that(lambda: up.says_in_terminal(r"server: .*ERROR.*no such table: deployment_schedule"), limit_s=120)

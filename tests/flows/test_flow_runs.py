@@ -44,7 +44,7 @@ def test_options_become_the_parameters_of_a_deployment(option: str, parameter: s
     ("parameters", "says"),
     [
         ({"recipe": "nonsense"}, f"is not one of {recipes.known()}"),
-        ({"recipe": None}, "'recipe'"),
+        ({"recipe": 5}, "'recipe'"),
         ({"settings": {"epochs": 0}}, "'settings.epochs'"),
         ({"settings": {"epochs": "five"}}, "'settings.epochs'"),
         ({"settings": {"epoch": 5}}, "'epoch' was unexpected"),
