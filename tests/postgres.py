@@ -27,16 +27,24 @@ def postgres(*, user: str, password: str, database: str) -> Iterator[str]:
         as_user = ["runuser", "-u", "postgres", "--"]
         for path in (folder, secret):
             shutil.chown(path, "postgres")
-    create = [programs / "initdb", "--username", user, "--pwfile", secret, "--auth", "scram-sha-256", folder / "data"]
+    create = [
+        str(programs / "initdb"),
+        "-U",
+        user,
+        "--pwfile",
+        str(secret),
+        "-A",
+        "scram-sha-256",
+        str(folder / "data"),
+    ]
     subprocess.run([*as_user, *create], check=True, capture_output=True, cwd="/")
     options = ["-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-F"]  # -F: no fsync
     server = Child([*as_user, str(programs / "postgres"), "-D", str(folder / "data"), *options], env=os.environ)
     try:
         ready = [programs / "pg_isready", "-h", "127.0.0.1", "-p", str(port)]
         await_that(lambda: subprocess.run(ready, capture_output=True).returncode == 0, limit_s=60)
-        environment = os.environ | {"PGPASSWORD": password}
-        create = [programs / "createdb", "-h", "127.0.0.1", "-p", str(port), "-U", user, database]
-        subprocess.run(create, env=environment, check=True, capture_output=True)
+        words = [str(programs / "createdb"), "-h", "127.0.0.1", "-p", str(port), "-U", user, database]
+        subprocess.run(words, env=os.environ | {"PGPASSWORD": password}, check=True, capture_output=True)
         yield f"127.0.0.1:{port}"
     finally:
         server.end()

@@ -44,8 +44,8 @@ def test_missed_slots_of_a_schedule_run_once_and_runs_that_a_person_starts_meanw
 def _missed_slots(prefect_system: PrefectSystem, name: str, *, hours: int) -> list[str]:
     """The runs that an hourly schedule of deployment `name` planned for the last hours; it is removed again."""
     path = f"/deployments/{prefect_system.deployment(name)['id']}"
-    body = [{"schedule": {"cron": "0 * * * *"}, "active": True}]
-    (schedule,) = prefect_system.api("POST", f"{path}/schedules", body)
+    hourly = [{"schedule": {"cron": "0 * * * *"}, "active": True}]
+    (schedule,) = prefect_system.api("POST", f"{path}/schedules", hourly)
     now = datetime.now(UTC)
     body = {"start_time": (now - timedelta(hours=hours)).isoformat(), "end_time": now.isoformat(), "min_runs": hours}
     prefect_system.api("POST", f"{path}/schedule", body)
@@ -99,15 +99,16 @@ def test_old_runs_and_events_leave_the_database(prefect_system: PrefectSystem) -
 def _add_run_and_event(prefect_system: PrefectSystem, *, days_ago: int) -> tuple[str, str]:
     """The ids of a run that ended then, and of an event of that time."""
     at = datetime.now(UTC) - timedelta(days=days_ago)
-    event = {"id": str(uuid.uuid4()), "event": "aged", "resource": {"prefect.resource.id": "aged"}}
-    prefect_system.api("POST", "/events", [event | {"occurred": at.isoformat()}])
+    event = str(uuid.uuid4())
+    body = {"id": event, "event": "aged", "occurred": at.isoformat(), "resource": {"prefect.resource.id": "aged"}}
+    prefect_system.api("POST", "/events", [body])
     body = {"flow_id": prefect_system.deployment("mnist/smoke")["flow_id"], "state": {"type": "COMPLETED"}}
     run = prefect_system.api("POST", "/flow_runs/", body)["id"]
     database = sqlite3.connect(Path(prefect_system.env["PREFECT_HOME"], "prefect.db"), timeout=30)
     with contextlib.closing(database), database:
         aged = database.execute("UPDATE flow_run SET end_time = ? WHERE id = ?", (f"{at:%Y-%m-%d %H:%M:%S.%f}", run))
         assert aged.rowcount == 1
-    return run, event["id"]
+    return run, event
 
 
 def _held(prefect_system: PrefectSystem) -> set[str]:

@@ -159,8 +159,9 @@ def _held(client: "SyncPrefectClient") -> dict[str, dict[str, Any]]:
 
 def _said(schedule: "SCHEDULE_TYPES") -> str:
     """Describe `schedule` without an interval's start, which Prefect sets anew each time."""
-    when = f"every {schedule.interval}" if schedule.__class__.__name__ == "IntervalSchedule" else None
-    return f"{when or getattr(schedule, 'cron', None) or schedule} {getattr(schedule, 'timezone', '') or ''}".strip()
+    if interval := getattr(schedule, "interval", None):
+        return f"every {interval}"
+    return f"{getattr(schedule, 'cron', None) or schedule} {getattr(schedule, 'timezone', '') or ''}".strip()
 
 
 def _differences(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> Iterator[str]:

@@ -90,7 +90,7 @@ def _drop_piled_up() -> None:
         deployment_id=filters.FlowRunFilterDeploymentId(any_=[UUID(deployment.id)]),
         tags=filters.FlowRunFilterTags(all_=[AUTO_SCHEDULED]),
         state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
-        expected_start_time=filters.FlowRunFilterExpectedStartTime(before_=datetime.now(UTC)),
+        expected_start_time=filters.FlowRunFilterExpectedStartTime.model_validate({"before_": datetime.now(UTC)}),
     )
     with get_client(sync_client=True) as client:
         parameters = client.read_flow_run(UUID(flow_run.id)).parameters

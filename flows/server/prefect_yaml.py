@@ -28,6 +28,7 @@ def read() -> Declared:
 
 def check_parameters(wanted: Declared) -> None:
     """Raise `ValueError` for a parameter that its flow would refuse; imports the flows, which takes seconds."""
+    from prefect import Flow
     from prefect.exceptions import MissingFlowError, ScriptError
     from prefect.flows import load_flow_from_entrypoint
     from prefect.utilities.callables import parameter_schema
@@ -36,7 +37,7 @@ def check_parameters(wanted: Declared) -> None:
     for (entrypoint, name), one in wanted.items():
         place = f"prefect.yaml: deployment {name!r} of {entrypoint}"
         try:
-            flow = load_flow_from_entrypoint(str(CHECKOUT / entrypoint), use_placeholder_flow=False)
+            flow: Flow[..., Any] = load_flow_from_entrypoint(str(CHECKOUT / entrypoint), use_placeholder_flow=False)
         except (MissingFlowError, ScriptError) as error:
             raise ValueError(f"{place}: entrypoint cannot be loaded: {error}") from None
         schema = parameter_schema(flow).model_dump_for_openapi()

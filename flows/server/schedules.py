@@ -38,7 +38,8 @@ def next_run_lines(*, since: datetime) -> list[str]:
 
 def next_runs(client: SyncPrefectClient) -> dict[str, datetime | None]:
     """Look up when the next planned run of each deployment with an active schedule is due, None if there is none."""
-    times = {}
+    times: dict[str, datetime | None] = {}
+    due = filters.FlowRunFilterNextScheduledStartTime.model_validate({"after_": datetime.now(UTC)})
     for deployment in deploy.deployments(client):
         if deployment.paused or not any(schedule.active for schedule in deployment.schedules):
             continue
@@ -46,7 +47,7 @@ def next_runs(client: SyncPrefectClient) -> dict[str, datetime | None]:
             flow_run_filter=filters.FlowRunFilter(
                 deployment_id=filters.FlowRunFilterDeploymentId(any_=[deployment.id]),
                 state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
-                next_scheduled_start_time=filters.FlowRunFilterNextScheduledStartTime(after_=datetime.now(UTC)),
+                next_scheduled_start_time=due,
                 tags=filters.FlowRunFilterTags(all_=[AUTO_SCHEDULED]),
             ),
             sort=FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC,
