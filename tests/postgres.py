@@ -41,7 +41,7 @@ def postgres(*, user: str, password: str, database: str) -> Iterator[str]:
     options = ["-h", "127.0.0.1", "-p", str(port), "-k", str(folder), "-F"]  # -F: no fsync
     server = Child([*as_user, str(programs / "postgres"), "-D", str(folder / "data"), *options], env=os.environ)
     try:
-        ready = [programs / "pg_isready", "-h", "127.0.0.1", "-p", str(port)]
+        ready = [str(programs / "pg_isready"), "-h", "127.0.0.1", "-p", str(port)]
         await_that(lambda: subprocess.run(ready, capture_output=True).returncode == 0, limit_s=60)
         words = [str(programs / "createdb"), "-h", "127.0.0.1", "-p", str(port), "-U", user, database]
         subprocess.run(words, env=os.environ | {"PGPASSWORD": password}, check=True, capture_output=True)
