@@ -31,7 +31,7 @@ def describe_unread(skipped: Mapping[str, Sequence[str]], *, num_read: int) -> l
     endings = Counter(os.path.splitext(path)[1].lower() for path in unread)
     total = len(unread) + num_read
     return [
-        f"{len(unread):,} of {total:,} images ({len(unread) / total:.0%}) are left out, because "
+        f"WARNING: {len(unread):,} of {total:,} images ({len(unread) / total:.0%}) are left out, because "
         f"{', '.join(sorted(endings))} cannot be read; convert them to JPEG or PNG"
     ]
 

@@ -59,7 +59,9 @@ def test_every_ending_of_a_format_that_is_read_is_an_image(tmp_path: Path) -> No
 def test_images_of_a_format_that_is_not_read_are_told_with_their_share(tmp_path: Path) -> None:
     paths = [f"{split}/{name}/{n}.png" for split in ("train", "test") for name in "ab" for n in range(5)]
     uri = write(tmp_path, [*paths, *(f"train/a/{n}.HEIC" for n in range(19)), "train/b/x.cr2", "notes.txt"])
-    says = "20 of 40 images (50%) are left out, because .cr2, .heic cannot be read; convert them to JPEG or PNG"
+    says = (
+        "WARNING: 20 of 40 images (50%) are left out, because .cr2, .heic cannot be read; convert them to JPEG or PNG"
+    )
     assert user_images.find(uri).notes[0] == says
     assert new_images.listed(uri, classes=["a", "b"]).notes == (says,)
     with pytest.raises(
