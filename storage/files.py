@@ -1,8 +1,8 @@
 """Operations on single files, with the same guarantees on a local disk and on S3.
 
 A written file is complete or absent, never partial. On a disk, a file is written to a temporary path in its folder,
-flushed, and then renamed or linked; S3 gives this guarantee itself. `pieces`, `sha256` and
-`publish` take files of any size: piece by piece, so that they never fill the memory.
+flushed, and then renamed or linked; S3 gives this guarantee itself. `pieces`, `sha256` and `publish` take files of any
+size: piece by piece, so that they never fill the memory.
 """
 
 import contextlib
@@ -118,10 +118,7 @@ def replace(uri: URI, content: bytes) -> None:
 
 
 def publish(path: Path, uri: URI) -> None:
-    """Publish the local file `path` at `uri` in one step, as `replace` does.
-
-    If `uri` is on a disk, the file is moved; on S3, `path` stays.
-    """
+    """Publish the local file `path` at `uri` in one step, as `replace` does; a disk moves it, S3 leaves it there."""
     _publish(uri, path, on_s3=s3.upload, on_disk=os.replace)
 
 
@@ -138,15 +135,18 @@ def children(uri: URI) -> list[str]:
     return sorted(name for name in names if name and not name.startswith(_TEMPORARY))
 
 
-def walk(uri: URI, *, unnamed: list[str] | None = None, closed: list[str] | None = None) -> list[Entry]:
+def walk(
+    uri: URI, *, unnamed: list[str] | None = None, closed: list[str] | None = None, folders: list[str] | None = None
+) -> list[Entry]:
     """Return every file below `uri` at any depth, sorted by path; empty if nothing is there.
 
-    Temporary files, which `children` leaves out, are included. A link to a folder is listed, not followed. S3 keys that
-    no URI can express, such as `a//b`, are left out and appended to `unnamed` if given. Paths below `uri` that may not
-    be looked into are appended to `closed` if given; otherwise they raise `PermissionError`.
+    Temporary files, which `children` leaves out, are included; a link to a folder is a file. Appends to the lists:
+    `unnamed` S3 keys that no URI can express, such as `a//b`; `closed` paths that may not be looked into, which raise
+    `PermissionError` without it; `folders` those on a disk, and those with a console's marker on S3, with a final `/`.
     """
-    keys: list[str] = [] if unnamed is None else unnamed
-    found = itertools.starmap(Entry, s3.walk(uri, unnamed=keys)) if uri.is_s3 else _walk_on_disk(uri, closed)
+    keys, there = [] if unnamed is None else unnamed, [] if folders is None else folders
+    on_s3 = s3.walk(uri, unnamed=keys, folders=there)  # a generator: lists nothing unless it is used
+    found = itertools.starmap(Entry, on_s3) if uri.is_s3 else _walk_on_disk(uri, closed, there)
     return sorted(found, key=lambda entry: entry.path)
 
 
@@ -207,7 +207,7 @@ def _names_on_disk(folder: URI) -> set[str]:
     return names
 
 
-def _walk_on_disk(folder: URI, closed: list[str] | None) -> Iterator[Entry]:
+def _walk_on_disk(folder: URI, closed: list[str] | None, there: list[str]) -> Iterator[Entry]:
     def refuse(error: OSError) -> None:
         if isinstance(error, PermissionError) and closed is not None and error.filename != folder:
             closed.append(os.path.relpath(error.filename, folder))
@@ -216,6 +216,7 @@ def _walk_on_disk(folder: URI, closed: list[str] | None) -> Iterator[Entry]:
 
     for place, folders, names in os.walk(folder, onerror=refuse):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
+        there += [f"{os.path.relpath(os.path.join(place, name), folder)}/" for name in {*folders}.difference(links)]
         for name in [*names, *links]:
             path = os.path.join(place, name)
             try:

@@ -155,10 +155,11 @@ def names(folder: URI) -> set[str]:
     return {entry.removeprefix(prefix).rstrip("/") for entry in entries if entry.startswith(prefix)}
 
 
-def walk(folder: URI, *, unnamed: list[str]) -> Iterator[tuple[str, int, float, str]]:
+def walk(folder: URI, *, unnamed: list[str], folders: list[str]) -> Iterator[tuple[str, int, float, str]]:
     """Yield path, size, time of the last write and ETag of every file below `folder`.
 
-    Append keys that no URI can express to `unnamed`. Skip empty files whose key ends in `/`: consoles' folder markers.
+    Append keys that no URI can express to `unnamed`, and to `folders` the paths of empty files that end in `/`:
+    consoles' markers.
     """
     prefix = folder.removeprefix("s3://") + "/"
     try:
@@ -167,12 +168,20 @@ def walk(folder: URI, *, unnamed: list[str]) -> Iterator[tuple[str, int, float, 
         return
     for key, about in found.items():
         path = key.removeprefix(prefix)
-        if not key.startswith(prefix) or (f"/{path}".endswith("/") and not about["size"]):
+        if not key.startswith(prefix):
+            continue
+        if f"/{path}".endswith("/") and not about["size"]:
+            folders += [path] if path else []
             continue
         if {"", ".", ".."}.isdisjoint(path.split("/")):
             yield path, int(about["size"]), about["LastModified"].timestamp(), about["ETag"].strip('"')
         else:
             unnamed.append(path)
+
+
+def opened(uri: URI) -> Any:
+    """Open a file of which only some parts are read."""
+    return with_retries(lambda: _client().open(uri, "rb", block_size=2**20))
 
 
 def remove(uri: URI) -> None:

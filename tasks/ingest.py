@@ -14,7 +14,7 @@ from tasks.jobs.spec import IngestSpec, scratch_of
 from tasks.learning import datasets
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage
-from tasks.planning import new_images, warm_start
+from tasks.planning import data_summary, new_images, warm_start
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
 from tasks.planning.user_images import UserData
@@ -42,6 +42,8 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
                 source = {"kind": "files", "source": files, "data_set": plan.recipe.data}
                 _run(chosen, plan, plan.raw, parameters={"data": plan.data_name}, **source)
             warm_start.check_comparable(plan)  # the classes of Parquet data are only known now
+        for line in data_summary.of_raw(manifest.load(plan.raw)):
+            logger().info(line)
         if plan.user_data is not None:
             _tell_unreadable("--data", plan.raw)
     return plan.raw
@@ -70,7 +72,7 @@ def _own(found: UserData, scratch: URI) -> dict[str, Any]:
     """Return the job's parameters for the user's own files, and write the list of files to `scratch` for it."""
     listing = json.dumps([file.model_dump() for file in found.files]).encode()
     storage_files.replace(scratch.child("listing.json"), listing)
-    told = {"digest": found.digest, "left_out": found.left_out}
+    told = {"digest": found.digest, "left_out": found.left_out, "labels": found.labels}
     return {"kind": found.kind, "source": found.uri, "classes": found.classes, **told}
 
 

@@ -214,6 +214,8 @@ def _facts(uri: URI, made: Manifest) -> Iterator[tuple[str, str]]:
     if made.kind == "raw" and "found" in statistics:
         found = statistics["found"]
         yield "image modes", ", ".join(f"{count:,} {mode}" for mode, count in found["modes"].items())
+        if statistics.get("labels"):
+            yield "labels from", statistics["labels"]
         sizes = zip(found["widths"], found["heights"], strict=True)
         yield "original sizes", " to ".join(f"{width} x {height}" for width, height in sizes)
     if "initial" in made.parents:

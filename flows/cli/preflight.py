@@ -20,6 +20,7 @@ from tasks.learning import recipes
 from tasks.learning.recipes import Recipe
 
 if TYPE_CHECKING:
+    from tasks.planning.data_summary import Summary
     from tasks.planning.plan import Plan
 
 UNKNOWN: Any = object()
@@ -107,6 +108,8 @@ def check_and_plan(arguments: argparse.Namespace, run_check: CheckRunner = fail_
     root = run_check("storage", make_plan.check_root, arguments.storage)
     planned = run_check("data", _planned, arguments, asked, root)
     if arguments.check:
+        summary = run_check("classes", Planned.summary, planned)
+        run_check("labels", lambda summary: summary.labels, summary)
         run_check("run", Planned.describe, planned)
     if arguments.check or planned.has_work:
         run_check("disk", capacity.check_disk, root)
@@ -185,6 +188,12 @@ class Planned:
         to_do = [stage for stage, uri in results.items() if uri and (again or not manifest.is_committed(uri))]
         stages = f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
         return f"{recipe.name} on {made.data_name}, {count(recipe.epochs, 'epoch')}; {stages}"
+
+    def summary(self) -> "Summary":
+        """Summarize the classes and labels, as far as they are known before the run."""
+        from tasks.planning import data_summary
+
+        return data_summary.of_plan(self.plan)
 
     @property
     def downloads(self) -> bool:

@@ -118,6 +118,8 @@ class IngestSpec(JobSpec):
     """Name of the downloaded data set, as in a recipe; None for the user's own files."""
     classes: list[str] = []
     """Name of each label for image files; empty for Parquet and data sets, which name their classes themselves."""
+    labels: str = ""
+    """Which folders are the classes of image files, in words."""
     digest: str = ""
     """SHA-256 of the list of the user's own files."""
     left_out: list[LeftOut] = []

@@ -7,7 +7,7 @@ from storage import access, manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, parse_root
 from tasks.learning import datasets, images, recipes
 from tasks.learning.recipes import Recipe
-from tasks.planning import user_images
+from tasks.planning import split_names, user_images
 from tasks.planning.user_images import UserData
 
 
@@ -54,7 +54,7 @@ def resolve_data(data: str, recipe: Recipe) -> DatasetURI | UserData:
     try:
         access.check_readable(uri, option="--data")
     except FileNotFoundError:
-        expected = f"{user_images.LAYOUT}, or the URI of a raw dataset"
+        expected = f"{split_names.LAYOUT}, or the URI of a raw dataset"
         raise user_images.nothing_at(uri, option="--data", expected=expected) from None
     if not manifest.is_committed(uri):
         check_shift(recipe, side=recipe.image_size)

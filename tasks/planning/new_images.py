@@ -2,18 +2,17 @@
 
 import os
 import re
-from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import PurePosixPath
 from typing import Any
 
 from storage import access, files, manifest
 from storage.admin import champions
 from storage.uri import URI, CheckpointURI, DatasetURI, Root, fingerprint
 from tasks.jobs.spec import NEW
-from tasks.planning import file_kinds, user_images
+from tasks.planning import file_kinds, listing, user_images
+from tasks.planning.class_folders import class_name, class_of
 from tasks.planning.result_uris import VERSIONS
-from tasks.planning.user_images import UserData, class_name
+from tasks.planning.user_images import UserData
 
 _LAYOUT = "expected images, Parquet, or folders with either"
 
@@ -58,26 +57,24 @@ def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str |
 
 
 def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> UserData:
-    """List the images or Parquet at or below `uri`; an image in a folder named after a class has its label."""
-    skipped: user_images.Skipped = defaultdict(list)
-    single = [files.entry(uri)] if files.exists(uri) else None
+    """List the images or Parquet at or below `uri`; an image below a folder named after a class has its label."""
+    single = files.entry(uri) if files.exists(uri) else None
     folder = uri if single is None else uri.parent
-    parquet, images = user_images.candidates(folder, skipped, option=option, listed=single, layout=_LAYOUT)
-    found = [*parquet, *images]
-    if single is None:
-        file_kinds.check_shards((entry.path for entry in parquet), option=option)
+    there = listing.below(folder, option=option, single=single, layout=_LAYOUT)
     number = {class_name(name): label for label, name in enumerate(classes)}
-    named = {entry.path: class_name(PurePosixPath(entry.path).parent.name) for entry in images}
-    labels = {path: number[name] for path, name in named.items() if name in number}
-    splits = dict.fromkeys((entry.path for entry in found), NEW)
-    entries = user_images.source_entries(folder, found, splits=splits, labels=labels, option=option)
+    labels = {entry.path: number[name] for entry in there.images if (name := class_of(entry.path, number))}
+    entries = [*there.parquet, *there.images]
+    if single is None:
+        file_kinds.check_shards((entry.path for entry in there.parquet), option=option)
+    splits = dict.fromkeys((entry.path for entry in entries), NEW)
+    listed = listing.source_entries(folder, entries, splits=splits, labels=labels, option=option)
     return UserData(
         uri=folder,
-        kind="images" if images else "parquet",
+        kind="images" if there.images else "parquet",
         classes=tuple(classes),
-        files=tuple(sorted(entries, key=lambda file: file.path)),
-        left_out=user_images.left_out(skipped),
-        notes=tuple(file_kinds.describe_unread(skipped, num_read=len(found))),
+        files=tuple(sorted(listed, key=lambda file: file.path)),
+        left_out=there.left_out(),
+        notes=tuple(file_kinds.describe_unread(there.skipped, num_read=len(entries))),
     )
 
 

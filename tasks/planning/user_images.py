@@ -1,5 +1,6 @@
 """The user's own data: find images or Parquet files below a URI, with their splits and classes."""
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
@@ -7,34 +8,20 @@ import json
 import os
 import re
 import unicodedata
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import PurePosixPath
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from storage import files
-from storage.files import Entry
 from storage.uri import URI, Root
 from tasks.jobs.ingest import content_split
 from tasks.jobs.spec import LeftOut, SourceEntry
 from tasks.learning import datasets
-from tasks.planning import file_kinds
+from tasks.planning import class_folders, file_kinds, listing, parquet_names
+from tasks.planning.listing import Listing
 
-VERSION = 5
+VERSION = 6
 """Version of this code; add one when a change makes other rows, or other results, from the same files."""
 MAX_IN_PROCESS_BYTES = 2**28
 """Total size in bytes up to which ingest in this process takes less time than the start of a Ray job."""
-_SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"}
-_STANDS_IN = ("validation", "valid", "val", "dev")
-"""Substitutes for a missing split `test`; the first that exists is used."""
-Skipped = defaultdict[str, list[str]]
-"""Paths of skipped files by reason."""
-_SHOWN = 5  # maximum number of skipped files named per reason
-LAYOUT = (
-    "expected <class>/*.png (jpg, ...), or train/<class>/... and test/<class>/..., or train-*.parquet and "
-    "test-*.parquet"
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +34,8 @@ class UserData:
     """Sorted names of the class folders; empty for Parquet, whose labels are read later."""
     files: tuple[SourceEntry, ...]
     """Sorted by split and path; the split is empty if the content decides it, `new` for files to predict."""
+    labels: str = ""
+    """Which folders are the classes, in words; empty for Parquet and for files to predict."""
     test_fraction: float | None = None
     """Share of images that a hash of their content makes test rows; None if folders or names define the splits."""
     left_out: tuple[LeftOut, ...] = ()
@@ -95,153 +84,58 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Use
     """List the images or Parquet files below `uri`, with splits, classes and checksums.
 
     `test_fraction` of the images become test rows if the class folders are not below split folders. Raises `ValueError`
-    naming `option` for no files, Parquet without splits, or fewer than two classes.
+    naming `option` if a split or a second class is missing, or the folders can be read in several ways.
     """
-    skipped: Skipped = defaultdict(list)
-    parquet, images = candidates(uri, skipped, option=option)
-    placed = {entry.path: _split_of(entry.path, is_parquet=bool(parquet)) for entry in [*parquet, *images]}
-    is_split = bool(parquet) or any(placed.values())
-    splits, notes = _splits(uri, set(placed.values()), option=option) if is_split else ({None: ""}, [])
-    kept = []
-    for entry in [*parquet, *images]:
-        split = placed[entry.path]
-        if split is None and is_split:
-            skipped["no folder or file name contains train or test"].append(entry.path)
-        elif split not in splits:
-            skipped[f"split {split}: validation rows are taken from train"].append(entry.path)
-        elif images and entry.path.count("/") < 1 + is_split:
-            skipped["in no class folder"].append(entry.path)
-        else:
-            kept.append(entry)
-    file_kinds.check_shards((entry.path for entry in kept), option=option)
-    notes += file_kinds.describe_unread(skipped, num_read=len(kept))
-    if not is_split:  # split folders below the first level would count as images of the first level's classes
-        below = (entry.path for entry in images if entry.path.count("/") > 1)
-        if found := next((path for path in below if path.split("/")[1].lower() in _SPLITS), None):
-            raise ValueError(
-                f"{option}: {found}: train and test must be the first folders below {uri}, above the class folders"
-            )
-    split_of = {entry.path: splits[placed[entry.path]] for entry in kept}
-    class_of = {entry.path: class_name(entry.path.split("/")[int(is_split)]) for entry in kept} if images else {}
-    classes = _classes(uri, class_of, split_of, is_split=is_split, option=option) if images else ()
-    number = {name: label for label, name in enumerate(classes)}
-    labels = {path: number[name] for path, name in class_of.items()}
-    listed = source_entries(uri, kept, splits=split_of, labels=labels, option=option)
+    there = listing.below(uri, option=option)
+    if there.parquet:
+        return _parquet(uri, there, option=option)
+    paths = [entry.path for entry in there.images]
+    with _naming(uri, option):
+        layout = class_folders.layout(paths, there.others, name=uri.name)
+    there.skip(layout.skipped)
+    number = {name: label for label, name in enumerate(layout.classes)}
+    of_path = {path: number[str(class_folders.class_of(path, layout.classes))] for path in layout.splits}
+    kept = [entry for entry in there.images if entry.path in layout.splits]
+    entries = listing.source_entries(uri, kept, splits=layout.splits, labels=of_path, option=option)
+    is_split = set(layout.splits.values()) != {""}
+    unread = file_kinds.describe_unread(there.skipped, num_read=len(kept))
+    more = _missing(layout.classes, entries) if is_split else _by_content(layout.classes, entries, test_fraction)
     return UserData(
         uri=uri,
-        kind="images" if images else "parquet",
-        classes=classes,
-        files=tuple(sorted(listed, key=lambda file: (file.split, file.path))),
+        kind="images",
+        classes=layout.classes,
+        files=tuple(sorted(entries, key=lambda file: (file.split, file.path))),
+        labels=layout.where,
         test_fraction=None if is_split else test_fraction,
-        left_out=left_out(skipped),
-        notes=(*notes, *(_missing(classes, listed) if is_split else _by_content(classes, listed, test_fraction))),
+        left_out=there.left_out(),
+        notes=(*unread, *layout.notes, *more),
     )
 
 
-def class_name(folder: str) -> str:
-    """Return the class of a folder: macOS decomposes accents in names, other systems do not, all give one class."""
-    return unicodedata.normalize("NFC", folder)
-
-
-def left_out(skipped: Skipped) -> tuple[LeftOut, ...]:
-    """Count the skipped files by reason, in a fixed order."""
-    return tuple(
-        LeftOut(reason=reason, count=len(paths), first=[_shown(path) for path in sorted(paths)[:_SHOWN]])
-        for reason, paths in sorted(skipped.items())
+def _parquet(uri: URI, there: Listing, *, option: str) -> UserData:
+    with _naming(uri, option):
+        splits, skipped, notes = parquet_names.splits([entry.path for entry in there.parquet])
+    there.skip(skipped)
+    kept = [entry for entry in there.parquet if entry.path in splits]
+    file_kinds.check_shards(splits, option=option)
+    entries = listing.source_entries(uri, kept, splits=splits, labels={}, option=option)
+    return UserData(
+        uri=uri,
+        kind="parquet",
+        classes=(),
+        files=tuple(sorted(entries, key=lambda file: (file.split, file.path))),
+        left_out=there.left_out(),
+        notes=tuple(notes),
     )
 
 
-def _shown(path: str) -> str:
-    """Escape the bytes of a file name that are not UTF-8: JSON, a terminal or Prefect would not take them."""
-    return path.encode(errors="backslashreplace").decode()
-
-
-def candidates(
-    uri: URI, skipped: Skipped, *, option: str, listed: list[Entry] | None = None, layout: str = LAYOUT
-) -> tuple[list[Entry], list[Entry]]:
-    """Find Parquet files and images in `listed`, or below `uri`; raise `ValueError` unless there is just one kind."""
-    unnamed: list[str] = []
-    closed: list[str] = []
-    parquet, images = [], []
-    for entry in files.walk(uri, unnamed=unnamed, closed=closed) if listed is None else listed:
-        name = entry.path.lower()
-        if reason := _never_data(entry.path):
-            skipped[reason].append(entry.path)
-        elif name.endswith(file_kinds.PARQUET):
-            parquet.append(entry)
-        elif name.endswith(file_kinds.IMAGES):
-            images.append(entry)
-        elif not uri.is_s3 and os.path.isdir(uri.child(entry.path)):
-            skipped["links to folders, which are not followed"].append(entry.path)
-        else:
-            skipped[file_kinds.why_not_read(name)].append(entry.path)
-    for path in closed:
-        if not (reason := _never_data(path)):
-            raise ValueError(
-                f"{option}: {uri.child(_shown(path))} cannot be read: Permission denied; make it readable, or move "
-                f"it out of {uri}"
-            )
-        skipped[reason].append(path)
-    if unnamed:
-        skipped["part of the key is empty, '.' or '..'; rename them"] += unnamed
-    if bool(parquet) == bool(images):
-        found = "both images and Parquet" if parquet else "neither images nor Parquet files"
-        others = "".join(f"; {one}" for one in left_out(skipped))
-        raise ValueError(f"{option}: there are {found} in {uri}; {layout}{others}")
-    return parquet, images
-
-
-def _never_data(path: str) -> str:
-    """Return why `path` is skipped whatever is there, and whether it may be looked into or not; empty if it is not."""
-    if "/." in f"/{path}":
-        return "hidden: the name begins with a dot"
-    if f"{path}/".startswith("lost+found/"):
-        return "in lost+found, where the file system puts what it recovers"
-    return ""
-
-
-def _split_of(path: str, *, is_parquet: bool) -> str | None:
-    """Read the split, if any, from the first folder, or for Parquet from any folder or the file's prefix."""
-    *folders, name = PurePosixPath(path).parts
-    names = [*folders, re.split(r"[-_.]", name)[0]] if is_parquet else folders[:1]
-    return next((name.lower() for name in names if name.lower() in (*_SPLITS, *_STANDS_IN)), None)
-
-
-def _splits(uri: URI, found: set[str | None], *, option: str) -> tuple[dict[str | None, str], list[str]]:
-    """Map each found split to `train` or `test`, with notes for the user; raise `ValueError` if one is missing."""
-    splits: dict[str | None, str] = {name: _SPLITS[name] for name in found if name in _SPLITS}
-    spare = [name for name in _STANDS_IN if name in found]
-    notes = []
-    if spare and "test" not in splits.values():
-        splits[spare[0]] = "test"
-        notes.append(f"there is no split test; {spare[0]} is used instead")
-    if missing := sorted({"train", "test"} - set(splits.values())):
-        raise ValueError(f"{option}: there is no split {' and no split '.join(missing)} below {uri}; {LAYOUT}")
-    return splits, notes
-
-
-def _classes(
-    uri: URI, class_of: Mapping[str, str], split_of: Mapping[str, str], *, is_split: bool, option: str
-) -> tuple[str, ...]:
-    splits = ("train", "test") if is_split else ("",)
-    of = {split: {name for path, name in class_of.items() if split_of[path] == split} for split in splits}
-    for split, names in of.items():
-        if not names:
-            where = f"in split {split} of" if split else "in"
-            raise ValueError(f"{option}: there are no class folders with images {where} {uri}; {LAYOUT}")
-    learned = of[splits[0]]
-    if unlearned := sorted(set().union(*of.values()) - learned):
-        raise ValueError(
-            f"{option}: class {', '.join(unlearned)} has test images but no training images in {uri}; add training "
-            "images, or remove its test images"
-        )
-    if len(learned) < 2:
-        place = uri.child("train") if is_split else uri
-        raise ValueError(
-            f"{option}: there must be at least two classes below {place}, got {', '.join(learned)}; add a folder with "
-            "images of another class"
-        )
-    return tuple(sorted(learned))
+@contextlib.contextmanager
+def _naming(uri: URI, option: str) -> Iterator[None]:
+    """Add the option and the folder to a `ValueError` about paths."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{option}: {uri}: {error}") from None
 
 
 def _by_content(classes: tuple[str, ...], listed: list[SourceEntry], fraction: float) -> Iterator[str]:
@@ -263,38 +157,3 @@ def _missing(classes: tuple[str, ...], listed: Sequence[SourceEntry]) -> Iterato
     there = {file.label for file in listed if file.split == "test"}
     if lacking := [name for label, name in enumerate(classes) if label not in there]:
         yield f"there are no test images of class {', '.join(lacking)}, so it cannot be evaluated"
-
-
-def source_entries(
-    uri: URI, entries: list[Entry], *, splits: Mapping[str, str], labels: Mapping[str, int], option: str
-) -> list[SourceEntry]:
-    """Add checksums, splits and labels, by path, to `entries`; raise `ValueError` for a file that cannot be used."""
-    found = []
-    for entry, digest in zip(entries, _digests(uri, entries, option=option), strict=True):
-        path = entry.path
-        try:
-            uri.child(path).encode()
-        except ValueError as error:  # UnicodeEncodeError is one
-            message = f"{option}: the file name {path!r} below {uri} is not allowed: {error}; rename it"
-            raise ValueError(message) from None
-        found.append(SourceEntry(split=splits[path], label=labels.get(path), path=path, size=entry.size, digest=digest))
-    return found
-
-
-def _digests(uri: URI, entries: list[Entry], *, option: str) -> list[str]:
-    """Return each entry's ETag on S3, else its SHA-256, which reads the file once and is cached per process."""
-    if uri.is_s3:
-        return [f"etag:{entry.etag}" for entry in entries]
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda entry: _sha256(uri.child(entry.path), entry.size, entry.modified, option), entries))
-
-
-@functools.lru_cache(maxsize=2**20)
-def _sha256(path: str, size: int, modified: float, option: str) -> str:
-    if not os.path.isfile(path):  # a broken link, or a pipe, whose reading would block
-        raise ValueError(f"{option}: {path} is not a regular file; delete it")
-    try:
-        with open(path, "rb") as file:
-            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
-    except OSError as error:
-        raise ValueError(f"{option}: {path} cannot be read: {error.strerror}; make it readable, or delete it") from None

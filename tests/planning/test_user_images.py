@@ -17,7 +17,7 @@ from storage.admin import champions
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, Root
 from tasks.learning import recipes
-from tasks.planning import data_option, file_kinds, make_plan, plan, user_images
+from tasks.planning import data_option, file_kinds, make_plan, parquet_names, plan, user_images
 from tests.ingested import ingested
 from tests.pictures import BROKEN, CLASSES, encoded, write_folder
 from tests.storage.test_files import without_privileges
@@ -57,15 +57,16 @@ def test_every_file_is_read_or_counted_with_the_reason_and_the_first_names(pictu
         "hidden: the name begins with a dot": [".git/a.png", "train/.b.png", "train/pears/._photo 1.png"],
         "in no class folder": ["train/e.png"],
         "no folder or file name contains train or test": ["extra/pears/d.png", "f.png"],
-        "not images or Parquet, by their file names": ["readme.txt", "train/pears/Thumbs.db"],
+        "not images or Parquet, by their file names": ["readme.txt"],
         file_kinds.UNREAD: ["train/pears/c.HEIC"],
+        "system files of Windows": ["train/pears/Thumbs.db"],
         "split val: validation rows are taken from train": ["val/pears/g.png"],
     }
     for path in itertools.chain(*odd.values()):
         (pictures / path).parent.mkdir(parents=True, exist_ok=True)
         (pictures / path).write_bytes(b"1")
-    (pictures / "train" / "plums").symlink_to(pictures / "train" / "pears")
-    odd["links to folders, which are not followed"] = ["train/plums"]
+    (pictures / "train" / "pears" / "more").symlink_to(pictures / "train" / CLASSES[1])
+    odd["links to folders, which are not followed"] = ["train/pears/more"]
     listed = found(pictures)
     assert left_out(listed) == {reason: (len(paths), paths) for reason, paths in odd.items()}
     entries = files.walk(URI(str(pictures)))
@@ -76,7 +77,7 @@ def test_of_many_the_first_are_named(pictures: Path) -> None:
     for number in range(1234):
         (pictures / "train" / f"{number:04}.txt").touch()
     told = str(found(pictures).left_out[1])
-    assert told.startswith("1,235 files are left out (not images or Parquet, by their file names): train/0000.txt, ")
+    assert told.startswith("1,234 files are left out (not images or Parquet, by their file names): train/0000.txt, ")
     assert told.endswith("train/0004.txt, ...")
 
 
@@ -114,7 +115,7 @@ def test_lost_and_found_and_hidden_folders_are_skipped_whether_they_may_be_looke
         (public / name).chmod(0o000)
     with without_privileges():
         closed = found(public)
-    reason = "in lost+found, where the file system puts what it recovers"
+    reason = "system files of Linux"
     assert left_out(readable)[reason] == (1, ["lost+found/owls/a.png"])
     assert left_out(closed)[reason] == (1, ["lost+found"])
     assert ".Trash" in left_out(closed)["hidden: the name begins with a dot"][1]
@@ -128,7 +129,7 @@ def test_keys_that_no_uri_can_name_are_counted(monkeypatch: pytest.MonkeyPatch) 
         def find(self, folder: str, detail: bool) -> dict[str, dict[str, object]]:
             paths = ("train/cat/a.png", "train/dog/b.png", "test/cat/c.png", "train/cat//d.png", "train/../e.png")
             about = {"size": 1, "LastModified": datetime.now(), "ETag": '"1"'}
-            return {f"photos/all/{path}": about for path in paths} | {"photos/all/train/owl/": about | {"size": 0}}
+            return {f"photos/all/{path}": about for path in paths} | {"photos/all/train/cat/": about | {"size": 0}}
 
     monkeypatch.setattr(s3, "_client", Bucket)
     listed = found(URI("s3://photos/all"))
@@ -227,12 +228,12 @@ def test_files_on_s3_are_told_apart_by_their_etag(root: Root) -> None:
     ("paths", "says"),
     [
         (["readme.txt"], "neither images nor Parquet"),
-        (["a.png", "b.png"], "there are no class folders with images in /.* expected <class>/"),
-        (["cats/a.png", "c.png"], "at least two classes below /.*, got cats"),
-        (["cats/train/a.png", "dogs/train/b.png"], "cats/train/a.png: train and test must be the first folders below"),
+        (["a.png", "b.png"], "there are no class folders with images; expected <class>/"),
+        (["cats/a.png", "c.png"], "at least two classes below .*, got cats"),
+        (["cats/train/a.png", "dogs/train/b.png"], "cats/train: train and test must be above the class folders"),
         (["cats/a.png", "dogs/b.png"], "selects no test rows from 2 images|selects all images of class"),
-        (["val/cats/a.png", "val/dogs/b.png"], "no split train below"),
-        (["train/cat/a.png", "train/dog/b.png"], "no split test below"),
+        (["val/cats/a.png", "val/dogs/b.png"], "no split train; val was read as split val"),
+        (["train/cat/a.png", "train/dog/b.png"], "no split test; train was read as split train"),
         (["train/a.png", "test/b.png"], "no class folders with images in split train"),
         (["train/cat/a.png", "test/cat/b.png"], "at least two classes .* got cat"),
         (["train/cat/a.png", "train/dog/b.png", "test/owl/c.png"], "class owl has test images but no training images"),
@@ -320,7 +321,7 @@ def test_the_data_set_is_called_after_the_folder(tmp_path: Path, name: str, expe
     ],
 )
 def test_parquet_says_its_split_by_folder_or_name(path: str, split: str | None) -> None:
-    assert user_images._split_of(path, is_parquet=True) == split
+    assert (parquet_names.split_name(path) or None) == split
 
 
 class TestInitializeWithTheChampion:

@@ -1,7 +1,8 @@
 """Class names of Parquet files: each file's own labels, and one list of names that all files are mapped to."""
 
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from storage.terminal import count
@@ -81,6 +82,17 @@ def remarks(surveyed: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> It
     declared = [found for found in surveyed if found["names"]]
     if others := [found for found in declared if found["names"] != list(classes[: len(found["names"])])]:
         yield f"{len(others):,} files number their classes differently, such as {_path(others)}; matched by name"
+    yield from lookalikes(classes)
+
+
+def lookalikes(classes: Iterable[str]) -> Iterator[str]:
+    """Yield a warning for each set of classes whose names differ only in case or blanks."""
+    alike: defaultdict[str, list[str]] = defaultdict(list)
+    for name in classes:
+        alike["".join(name.split()).casefold()].append(name)
+    for names in alike.values():
+        if len(names) > 1:
+            yield f"classes {', '.join(map(repr, names))} differ only in case or blanks; are they one class?"
 
 
 def _path(surveyed: Sequence[Mapping[str, Any]]) -> str:

@@ -50,7 +50,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
         for index, (start, stop) in enumerate(bounds):
             about = {"split": split, "part": index, "first": start, "rows": stop - start}
             pieces.append(about | {"files": here[start:stop]})
-    return Work(shape=shape, classes=tuple(spec.classes), pieces=pieces)
+    return Work(shape=shape, classes=tuple(spec.classes), pieces=pieces, labels=spec.labels)
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:

@@ -40,6 +40,7 @@ def run(spec: IngestSpec, backend: StageBackend) -> None:
         schema=tables.describe(images.schema(work.shape, work.classes, encoding=user_files.encoding_of(spec))),
         statistics={
             **about,
+            "labels": work.labels,
             "class_counts": pieces.class_counts(done, work.classes),
             "seconds": time.monotonic() - started,
         },

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from storage import files, tables
 from storage.manifest import File
 from tasks.jobs import events
-from tasks.jobs.ingest import class_names, parquet_images, user_files
+from tasks.jobs.ingest import class_names, label_source, parquet_images, user_files
 from tasks.jobs.ingest.parquet_images import Opened
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.ingest.user_files import finish as finish
@@ -46,7 +46,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     classes = class_names.of_files(surveyed)
     for remark in class_names.remarks(surveyed, classes):
         events.write_line(f"WARNING: {remark}")
-    return Work(shape=shape, classes=classes, pieces=planned)
+    return Work(shape=shape, classes=classes, pieces=planned, labels=label_source.of_all(surveyed))
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
@@ -93,6 +93,6 @@ def _opened(spec: IngestSpec, file: SourceEntry) -> Iterator[tuple[Opened, str]]
         path = folder / "copy.parquet"
         digest = user_files.copy_verified(spec, file, path)
         try:
-            yield parquet_images.opened(path, must_be_labelled=not spec.is_new), digest
+            yield parquet_images.opened(path, path=file.path, must_be_labelled=not spec.is_new), digest
         except ValueError as error:
             raise ValueError(f"{spec.source.child(file.path)}: {error}") from None

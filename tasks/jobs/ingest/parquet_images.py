@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.jobs.ingest import class_names, pieces
+from tasks.jobs.ingest import class_names, label_source, pieces
+from tasks.jobs.ingest.label_source import LabelSource
 from tasks.learning import decode
 from tasks.learning.decode import Decoded
 
 _IMAGE_NAMES = ("image", "img")
-_LABEL_NAMES = ("label", "labels", "class", "target", "fine_label")
 _LABEL = b"pipeline.label"
 """Metadata key, added here, for the name of the column of labels."""
 _MOST_CLASSES = 10_000
@@ -33,33 +33,24 @@ class Opened:
     file: pq.ParquetFile
     image: str
     """Name of the column of images."""
-    label: str | None
-    """Name of the column of labels; None in a file without labels, if that is allowed."""
+    label: LabelSource
+    """Where its labels are."""
 
     @property
     def metadata(self) -> dict[bytes, bytes]:
         """Metadata of the file, with the name of the column of labels."""
-        return {**(self.file.schema_arrow.metadata or {}), _LABEL: (self.label or "").encode()}
+        return {**(self.file.schema_arrow.metadata or {}), _LABEL: (self.label.column or "").encode()}
 
 
-def opened(source: Path | BinaryIO, *, must_be_labelled: bool = True) -> Opened:
-    """Open a file and find its columns of images and labels, whatever their names; raise `ValueError` if it cannot.
+def opened(source: Path | BinaryIO, *, path: str = "", must_be_labelled: bool = True) -> Opened:
+    """Open a file and find its column of images and its labels; raise `ValueError` if it cannot.
 
-    If labels are optional, only a column with a usual name counts as labels.
+    `path` is the file's path below the user's folder, whose folders may say its label (`label=cat`).
     """
     with _damage_as_value_error():
         file = pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
-    schema = file.schema_arrow
-    image = _column(
-        schema,
-        _IMAGE_NAMES,
-        _holds_images,
-        "of images: bytes, a struct with bytes, or fixed-size binary, not file names",
-    )
-    if must_be_labelled:
-        return Opened(file, image, _column(schema, _LABEL_NAMES, _is_label, "of labels: whole numbers or text"))
-    labels = [field.name for field in schema if field.name in _LABEL_NAMES and _is_label(field.type)]
-    return Opened(file, image, min(labels, key=_LABEL_NAMES.index, default=None))
+    label = label_source.find(file.schema_arrow, path, is_required=must_be_labelled)
+    return Opened(file, _image_column(file.schema_arrow), label)
 
 
 @contextlib.contextmanager
@@ -79,7 +70,7 @@ def tables(source: Opened, bounds: Iterable[tuple[int, int]]) -> Iterator[pa.Tab
 
     Holds one range at a time.
     """
-    columns = [name for name in (source.image, source.label) if name is not None]
+    columns = [name for name in (source.image, source.label.column) if name is not None]
     batches = source.file.iter_batches(_BATCH_ROWS, columns=columns, use_pandas_metadata=False)
     held: list[pa.RecordBatch] = []
     for start, stop in bounds:
@@ -94,7 +85,7 @@ def tables(source: Opened, bounds: Iterable[tuple[int, int]]) -> Iterator[pa.Tab
 def _named(table: pa.Table, source: Opened) -> pa.Table:
     stored = table[source.image]
     paths = pa.chunked_array([pa.nulls(len(table), pa.string())])
-    found = pa.chunked_array([pa.nulls(len(table), pa.int64())]) if source.label is None else table[source.label]
+    found = _labels(table, source.label)
     if pa.types.is_struct(stored.type):
         if stored.type.get_field_index("path") >= 0:
             paths = _field(stored, "path")
@@ -108,15 +99,22 @@ def _field(structs: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     return pa.chunked_array([chunk.field(name) for chunk in structs.chunks], structs.type.field(name).type)
 
 
-def _column(schema: pa.Schema, names: Sequence[str], fits: Callable[[pa.DataType], bool], what: str) -> str:
-    fitting: list[str] = [field.name for field in schema if fits(field.type)]
-    named = [name for name in names if name in fitting]
-    if named:
-        return named[0]
-    if len(fitting) == 1 and not set(names) & set(schema.names):  # else the column that is meant has another type
-        return fitting[0]
-    columns = ", ".join(f"{field.name} ({field.type})" for field in schema)
-    raise ValueError(f"there must be a column {' or '.join(names[:2])} {what}; the columns are {columns}: convert one")
+def _labels(table: pa.Table, source: LabelSource) -> pa.ChunkedArray:
+    if source.column is not None:
+        return table[source.column]
+    return pa.chunked_array([pa.array([source.value] * len(table), pa.string())])
+
+
+def _image_column(schema: pa.Schema) -> str:
+    """Return the column with a usual name, or the only one that holds images unless another has such a name."""
+    fitting: list[str] = [field.name for field in schema if _holds_images(field.type)]
+    named = [name for name in _IMAGE_NAMES if name in fitting]
+    if named or (len(fitting) == 1 and not set(_IMAGE_NAMES) & set(schema.names)):
+        return (named or fitting)[0]
+    raise ValueError(
+        "there must be a column image (or img) of images: bytes, a struct with bytes, or fixed-size binary, not file "
+        f"names; the columns are {label_source.describe(schema)}: convert one"
+    )
 
 
 def _holds_images(kind: pa.DataType) -> bool:
@@ -124,12 +122,6 @@ def _holds_images(kind: pa.DataType) -> bool:
         return kind.get_field_index("bytes") >= 0 and _holds_images(kind.field("bytes").type)
     kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
     return any(is_one(kind) for is_one in kinds)
-
-
-def _is_label(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return any(is_one(kind) for is_one in (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string))
 
 
 def _declared(metadata: Mapping[bytes, bytes]) -> list[str] | None:
@@ -147,9 +139,10 @@ def _declared(metadata: Mapping[bytes, bytes]) -> list[str] | None:
 
 def survey(source: Opened) -> dict[str, Any]:
     """Count a file's rows and its rows without a label; list its labels and the class names that it declares."""
-    assert source.label is not None
+    assert source.label.is_known
     with _damage_as_value_error():
-        found = source.file.read(columns=[source.label], use_pandas_metadata=False)[source.label]
+        columns = [source.label.column] if source.label.column else []
+        found = _labels(source.file.read(columns=columns, use_pandas_metadata=False), source.label)
     if pa.types.is_dictionary(found.type):
         found = found.cast(found.type.value_type)
     counts = {row["values"]: row["counts"] for row in found.value_counts().to_pylist()}
@@ -161,7 +154,15 @@ def survey(source: Opened) -> dict[str, Any]:
         twice = next(name for name in declared if declared.count(name) > 1)
         raise ValueError(f"its metadata has two classes named {twice!r}; names must be unique")
     unlabelled = sum(count for value, count in counts.items() if class_names.is_missing(value))
-    return {"rows": len(found), "unlabelled": unlabelled, "labels": sorted(values), "names": declared}
+    known = {class_names.name_of(value, declared): count for value, count in counts.items() if value in values}
+    return {
+        "rows": len(found),
+        "unlabelled": unlabelled,
+        "labels": sorted(values),
+        "names": declared,
+        "source": str(source.label),
+        "counts": {name: count for name, count in known.items() if name is not None},
+    }
 
 
 def rows(

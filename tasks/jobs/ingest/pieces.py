@@ -25,6 +25,8 @@ class Work:
     """Name of each label, from 0."""
     pieces: Sequence[Piece]
     """Independent pieces in the order of their parts; each has `rows`, 0 if unknown."""
+    labels: str = ""
+    """Where the labels of the user's own files were read from, in words."""
 
 
 class Source(Protocol):

@@ -1,0 +1,125 @@
+"""Summary of the data for the user: its classes with their rows, and where the labels were read from."""
+
+import contextlib
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from storage import manifest, s3
+from storage.manifest import Manifest
+from storage.terminal import count
+from tasks.jobs.ingest import class_names, content_split, label_source, parquet_images
+from tasks.jobs.ingest.parquet_images import Opened
+from tasks.jobs.spec import SourceEntry
+from tasks.planning.plan import Plan
+from tasks.planning.user_images import UserData
+
+_SHOWN = 10
+"""Most classes of which each is named."""
+_PUBLISHED = "as the data set was published"
+_FIRST = 3
+"""Classes that are named if there are more."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Summary:
+    """What is known of the data before a run."""
+
+    classes: str
+    labels: str
+
+    def __str__(self) -> str:
+        return self.classes
+
+
+def of_counts(counts: Mapping[str, Mapping[str, int]]) -> str:
+    """Say in one line how many rows each class has: `2 classes, rows in train + test: cat 24 + 6, dog 12 + 3`.
+
+    Args:
+        counts: Rows by split and class; the split is empty if it is not known yet.
+    """
+    splits = sorted(counts, key=lambda split: split != "train")
+    names = list(dict.fromkeys(name for split in splits for name in counts[split]))
+    rows = {name: [counts[split].get(name, 0) for split in splits] for name in names}
+
+    def shown(some: Sequence[str]) -> str:
+        return ", ".join(f"{name} {' + '.join(f'{number:,}' for number in rows[name])}" for name in some)
+
+    where = f" in {' + '.join(splits)}" if any(splits) else ""
+    title = f"{len(names):,} classes, rows{where}: "
+    if len(names) <= _SHOWN:
+        return title + shown(names)
+    ends = [end(names, key=lambda name: sum(rows[name])) for end in (min, max)]
+    return f"{title}smallest {shown(ends[:1])}, largest {shown(ends[1:])}; first {shown(names[:_FIRST])}, ..."
+
+
+def of_plan(plan: Plan) -> Summary:
+    """Summarize the data of a run before it begins."""
+    if manifest.is_committed(plan.raw):
+        raw = manifest.load(plan.raw)
+        return Summary(of_counts(raw.statistics["class_counts"]), raw.statistics.get("labels") or _PUBLISHED)
+    if plan.user_data is not None:
+        return of_user_data(plan.user_data)
+    names = ", ".join(plan.data_set.classes[:_SHOWN])
+    return Summary(f"{len(plan.data_set.classes)} classes: {names}; their rows are counted by the run", _PUBLISHED)
+
+
+def of_raw(raw: Manifest) -> Iterator[str]:
+    """Yield a line on the classes of a raw dataset, and one on its labels if they are the user's own."""
+    yield of_counts(raw.statistics["class_counts"])
+    if labels := raw.statistics.get("labels"):
+        yield f"labels: {labels}"
+
+
+def of_user_data(data: UserData) -> Summary:
+    """Summarize the user's own files; raise `ValueError` if the labels of Parquet files cannot be used."""
+    if data.kind == "parquet":
+        return _of_first_file(data) if data.uri.is_s3 else _of_parquet(data)
+    files: Sequence[SourceEntry] = data.files
+    if data.test_fraction is not None and not content_split.undigested(files):
+        files = content_split.with_splits(files, fraction=data.test_fraction, classes=data.classes, sha256={})
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for file in files:
+        assert file.label is not None
+        counts[file.split][data.classes[file.label]] += 1
+    in_order = {split: {name: its[name] for name in data.classes} for split, its in counts.items()}
+    return Summary(of_counts(in_order), data.labels)
+
+
+def _of_parquet(data: UserData) -> Summary:
+    """Read the labels of all files, and nothing else."""
+    surveyed = [_surveyed(data, file) for file in data.files]
+    classes = class_names.of_files(surveyed)
+    counts: dict[str, dict[str, int]] = {}
+    for file in surveyed:
+        its = counts.setdefault(file["split"], dict.fromkeys(classes, 0))
+        for name, rows in file["counts"].items():
+            its[name] += rows
+    remarks = "".join(f"; {remark}" for remark in class_names.remarks(surveyed, classes))
+    return Summary(of_counts(counts) + remarks, label_source.of_all(surveyed))
+
+
+def _of_first_file(data: UserData) -> Summary:
+    """Look at the columns of one file: reading the labels of all from S3 would take as long as ingest."""
+    first = next(file for file in data.files if file.split == "train")
+    with _opened(data, first) as source:
+        labels = f"{source.label}, as in {first.path}"
+    files = count(len(data.files), "file")
+    return Summary(f"counted by the run, which reads the labels of {files}", labels)
+
+
+def _surveyed(data: UserData, file: SourceEntry) -> dict[str, Any]:
+    with _opened(data, file) as source:
+        return parquet_images.survey(source) | {"path": file.path, "split": file.split}
+
+
+@contextlib.contextmanager
+def _opened(data: UserData, file: SourceEntry) -> Iterator[Opened]:
+    """Open a file in place; add its name to a `ValueError` inside."""
+    uri = data.uri.child(file.path)
+    with s3.opened(uri) if uri.is_s3 else open(uri, "rb") as content:
+        try:
+            yield parquet_images.opened(content, path=file.path)
+        except ValueError as error:
+            raise ValueError(f"--data: {uri}: {error}") from None
