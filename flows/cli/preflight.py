@@ -107,8 +107,8 @@ def check_and_plan(arguments: argparse.Namespace, run_check: CheckRunner = fail_
     run_check("Ray", lambda asked: capacity.check_workers(arguments.workers, scaling.needs_of(asked.recipe)), asked)
     root = run_check("storage", make_plan.check_root, arguments.storage)
     planned = run_check("data", _planned, arguments, asked, root)
+    summary = run_check("classes", Planned.summary, planned)
     if arguments.check:
-        summary = run_check("classes", Planned.summary, planned)
         run_check("labels", lambda summary: summary.labels, summary)
         run_check("run", Planned.describe, planned)
     if arguments.check or planned.has_work:
@@ -190,7 +190,7 @@ class Planned:
         return f"{recipe.name} on {made.data_name}, {count(recipe.epochs, 'epoch')}; {stages}"
 
     def summary(self) -> "Summary":
-        """Summarize the classes and labels, as far as they are known before the run."""
+        """Summarize the classes and labels; raise `ValueError` if the labels cannot be used."""
         from tasks.planning import data_summary
 
         return data_summary.of_plan(self.plan)

@@ -1,6 +1,5 @@
 """Summary of the data for the user: its classes with their rows, and where the labels were read from."""
 
-import contextlib
 import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,8 +8,7 @@ from typing import Any
 from storage import manifest, s3
 from storage.manifest import Manifest
 from storage.terminal import count
-from tasks.jobs.ingest import class_names, content_split, label_source, parquet_images
-from tasks.jobs.ingest.parquet_images import Opened
+from tasks.jobs.ingest import class_names, content_split
 from tasks.jobs.spec import SourceEntry
 from tasks.planning.plan import Plan
 from tasks.planning.user_images import UserData
@@ -97,29 +95,26 @@ def _of_parquet(data: UserData) -> Summary:
         for name, rows in file["counts"].items():
             its[name] += rows
     remarks = "".join(f"; {remark}" for remark in class_names.remarks(surveyed, classes))
-    return Summary(of_counts(counts) + remarks, label_source.of_all(surveyed))
+    return Summary(of_counts(counts) + remarks, class_names.sources(surveyed))
 
 
 def _of_first_file(data: UserData) -> Summary:
     """Look at the columns of one file: reading the labels of all from S3 would take as long as ingest."""
     first = next(file for file in data.files if file.split == "train")
-    with _opened(data, first) as source:
-        labels = f"{source.label}, as in {first.path}"
+    labels = _surveyed(data, first, only_source=True)["source"]
     files = count(len(data.files), "file")
-    return Summary(f"counted by the run, which reads the labels of {files}", labels)
+    return Summary(f"counted by the run, which reads the labels of {files}", f"{labels}, as in {first.path}")
 
 
-def _surveyed(data: UserData, file: SourceEntry) -> dict[str, Any]:
-    with _opened(data, file) as source:
-        return parquet_images.survey(source) | {"path": file.path, "split": file.split}
+def _surveyed(data: UserData, file: SourceEntry, *, only_source: bool = False) -> dict[str, Any]:
+    """Survey a file in place, or only find out where its labels are; add its name to a `ValueError`."""
+    from tasks.jobs.ingest import parquet_images  # imports the decoders of images
 
-
-@contextlib.contextmanager
-def _opened(data: UserData, file: SourceEntry) -> Iterator[Opened]:
-    """Open a file in place; add its name to a `ValueError` inside."""
     uri = data.uri.child(file.path)
-    with s3.opened(uri) if uri.is_s3 else open(uri, "rb") as content:
-        try:
-            yield parquet_images.opened(content, path=file.path)
-        except ValueError as error:
-            raise ValueError(f"--data: {uri}: {error}") from None
+    try:
+        with s3.opened(uri) if uri.is_s3 else open(uri, "rb") as content:
+            source = parquet_images.opened(content, path=file.path)
+            about = {"path": file.path, "split": file.split, "source": str(source.label)}
+            return about if only_source else parquet_images.survey(source) | about
+    except ValueError as error:
+        raise ValueError(f"--data: {uri}: {error}") from None

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from flows.cli import main
@@ -24,7 +26,7 @@ from tests.pictures import write_folder
 from tests.runs import CHECKOUT, no_flow, prefect_home
 
 HERE = Node(name="here", probe="", python="3.11", ray="2.60.0", torch="2.14.1", free=10**10)
-ALL = ["request", "Ray", "storage", "data", "run", "disk", "nodes", "Prefect"]
+ALL = ["request", "Ray", "storage", "data", "classes", "labels", "run", "disk", "nodes", "Prefect"]
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +104,7 @@ def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[s
     )
     told = json.loads(capsys.readouterr().out)
     assert [one["check"] for one in told] == ALL
-    assert [one["verdict"] for one in told] == ["ok", "refused", *["ok"] * 6]
+    assert [one["verdict"] for one in told] == ["ok", "refused", *["ok"] * 8]
 
 
 @pytest.mark.parametrize(
@@ -147,15 +149,15 @@ def _raw(folder: Path, parameters: dict[str, Any]) -> str:
     uri = URI(str(folder / f"datasets/raw/{parameters['data']}-0123456789ab"))
     listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
     schema = tables.describe(images.schema((64, 64, 3), ("cat", "dog")))
-    sources = {"sources": [{"name": "files", "sha256": "", "url": "/pets"}]}
-    about: dict[str, Any] = {"parameters": parameters, "schema": schema, "statistics": sources}
+    statistics = {"sources": [{"name": "files", "sha256": "", "url": "/pets"}], "class_counts": {"train": {"cat": 1}}}
+    about: dict[str, Any] = {"parameters": parameters, "schema": schema, "statistics": statistics}
     commits.commit(uri, kind="raw", parents={}, listed=listed, **about)
     return uri
 
 
 def _parquet(folder: Path) -> str:
     for split in ("train", "test"):
-        (folder / f"{split}.parquet").write_bytes(b"ingest reads it")
+        pq.write_table(pa.table({"image": [b"", b""], "label": ["cat", "dog"]}), folder / f"{split}.parquet")
     return str(folder)
 
 
@@ -190,7 +192,7 @@ def test_a_run_uses_the_network_unless_its_first_mirror_is_a_folder(tmp_path: Pa
 def test_checks_that_depend_on_a_failed_one_are_skipped(check: Check) -> None:
     found = check("--storage", "/sys/nosuch", "--set", "epochs=0", refused=("request", "storage"))
     assert {what for what, (verdict, _) in found.items() if verdict == "skipped"} == {
-        "Ray", "data", "run", "disk", "nodes"
+        "Ray", "data", "classes", "labels", "run", "disk", "nodes"
     }  # fmt: skip
 
 

@@ -85,6 +85,11 @@ def remarks(surveyed: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> It
     yield from lookalikes(classes)
 
 
+def sources(surveyed: Iterable[Mapping[str, Any]]) -> str:
+    """Say where the labels of all files are, such as `column label`."""
+    return " and ".join(sorted({file["source"] for file in surveyed}))
+
+
 def lookalikes(classes: Iterable[str]) -> Iterator[str]:
     """Yield a warning for each set of classes whose names differ only in case or blanks."""
     alike: defaultdict[str, list[str]] = defaultdict(list)

@@ -1,8 +1,6 @@
 """Where the labels of a Parquet file are: in a column with a usual name, or in a folder such as `label=cat`."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
@@ -52,11 +50,6 @@ def find(schema: pa.Schema, path: str, *, is_required: bool) -> LabelSource:
         f"there must be a column of labels (whole numbers or text) called {', '.join(_NAMES[:-1])} or {_NAMES[-1]}, or "
         f"folders label=<class>; the columns are {describe(schema)}{others}: rename the one with the labels to label"
     )
-
-
-def of_all(surveyed: Sequence[Mapping[str, Any]]) -> str:
-    """Say where the labels of all files are, given what a survey found of each."""
-    return " and ".join(sorted({found["source"] for found in surveyed}))
 
 
 def describe(schema: pa.Schema) -> str:

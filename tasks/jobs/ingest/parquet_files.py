@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from storage import files, tables
 from storage.manifest import File
 from tasks.jobs import events
-from tasks.jobs.ingest import class_names, label_source, parquet_images, user_files
+from tasks.jobs.ingest import class_names, parquet_images, user_files
 from tasks.jobs.ingest.parquet_images import Opened
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.ingest.user_files import finish as finish
@@ -46,7 +46,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     classes = class_names.of_files(surveyed)
     for remark in class_names.remarks(surveyed, classes):
         events.write_line(f"WARNING: {remark}")
-    return Work(shape=shape, classes=classes, pieces=planned, labels=label_source.of_all(surveyed))
+    return Work(shape=shape, classes=classes, pieces=planned, labels=class_names.sources(surveyed))
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
