@@ -251,6 +251,13 @@ def test_what_can_be_read_in_several_ways_is_refused_in_one_line_with_the_next_s
     assert "\n" not in str(caught.value)
 
 
+def test_link_in_place_of_a_class_folder_is_refused(local: Root) -> None:
+    write(local, {"cat/1.png": EXTRA, "dog/2.png": EXTRA})
+    Path(local, "owl").symlink_to(Path(local, "cat"))
+    with pytest.raises(ValueError, match="class folder owl/ is empty, or a link, which is not followed; add images"):
+        user_images.find(local)
+
+
 def test_class_folder_of_a_marker_without_images_is_refused_on_s3(s3: Server) -> None:
     client = s3.client()
     for key in ("cat/1.png", "dog/2.png", "", "owl/"):
