@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -62,6 +63,11 @@ def shard(listed: Sequence[File], *, rank: int, world_size: int, batch_size: int
             slices.append(Slice(file, start, stop))
         offset += rows
     return slices
+
+
+def shuffled(slices: Sequence[Slice], seed: int | None) -> list[Slice]:
+    """Return `slices` in the order that `seed` gives, the same on every machine; as they are if it is None."""
+    return list(slices) if seed is None else random.Random(seed).sample(slices, len(slices))
 
 
 def starts(slices: Sequence[Slice]) -> list[int]:

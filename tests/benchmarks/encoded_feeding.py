@@ -20,7 +20,7 @@ from PIL import Image
 from storage import commits, manifest, tables
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts
-from tasks.jobs.train.ray_loader import EncodedRows
+from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.learning import images, recipes
 from tasks.learning.transforms import Transform
 
@@ -60,7 +60,8 @@ def rate(uri: DatasetURI) -> float:
     recipe = recipes.override(recipes.load("images-resnet18"), augmentation)
     transform = Transform(recipe, (_SIZE, _SIZE, 3))
     slices = {"train": dataset_parts.whole_files(manifest.load(uri).split("train"))}
-    rows = EncodedRows(uri, slices, transform, torch.device("cpu"), prefetch_batches=1, world_size=1)
+    shape, cpu = transform.image_shape, torch.device("cpu")
+    rows = RayDataRows(uri, slices, shape, transform, cpu, prefetch_batches=1, world_size=1)
     seconds, count = 0.0, 0
     for epoch in (1, 2):
         begun = time.perf_counter()

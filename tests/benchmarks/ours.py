@@ -150,8 +150,6 @@ def train(given: argparse.Namespace) -> None:
     fit(
         work,
         loader=given.loader,
-        prepared=DatasetURI(given.prepared),
-        batch_size=given.batch_size,
         timeout_s=600,
         cores=cores,
         train_loop_config={

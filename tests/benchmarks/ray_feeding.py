@@ -23,7 +23,6 @@ from storage.uri import DatasetURI, Root
 from tasks.jobs import dataset_parts, datasource
 from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import RayDataRows
-from tasks.jobs.train.ray_shards import RankShards
 from tasks.learning import images, recipes
 from tests.benchmarks import data, notebook_arm
 from tests.jobs.feeds import reader
@@ -55,8 +54,8 @@ def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
     train = made.split("train")
     lists = ray.data.read_parquet(str(nested))
     as_bytes = ray.data.read_parquet([uri.child(file.path) for file in train])
-    shards = RankShards(uri, {"train": train}, batch_size=_BATCH)
-    rows = RayDataRows(shards.configure(shards.datasets(), 1)[0], shape=_SHAPE, device=CPU, prefetch_batches=1)
+    slices = {"train": dataset_parts.whole_files(train)}
+    rows = RayDataRows(uri, slices, _SHAPE, None, CPU, prefetch_batches=1, world_size=1)
     recipe = recipes.load("mnist-resnet18")
 
     def loader(kind: str) -> Pass:

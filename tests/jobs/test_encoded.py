@@ -18,7 +18,7 @@ from tasks.jobs.backends.in_process import InProcessBackend
 from tasks.jobs.predict import job as predict
 from tasks.jobs.spec import PredictSpec
 from tasks.jobs.train import attempts, make_loader
-from tasks.jobs.train.ray_loader import EncodedRows, off_gpu_nodes
+from tasks.jobs.train.ray_loader import RayDataRows, off_gpu_nodes
 from tasks.learning import images, loop
 from tasks.learning.recipes import Recipe
 from tasks.learning.transforms import Transform, crop
@@ -113,7 +113,8 @@ def loader(
             name: dataset_parts.shard(prepared.split(name), rank=rank, world_size=world_size, batch_size=size)
             for name, size in batch.items()
         }
-        rows = EncodedRows(uri, slices, Transform(recipe, _SHAPE), device, prefetch_batches=1, world_size=world_size)
+        options = {"device": device, "prefetch_batches": 1, "world_size": world_size}
+        rows = RayDataRows(uri, slices, _SHAPE, Transform(recipe, _SHAPE), **options)
     here = reader("ray-data", rank=rank, world_size=world_size, rows=rows)
     return make_loader.make_loader(recipe, uri, prepared, here)
 
@@ -130,6 +131,7 @@ def test_tasks_give_every_rank_the_batches_that_it_would_transform_itself_and_ev
     prepared: DatasetURI, local_ray: None, monkeypatch: pytest.MonkeyPatch, world_size: int
 ) -> None:
     monkeypatch.setattr(make_loader, "_WINDOW_ROWS", 12)
+    monkeypatch.setattr(make_loader, "_WINDOW_BATCHES", 1)
     seen: dict[str, list[bytes]] = {"train": [], "validation": []}
     for rank in range(world_size):
         ours, alone = (loader(prepared, rank=rank, world_size=world_size, on_ray=on_ray) for on_ray in (True, False))

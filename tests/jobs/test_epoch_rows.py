@@ -65,6 +65,7 @@ def test_an_epoch_leaves_out_less_than_a_batch_of_rows_and_in_each_epoch_others(
     prepared: DatasetURI, monkeypatch: pytest.MonkeyPatch, kind: str, world_size: int, batch_size: int
 ) -> None:
     monkeypatch.setattr(make_loader, "_WINDOW_ROWS", _WINDOW)
+    monkeypatch.setattr(make_loader, "_WINDOW_BATCHES", 1)
     feeds = every_rank(prepared, kind, world_size=world_size, batch_size=batch_size)
     times: Counter[int] = Counter(range(_ROWS["train"]))
     for epoch in range(1, _EPOCHS + 1):

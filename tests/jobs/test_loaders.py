@@ -40,15 +40,13 @@ recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1)
 rows = None
 if kind == "ray-data":
     import ray
+    from tasks.jobs import dataset_parts
     from tasks.jobs.train.ray_loader import RayDataRows
-    from tasks.jobs.train.ray_shards import RankShards
 
     options = {"include_dashboard": False, "logging_level": "ERROR", "object_store_memory": 100 * 2**20}
     ray.init(address="local", num_cpus=2, **options)
-    splits = {split: manifest.load(uri).split(split) for split in ("train", "validation")}
-    shards = RankShards(uri, splits, batch_size=100)
-    iterators = shards.configure(shards.datasets(), 1)[0]
-    rows = RayDataRows(iterators, shape=(128, 128, 1), device=torch.device("cpu"), prefetch_batches=1)
+    slices = {split: dataset_parts.whole_files(manifest.load(uri).split(split)) for split in ("train", "validation")}
+    rows = RayDataRows(uri, slices, (128, 128, 1), None, torch.device("cpu"), prefetch_batches=1, world_size=1)
 print("ready", flush=True)
 loader = make_loader(recipe, uri, manifest.load(uri), reader(kind, rows=rows))
 labels = []

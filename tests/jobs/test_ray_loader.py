@@ -12,10 +12,9 @@ from ray.exceptions import RayTaskError
 
 from storage import commits, files, manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.jobs import errors
+from tasks.jobs import dataset_parts, errors
 from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import RayDataRows
-from tasks.jobs.train.ray_shards import RankShards
 from tasks.learning import images
 from tasks.learning.loop import Loader
 from tasks.learning.recipes import Recipe
@@ -44,6 +43,7 @@ def local_ray(s3: Server) -> Iterator[None]:
 def prepared(root: Root, local_ray: None, monkeypatch: pytest.MonkeyPatch) -> DatasetURI:
     """124 rows, each an image and a label of its own, in windows of at most 33 rows."""
     monkeypatch.setattr(make_loader, "_WINDOW_ROWS", 33)
+    monkeypatch.setattr(make_loader, "_WINDOW_BATCHES", 1)
     uri, listed = DatasetURI(root.child("datasets/prepared/small-0123456789ab")), []
     for split, sizes in _PARTS.items():
         for index, (first, rows) in enumerate(zip(np.cumsum((0, *sizes)), sizes, strict=False)):
@@ -60,9 +60,12 @@ def loader(uri: DatasetURI, kind: str, *, rank: int, world_size: int, prefetch_b
     """The loader of one rank, as a training worker makes it."""
     made, rows, device = manifest.load(uri), None, torch.device("cpu")
     if kind == "ray-data":
-        shards = RankShards(uri, {split: made.split(split) for split in _PARTS}, batch_size=_RECIPE.batch_size)
-        iterators = shards.configure(shards.datasets(), world_size)[rank]
-        rows = RayDataRows(iterators, shape=_SHAPE, device=device, prefetch_batches=prefetch_batches)
+        slices = {
+            split: dataset_parts.shard(made.split(split), rank=rank, world_size=world_size, batch_size=batch_size)
+            for split, batch_size in {"train": _RECIPE.batch_size, "validation": None}.items()
+        }
+        options = {"prefetch_batches": prefetch_batches, "world_size": world_size}
+        rows = RayDataRows(uri, slices, _SHAPE, None, device, **options)
     here = reader(kind, rank=rank, world_size=world_size, rows=rows)
     return make_loader.make_loader(_RECIPE, uri, made, here)
 

@@ -8,8 +8,7 @@ from typing import Any
 from storage import manifest
 from storage.process import gc_paused
 from storage.terminal import count
-from storage.uri import DatasetURI
-from tasks.jobs import dashboard, dataset_parts, errors, node_types, scaling
+from tasks.jobs import dashboard, errors, node_types, scaling
 from tasks.jobs.backends import tuned
 from tasks.jobs.deadline import run_in_thread
 from tasks.jobs.spec import TrainSpec
@@ -76,8 +75,6 @@ def run(spec: TrainSpec) -> None:
         fit(
             train_on_one_rank,
             loader=loader,
-            prepared=spec.source,
-            batch_size=spec.recipe.batch_size,
             timeout_s=max(1, int(spec.stall_s)),
             cores=spec.threads,
             train_loop_config=assignment,
@@ -109,13 +106,11 @@ def fit(
     loop: Callable[[Any], None],
     *,
     loader: str,
-    prepared: DatasetURI,
-    batch_size: int,
     timeout_s: int,
     cores: int | None,
     **configured: Any,
 ) -> None:
-    """Run `loop` on every rank to its end; with the loader `ray-data`, Ray Data feeds it the dataset `prepared`.
+    """Run `loop` on every rank to its end.
 
     Workers wait `timeout_s` seconds for each other in a collective. `cores` are those of a local Ray; None on a
     cluster. A small machine has a trainer that starts faster, unless the dashboard shows trainings: it finds them by an
@@ -131,13 +126,6 @@ def fit(
         from ray.train.torch import TorchTrainer
 
         from tasks.jobs.train.checked_gpus import CheckedTorchConfig
-        from tasks.jobs.train.ray_shards import RankShards
-    if loader == attempts.RAY_DATA:
-        made = manifest.load(prepared)
-        splits = {name: made.split(name) for name in attempts.SPLITS}
-        shards = RankShards(prepared, splits, batch_size=batch_size)
-        if not dataset_parts.is_encoded(made):  # for encoded images each worker makes the datasets of its epochs
-            configured |= {"datasets": shards.datasets(), "dataset_config": shards}
     run_in_thread(TorchTrainer(loop, torch_config=CheckedTorchConfig(timeout_s=timeout_s), **configured).fit)
 
 

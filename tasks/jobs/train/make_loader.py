@@ -26,9 +26,11 @@ from tasks.learning.transforms import Transform
 Block = tuple[np.ndarray, np.ndarray]
 """Images (uint8, BHWC) and labels (int64, (B,)), both read-only."""
 _WINDOW_ROWS = 32_768
-"""Most rows among which the streaming loader shuffles; the prepared dataset is in a random order already."""
-_WINDOW_BYTES = 32 * 2**20
-"""Most bytes of pixels among which it shuffles."""
+"""Most rows among which the streaming loader shuffles, unless a window would have too few batches."""
+_WINDOW_BYTES = 64 * 2**20
+"""Most bytes of pixels among which it shuffles, unless a window would have too few batches."""
+_WINDOW_BATCHES = 16
+"""Fewest batches among which it shuffles: in fewer, the rows of a part would meet again in the next epoch's batches."""
 Report = Callable[[URI, list[EpochMetrics]], None]
 """Function that is called with the folder of a new checkpoint and the history so far."""
 
@@ -36,10 +38,16 @@ Report = Callable[[URI, list[EpochMetrics]], None]
 class RowSource(Protocol):
     """Source of one rank's rows."""
 
-    def windows(self, split: str, *, size: int, epoch: int | None = None) -> Iterator[Batch]:
-        """Yield all rows of `split` in order, `size` at a time, on the device; the last batch may be smaller.
+    def windows(
+        self, split: str, *, size: int, epoch: int | None = None, shuffle_seed: int | None = None
+    ) -> Iterator[Batch]:
+        """Yield all rows of `split`, `size` at a time, on the device; the last batch may be smaller.
 
-        Encoded images are augmented for this `epoch`; None: decoded and resized only.
+        Args:
+            split: Name of the split.
+            size: Rows of a batch.
+            epoch: Encoded images are augmented for it; None: decoded and resized only.
+            shuffle_seed: Decides the order of the parts; None: their own order.
         """
 
 
@@ -97,7 +105,9 @@ def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, here: RankC
 class StreamingLoader:
     """Loader that reads its rows again in every epoch; holds a few windows, each shuffled by (seed, epoch, rank).
 
-    Rows that fill no batch are skipped: evenly from all windows, and different ones in every epoch.
+    The parts, too, come in another order in every epoch, so that a window has other rows; if all rows are one window,
+    the batches are those of `ResidentLoader`. Rows that fill no batch are skipped: evenly from all windows, and
+    different ones in every epoch.
     """
 
     def __init__(self, rows: RowSource, *, num_rows: int, window_rows: int, seed: int, rank: int) -> None:
@@ -112,7 +122,8 @@ class StreamingLoader:
         yield from _batches(self._chosen(epoch, batch_size, left_out), batch_size)
 
     def validation_batches(self, *, batch_size: int) -> Iterator[Batch]:
-        for pixels, labels in self._windows("validation", batch_size, epoch=None):
+        size = max(1, self.window_rows // batch_size) * batch_size
+        for pixels, labels in self.rows.windows("validation", size=size):
             yield from zip(pixels.split(batch_size), labels.split(batch_size), strict=True)
 
     def _chosen(self, epoch: int, batch_size: int, left_out: int) -> Iterator[tuple[Batch, Tensor]]:
@@ -125,15 +136,12 @@ class StreamingLoader:
             torch.Generator().manual_seed(mixed_seed(self.seed, epoch, self.rank, number)) for number in (1, 3)
         )
         given = int(torch.randint(self.num_rows, (), generator=other))
-        for window in self._windows("train", batch_size, epoch=epoch):
+        size = max(self.window_rows // batch_size, _WINDOW_BATCHES) * batch_size
+        seed = mixed_seed(self.seed, epoch, self.rank, 4) if self.num_rows > size else None
+        for window in self.rows.windows("train", size=size, epoch=epoch, shuffle_seed=seed):
             order = torch.randperm(len(window[1]), generator=generator)
             skipped, given = divmod(given + left_out * len(order), self.num_rows)
             yield window, moved(order[: len(order) - skipped], window[1].device)
-
-    def _windows(self, split: str, batch_size: int, *, epoch: int | None) -> Iterator[Batch]:
-        """Yield windows of whole batches: one copy to the device for each, and batches are gathered there."""
-        size = max(1, self.window_rows // batch_size) * batch_size
-        yield from self.rows.windows(split, size=size, epoch=epoch)
 
 
 def _batches(chosen: Iterable[tuple[Batch, Tensor]], size: int) -> Iterator[Batch]:
@@ -166,10 +174,13 @@ class PartsReader:
     transform: Callable[..., pa.Table]
     """Called with a table and `epoch`: the transform of encoded images, or `_unchanged`."""
 
-    def windows(self, split: str, *, size: int, epoch: int | None = None) -> Iterator[Batch]:
+    def windows(
+        self, split: str, *, size: int, epoch: int | None = None, shuffle_seed: int | None = None
+    ) -> Iterator[Batch]:
         held, missing = list[Block](), size
         transform = partial(self.transform, epoch=epoch)
-        tables = dataset_parts.read_ahead(self.uri, self.slices(split), transform=transform)
+        slices = dataset_parts.shuffled(self.slices(split), shuffle_seed)
+        tables = dataset_parts.read_ahead(self.uri, slices, transform=transform)
         for pixels, labels in _blocks(tables, self.shape):
             while len(labels):
                 held.append((pixels[:missing], labels[:missing]))

@@ -7,13 +7,12 @@ from typing import Any
 import pyarrow as pa
 import ray
 import torch
-from ray.data import DataIterator
+from ray.data import Dataset
 from ray.data.collate_fn import ArrowBatchCollateFn
 
 from storage.uri import DatasetURI
-from tasks.jobs import datasource, scaling
+from tasks.jobs import dataset_parts, datasource, scaling
 from tasks.jobs.dataset_parts import Slice
-from tasks.jobs.train import ray_shards
 from tasks.jobs.train.make_loader import tensors
 from tasks.learning import images
 from tasks.learning.loop import Batch
@@ -21,66 +20,63 @@ from tasks.learning.transforms import Transform
 
 _NODE_ID = "ray.io/node-id"
 """Label that Ray gives every node."""
+_OBJECT_STORE_SHARE = 0.5
+"""Share of the cluster's object store that the readers of all training workers may fill together."""
 
 
 @dataclasses.dataclass(frozen=True)
 class RayDataRows:
-    """Rows of this rank's shards, read by Ray Data's tasks anywhere in the cluster.
+    """Rows of this rank that Ray Data's tasks read, and if encoded decode and augment, anywhere in the cluster.
 
-    Every call of `windows` reads them again; Ray Data prepares the next `prefetch_batches` windows meanwhile. The
-    loader shuffles each window, as for `streaming`: the order from `local_shuffle_buffer_size` would depend on how
-    blocks are cut.
-    """
-
-    shards: Mapping[str, DataIterator]
-    """Shard of each split."""
-    shape: tuple[int, int, int]
-    device: torch.device
-    prefetch_batches: int
-    nodes: set[str] | None = None
-    """Ids of the nodes whose tasks have transformed rows so far; None: none does, column `node` is missing."""
-
-    def windows(self, split: str, *, size: int, epoch: int | None = None) -> Iterator[Batch]:
-        yield from self.shards[split].iter_torch_batches(
-            batch_size=size,
-            prefetch_batches=self.prefetch_batches,
-            device=str(self.device),
-            collate_fn=_ToTensors(self.shape, self.nodes),
-            pin_memory=self.device.type == "cuda",
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class EncodedRows:
-    """Rows of encoded images of this rank: Ray Data's tasks read, decode and augment them anywhere in the cluster.
-
-    The worker makes the dataset again for every pass, because the tasks must know the epoch.
+    The worker makes the dataset again for every pass, because the order of the parts and the augmentation depend on the
+    epoch. Ray Data prepares the next `prefetch_batches` windows meanwhile. The loader shuffles each window, as for
+    `streaming`: the order from `local_shuffle_buffer_size` would depend on how blocks are cut.
     """
 
     uri: DatasetURI
     slices: Mapping[str, Sequence[Slice]]
     """This rank's rows of each split."""
-    transform: Transform
+    shape: tuple[int, int, int]
+    transform: Transform | None
+    """Transform of encoded images; None for pixels."""
     device: torch.device
     prefetch_batches: int
     world_size: int
     avoid_gpus: bool = False
-    """True if workers compute on GPUs: tasks then stay off their nodes, see `off_gpu_nodes`."""
+    """True if workers compute on GPUs: tasks that transform then stay off their nodes, see `off_gpu_nodes`."""
     nodes: set[str] = dataclasses.field(default_factory=set)
     """Ids of the nodes whose tasks have transformed rows so far."""
 
-    def windows(self, split: str, *, size: int, epoch: int | None = None) -> Iterator[Batch]:
-        read = datasource.dataset(self.uri, self.slices[split])
-        pixels = read.map_batches(
-            _transformed,
-            batch_size=None,
-            batch_format="pyarrow",
-            zero_copy_batch=True,
-            fn_kwargs={"transform": self.transform, "epoch": epoch},
-            label_selector=off_gpu_nodes(ray.nodes(), workers=self.world_size) if self.avoid_gpus else None,
+    def windows(
+        self, split: str, *, size: int, epoch: int | None = None, shuffle_seed: int | None = None
+    ) -> Iterator[Batch]:
+        rows = datasource.dataset(self.uri, dataset_parts.shuffled(self.slices[split], shuffle_seed))
+        if self.transform is not None:
+            rows = rows.map_batches(
+                _transformed,
+                batch_size=None,
+                batch_format="pyarrow",
+                zero_copy_batch=True,
+                fn_kwargs={"transform": self.transform, "epoch": epoch},
+                label_selector=off_gpu_nodes(ray.nodes(), workers=self.world_size) if self.avoid_gpus else None,
+            )
+        _limit(rows, self.world_size)
+        yield from rows.iter_torch_batches(
+            batch_size=size,
+            prefetch_batches=self.prefetch_batches,
+            device=str(self.device),
+            collate_fn=_ToTensors(self.shape, None if self.transform is None else self.nodes),
+            pin_memory=self.device.type == "cuda",
         )
-        shards, shape = {split: ray_shards.ordered(pixels, self.world_size).iterator()}, self.transform.image_shape
-        yield from RayDataRows(shards, shape, self.device, self.prefetch_batches, self.nodes).windows(split, size=size)
+
+
+def _limit(rows: Dataset, world_size: int) -> None:
+    """Make `rows` keep their order and their share of the object store, as those of one of `world_size` ranks."""
+    options = rows.context.execution_options
+    options.preserve_order = True
+    # Readers of different ranks do not know of each other; each would claim the whole object store.
+    store = ray.cluster_resources().get("object_store_memory", 0) * _OBJECT_STORE_SHARE / world_size
+    options.resource_limits = options.resource_limits.copy(object_store_memory=store)
 
 
 def off_gpu_nodes(nodes: Sequence[Mapping[str, Any]], *, workers: int) -> dict[str, str] | None:

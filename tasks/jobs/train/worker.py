@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import ray
 import ray.train
@@ -21,12 +22,15 @@ from tasks.jobs import dataset_parts, errors, events, scaling
 from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.train import attempts, train_loop
 from tasks.jobs.train.attempts import Assignment
-from tasks.jobs.train.make_loader import RankContext, RowSource
+from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import devices, images, user_errors
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize, best_epoch
 from tasks.learning.resume import NumericsChanged
 from tasks.learning.transforms import Transform
+
+if TYPE_CHECKING:
+    from tasks.jobs.train.ray_loader import RayDataRows
 
 EXIT_CODE = 86
 """Exit code of a worker that made no progress."""
@@ -63,13 +67,11 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     rank = failpoints.rank = context.get_world_rank()
     events.write_event(RANK, rank=rank)
     prepared = manifest.load(spec.source)
-    device, rows = device_of(use_gpu=config["use_gpu"]), None
+    device = device_of(use_gpu=config["use_gpu"])
+    rows = ray_data_rows(spec, prepared, device) if loader == attempts.RAY_DATA else None
     reported = functools.partial(report, every=spec.recipe.checkpoint_every)
-    if loader == attempts.RAY_DATA and dataset_parts.is_encoded(prepared):
-        rows, nodes = encoded_rows(spec, prepared, device, use_gpu=config["use_gpu"])
-        reported = functools.partial(_report_with_nodes, attempt, nodes, every=spec.recipe.checkpoint_every)
-    elif loader == attempts.RAY_DATA:
-        rows = ray_data_rows(prepared, device, prefetch_batches=spec.recipe.prefetch_batches)
+    if rows is not None and rows.transform is not None:
+        reported = functools.partial(_report_with_nodes, attempt, rows.nodes, every=spec.recipe.checkpoint_every)
     here = RankContext(
         rank=rank,
         world_size=context.get_world_size(),
@@ -90,37 +92,26 @@ def device_of(*, use_gpu: bool) -> torch.device:
     return devices.choose("cuda" if use_gpu else "cpu", where=scaling.node_name(), number=number)
 
 
-def ray_data_rows(prepared: Manifest, device: torch.device, *, prefetch_batches: int) -> RowSource:
-    """Return the source of the rows that Ray Data reads for this rank; every rank must call this."""
+def ray_data_rows(spec: TrainSpec, prepared: Manifest, device: torch.device) -> "RayDataRows":
+    """Return the source of the rows that Ray Data reads for this rank."""
     from tasks.jobs.train.ray_loader import RayDataRows
 
-    shards = {name: ray.train.get_dataset_shard(name) for name in attempts.SPLITS}
-    shape = images.shape_of(prepared.columns["metadata"])
-    return RayDataRows(shards, shape=shape, device=device, prefetch_batches=prefetch_batches)
-
-
-def encoded_rows(
-    spec: TrainSpec, prepared: Manifest, device: torch.device, *, use_gpu: bool
-) -> tuple[RowSource, set[str]]:
-    """Return the source of this rank's encoded rows, and the growing set of nodes whose tasks transform them."""
-    from tasks.jobs.train.ray_loader import EncodedRows
-
-    context, recipe = ray.train.get_context(), spec.recipe
+    context, recipe, shape = ray.train.get_context(), spec.recipe, images.shape_of(prepared.columns["metadata"])
     rank, world_size = context.get_world_rank(), context.get_world_size()
     sizes = {name: recipe.batch_size if name == "train" else None for name in attempts.SPLITS}
-    rows = EncodedRows(
+    return RayDataRows(
         uri=spec.source,
         slices={
             name: dataset_parts.shard(prepared.split(name), rank=rank, world_size=world_size, batch_size=size)
             for name, size in sizes.items()
         },
-        transform=Transform(recipe, images.shape_of(prepared.columns["metadata"])),
+        shape=shape,
+        transform=Transform(recipe, shape) if dataset_parts.is_encoded(prepared) else None,
         device=device,
         prefetch_batches=recipe.prefetch_batches,
         world_size=world_size,
-        avoid_gpus=use_gpu,
+        avoid_gpus=device.type == "cuda",
     )
-    return rows, rows.nodes
 
 
 def _report_with_nodes(
