@@ -57,6 +57,8 @@ def read(uri: URI, *, etag: str | None = None, **which: str) -> bytes:
     except OSError as error:
         if _code(error) in _CONDITION_FAILED:
             raise Overwritten(errno.EIO, "it was overwritten while being read", str(uri)) from None
+        if isinstance(error, PermissionError):  # of this file alone: archived, or under another key
+            raise PermissionError(errno.EACCES, str(error), str(uri)) from None
         raise
     return found
 

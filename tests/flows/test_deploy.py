@@ -52,14 +52,14 @@ def test_the_file_of_the_project_is_accepted() -> None:
     prefect_yaml.check_parameters(prefect_yaml.read())
 
 
-@pytest.mark.parametrize(("named", "expected"), [("worker's", "worker's"), (None, "deployed from")])
+@pytest.mark.parametrize(("named", "expected"), [("worker's", "worker's"), (None, 'deployed "$HOME`')])
 def test_a_worker_finds_the_code_where_its_environment_says_or_where_it_was_deployed_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str | None, expected: str
 ) -> None:
-    for folder in ("worker's", "deployed from", "cwd"):
+    for folder in ("worker's", 'deployed "$HOME`', "cwd"):
         (tmp_path / folder).mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
-    monkeypatch.setenv("PWD", str(tmp_path / "deployed from"))
+    monkeypatch.setenv("PWD", str(tmp_path / 'deployed "$HOME`'))
     monkeypatch.delenv("PIPELINE_CHECKOUT", raising=False)
     pull = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())["pull"]
     deployed: Any = apply_values(pull, {}, remove_notset=False)  # as `prefect deploy` does

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from s3fs import S3FileSystem
 
 from storage import access, files
 from storage import s3 as s3_verbs
@@ -291,6 +292,15 @@ class TestS3:
         files.remove(uri)
         with pytest.raises(FileNotFoundError, match="a file"):
             files.read(uri, etag=listed.etag)
+
+    def test_file_that_may_not_be_read_is_named(self, s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-key")
+        S3FileSystem.clear_instance_cache()  # the client of the process has the right key
+        try:
+            with pytest.raises(PermissionError, match="photos/archived.png"):
+                files.read(URI(f"s3://{s3.bucket}/photos/archived.png"))
+        finally:
+            S3FileSystem.clear_instance_cache()
 
     def test_walk_finds_nothing_in_a_missing_bucket(self, s3: Server) -> None:
         assert files.walk(URI("s3://no-such-bucket/folder")) == []
