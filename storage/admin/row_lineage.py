@@ -12,6 +12,7 @@ from storage.uri import URI
 
 _SOURCES = "sources-"
 """Start of the name of the file of a raw dataset that lists the user's files with their first ids and SHA-256."""
+_COLUMNS = ["split", "first_id", "rows", "path", "sha256", "problem"]
 
 
 def trace(uri: URI, *, file: str, row: int | None) -> Iterator[str]:
@@ -30,12 +31,12 @@ def trace(uri: URI, *, file: str, row: int | None) -> Iterator[str]:
     if not raw:
         raise ValueError(f"--file: {uri} was not made from files of your own, so its rows have no file; omit --file")
     place, made, part = raw[0]
-    source = _source(tables.read_part(place, part).to_pylist(), file, row)
+    source = _source(tables.read_part(place, part, columns=_COLUMNS).to_pylist(), file, row)
     id_ = source["first_id"] + (row or 0)
     name = source["path"] if row is None else f"{source['path']} row {row}"
     for result, of in results:
         if of.kind == "predictions":
-            yield from (f"{name}  {line}" for line in _predictions(result, of, source, id_))
+            yield f"{name}  {_prediction(result, of, source, id_)}"
     folder = made.statistics["sources"][0]["url"]
     yield f"{name}  id {id_} of split {source['split']}  sha256 {source['sha256']}  from {folder}/{source['path']}"
 
@@ -66,13 +67,12 @@ def _source(sources: Sequence[dict[str, Any]], file: str, row: int | None) -> di
     return named[0]
 
 
-def _predictions(uri: URI, made: Manifest, source: dict[str, Any], id_: int) -> Iterator[str]:
+def _prediction(uri: URI, made: Manifest, source: dict[str, Any], id_: int) -> str:
     splits = (source["split"], "validation") if source["split"] == "train" else (source["split"],)
-    for part in made.files:
-        if part.split in splits:
-            table = tables.read_part(uri, part, columns=["id", "class_name", "probability"])
-            for found in table.filter(pc.equal(table["id"], id_)).to_pylist():
-                if found["class_name"] is None:
-                    yield f"no prediction: {source['problem'] or 'no image'}"
-                else:
-                    yield f"predicted {found['class_name']!r} with probability {found['probability']:.4f}"
+    for part in (part for part in made.files if part.split in splits):
+        table = tables.read_part(uri, part, columns=["id", "class_name", "probability"])
+        for row in table.filter(pc.equal(table["id"], id_)).to_pylist():
+            if row["class_name"] is None:
+                return f"no prediction: {source['problem'] or 'no image'}"
+            return f"predicted {row['class_name']!r} with probability {row['probability']:.4f}"
+    return f"no prediction: {source['problem'] or 'its row was left out, or is of a split that was not predicted'}"

@@ -1,6 +1,5 @@
 """New pictures: found in a folder or Parquet, each predicted once, by name, traceable to the checksum of its file."""
 
-import dataclasses
 import hashlib
 import os
 from pathlib import Path
@@ -10,54 +9,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from flows.cli import console
-from flows.cli.predictions_csv import write_csv
-from storage import commits, files, manifest, registry, tables
-from storage.__main__ import main as storage_main
+from storage import commits, files, manifest, tables
 from storage.admin import champions
-from storage.decision import Decision
-from storage.manifest import Damaged, Parent
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
+from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.cluster.runner import InProcessRunner
 from tasks.ingest import ingest_pictures
-from tasks.learning import checkpoint, checkpoint_result, decode, training_state
-from tasks.learning.datasets import Split
-from tasks.orchestration.summary import summarize_prediction
+from tasks.learning import decode
 from tasks.planning import new_images, predict_request
 from tasks.predict import predict_batch
-from tests.learning import training
-from tests.learning.conftest import digits
 from tests.pictures import encoded, picture
-
-__all__ = ["digits"]
-
-NAMES = ("zero", "one", "zwei", "3", "4", "5", "6", "7", "8", "Äpfel")
-
-
-@pytest.fixture(scope="module")
-def models(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A storage root with the champion of `letters`, which takes gray images of 28 x 28 pixels."""
-    root = Root(str(tmp_path_factory.mktemp("models") / "data"))
-    trainer = training.trainer(
-        training.recipe(epochs=1), training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32)
-    )
-    trainer.model.spec = dataclasses.replace(trainer.model.spec, classes=NAMES)
-    scratch, target = root.child("runs/x"), CheckpointURI(root.child("checkpoints/letters-0123456789ab"))
-    about: dict[str, Any] = {"parameters": {}, "resolved": {"precision": "fp32"}}
-    snapshot = training_state.take(trainer, [trainer.run_epoch(1)], prepared="0", about=about)
-    checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
-    prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest=None, content="")
-    model = {"image_shape": [28, 28, 1], "classes": list(NAMES)}
-    checkpoint_result.commit(scratch, target, prepared=prepared, statistics={"model": model})
-    promote(root, "letters", target)
-    return Path(root)
-
-
-def promote(root: Root, name: str, target: CheckpointURI) -> None:
-    decision = Decision(
-        number=1, champion=target, challenger=target, evaluation="", promoted=True, reason="", gate={}, metrics={}
-    )
-    registry.append(root, name, decision)
+from tests.planning.conftest import NAMES, promote
 
 
 def request(models: Path, dataset: str | Path, **more: Any) -> predict_request.BatchRequest:
@@ -130,83 +91,6 @@ def test_each_picture_of_a_folder_is_predicted_once_by_name_and_leads_back_to_it
     listed = next(file for file in manifest.load(raw).files if file.path.startswith("sources-"))
     sources = tables.read_part(raw, listed).to_pandas().set_index("path")["sha256"].to_dict()
     assert sources == {path: hashlib.sha256(content).hexdigest() for path, content in CONTENTS.items()}
-
-
-def test_predictions_become_a_table_with_names_and_reasons_and_are_counted_in_the_last_lines(
-    models: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = request(models, folder)
-    found = PredictionsURI(predicted(asked))
-    table = tmp_path / "predictions.csv"
-    table.write_text("of an earlier run")
-    write_csv(found, table)
-    rows = pd.read_csv(table, keep_default_na=False, dtype=str).set_index("file")
-    assert list(rows.columns) == ["label", "class", "probability", "reason"] and list(rows.index) == sorted(CONTENTS)
-    assert dict(rows["label"]) == dict.fromkeys(CONTENTS, "") | {"zwei/b.png": "zwei", "Äpfel/c.jpg": "Äpfel"}
-    assert list(rows.loc["cut.jpg"]) == ["", "", "", "truncated"]
-    expected = rows_of(found).set_index("file").drop("cut.jpg")
-    assert dict(rows["class"].drop("cut.jpg")) == dict(expected["class_name"])
-    assert np.allclose(rows["probability"].drop("cut.jpg").astype(float), expected["probability"], atol=1e-6)
-
-    summary = summarize_prediction(asked, found, [])
-    assert summary["predicted"] == {name: int((expected["class_name"] == name).sum()) for name in NAMES}
-    console.show(summary | {"csv": str(table)})
-    *_, predicted_line, unreadable, where = [line for line in capsys.readouterr().out.splitlines() if line[0:1] != " "]
-    assert predicted_line == "predicted      4 rows of 5"
-    assert unreadable == "unreadable     1 row without a prediction: cut.jpg (truncated)"
-    assert where.startswith("table") and where.endswith("predictions.csv")
-
-    assert str(pd.read_parquet(found, dtype_backend="numpy_nullable")["prediction"].dtype) == "Int64"
-
-    before = table.read_bytes()
-    part = manifest.load(found).files[0]
-    files.replace(found.child(part.path), b"damaged")
-    with pytest.raises(Damaged):
-        write_csv(found, table)
-    assert table.read_bytes() == before and sorted(path.name for path in tmp_path.glob("*pred*")) == ["predictions.csv"]
-    files.remove(found)
-
-
-def test_one_prediction_leads_back_to_the_checksum_of_its_file(
-    models: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = predicted(request(models, folder))
-    row = rows_of(found).set_index("file").loc["2026/May/d.webp"]
-    for name in ("2026/May/d.webp", "d.webp"):
-        assert storage_main(["lineage", found, "--file", name]) in (0, 1)  # the model's own data does not exist
-        prediction, origin, *tree = capsys.readouterr().out.splitlines()
-        assert prediction.endswith(f"predicted {row['class_name']!r} with probability {row['probability']:.4f}")
-        assert hashlib.sha256(CONTENTS["2026/May/d.webp"]).hexdigest() in origin
-        assert origin.endswith("/New photos/2026/May/d.webp") and tree[0] == f"predictions  {found}"
-    storage_main(["lineage", found, "--file", "cut.jpg"])
-    assert capsys.readouterr().out.startswith("cut.jpg  no prediction: truncated\n")
-    for words, says in (
-        (["--file", "d.wepb"], "--file: no row is from 'd.wepb'"),
-        (["--file", "2026/May/d.wepb"], "did you mean '2026/May/d.webp'?"),
-        (["--file", "a.gif", "--row", "1"], "--row must be a number from 0 to 0 for 'a.gif', got 1"),
-        (["--row", "1"], "--row=1 needs --file"),
-    ):
-        assert storage_main(["lineage", found, *words]) == 2
-        assert says in capsys.readouterr().err
-
-
-def test_one_row_of_parquet_leads_back_to_its_file(
-    models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "more" / "photos.parquet"
-    path.parent.mkdir()
-    pd.DataFrame({"image": [encoded(0, 0), b"broken", encoded(2, 2)]}).to_parquet(path)
-    found = PredictionsURI(predicted(request(models, path)))
-    storage_main(["lineage", found, "--file", "photos.parquet", "--row", "2"])
-    prediction, origin, *_ = capsys.readouterr().out.splitlines()
-    assert prediction.startswith("photos.parquet row 2  predicted ") and "  id 2 of split new  " in origin
-    assert hashlib.sha256(path.read_bytes()).hexdigest() in origin
-    assert storage_main(["lineage", found, "--file", "photos.parquet"]) == 2
-    assert "--row must be a number from 0 to 2" in capsys.readouterr().err
-    write_csv(found, tmp_path / "table.csv")
-    _, _, broken, last = (tmp_path / "table.csv").read_text().splitlines()
-    assert broken.startswith('photos.parquet,1,,,,"1 of 3 images could not be read: not an image in a supported format')
-    assert last.startswith("photos.parquet,2,,")
 
 
 def test_a_skipped_file_whose_name_is_not_utf_8_does_not_keep_the_others_from_being_predicted(

@@ -1,0 +1,46 @@
+"""A storage root with a champion, for predictions."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import registry
+from storage.decision import Decision
+from storage.manifest import Parent
+from storage.uri import CheckpointURI, Root
+from tasks.learning import checkpoint, checkpoint_result, training_state
+from tasks.learning.datasets import Split
+from tests.learning import training
+from tests.learning.conftest import digits
+
+__all__ = ["digits"]
+
+NAMES = ("zero", "one", "zwei", "3", "4", "5", "6", "7", "8", "Äpfel")
+
+
+@pytest.fixture(scope="session")
+def models(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A storage root with the champion of `letters`, which takes gray images of 28 x 28 pixels."""
+    root = Root(str(tmp_path_factory.mktemp("models") / "data"))
+    trainer = training.trainer(
+        training.recipe(epochs=1), training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32)
+    )
+    trainer.model.spec = dataclasses.replace(trainer.model.spec, classes=NAMES)
+    scratch, target = root.child("runs/x"), CheckpointURI(root.child("checkpoints/letters-0123456789ab"))
+    about: dict[str, Any] = {"parameters": {}, "resolved": {"precision": "fp32"}}
+    snapshot = training_state.take(trainer, [trainer.run_epoch(1)], prepared="0", about=about)
+    checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
+    prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest=None, content="")
+    model = {"image_shape": [28, 28, 1], "classes": list(NAMES)}
+    checkpoint_result.commit(scratch, target, prepared=prepared, statistics={"model": model})
+    promote(root, "letters", target)
+    return Path(root)
+
+
+def promote(root: Root, name: str, target: CheckpointURI) -> None:
+    decision = Decision(
+        number=1, champion=target, challenger=target, evaluation="", promoted=True, reason="", gate={}, metrics={}
+    )
+    registry.append(root, name, decision)
