@@ -113,8 +113,8 @@ def loader(
             name: dataset_parts.shard(prepared.split(name), rank=rank, world_size=world_size, batch_size=size)
             for name, size in batch.items()
         }
-        options = {"device": device, "prefetch_batches": 1, "world_size": world_size}
-        rows = RayDataRows(uri, slices, _SHAPE, Transform(recipe, _SHAPE), **options)
+        transform = Transform(recipe, _SHAPE)
+        rows = RayDataRows(uri, slices, _SHAPE, transform, device, prefetch_batches=1, world_size=world_size)
     here = reader("ray-data", rank=rank, world_size=world_size, rows=rows)
     return make_loader.make_loader(recipe, uri, prepared, here)
 

@@ -64,8 +64,7 @@ def loader(uri: DatasetURI, kind: str, *, rank: int, world_size: int, prefetch_b
             split: dataset_parts.shard(made.split(split), rank=rank, world_size=world_size, batch_size=batch_size)
             for split, batch_size in {"train": _RECIPE.batch_size, "validation": None}.items()
         }
-        options = {"prefetch_batches": prefetch_batches, "world_size": world_size}
-        rows = RayDataRows(uri, slices, _SHAPE, None, device, **options)
+        rows = RayDataRows(uri, slices, _SHAPE, None, device, prefetch_batches, world_size)
     here = reader(kind, rank=rank, world_size=world_size, rows=rows)
     return make_loader.make_loader(_RECIPE, uri, made, here)
 

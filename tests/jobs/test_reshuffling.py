@@ -36,7 +36,7 @@ def _overlap(first: torch.Tensor, second: torch.Tensor) -> float:
     """Return the largest share of a batch that meets again in one batch of the next epoch, the mean over batches."""
     batch_of = torch.empty(int(max(first.max(), second.max())) + 1, dtype=torch.int64).fill_(-1)
     batch_of[second] = torch.arange(len(second)) // _BATCH
-    together = [batch_of[rows][batch_of[rows] >= 0].bincount().max().item() for rows in first.split(_BATCH)]
+    together = [batch_of[rows][batch_of[rows] >= 0].bincount().max().item() for rows in torch.split(first, _BATCH)]
     return sum(together) / len(together) / _BATCH
 
 

@@ -17,7 +17,7 @@ from ray.train.torch import get_device, prepare_data_loader
 
 from storage import error_policy, failpoints, manifest
 from storage.manifest import Manifest
-from storage.uri import URI
+from storage.uri import URI, DatasetURI
 from tasks.jobs import dataset_parts, errors, events, scaling
 from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.train import attempts, train_loop
@@ -26,6 +26,7 @@ from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import devices, images, user_errors
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize, best_epoch
+from tasks.learning.recipes import Recipe
 from tasks.learning.resume import NumericsChanged
 from tasks.learning.transforms import Transform
 
@@ -68,7 +69,7 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     events.write_event(RANK, rank=rank)
     prepared = manifest.load(spec.source)
     device = device_of(use_gpu=config["use_gpu"])
-    rows = ray_data_rows(spec, prepared, device) if loader == attempts.RAY_DATA else None
+    rows = ray_data_rows(spec.source, prepared, device, spec.recipe) if loader == attempts.RAY_DATA else None
     reported = functools.partial(report, every=spec.recipe.checkpoint_every)
     if rows is not None and rows.transform is not None:
         reported = functools.partial(_report_with_nodes, attempt, rows.nodes, every=spec.recipe.checkpoint_every)
@@ -92,15 +93,15 @@ def device_of(*, use_gpu: bool) -> torch.device:
     return devices.choose("cuda" if use_gpu else "cpu", where=scaling.node_name(), number=number)
 
 
-def ray_data_rows(spec: TrainSpec, prepared: Manifest, device: torch.device) -> "RayDataRows":
+def ray_data_rows(uri: DatasetURI, prepared: Manifest, device: torch.device, recipe: Recipe) -> "RayDataRows":
     """Return the source of the rows that Ray Data reads for this rank."""
     from tasks.jobs.train.ray_loader import RayDataRows
 
-    context, recipe, shape = ray.train.get_context(), spec.recipe, images.shape_of(prepared.columns["metadata"])
+    context, shape = ray.train.get_context(), images.shape_of(prepared.columns["metadata"])
     rank, world_size = context.get_world_rank(), context.get_world_size()
     sizes = {name: recipe.batch_size if name == "train" else None for name in attempts.SPLITS}
     return RayDataRows(
-        uri=spec.source,
+        uri=uri,
         slices={
             name: dataset_parts.shard(prepared.split(name), rank=rank, world_size=world_size, batch_size=size)
             for name, size in sizes.items()
