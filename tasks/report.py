@@ -142,15 +142,15 @@ def _pictures(
     dataset: DatasetURI, prepared: Manifest, predictions: PredictionsURI, predicted: Manifest, *, ids: Sequence[int]
 ) -> dict[int, Picture]:
     """Load the test rows with these ids, by id, without those that were excluded as unusable."""
-    metadata = prepared.columns["metadata"]
+    metadata, columns = prepared.columns["metadata"], prepared.columns.get("columns")
     shape, classes = images.shape_of(metadata), images.classes_of(metadata)
     found: dict[int, Picture] = {}
     for source, output in zip(prepared.split("test"), predicted.split("test"), strict=True):
-        answers = tables.read_part(predictions, output)
+        answers = tables.read_part(predictions, output, schema=predicted.columns.get("columns"))
         wanted = np.flatnonzero(np.isin(answers["id"].to_numpy(), ids))
         if not len(wanted):
             continue
-        pixels, labels = images.to_arrays(tables.read_part(dataset, source).take(wanted), shape)
+        pixels, labels = images.to_arrays(tables.read_part(dataset, source, schema=columns).take(wanted), shape)
         assert labels is not None
         for image, label, row in zip(pixels, labels, answers.take(wanted).to_pylist(), strict=True):
             found[row["id"]] = Picture(

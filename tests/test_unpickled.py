@@ -2,12 +2,22 @@
 
 import ast
 import importlib
+import io
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from prefect import Flow, Task
+from ray.data.extensions import ArrowPythonObjectType
 
+from storage import commits, manifest, tables
+from storage.uri import DatasetURI, Root
+from tasks.jobs import row_origins
+from tasks.jobs.ingest import parquet_images
+from tests.faults.kinds.stored import Payload
 from tests.test_imports import MODULES, ROOT
 
 _PICKLES = {"pickle", "cloudpickle", "joblib", "dill", "shelve", "marshal"}
@@ -15,12 +25,85 @@ _RUN_TEXT = {"eval", "exec", "read_pickle", "to_pickle"}
 _NAMED_BY_A_PERSON = {"tasks/learning/user_code.py": ["exec(compile(content, path, 'exec'), vars(module))"]}
 """A recipe's own file, given on the command line; never a file from storage."""
 _SAFE_LOADERS = {"SafeLoader", "CSafeLoader"}
+_OPENS_PARQUET = {"ParquetFile", "ParquetDataset", "read_table", "read_schema", "read_metadata", "read_parquet"}
+_ONLY_PLACE = "storage/tables.py"
+"""The one file that opens Parquet, and refuses extension types."""
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Iterator[Path]:
+    """A file that must not be there after the test."""
+    yield tmp_path / "executed"
+    assert not (tmp_path / "executed").exists()
+
+
+def pickled(marker: Path) -> pa.Array:
+    """A value of the extension type that `ray.data` registers in every process which imports it."""
+    stored = pa.array([pickle.dumps(Payload(marker))], pa.large_binary())
+    return pa.ExtensionArray.from_storage(ArrowPythonObjectType(), stored)
+
+
+def in_columns(marker: Path) -> dict[str, pa.Array]:
+    """The value as a column, and nested in columns of other types."""
+    value = pickled(marker)
+    return {
+        "plain": value,
+        "struct": pa.StructArray.from_arrays([value], ["x"]),
+        "list": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), value),
+        "map": pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["x"]), value),
+        "deep": pa.StructArray.from_arrays([pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), value)], ["x"]),
+    }
+
+
+def encoded(columns: dict[str, pa.Array]) -> bytes:
+    """The columns as Parquet."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
+
+
+def test_payload_would_run_without_the_refusal(tmp_path: Path) -> None:
+    pq.read_table(io.BytesIO(encoded({"x": pickled(tmp_path / "executed")}))).to_pandas()
+    assert (tmp_path / "executed").exists()
+
+
+def test_parquet_with_an_extension_type_is_refused_before_a_value_is_read(tmp_path: Path, marker: Path) -> None:
+    uri = DatasetURI(Root(str(tmp_path)).child("datasets/raw/photos-0123456789ab"))
+    images = {"image": pa.array([b"..."], pa.binary()), "label": pa.array([0])}
+    for name, column in in_columns(marker).items():
+        content = encoded({**images, name: column})
+        file = commits.write_file(uri, f"train/{name}.parquet", content, split="train", rows=1)
+        for read in (
+            lambda content=content: parquet_images.opened(io.BytesIO(content)),
+            lambda file=file: tables.read_part(uri, file).to_pandas(),
+            lambda file=file: tables.read_part(uri, file, columns=["label"]),
+        ):
+            with pytest.raises(ValueError, match=f"column '{name}' has the extension type 'ray.data.arrow_pickled"):
+                read()
+
+
+def test_extension_type_that_is_not_registered_or_a_dictionary_of_one_is_refused() -> None:
+    unregistered = pa.field("x", pa.binary(), metadata={"ARROW:extension:name": "ray.data.arrow_pickled_object"})
+    for field in (unregistered, pa.field("x", pa.dictionary(pa.int32(), ArrowPythonObjectType()))):
+        assert tables.extension_type(field) == "ray.data.arrow_pickled_object"
+
+
+def test_table_of_sources_with_another_schema_is_refused(tmp_path: Path, marker: Path) -> None:
+    uri = DatasetURI(Root(str(tmp_path)).child("datasets/raw/photos-0123456789ab"))
+    usual = {field.name: pa.nulls(1, field.type) for field in row_origins.SCHEMA}
+    for name, value, message in (("x", pickled(marker), "extension type"), ("path", pa.array([1]), "its columns are")):
+        file = commits.write_file(uri, "sources.parquet", encoded({**usual, name: value}))
+        made = commits.commit(uri, kind="raw", parents={}, parameters={"ingest": 1}, listed=[file])
+        with pytest.raises(ValueError, match=message):
+            row_origins.table(uri, made)
+        Path(uri.child(manifest.NAME)).unlink()
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_module_unpickles_nothing(path: Path) -> None:
-    found = [line.partition(": ")[2] for line in _unsafe(path.read_text())]
-    assert found == _NAMED_BY_A_PERSON.get(str(path.relative_to(ROOT)), [])
+    name = str(path.relative_to(ROOT))
+    found = [line.partition(": ")[2] for line in _unsafe(path.read_text(), opens_parquet=name == _ONLY_PLACE)]
+    assert found == _NAMED_BY_A_PERSON.get(name, [])
 
 
 @pytest.mark.parametrize(
@@ -39,6 +122,17 @@ def test_module_unpickles_nothing(path: Path) -> None:
         "eval(text)",
         "builtins.exec(text)",
         "pd.read_pickle(path)",
+        "pd.read_parquet(path)",
+        "pq.read_table(path)",
+        "pq.ParquetFile(path)",
+        "pa.ipc.open_stream(path)",
+        "from pyarrow.parquet import ParquetFile",
+        "import pyarrow.dataset",
+        "import pyarrow.feather",
+        "ray.data.read_numpy(path)",
+        "torch.jit.load(path)",
+        "torch.export.load(path)",
+        "torch.package.PackageImporter(path)",
     ],
 )
 def test_unsafe_line_is_noticed(line: str) -> None:
@@ -56,6 +150,8 @@ def test_unsafe_line_is_noticed(line: str) -> None:
         "model.eval()",
         "safetensors.torch.load(content)",
         "manifest.load(uri)",
+        "ray.data.read_datasource(source)",
+        "pq.write_table(table, sink)",
     ],
 )
 def test_safe_line_is_let_through(line: str) -> None:
@@ -79,29 +175,39 @@ def _with_prefect() -> Iterator[str]:
             yield ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def _unsafe(source: str) -> Iterator[str]:
-    """The lines that unpickle, or run a text."""
+def _unsafe(source: str, *, opens_parquet: bool = False) -> Iterator[str]:
+    """The lines that unpickle, run a text, or read a file that may hold pickles without refusing them."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names = {part for alias in node.names for part in alias.name.split(".")}
+            names = {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names = {*(node.module or "").split("."), *(alias.name for alias in node.names)}
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call):
-            names = {"pickle"} if _is_unsafe_call(node) else set()
+            names = {"pickle"} if _is_unsafe_call(node, opens_parquet=opens_parquet) else set()
         else:
             continue
-        if names & _PICKLES:
+        if any(_is_unsafe_import(name) for name in names):
             yield f"line {node.lineno}: {ast.unparse(node)}"
 
 
-def _is_unsafe_call(call: ast.Call) -> bool:
+def _is_unsafe_import(name: str) -> bool:
+    parts = name.split(".")
+    is_other_format = parts[0] == "pyarrow" and parts[1:2] != ["parquet"] and len(parts) > 1
+    return bool({*parts} & {*_PICKLES, *_OPENS_PARQUET}) or is_other_format
+
+
+def _is_unsafe_call(call: ast.Call, *, opens_parquet: bool) -> bool:
     dotted = ast.unparse(call.func)
     module, _, verb = dotted.rpartition(".")
     given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
-    if module == "torch" and verb == "load":
-        return given.get("weights_only") != "True"
+    if module.partition(".")[0] == "torch" and verb in ("load", "PackageImporter"):
+        return dotted != "torch.load" or given.get("weights_only") != "True"
     if module == "yaml" and verb.endswith("load"):
         return verb != "safe_load" and given.get("Loader", "").rpartition(".")[2] not in _SAFE_LOADERS
+    if module == "ray.data" and verb.startswith("read_"):
+        return verb != "read_datasource"
+    if verb in _OPENS_PARQUET or ".ipc." in dotted:
+        return not opens_parquet
     # A model's own `eval` only puts it in another mode.
     runs_text = verb in _RUN_TEXT and (verb not in ("eval", "exec") or module in ("", "builtins"))
     return runs_text or given.get("allow_pickle", "False") != "False"

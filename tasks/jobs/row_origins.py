@@ -5,17 +5,32 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 
 from storage import manifest, tables
 from storage.manifest import Damaged, Manifest
 from storage.uri import DatasetURI
 from tasks.jobs.spec import SOURCES
 
+SCHEMA = pa.schema(
+    {
+        "split": pa.string(),
+        "first_id": pa.int64(),
+        "rows": pa.int64(),
+        "path": pa.string(),
+        "size": pa.int64(),
+        "sha256": pa.string(),
+        "problem": pa.string(),
+    }
+)
+"""Table of sources: row `id` of a split came from the split's last file whose first_id is not above `id`."""
+
 
 def table(uri: DatasetURI, raw: Manifest) -> pd.DataFrame | None:
     """Load a raw dataset's table of source files; None for a downloaded dataset."""
     listed = [file for file in raw.files if file.path.startswith(f"{SOURCES}-")]
-    return tables.read_part(uri, listed[0]).to_pandas() if listed else None
+    columns = tables.describe(SCHEMA)["columns"]
+    return tables.read_part(uri, listed[0], schema=columns).to_pandas() if listed else None
 
 
 def find(sources: pd.DataFrame, split: str, rows: Sequence[int] | np.ndarray | pd.Series) -> pd.DataFrame:

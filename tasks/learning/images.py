@@ -62,14 +62,17 @@ def to_arrays(table: pa.Table, shape: Sequence[int]) -> tuple[np.ndarray, np.nda
     """Return images (uint8, (N, H, W, C), read-only) and labels (none if missing).
 
     Decoded images are a view if `table` has one chunk. Encoded ones are decoded and resized; a missing one is black.
+    Raises `ValueError` if images or labels are stored as another type than `schema` says.
     """
-    column = table["image"]
+    column, row_bytes = table["image"], int(np.prod(shape))
+    for name, allowed in (("image", (pa.binary(row_bytes), pa.binary())), ("label", (pa.int64(),))):
+        if name in table.column_names and table.schema.field(name).type not in allowed:
+            raise ValueError(f"column {name} must be {allowed[0]}, got {table.schema.field(name).type}")
     labels = table["label"].to_numpy() if "label" in table.column_names else None
     if pa.types.is_binary(column.type):
         return _decoded(column, shape), labels
     # combine_chunks copies even a single chunk.
     chunk = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    row_bytes = int(np.prod(shape))
     flat = np.frombuffer(chunk.buffers()[1], dtype=np.uint8) if len(chunk) else np.empty(0, np.uint8)
     flat = flat[chunk.offset * row_bytes : (chunk.offset + len(chunk)) * row_bytes]
     flat.flags.writeable = False

@@ -4,7 +4,6 @@ import dataclasses
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage import manifest, tables
 from storage.accuracy_difference import Difference
@@ -65,5 +64,5 @@ def read(evaluation: EvaluationURI) -> Answers | None:
 def known_classes(predictions: PredictionsURI, made: Manifest) -> tuple[str, ...]:
     """Return the model's classes, in its order, from the columns of its predictions."""
     part = manifest.read_file(predictions, made.split("test")[0])
-    names = pq.read_schema(pa.BufferReader(part)).names
+    names = tables.open_parquet(pa.BufferReader(part)).schema_arrow.names
     return tuple(name.removeprefix(COLUMN) for name in names if name.startswith(COLUMN))

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.tables import open_parquet
 from tasks.jobs.ingest import class_names, label_source, pieces
 from tasks.jobs.ingest.label_source import LabelSource
 from tasks.learning import decode
@@ -48,7 +49,7 @@ def opened(source: Path | BinaryIO, *, path: str = "", must_be_labelled: bool = 
     `path` is the file's path below the user's folder, whose folders may say its label (`label=cat`).
     """
     with _damage_as_value_error():
-        file = pq.ParquetFile(source, buffer_size=_BUFFER_BYTES, pre_buffer=False, page_checksum_verification=True)
+        file = open_parquet(source, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     label = label_source.find(file.schema_arrow, path, is_required=must_be_labelled)
     return Opened(file, _image_column(file.schema_arrow), label)
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from storage import commits, files, s3
 from storage.manifest import File, Manifest
 from storage.uri import URI, check_allowed
-from tasks.jobs import events
+from tasks.jobs import events, row_origins
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece
 from tasks.jobs.spec import SOURCES, IngestSpec, SourceEntry
@@ -26,18 +26,6 @@ _SHOWN = 20
 """Most unreadable images in the manifest's statistics; the table of sources names all files with such images."""
 _MAX_IN_MESSAGE = 5
 """Most unreadable images in a line of the terminal."""
-_SOURCES = pa.schema(
-    {
-        "split": pa.string(),
-        "first_id": pa.int64(),
-        "rows": pa.int64(),
-        "path": pa.string(),
-        "size": pa.int64(),
-        "sha256": pa.string(),
-        "problem": pa.string(),
-    }
-)
-"""Table of sources: row `id` of a split came from the split's last file whose first_id is not above `id`."""
 
 
 def listed(spec: IngestSpec) -> list[SourceEntry]:
@@ -161,7 +149,7 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
     _tell_ranges(found["modes"])
     sources = [source for one in done for source in one["sources"]]
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(sources, schema=_SOURCES), sink, compression="zstd")
+    pq.write_table(pa.Table.from_pylist(sources, schema=row_origins.SCHEMA), sink, compression="zstd")
     table = commits.write_file(spec.target, f"{SOURCES}.parquet", sink.getvalue())
     name = f"{len(sources):,} files, listed in {table.path}"
     about = {

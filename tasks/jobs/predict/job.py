@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage import commits, files, manifest, tables
 from storage.manifest import File
@@ -174,7 +173,8 @@ class Predictor:
             file = tables.entry(target, f"{split}/{name}", split=split)
             if file is None or file.rows != source.rows:
                 continue
-            made_from = pq.read_schema(pa.BufferReader(files.read(target.child(file.path)))).metadata or {}
+            part = tables.open_parquet(pa.BufferReader(files.read(target.child(file.path))))
+            made_from = part.schema_arrow.metadata or {}
             if (made_from.get(_INPUT_KEY), made_from.get(_MODEL_KEY)) == origin:
                 found.append((file, Numerics.read(made_from.get(_NUMERICS_KEY))))
         return found

@@ -1,12 +1,18 @@
 """Damage to stored bytes. Damaged files are never used."""
 
+import io
+import pickle
 import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storage import manifest
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage import commits, manifest
+from storage.uri import DatasetURI
 from tests.faults.case import Case, Failed
 from tests.faults.history import step_of
 from tests.faults.kinds.register import kind
@@ -57,6 +63,42 @@ def _dataset_deleted(case: Case) -> dict[str, Any]:
 @kind("manifest flipped")
 def _manifest_flipped(case: Case) -> dict[str, Any]:
     return _dataset_damaged(case, manifest.NAME, partial(_change_statistic, case))
+
+
+@kind("pickle in a raw dataset")
+def _pickle_in_raw(case: Case) -> dict[str, Any]:
+    """Somebody who can only write to storage adds a column that Ray unpickles to a table, and signs the manifest."""
+    case.begin(after="raw")
+    executed = case.harness.folder / "executed"
+    case.damage(partial(_add_pickle, case.paths("datasets/raw/*")[0], executed), what="table of sources")
+    case.expect_refusal(case.start(), "has the extension type")
+    if executed.exists():
+        raise Failed("content of storage was executed")
+    case.harness.reset_to(case.root, until="raw")
+    return case.finish()
+
+
+def _add_pickle(raw: Path, executed: Path) -> None:
+    from ray.data.extensions import ArrowPythonObjectType
+
+    uri = DatasetURI(str(raw))
+    made = manifest.load(uri)
+    value = pa.array([pickle.dumps(Payload(executed))], pa.large_binary())
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"x": pa.ExtensionArray.from_storage(ArrowPythonObjectType(), value)}), sink)
+    table = commits.write_file(uri, "sources.parquet", sink.getvalue())
+    changed = {"files": (*made.files, table), "parameters": {**made.parameters, "ingest": 1}, "digest": None}
+    (raw / manifest.NAME).write_bytes(made.model_copy(update=changed).signed().to_json())
+
+
+class Payload:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[Path]]:
+        return Path.touch, (self.marker,)
 
 
 @kind("disk full")
