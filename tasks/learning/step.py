@@ -1,6 +1,7 @@
 """The step of one rank: forward and backward pass of a batch, on a GPU also as a CUDA graph."""
 
 import contextlib
+import hashlib
 import os
 import random
 import tempfile
@@ -16,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from storage import error_policy
-from storage.uri import Root
+from storage.uri import FINGERPRINT_LENGTH, URI, Root
 from tasks.learning.modeling import Classifier, autocast
 from tasks.learning.recipes import Recipe
 
@@ -229,19 +230,20 @@ def _noting_waits() -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def compiled_code(recipe: Recipe, *, below: Root) -> Iterator[None]:
-    """Keep the code that torch.compile makes in the block, for later runs: in `compiled/` below a local storage root.
+def compiled_code(recipe: Recipe, *, root: Root) -> Iterator[None]:
+    """Keep the code that torch.compile makes in the block, for later runs with `root`, in the user's cache folder.
 
-    Loading the code executes it. So the folder must belong to this user alone; otherwise, and on S3,
-    it is a temporary folder that is deleted after the block. `TORCHINDUCTOR_CACHE_DIR`, if set, names another one.
-    Triton's kernels are in the subfolder `triton`, or in `TRITON_CACHE_DIR` if that is set.
+    Loading the code executes it. So it never lies below `root`, whose files may come from elsewhere, and the folder
+    must belong to this user alone; otherwise it is a temporary folder that is deleted after the block.
+    `TORCHINDUCTOR_CACHE_DIR`, if set, names another one. Triton's kernels are in the subfolder `triton`, or in
+    `TRITON_CACHE_DIR` if that is set.
     """
     if recipe.compile == "off" or _CACHE in os.environ:
         yield
         return
     with contextlib.ExitStack() as stack:
-        folder = None if below.is_s3 else Path(below, "compiled")
-        if folder is None or not _is_private(folder):
+        folder = _cache_folder() / hashlib.sha256(root.encode()).hexdigest()[:FINGERPRINT_LENGTH]
+        if URI(str(folder)).lies_in(root) or not _is_private(folder):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="compiled-")))
         added = {_CACHE: str(folder)} | ({} if _TRITON in os.environ else {_TRITON: str(folder / "triton")})
         os.environ.update(added)
@@ -252,11 +254,18 @@ def compiled_code(recipe: Recipe, *, below: Root) -> Iterator[None]:
                 del os.environ[name]
 
 
+def _cache_folder() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "mnist-pipeline" / "compiled"
+
+
 def _is_private(folder: Path) -> bool:
-    """Create `folder` if it is missing; return whether this user alone may use it."""
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(parents=True, mode=0o700)
-    about = folder.stat()
+    """Create `folder` if it is missing; return whether it could be, and this user alone may use it."""
+    try:
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        about = folder.stat()
+    except (OSError, RuntimeError):  # no home, or one that cannot be written
+        return False
     return about.st_uid == os.getuid() and not about.st_mode & 0o077
 
 

@@ -205,31 +205,51 @@ class TestGraphed:
 
 class TestCompiled:
     @pytest.mark.slow
-    def test_compiled_step_agrees_with_the_eager_one_and_leaves_its_code_below_the_root(
+    def test_compiled_step_agrees_with_the_eager_one_and_leaves_its_code_in_the_users_cache(
         self, digits: dict[str, Split], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-        with step.compiled_code(training.recipe(compile="on"), below=Root(str(tmp_path))):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        with step.compiled_code(training.recipe(compile="on"), root=Root(str(tmp_path / "root"))):
             found = small(digits, compile="on").run_epoch(1)
         assert computed(found) == pytest.approx(computed(small(digits).run_epoch(1)), rel=1e-3)
-        assert list((tmp_path / "compiled").rglob("*.so")) and (tmp_path / "compiled").stat().st_mode & 0o777 == 0o700
+        assert list((tmp_path / "cache").rglob("*.so")) and not (tmp_path / "root").exists()
 
-    @pytest.mark.parametrize("root", ["s3://bucket/prefix", "shared"])
-    def test_code_that_others_could_change_is_not_kept(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root: str
+    def test_code_is_kept_for_each_root_in_a_private_folder_that_is_never_below_a_root(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        cache = self._clean(monkeypatch, tmp_path)
+        first, again, on_s3 = (self._folder(root) for root in (str(tmp_path / "a"), str(tmp_path / "a"), "s3://bucket"))
+        assert first == again != on_s3
+        assert all(one.is_relative_to(cache) and one.stat().st_mode & 0o777 == 0o700 for one in (first, on_s3))
+        assert not (tmp_path / "a").exists()
+
+    @pytest.mark.parametrize("fault", ["others may change it", "the root contains it", "it cannot be created"])
+    def test_code_that_others_could_change_is_not_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
+    ) -> None:
+        cache = self._clean(monkeypatch, tmp_path)
+        if fault == "others may change it":
+            self._folder(str(tmp_path / "root")).chmod(0o777)
+        elif fault == "it cannot be created":
+            cache.write_text("a file")
+        folder = self._folder(str(tmp_path if fault == "the root contains it" else tmp_path / "root"))
+        assert not folder.is_relative_to(tmp_path) and not folder.exists()
+        assert not {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"} & set(os.environ)
+
+    @staticmethod
+    def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
             monkeypatch.delenv(name, raising=False)
-        if not root.startswith("s3:"):
-            (tmp_path / "compiled").mkdir()
-            (tmp_path / "compiled").chmod(0o777)
-            root = str(tmp_path)
-        with step.compiled_code(training.recipe(compile="on"), below=Root(root)):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        return tmp_path / "cache"
+
+    @staticmethod
+    def _folder(root: str) -> Path:
+        with step.compiled_code(training.recipe(compile="on"), root=Root(root)):
             folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
-            assert folder.is_dir() and not folder.is_relative_to(tmp_path)
-            assert Path(os.environ["TRITON_CACHE_DIR"]).is_relative_to(folder)
-        assert not folder.exists()
-        assert not {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"} & set(os.environ)
+            assert folder.is_dir() and Path(os.environ["TRITON_CACHE_DIR"]).is_relative_to(folder)
+        return folder
 
 
 class TestValidation:
