@@ -31,6 +31,8 @@ _COLLECTOR = "collector"
 _TTL = datetime.timedelta(days=1)
 _EVERY_S = 600.0
 """Seconds between two renewals of a record."""
+_COLLECTOR_TTL_S = 120.0
+"""Duration of its lease: a few times that of one request to a storage that does not answer."""
 _POLL_S = 0.2
 
 
@@ -141,7 +143,7 @@ def collecting(root: Root) -> Iterator[lease.Lease]:
 
     Delete nothing once the lease has lapsed: a run may have begun to use results meanwhile.
     """
-    with lease.held(root, root.child(_COLLECTOR), owner="gc") as held:
+    with lease.held(root, root.child(_COLLECTOR), owner="gc", ttl_s=_COLLECTOR_TTL_S) as held:
         assert held is not None
         yield held
 

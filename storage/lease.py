@@ -68,10 +68,13 @@ class Lease:
         """
         return self._replace(released=False)
 
-    def has_lapsed(self) -> bool:
-        """Return whether the lease had expired at any time, as after a suspension; others then counted it as free."""
+    def has_lapsed(self, *, within_s: float = 0.0) -> bool:
+        """Return whether the lease had expired at any time, as after a suspension; others then counted it as free.
+
+        With `within_s`, also whether it will have expired in that many seconds, unless it is renewed.
+        """
         with self._writing:
-            return self._has_lapsed()
+            return self._has_lapsed() or lease_records.after(within_s) >= self._record.expires
 
     def _has_lapsed(self) -> bool:
         self._expired_once |= lease_records.now() >= self._record.expires

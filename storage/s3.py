@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 
 _TIMEOUT_S = (10, 30)
 """Time-outs of one try: to connect, and between two reads."""
+LONGEST_TRY_S = sum(_TIMEOUT_S)
+"""Seconds after which a try that got no answer is given up."""
 _QUICK_TIMEOUT_S = (3, 3)
 """The same for checking that the server answers; two tries end within 10 s."""
 PIECE_BYTES = 2**24
@@ -31,6 +33,10 @@ _PASSING = ("InternalError", "ServiceUnavailable", "SlowDown")
 _CREATOR = "creator"
 """Metadata key with the creator's token, by which a creator recognises its own file."""
 _CONDITION_FAILED = ("PreconditionFailed", "412")
+
+
+class _Lapsed(Exception):
+    """The lease of the caller of `remove_listed` has lapsed."""
 
 
 class Overwritten(OSError):
@@ -188,14 +194,24 @@ def opened(uri: URI) -> Any:
 
 def remove(uri: URI) -> None:
     """Delete everything at and below `uri`."""
-    bucket, _ = _split(uri)
     try:
         found = with_retries(lambda: _client().find(uri))
     except FileNotFoundError:
         return
-    keys = [path.removeprefix(f"{bucket}/") for path in found]
-    for start in range(0, len(keys), _KEYS_PER_REQUEST):
-        with_retries(functools.partial(_remove, bucket, keys[start : start + _KEYS_PER_REQUEST]))
+    remove_listed([f"s3://{path}" for path in found])
+
+
+def remove_listed(places: Sequence[str], *, has_lapsed: Callable[[], bool] = lambda: False) -> bool:
+    """Delete the files `places` of one bucket; return false, and send nothing more, once `has_lapsed()`.
+
+    That is asked before every request, also before one is tried again.
+    """
+    try:
+        for start in range(0, len(places), _KEYS_PER_REQUEST):
+            with_retries(functools.partial(_remove, places[start : start + _KEYS_PER_REQUEST], has_lapsed))
+    except _Lapsed:
+        return False
+    return True
 
 
 def has_content(uri: URI) -> bool:
@@ -210,8 +226,11 @@ def check_bucket(uri: URI) -> None:
     _quick_client().call_s3("head_bucket", Bucket=_split(uri)[0])
 
 
-def _remove(bucket: str, keys: list[str]) -> None:
-    objects = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+def _remove(places: Sequence[str], has_lapsed: Callable[[], bool]) -> None:
+    if has_lapsed():
+        raise _Lapsed
+    bucket = _split(places[0])[0]
+    objects = {"Objects": [{"Key": _split(place)[1]} for place in places], "Quiet": True}
     for failed in _client().call_s3("delete_objects", Bucket=bucket, Delete=objects).get("Errors", []):
         told = f"s3://{bucket}/{failed.get('Key')} cannot be removed ({failed.get('Code')})"
         raise ConnectionError(told) if failed.get("Code") in _PASSING else OSError(errno.EIO, told)
@@ -254,7 +273,7 @@ def _code(error: Exception) -> str | None:
     return code
 
 
-def _split(uri: URI) -> tuple[str, str]:
+def _split(uri: str) -> tuple[str, str]:
     """Split an S3 URI into bucket and key; the bucket itself gets the key `/`, where no file can be."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     return bucket, key or "/"

@@ -3,12 +3,13 @@
 Every command raises `ValueError` for an invalid request.
 """
 
+import functools
 import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from storage import access, files, in_use, manifest, reference, terminal
+from storage import access, files, in_use, manifest, reference, s3, terminal
 from storage.admin import catalog, champions, format, lineage, listing, row_lineage
 from storage.admin import verify as damage
 from storage.admin.catalog import KINDS, Folder
@@ -161,7 +162,9 @@ def _gc(root: Root, garbage: Garbage, *, is_dry_run: bool) -> int:
             gone = batch.removals
         else:
             with in_use.collecting(root) as held:
-                gone = garbage.remove(batch, has_lapsed=held.has_lapsed)
+                # A request that gets no answer may still reach the storage as long as it is tried.
+                has_lapsed = functools.partial(held.has_lapsed, within_s=s3.LONGEST_TRY_S)
+                gone = garbage.remove(batch, has_lapsed=has_lapsed)
         for removal in gone:
             head = f"{'would delete' if is_dry_run else 'deleted'}  {format.size(removal.size):>9}"
             _print(format.around(head, removal.uri, f"({removal.why})", columns=terminal.width(sys.stdout)))

@@ -1,11 +1,14 @@
 """Garbage collection: find results and files that are no longer needed; delete them without harm to active runs."""
 
+import contextlib
 import dataclasses
+import os
 import re
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from storage import files, in_use, lease, manifest
+from storage import files, in_use, lease, manifest, s3
 from storage.admin import catalog
 from storage.admin.catalog import SCRATCH, SHELVES, Folder
 from storage.admin.kept_by_gc import NeededResults, inputs
@@ -20,6 +23,9 @@ _OURS = re.compile(rf".+-[0-9a-f]{{{FINGERPRINT_LENGTH}}}", re.DOTALL)
 _TEMPORARY = re.compile(r"(?:[^/]+/)*?\.tmp-[^/]*")
 """A path down to its first temporary component, a file or folder that is not complete yet."""
 _LEASES = "leases"
+_ASIDE = f"{_LEASES}/collector/.tmp-"
+"""Start of the places to which folders and files are moved before they are deleted, on a disk; what a killed gc leaves
+there is an incomplete write to the next one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,24 +89,43 @@ class Garbage:
     def remove(self, batch: Batch, *, has_lapsed: Callable[[], bool] = lambda: False) -> list[Removal]:
         """Delete and return what is still garbage in `batch`, after checking again that nothing needs it.
 
-        Deletes nothing more once `has_lapsed()` returns True, since other runs may then use results. The manifest of a
-        committed folder is deleted first.
+        Deletes nothing more, and sends no further request, once `has_lapsed()` returns True, since other runs may then
+        use results or make them again.
         """
         self._arrivals()
         folder = catalog.read_folder(batch.folder.uri, batch.folder.kind)
         self._learn(folder)
         planned = {removal.uri for removal in batch.removals}
         judged = [removal for removal in self._judge(folder, self._needs.names()) if removal.uri in planned]
-        return [removal for removal in judged if not has_lapsed() and self._remove(folder, removal)]
+        remove = self._remove_on_s3 if folder.uri.is_s3 else self._remove_on_disk
+        gone = [removal for removal in judged if remove(folder, removal, has_lapsed)]
+        self._seen.difference_update(removal.uri for removal in gone)
+        return gone
 
-    def _remove(self, folder: Folder, removal: Removal) -> bool:
-        if removal.uri == folder.uri and folder.manifest:
-            files.remove(folder.uri.child(manifest.NAME))
-            if self._has_lease(folder):  # a run is making it again, with the same file names
-                return False
-        files.remove(removal.uri)
-        self._seen.discard(removal.uri)
+    def _remove_on_disk(self, folder: Folder, removal: Removal, has_lapsed: Callable[[], bool]) -> bool:
+        """Move `removal` aside in one step, then delete it there; what is made again meanwhile has its usual place."""
+        aside = self._root.child(f"{_ASIDE}{uuid.uuid4().hex}")
+        os.makedirs(aside.parent, exist_ok=True)
+        if has_lapsed():
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(removal.uri, aside)
+        if (has_lapsed() or self._has_lease(folder)) and not os.path.lexists(removal.uri):
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(aside, removal.uri)  # a run uses it, or is making it again
+            return False
+        files.remove(aside)
         return True
+
+    def _remove_on_s3(self, folder: Folder, removal: Removal, has_lapsed: Callable[[], bool]) -> bool:
+        """Delete the files that were listed, the manifest before the others, and no newer ones."""
+        listed = [folder.uri.child(entry.path) for entry in removal.found]
+        first = [uri for uri in listed if uri == folder.uri.child(manifest.NAME)]
+        rest = [uri for uri in listed if uri not in first]
+        is_gone = s3.remove_listed(first, has_lapsed=has_lapsed)
+        if first and self._has_lease(folder):  # a run is making it again, with the same file names
+            return False
+        return is_gone and s3.remove_listed(rest, has_lapsed=has_lapsed)
 
     def _arrivals(self) -> list[Folder]:
         """Return the folders that are new since the last call, and count what live runs use as needed from now on."""
@@ -165,7 +190,10 @@ class Garbage:
                 temporary.setdefault(unfinished[0], []).append(entry)
             # On S3 a file may have the name of a folder: deleting it would delete that folder's files too.
             elif folder.manifest and entry.path not in {*listed, *holding, manifest.NAME}:
-                yield Removal(uri=folder.uri.child(entry.path), why="not listed in the manifest", found=[entry])
+                unchanged_s = self._now - entry.modified
+                if unchanged_s >= _DAY_S:
+                    why = f"not listed in the manifest, unchanged for {_days(unchanged_s)}"
+                    yield Removal(uri=folder.uri.child(entry.path), why=why, found=[entry])
         for path, entries in temporary.items():
             if self._now - max(entry.modified for entry in entries) >= _DAY_S:
                 yield Removal(uri=folder.uri.child(path), why="incomplete write", found=entries)

@@ -130,6 +130,20 @@ MUTATIONS = (
         notices=_OF_THE_REGISTRY,
     ),
     Mutation(
+        protection="garbage collection keeps what runs use",
+        file="storage/admin/gc.py",
+        code="        self._needs.keep(in_use.used(self._root))\n",
+        instead="",
+        notices=("use must not raise",),
+    ),
+    Mutation(
+        protection="a run waits for the garbage collection that began before it",
+        file="storage/in_use.py",
+        code="        _await_collector(self._root)\n",
+        instead="",
+        notices=("use must not raise",),
+    ),
+    Mutation(
         protection="S3 is asked to create a file only where none is",
         file="storage/s3.py",
         code=', mode="create"',

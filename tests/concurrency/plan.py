@@ -11,7 +11,7 @@ from typing import Literal
 
 from tests.faults.proxy import Fault, Proxy
 
-Does = Literal["lease", "late", "hold", "holder", "commit", "read", "decide", "history", "audit"]
+Does = Literal["lease", "late", "hold", "holder", "commit", "read", "decide", "history", "use", "collect", "audit"]
 
 WORKERS = 4
 """How many processes contend."""
@@ -29,6 +29,8 @@ _WEIGHTS: dict[Does, int] = {
     "read": 14,
     "decide": 18,
     "history": 8,
+    "use": 8,
+    "collect": 3,
 }
 _TARGETS = (6, 2, 1)
 """How often the first of several leases or championships is meant, and the others: the first is busy."""

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from storage import commits, files, lease, manifest, registry, retry
+from storage import commits, files, in_use, lease, manifest, registry, retry
+from storage.admin.gc import Garbage
 from storage.decision import Decision
 from storage.lease import Held, Lease
 from storage.manifest import Manifest
@@ -23,6 +24,8 @@ from tests.concurrency.record import Abandoned, Recorder
 
 SHELVES = "datasets"
 """Folder of the folders in which datasets are committed."""
+_COLLECTED = "collected"
+"""A root of its own, from which garbage collection deletes whatever no run uses; on a disk."""
 _OWN_STEPS = {plan.WORKERS: [Step(does="audit")]}
 """The last process comes when all others have ended, and reads everything."""
 
@@ -50,7 +53,7 @@ def work(spec: WorkerSpec) -> None:
     recorder = Recorder(spec.folder, worker=spec.worker, life=spec.life)
     random.seed(f"{spec.seed} {spec.worker} {spec.life}")  # pauses between tries
     mine = _OWN_STEPS.get(spec.worker) or plan.steps(spec.seed, spec.worker, spec.steps)
-    with _recorded_leases(recorder), _impatient():
+    with _recorded_leases(recorder), _impatient(spec.ttl_s):
         worker = _Worker(Root(spec.root), recorder, ttl_s=spec.ttl_s)
         for number in range(recorder.steps_begun, len(mine)):
             recorder.note("step")
@@ -80,6 +83,8 @@ class _Worker:
             "read": lambda: self._read(shelf, back=step.target),
             "decide": lambda: self._decide(data, pause_s=step.pause_s),
             "history": lambda: self._history(data),
+            "use": lambda: self._use(step),
+            "collect": self._collect,
             "audit": self._audit,
         }
         doings[step.does]()
@@ -163,6 +168,30 @@ class _Worker:
             decisions = registry.history(self._root, data)
             call.result |= {"count": len(decisions), "digest": digest(map(_told, decisions))}
 
+    def _use(self, step: Step) -> None:
+        """Find or make a result as a run does; until the run ends, it is whole."""
+        root = self._root.child(_COLLECTED)
+        uri = _place(root.child("datasets/raw"), step.target)
+        if root.is_s3:
+            return
+        with self._recorder.call("use", uri.name), in_use.using(Root(root), [uri], owner="a run"):
+            if not manifest.find(uri):
+                file = commits.write_file(uri, "train/part-00000.bin", b"the same each time", split="train", rows=1)
+                commits.commit(uri, kind="raw", parents={}, parameters={}, listed=[file])
+            for _ in range(step.times + 1):
+                time.sleep(step.pause_s)
+                manifest.verify(uri)
+
+    def _collect(self) -> None:
+        root = Root(self._root.child(_COLLECTED))
+        if root.is_s3:
+            return
+        with self._recorder.call("collect", _COLLECTED):
+            garbage = Garbage(root, keep_days=0)
+            for batch in garbage.plan():
+                with in_use.collecting(root) as held:
+                    garbage.remove(batch, has_lapsed=held.has_lapsed)
+
     def _audit(self) -> None:
         for shelf in map(self._root.child(SHELVES).child, self._listed(self._root.child(SHELVES))):
             for back in range(self._newest(shelf) + 1):
@@ -175,9 +204,11 @@ class _Worker:
 
 
 @contextlib.contextmanager
-def _impatient() -> Iterator[None]:
-    """Short pauses, and no waiting for the disk: nothing here takes power away."""
+def _impatient(ttl_s: float) -> Iterator[None]:
+    """Short pauses and leases, and no waiting for the disk: nothing here takes power away."""
     with (
+        patch.object(in_use, "_POLL_S", 0.01),
+        patch.object(in_use, "_COLLECTOR_TTL_S", ttl_s),
         patch.object(lease, "_POLL_S", 0.01),
         patch.object(retry, "_FIRST_PAUSE_S", 0.05),
         patch.object(files, "_flush", lambda path: None),

@@ -1,13 +1,17 @@
 """Garbage collection deletes garbage and keeps everything that may still be needed."""
 
 import contextlib
+import os
+import shutil
 import time
+import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 import pytest
 
 from storage import files, in_use, lease, manifest
+from storage import s3 as s3_requests
 from storage.admin import champions
 from storage.admin.gc import Garbage
 from storage.manifest import Damaged
@@ -194,17 +198,18 @@ class TestLeftovers:
         files.remove(model.raw.child(manifest.NAME))
         assert collect(look(root)) == set()
 
-    def test_file_that_the_manifest_does_not_list_goes(self, root: Root) -> None:
+    def test_file_that_the_manifest_does_not_list_goes_after_a_day(self, root: Root) -> None:
         model = results.run(root, "model")
         stray = results.write_part(model.raw, rows=5)
-        assert collect(look(root, days_later=0)) == {model.raw.child(stray.path)}
+        assert collect(look(root, days_later=0.9)) == set()
+        assert collect(look(root, days_later=1.1)) == {model.raw.child(stray.path)}
         assert rest(root, model.all()) == model.all()
 
     def test_s3_key_named_like_a_folder_does_not_delete_that_folder(self, s3: Server) -> None:
         root = Root(f"s3://{s3.bucket}/called-like-a-folder")
         model = results.run(root, "model")
         s3.client().put_object(Bucket=s3.bucket, Key=model.raw.child("train").removeprefix(f"s3://{s3.bucket}/"))
-        collect(look(root, days_later=0))
+        collect(look(root, days_later=2))
         assert rest(root, model.all()) == model.all()
 
     @pytest.mark.parametrize(("days", "goes"), [(0.9, False), (1.1, True)])
@@ -418,16 +423,41 @@ class TestMeanwhile:
     def test_it_is_leased_as_it_loses_its_manifest(
         self, root: Root, model: results.Model, leased: list[URI], found: Garbage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        remove = files.remove
+        rename = os.rename
 
-        def remove_and_lease(uri: URI) -> None:
-            remove(uri)
+        def rename_and_lease(before: str, after: str) -> None:
+            rename(before, after)
             leased.append(model.raw)
 
-        monkeypatch.setattr(files, "remove", remove_and_lease)
+        monkeypatch.setattr(os, "rename", rename_and_lease)
         batch = next(batch for batch in found.plan() if batch.folder.uri == model.raw)
         assert found.remove(batch) == []
-        assert len(files.walk(model.raw)) == 2
+        assert rest(root, [model.raw]) == {model.raw}
+
+    def test_it_is_made_again_while_the_collector_is_stopped_in_its_files(
+        self, root: Root, model: results.Model, found: Garbage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rmtree = shutil.rmtree
+
+        def rmtree_late(place: str) -> None:
+            os.unlink(next(Path(place).rglob("part-*")))
+            results.run(root, "model")
+            rmtree(place)
+
+        monkeypatch.setattr(shutil, "rmtree", rmtree_late)
+        self.remove(found, lambda: None)
+        monkeypatch.undo()
+        assert rest(root, model.all()) == model.all()
+
+    def test_the_lease_lapses_as_it_is_moved_aside(
+        self, root: Root, model: results.Model, found: Garbage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        moved: list[str] = []
+        rename = os.rename
+        monkeypatch.setattr(os, "rename", lambda before, after: (rename(before, after), moved.append(before)))
+        batches = found.plan()
+        assert [found.remove(batch, has_lapsed=lambda: bool(moved)) for batch in batches] == [[]] * len(batches)
+        assert moved and rest(root, model.all()) == model.all()
 
     def test_an_attempt_writes_on_into_its_folder(self, root: Root, found: Garbage) -> None:
         uri = results.place(root, "predictions", "dead")
@@ -439,7 +469,7 @@ class TestMeanwhile:
     def test_a_stray_that_was_not_planned_to_go_arrives(self, root: Root) -> None:
         new = results.run(root, "new")
         results.write_part(new.raw, index=1)
-        self.remove(look(root, days_later=0), lambda: results.write_part(new.raw, index=2))
+        self.remove(look(root, days_later=2), lambda: results.write_part(new.raw, index=2))
         assert len(files.walk(new.raw)) == 4
 
     def test_inputs_of_an_attempt_begun_after_its_scratch_was_deleted_stay(
@@ -478,6 +508,44 @@ class TestMeanwhile:
     def test_somebody_else_removes_it(self, root: Root, model: results.Model, found: Garbage) -> None:
         self.remove(found, lambda: files.remove(model.raw))
         assert rest(root, model.all()) == set()
+
+
+class TestOnS3:
+    """The lease lapses, or a run writes, while requests to delete are on their way."""
+
+    @pytest.fixture
+    def root(self, s3: Server) -> Root:
+        return Root(f"s3://{s3.bucket}/{uuid.uuid4().hex}")
+
+    def test_no_request_is_tried_again_once_the_lease_has_lapsed(
+        self, root: Root, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        model, tries = results.run(root, "model"), list[str]()
+        call = s3_requests._client().call_s3
+
+        def fail(verb: str, **request: object) -> object:
+            if verb != "delete_objects":
+                return call(verb, **request)
+            tries.append(verb)
+            raise ConnectionError("503")
+
+        monkeypatch.setattr(s3_requests._client(), "call_s3", fail)
+        batches = look(root).plan()
+        assert batches
+        assert [look(root).remove(batch, has_lapsed=lambda: bool(tries)) for batch in batches] == [[]] * len(batches)
+        assert len(tries) == 1 and rest(root, model.all()) == model.all()
+
+    def test_file_that_was_written_after_the_listing_stays(self, root: Root) -> None:
+        model, written = results.run(root, "model"), list[manifest.File]()
+
+        def is_leased(uri: URI) -> bool:
+            if uri == model.raw and not files.exists(uri.child(manifest.NAME)):
+                written.append(results.write_part(uri, index=7))
+            return False
+
+        found = Garbage(root, keep_days=30, is_leased=is_leased, now=time.time() + 40 * DAY_S)
+        collect(found)
+        assert [entry.path for entry in files.walk(model.raw)] == [written[0].path]
 
 
 def test_cut_off_at_any_moment_nothing_readable_is_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
