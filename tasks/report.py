@@ -53,14 +53,14 @@ def report_of(evaluation: EvaluationURI, decision: Decision, plan: Plan) -> Repo
     """Return the URI of the report on `evaluation` and `decision`."""
     name, championship = evaluation.name.rpartition("-")[0], plan.named_championship
     parameters = {"decision": _as_json(decision, plan)} | ({"championship": championship} if championship else {})
-    return ReportURI(
-        result_uri("report", plan.root.child("reports"), name=name, parents=[evaluation], parameters=parameters)
-    )
+    how: dict[str, Any] = {"parents": [evaluation], "beside": [plan.checkpoint, plan.predictions]}
+    return ReportURI(result_uri("report", plan.root.child("reports"), name=name, parameters=parameters, **how))
 
 
 def _as_json(decision: Decision, plan: Plan) -> dict[str, Any]:
-    """Serialize the decision without event id, time, author, and fields at their defaults, which may be newer."""
-    return registry.with_references(decision, plan.root, exclude_defaults=True, exclude={"event", "decided", "author"})
+    """Serialize the decision without what only its entry has, and fields at their defaults, which may be newer."""
+    only_recorded = {"event", "decided", "author", "weights"}
+    return registry.with_references(decision, plan.root, exclude_defaults=True, exclude=only_recorded)
 
 
 def gather(

@@ -1,14 +1,14 @@
 """URIs of the results of stages, such that a result always belongs to the bytes of its parents.
 
-A parent that was deleted and made again may have other bytes under the same URI. Results of its earlier bytes keep
-their URIs; results of its current bytes get other URIs.
+A parent that was deleted and made again may have other bytes under the same name, and so may one below another root.
+Results of other bytes keep their URIs; results of the parents in hand get other URIs.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 from storage import files, manifest
-from storage.manifest import Damaged
+from storage.manifest import Damaged, Parent
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, Root, fingerprint
 
 # "download" stands for the raw dataset, which that stage once wrote: the name is part of its fingerprints.
@@ -26,7 +26,7 @@ def result_uri(
     beside: Sequence[URI] = (),
     by_any_name: bool = False,
 ) -> URI:
-    """Return the URI for the result of `stage`; a result that is committed there has the parents' current bytes.
+    """Return the URI for the result of `stage`; a result that is committed there was made from the parents' bytes.
 
     Args:
         stage: Key of `VERSIONS`.
@@ -34,7 +34,7 @@ def result_uri(
         name: Name of the result, before its fingerprint.
         parents: Results that this one is made from; those not committed yet may have any bytes.
         parameters: Other values that determine the result.
-        beside: Parents that are already part of `parameters`.
+        beside: Further parents, which follow from the others or are already part of `parameters`.
         by_any_name: Whether to also find a result with the same fingerprint under another name.
     """
 
@@ -44,10 +44,10 @@ def result_uri(
         wanted = folder.child(f"{name}-{digest}")
         return _there(wanted) if by_any_name else wanted
 
-    usual = called()
-    if not is_of_other_bytes(usual):
+    usual, contents = called(), [_content(uri) for uri in (*parents, *beside)]
+    if _may_be_made_from(contents, usual):
         return usual
-    return called(parents=[_content(uri) for uri in (*parents, *beside)])
+    return called(parents=contents)
 
 
 def _there(wanted: URI) -> URI:
@@ -57,18 +57,21 @@ def _there(wanted: URI) -> URI:
     return found[0] if found and wanted not in found else wanted
 
 
-def is_of_other_bytes(uri: URI) -> bool:
-    """Return whether the result at `uri` was made from a parent whose bytes have changed since."""
+def _may_be_made_from(contents: Sequence[str | None], uri: URI) -> bool:
+    """Return whether the result at `uri` records parents with `contents` (None: not known), or is not there yet."""
     try:
-        return manifest.changed_parent(uri, manifest.load(uri)) is not None
+        parents = manifest.load(uri).parents.values()
     except (FileNotFoundError, Damaged):  # reported where the result is used
-        return False
+        return True
+    recorded = [parent.content for parent in parents if isinstance(parent, Parent)]
+    is_older = len(recorded) < len(parents)  # an earlier version did not record what they held
+    return is_older or set(recorded) >= {content for content in contents if content}
 
 
 def _content(uri: URI) -> str | None:
     try:
         return manifest.load(uri).content
-    except FileNotFoundError:
+    except (FileNotFoundError, Damaged):
         return None
 
 

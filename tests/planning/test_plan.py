@@ -86,9 +86,9 @@ def changed(made: Plan, other: Plan) -> list[str]:
     return [stage for stage in STAGES if uris(made)[stage] != uris(other)[stage]]
 
 
-def commit(uri: URI) -> None:
+def commit(uri: URI, *parents: URI) -> None:
     """As if the work were done."""
-    commits.commit(uri, kind="raw", parents={}, parameters={}, listed=[])
+    commits.commit(uri, kind="raw", parents={each.name: each for each in parents}, parameters={}, listed=[])
 
 
 class TestURIs:
@@ -227,22 +227,22 @@ class TestNeedsRay:
         made = make(tmp_path)
         for stage in self.RAY_STAGES:
             assert made.needs_ray()
-            commit(uris(made)[stage])
+            commit(uris(made)[stage], *filter(manifest.is_committed, uris(made).values()))
         assert not made.needs_ray()
 
     def test_ray_is_not_needed_to_ingest_files_of_one_shard(self, tmp_path: Path) -> None:
         made = make(tmp_path)
         for stage in self.RAY_STAGES:
-            commit(uris(made)[stage])
+            commit(uris(made)[stage], *filter(manifest.is_committed, uris(made).values()))
         assert not manifest.is_committed(made.raw) and not made.needs_ray()
 
     def test_ray_is_needed_for_predictions_of_the_champion_that_are_missing(self, tmp_path: Path) -> None:
         made, champion = make(tmp_path), make(tmp_path, "epochs=5").checkpoint
         for stage in self.RAY_STAGES:
-            commit(uris(made)[stage])
+            commit(uris(made)[stage], *filter(manifest.is_committed, uris(made).values()))
         promote(made, champion)
         assert made.needs_ray()
-        commit(made.predictions_of(champion))
+        commit(made.predictions_of(champion), made.prepared)
         assert not made.needs_ray()
 
 

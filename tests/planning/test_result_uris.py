@@ -1,15 +1,17 @@
 """A result made from earlier bytes of a parent is not reused, and keeps its URI."""
 
+import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
 
 from storage import commits, files, manifest
 from storage.manifest import Kind
-from storage.uri import URI, PredictionsURI, Root
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.learning import recipes
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import predictions_of
+from tasks.planning.result_uris import evaluation_of, predictions_of
 
 
 def plan(folder: Path) -> Plan:
@@ -60,6 +62,34 @@ def test_what_is_made_again_to_other_bytes_has_children_of_its_own(
         assert manifest.verify(before[stage]), "a URI that was handed out holds the same bytes for ever"
         assert manifest.changed_parent(now[stage], manifest.load(now[stage])) is None
     assert run(plan(tmp_path), b"never") == now, "the same request finds them again"
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_result_of_another_roots_parent_with_the_same_name_is_not_reused(tmp_path: Path, is_named: bool) -> None:
+    here, there = plan(tmp_path / "here"), plan(tmp_path / "there")
+    mine, theirs = run(here, b"mine"), run(there, b"theirs")
+    assert mine["checkpoint"].name == theirs["checkpoint"].name
+    model = CheckpointURI(theirs["checkpoint"])
+    if is_named:  # a copy below the same root
+        model = CheckpointURI(here.root.child(f"copies/{model.name}"))
+        shutil.copytree(theirs["checkpoint"], model)
+    scored = predictions_of(here.root, model, here.prepared, split="test")
+    assert scored != mine["predictions"]
+    commit(scored, "predictions", b"scored", checkpoint=model, dataset=here.prepared)
+    assert predictions_of(here.root, model, here.prepared, split="test") == scored, "the same request finds it again"
+    assert evaluation_of(here.root, scored) != mine["evaluation"]
+    assert run(here, b"never") == mine
+    given = dataclasses.replace(here, data=DatasetURI(theirs["raw"]))
+    assert given.prepared.fingerprint != here.prepared.fingerprint
+    assert len(recorded := {given.prepared, given.checkpoint} - {*mine.values()}) == 2, recorded
+
+
+def test_copy_of_a_parent_below_another_root_finds_the_results_of_the_original(tmp_path: Path) -> None:
+    made = run(plan(tmp_path / "here"), b"mine")
+    copied = tmp_path / "there" / "checkpoints" / made["checkpoint"].name
+    shutil.copytree(made["checkpoint"], copied)
+    root, prepared = plan(tmp_path / "here").root, DatasetURI(made["prepared"])
+    assert predictions_of(root, CheckpointURI(str(copied)), prepared, split="test") == made["predictions"]
 
 
 @pytest.mark.parametrize("again", ["raw", "prepared", "checkpoint"])
