@@ -23,6 +23,8 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     """Number of the decision, from 1, without gaps."""
     champion: CheckpointURI | None
     """The champion after this decision; none if no checkpoint was good enough so far."""
+    weights: str | None = None
+    """SHA-256 of the champion's weights; none if unknown, or if the champion stays."""
     challenger: CheckpointURI
     """The checkpoint that was judged."""
     evaluation: EvaluationURI | Literal[""]

@@ -26,6 +26,8 @@ _NAME = re.compile(r"([0-9]{6}|[1-9][0-9]{6,})\.json")
 _JSON_OBJECT = TypeAdapter(dict[str, Any])
 _REFERENCES: Final = ("champion", "challenger", "evaluation", "withdraws")
 """Fields of a decision that name a result or are empty."""
+_WEIGHTS = "weights"
+"""Start of the name of a checkpoint's file with its weights."""
 _ANNOUNCED = re.compile(r"([0-9]{6,})\.announced")
 """Name of the empty file beside an entry whose event was sent."""
 
@@ -69,14 +71,28 @@ def champion(root: Root, data: str) -> CheckpointURI | None:
     return decision.champion if decision else None
 
 
-def withdrawn(decisions: Sequence[Decision]) -> set[CheckpointURI]:
-    """Return the checkpoints that a rollback removed as champion and that were not promoted again since."""
-    found: set[CheckpointURI] = set()
+def withdrawn(decisions: Sequence[Decision]) -> set[str]:
+    """Return the models that a rollback removed as champion and that were not promoted again since.
+
+    A model is the SHA-256 of its weights, wherever it lies; if that is not known, its URI.
+    """
+    found: set[str] = set()
+    models: dict[CheckpointURI, str] = {}
     for decision in decisions:
         if decision.withdraws:
-            found.add(decision.withdraws)
-        found -= {decision.champion}
+            found.add(models.get(decision.withdraws, decision.withdraws))
+        if decision.champion:
+            models[decision.champion] = decision.weights or models.get(decision.champion, decision.champion)
+            found.discard(models[decision.champion])
     return found
+
+
+def weights_of(checkpoint: CheckpointURI) -> str | None:
+    """Return the SHA-256 of a checkpoint's weights; none if it cannot be read, as when it was deleted."""
+    with contextlib.suppress(OSError, Damaged, ValueError):
+        listed = manifest.load(checkpoint).files
+        return next((file.sha256 for file in listed if file.path.startswith(_WEIGHTS)), None)
+    return None
 
 
 def best(

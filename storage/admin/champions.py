@@ -158,6 +158,7 @@ def _record_champion(
     decision = Decision(
         number=number,
         champion=checkpoint,
+        weights=registry.weights_of(checkpoint),
         challenger=checkpoint,
         evaluation=evaluation,
         promoted=True,

@@ -79,6 +79,7 @@ def judge(
     first.
     """
     champion = decisions[-1].champion if decisions else None
+    weights = registry.weights_of(checkpoint)
     scores = {"challenger": _metrics(evaluation)}
     scores |= {role: _metrics(rival) for role, rival in rivals.items() if isinstance(rival, EvaluationURI)}
     accuracy, its = scores["challenger"]["test_accuracy"], correct_rows.read(evaluation)
@@ -87,7 +88,7 @@ def judge(
     is_above, floor = _floor(accuracy, its, gate)
     if not is_above:
         promoted, reason = False, floor
-    elif checkpoint in registry.withdrawn(decisions):
+    elif registry.withdrawn(decisions) & {checkpoint, weights}:
         promoted, reason = False, f"this model was rolled back; promote it with: {_by_hand(checkpoint)}"
     elif champion is None:
         promoted, reason = True, f"{floor}; there was no champion"
@@ -102,6 +103,7 @@ def judge(
     return Decision(
         number=decisions[-1].number + 1 if decisions else 1,
         champion=checkpoint if promoted else champion,
+        weights=weights if promoted else None,
         challenger=checkpoint,
         evaluation=evaluation,
         promoted=promoted,

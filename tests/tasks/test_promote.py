@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from storage import commits, files, manifest, registry
+from storage.admin import champions
 from storage.decision import Decision
 from storage.registry import ChampionRemoved
 from storage.uri import CheckpointURI, EvaluationURI, Root
@@ -28,14 +29,17 @@ class Scene:
         self.plan = Plan(root=Root(str(folder)), recipe=recipe)
         self.evaluations: dict[str, EvaluationURI] = {}
 
-    def model(self, name: str, accuracy: float, **more: Any) -> tuple[CheckpointURI, EvaluationURI]:
-        """A checkpoint's URI and its committed evaluation."""
+    def model(
+        self, name: str, accuracy: float, *, weights: str = "", **more: Any
+    ) -> tuple[CheckpointURI, EvaluationURI]:
+        """A checkpoint's URI and its committed evaluation; `weights` if they are not its own."""
         evaluation = EvaluationURI(self.plan.root.child(f"evaluations/{name}-0123456789ab"))
         statistics = {"test_accuracy": accuracy, "test_loss": 1.0, "expected_calibration_error": 0.0, "num_rows": 100}
         statistics |= more
         commits.commit(evaluation, kind="evaluation", parents={}, parameters={}, listed=[], statistics=statistics)
         checkpoint = CheckpointURI(self.plan.root.child(f"checkpoints/{name}-0123456789ab"))
-        commits.commit(checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[])
+        listed = [commits.write_file(checkpoint, "weights.safetensors", (weights or name).encode())]
+        commits.commit(checkpoint, kind="checkpoint", parents={}, parameters={}, listed=listed)
         self.evaluations[checkpoint] = evaluation
         return checkpoint, evaluation
 
@@ -136,13 +140,30 @@ def test_a_decision_stands_until_another_champion_takes_charge(scene: Scene) -> 
 def test_what_a_person_rolled_back_is_not_promoted_again_by_the_gate(scene: Scene) -> None:
     first, second = scene.model("first", 0.95), scene.model("second", 0.99)
     scene.decide(first, None)
-    made = scene.decide(second, first[1])
-    changes = {"number": made.number + 1, "champion": first[0], "challenger": first[0], "withdraws": second[0]}
-    registry.append(scene.plan.root, "mnist-sample", made.model_copy(update=changes))
+    scene.decide(second, first[1])
+    champions.rollback(scene.plan.root, "mnist-sample")
     decision = scene.decide(second, first[1])
     assert (decision.promoted, decision.champion) == (False, first[0])
     assert "this model was rolled back" in decision.reason
     assert scene.find_valid_decision(second) == decision
+
+
+def test_what_a_person_rolled_back_is_not_promoted_under_another_name(scene: Scene) -> None:
+    root, data = scene.plan.root, "mnist-sample"
+    first, second = scene.model("first", 0.95), scene.model("second", 0.99)
+    scene.decide(first, None)
+    scene.decide(second, first[1])
+    champions.rollback(root, data)
+    files.remove(second[0])  # its weights are known all the same
+    twin = scene.model("twin", 0.99, weights="second")
+    decision = scene.decide(twin, first[1])
+    assert (decision.promoted, decision.champion) == (False, first[0])
+    assert "this model was rolled back" in decision.reason
+    assert scene.decide(scene.model("second", 0.99, weights="others"), first[1]).promoted, "only the name is the same"
+    champions.promote(root, twin[0], name=data)
+    scene.decide(first, scene.evaluations[twin[0]])
+    again = scene.decide(scene.model("again", 0.99, weights="second"), first[1])
+    assert "rolled back" not in again.reason, "a person promoted this model again"
 
 
 def test_classes_that_came_or_went_are_named_in_the_decision(scene: Scene) -> None:
