@@ -54,8 +54,8 @@ def entry(uri: URI, path: str, *, split: str) -> File | None:
 def open_parquet(source: Path | BinaryIO | pa.NativeFile, **options: Any) -> pq.ParquetFile:
     """Open any Parquet file, with page checksums verified; every one that is read is opened here.
 
-    `options` are those of pyarrow. Raises `ValueError` if a column has, or nests, an Arrow extension type: once `ray.data` is imported, reading values
-    of such a type may unpickle them and so run what the file says.
+    `options` are those of pyarrow. Raises `ValueError` if a column has, or nests, an Arrow extension type: once
+    `ray.data` is imported, reading values of such a type may unpickle them and so run what the file says.
     """
     file = pq.ParquetFile(source, page_checksum_verification=True, **options)
     for field in file.schema_arrow:

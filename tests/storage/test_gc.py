@@ -454,7 +454,12 @@ class TestMeanwhile:
     ) -> None:
         moved: list[str] = []
         rename = os.rename
-        monkeypatch.setattr(os, "rename", lambda before, after: (rename(before, after), moved.append(before)))
+
+        def note(before: str, after: str) -> None:
+            rename(before, after)
+            moved.append(before)
+
+        monkeypatch.setattr(os, "rename", note)
         batches = found.plan()
         assert [found.remove(batch, has_lapsed=lambda: bool(moved)) for batch in batches] == [[]] * len(batches)
         assert moved and rest(root, model.all()) == model.all()
