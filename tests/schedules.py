@@ -32,7 +32,8 @@ def check_both_ran(server: Server) -> None:
     """Wait until each has started a run by itself that ended well, then pause them."""
     runs = await_that(lambda: _ended(server), limit_s=300, interval_s=1)
     states = {(name, run["state_name"]) for name, run in runs.items()}
-    assert states <= {(name, state) for name in runs for state in ("Completed", "NothingNew")}, states
+    ended_well = {(name, state) for name in runs for state in ("Completed", "NothingNew")}
+    assert states <= ended_well, {name: server.log(run["id"])[-5:] for name, run in runs.items()}
     completed = [run for run in runs.values() if run["state_name"] == "Completed"]
     assert completed, "neither trained a model"
     assert all("images-resnet18" in server.artifacts(run["id"])["report"] for run in completed)
