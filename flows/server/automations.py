@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
+import httpx
 from prefect.automations import AutomationCore, CallWebhook, ChangeFlowRunState, EventTrigger, Posture
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import SyncPrefectClient
@@ -52,7 +53,7 @@ def apply(client: SyncPrefectClient) -> Iterator[str]:
     url, name = webhook_url(), f"{PROJECT}-webhook"
     old = _block(client, name)
     if url and not (old and old.data["url"] == url):
-        yield "set the webhook's address"
+        yield f"set the webhook's address{try_webhook(url)}"
     new = _save_block(name, url) if url else None
     wanted = {f"{PROJECT}: {name}": parts for name, parts in automations(new).items()}
     held = {one.name: one for one in _all(client) if one.name.startswith(f"{PROJECT}: ")}
@@ -79,6 +80,23 @@ def webhook_url() -> str | None:
     if url and not is_web_address(url):
         raise ValueError(f"{WEBHOOK} must be an http:// or https:// address, got {redact(url)!r}")
     return url or None
+
+
+def try_webhook(url: str) -> str:
+    """Post a test message; return a remark if nothing responds.
+
+    Raises `ValueError` if the message is refused or redirected: Prefect would drop all messages without a word.
+    """
+    try:
+        answer = httpx.post(url, json={"event": "test"}, timeout=10)
+    except httpx.TransportError as error:
+        return f", which does not respond to this machine ({type(error).__name__}): no test message was sent"
+    if not answer.is_success:
+        raise ValueError(
+            f"{WEBHOOK} answers a test message with {answer.status_code} {answer.reason_phrase}; it must accept a POST "
+            "of JSON at this very address"
+        )
+    return ""
 
 
 def automations(webhook: UUID | None) -> dict[str, AutomationCore]:

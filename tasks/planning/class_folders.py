@@ -23,7 +23,7 @@ class Layout:
     splits: Mapping[str, str]
     """Split of each image that is used: `train`, `test`, or empty if its content decides."""
     classes: tuple[str, ...]
-    """Sorted names of the classes."""
+    """Names of the classes in the order of their labels."""
     where: str
     """Which folders are the classes, in words."""
     skipped: Mapping[str, Sequence[str]]
@@ -158,7 +158,7 @@ def _check_not_empty(paths: _Paths, bases: Sequence[tuple[str, str]], with_image
 
 
 def _checked(names: Mapping[str, set[str]], where: str) -> tuple[str, ...]:
-    """Return the sorted class names, given those by split; raise `ValueError` if they cannot be learned."""
+    """Return the class names in order, given those by split; raise `ValueError` if they cannot be learned."""
     for split, its in names.items():
         if not its:
             raise ValueError(f"there are no class folders with images{f' in split {split}' if split else ''}; {LAYOUT}")
@@ -173,7 +173,7 @@ def _checked(names: Mapping[str, set[str]], where: str) -> tuple[str, ...]:
             f"there must be at least two classes below {where}, got {', '.join(learned)}; add a folder with images of "
             "another class, or name the folder that holds the class folders"
         )
-    return tuple(sorted(learned))
+    return tuple(class_names.in_order(learned))
 
 
 def _inner(paths: _Paths, bases: Sequence[tuple[str, str]]) -> Iterator[tuple[str, set[str]]]:

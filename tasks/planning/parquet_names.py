@@ -2,9 +2,22 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from tasks.planning import split_names
+
+_SHOWN = 5
+_TABLE_LOG = re.compile(r"(?:.*/)?(?:_delta_log/|\.hoodie/|metadata/[^/]*\.metadata\.json$)")
+"""Paths of the logs of Delta Lake, Hudi and Iceberg tables."""
+
+
+def check_no_table(paths: Iterable[str]) -> None:
+    """Raise `ValueError` if one of the `paths` beside the Parquet files is the log of a table with deleted rows."""
+    if logs := sorted(filter(_TABLE_LOG.match, paths)):
+        raise ValueError(
+            f"{logs[0]} is of a Delta Lake, Hudi or Iceberg table, among whose files are deleted and replaced rows; "
+            "export the current rows as Parquet files of their own"
+        )
 
 
 def splits(paths: Sequence[str]) -> tuple[dict[str, str], dict[str, list[str]], list[str]]:
@@ -20,7 +33,7 @@ def splits(paths: Sequence[str]) -> tuple[dict[str, str], dict[str, list[str]], 
         if name not in assigned.splits:
             skipped[assigned.reasons[name] if name else "no folder or file name contains train or test"].append(path)
     used = {path: assigned.splits[name] for path, name in names.items() if name in assigned.splits}
-    return used, skipped, assigned.notes
+    return used, skipped, [*assigned.notes, *_several_sets(used)]
 
 
 def split_name(path: str) -> str:
@@ -38,6 +51,21 @@ def split_name(path: str) -> str:
             words = split_names.words(part)
             return " ".join(words[: next(place for place, word in enumerate(words) if split_names.is_exact(word)) + 1])
     return ""
+
+
+def _several_sets(used: Mapping[str, str]) -> Iterator[str]:
+    """Warn if `train` is in several folders that are no partitions: they may be versions of the same images."""
+    above = sorted({_above_split(path) for path, split in used.items() if split == "train"})
+    if len(above) > 1 and not any("=" in folder for folder in above):
+        folders = ", ".join(folder or "the folder itself" for folder in above[:_SHOWN])
+        yield f"train is taken from {folders} together; if they hold the same images, name one of them as --data"
+
+
+def _above_split(path: str) -> str:
+    """Return the folders above the part of `path` that names its split."""
+    parts = path.split("/")
+    depth = next(depth for depth in range(len(parts)) if split_name("/".join(parts[: depth + 1])))
+    return "/".join(parts[:depth])
 
 
 def _without_key(folder: str) -> str:

@@ -17,7 +17,7 @@ _SYSTEMS = {
         *("_success", "_temporary", "_metadata", "_common_metadata", "_spark_metadata", "_change_data"),
         "_symlink_format_manifest",
     ),
-    "Delta Lake (rows that its log deletes are used)": ("_delta_log",),
+    "Delta Lake": ("_delta_log",),
     "Python": ("__pycache__",),
 }
 """Names of files and folders by system, in lower case."""

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -15,10 +16,10 @@ from storage.uri import URI, Root
 from tasks.jobs.ingest import content_split
 from tasks.jobs.spec import LeftOut, SourceEntry
 from tasks.learning import datasets
-from tasks.planning import class_folders, file_kinds, listing, parquet_names
+from tasks.planning import class_folders, file_kinds, label_tables, listing, parquet_names
 from tasks.planning.listing import Listing
 
-VERSION = 6
+VERSION = 7
 """Version of this code; add one when a change makes other rows, or other results, from the same files."""
 MAX_IN_PROCESS_BYTES = 2**28
 """Total size in bytes up to which ingest in this process takes less time than the start of a Ray job."""
@@ -90,11 +91,14 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Use
     if there.parquet:
         return _parquet(uri, there, option=option)
     paths = [entry.path for entry in there.images]
-    with _naming(uri, option):
+    with _naming(uri, option, hint=label_tables.hint(there.others)):
         layout = class_folders.layout(paths, there.others, name=uri.name)
     there.skip(layout.skipped)
     number = {name: label for label, name in enumerate(layout.classes)}
-    of_path = {path: number[str(class_folders.class_of(path, layout.classes))] for path in layout.splits}
+    class_of = {path: str(class_folders.class_of(path, layout.classes)) for path in layout.splits}
+    with _naming(uri, option):
+        label_tables.check(uri, there.others, class_of)
+    of_path = {path: number[name] for path, name in class_of.items()}
     kept = [entry for entry in there.images if entry.path in layout.splits]
     entries = listing.source_entries(uri, kept, splits=layout.splits, labels=of_path, option=option)
     is_split = set(layout.splits.values()) != {""}
@@ -114,6 +118,7 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Use
 
 def _parquet(uri: URI, there: Listing, *, option: str) -> UserData:
     with _naming(uri, option):
+        parquet_names.check_no_table([*itertools.chain(*there.skipped.values())])
         splits, skipped, notes = parquet_names.splits([entry.path for entry in there.parquet])
     there.skip(skipped)
     kept = [entry for entry in there.parquet if entry.path in splits]
@@ -130,12 +135,12 @@ def _parquet(uri: URI, there: Listing, *, option: str) -> UserData:
 
 
 @contextlib.contextmanager
-def _naming(uri: URI, option: str) -> Iterator[None]:
-    """Add the option and the folder to a `ValueError` about paths."""
+def _naming(uri: URI, option: str, *, hint: str = "") -> Iterator[None]:
+    """Add the option, the folder and a hint to a `ValueError` about paths."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{option}: {uri}: {error}") from None
+        raise ValueError(f"{option}: {uri}: {error}{hint}") from None
 
 
 def _by_content(classes: tuple[str, ...], listed: list[SourceEntry], fraction: float) -> Iterator[str]:

@@ -3,8 +3,10 @@
 import dataclasses
 import functools
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -397,6 +399,26 @@ def test_an_address_that_cannot_be_called_is_refused_by_name(url: str, monkeypat
     with pytest.raises(ValueError) as caught:
         automations.webhook_url()
     assert str(caught.value) == f"{automations.WEBHOOK} must be an http:// or https:// address, got {url!r}"
+
+
+@pytest.mark.parametrize("status", [204, 301, 400])
+def test_an_address_that_does_not_take_a_test_message_is_refused(status: int) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(status)
+            self.send_header("Location", "/elsewhere")
+            self.end_headers()
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/hook"
+        if status == 204:
+            assert automations.try_webhook(url) == ""
+        else:
+            with pytest.raises(ValueError, match=f"^{automations.WEBHOOK} answers a test message with {status} "):
+                automations.try_webhook(url)
+        server.shutdown()
+    assert "ConnectError" in automations.try_webhook(url)
 
 
 def _listing(folder: Path) -> list[str]:

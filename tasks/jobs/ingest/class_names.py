@@ -1,8 +1,9 @@
 """Class names of Parquet files: each file's own labels, and one list of names that all files are mapped to."""
 
+import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from storage.terminal import count
@@ -21,6 +22,12 @@ def is_missing(label: int | str | None) -> bool:
 def normal(name: str) -> str:
     """Return `name` in Unicode's NFC form, since an accented letter has two encodings that look the same."""
     return unicodedata.normalize("NFC", name)
+
+
+def in_order(names: Collection[str]) -> list[str]:
+    """Sort class names: whole numbers by value, so that classes called 0 to 11 get these labels; others as text."""
+    are_numbers = all(re.fullmatch(r"-?\d{1,18}", name, re.ASCII) for name in names)
+    return sorted(names, key=(lambda name: (int(name), name)) if are_numbers else None)
 
 
 def name_of(label: int | str, declared: Sequence[str] | None) -> str | None:
@@ -64,7 +71,7 @@ def of_files(surveyed: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     train = [found for found in labelled if found["split"] == "train"]
     names = dict.fromkeys(name for found in train for name in found["names"] or ())
     others = {label for found in train if not found["names"] for label in found["labels"]}
-    names |= dict.fromkeys(normal(str(label)) for label in sorted(others))
+    names |= dict.fromkeys(map(normal, in_order({str(label) for label in others})))
     for found in labelled:
         _check_learned(found, list(names), train)
     if len(names) < 2:
