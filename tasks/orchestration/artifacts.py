@@ -83,7 +83,8 @@ def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
     if data.sample_notice:
         yield f"> **Note:** this is {data.sample_notice}.\n"
     for problem in data.data_problems:
-        yield f"> **Note:** {_plain(problem.summary)}.\n"
+        if not problem.is_minor:
+            yield f"> **Note:** {_plain(problem.summary)}.\n"
     champion = decision.metrics.get("champion", {})
     yield "| on the test rows | this model | champion before this run |\n|---|---|---|"
     for name in ("test_accuracy", "test_loss", "expected_calibration_error", "num_rows"):

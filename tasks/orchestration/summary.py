@@ -44,7 +44,7 @@ def summarize(
             "predictions": plan.predictions,
             "report": page,
         },
-        "data_problems": [problem.summary for problem in problems],
+        "data_problems": [problem.summary for problem in problems if not problem.is_minor],
         "metrics": {name: value for name, value in evaluated.items() if name != "notice"},
         "test_accuracy_interval": interval,
         "promoted": decision.promoted,

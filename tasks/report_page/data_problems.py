@@ -26,6 +26,8 @@ class DataProblem:
     """One sentence without full stop."""
     details: tuple[str, ...] = ()
     """Files, rows or reasons; the last is `...` if there are more."""
+    is_minor: bool = False
+    """Whether only the section Data shows it, as nothing needs to be done: system files, copies in train."""
 
 
 def find_data_problems(raw: Manifest, prepared: Manifest, checkpoint: Manifest) -> list[DataProblem]:
@@ -50,7 +52,8 @@ def by_split(values: Mapping[str, _T]) -> dict[str, _T]:
 def _left_out_files(raw: Statistics) -> Iterator[DataProblem]:
     for files in raw.get("left_out") or []:
         summary = f"{count(files['count'], 'file')} left out ({files['reason']})"
-        yield DataProblem(summary=summary, details=_named(files["first"], files["count"]))
+        is_minor = files["reason"].startswith(("hidden", "system files"))
+        yield DataProblem(summary=summary, details=_named(files["first"], files["count"]), is_minor=is_minor)
 
 
 def _excluded_rows(raw: Manifest, prepared: Statistics) -> Iterator[DataProblem]:
@@ -84,7 +87,8 @@ def _copies(prepared: Statistics) -> Iterator[DataProblem]:
     if copies:
         where = ", ".join(f"{rows:,} in {split}" for split, rows in copies.items())
         summary = f"{count(sum(copies.values()), 'row')} with the image of another row of the class ({where})"
-        yield DataProblem(summary=summary)
+        is_left_out = any("copy" in reason for reason in prepared.get("quarantined") or ())
+        yield DataProblem(summary=summary, is_minor=is_left_out or "test" not in copies)
 
 
 def _class_balance(prepared: Statistics) -> Iterator[DataProblem]:

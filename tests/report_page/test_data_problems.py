@@ -84,3 +84,22 @@ def test_each_problem_is_stated_once_with_its_files(
     checkpoint = _committed(tmp_path, "checkpoint", statistics.get("checkpoint", {}))
     problems = find_data_problems(raw, prepared, checkpoint)
     assert [(problem.summary, problem.details) for problem in problems] == ([(summary, details)] if summary else [])
+
+
+@pytest.mark.parametrize(
+    ("raw", "prepared", "is_minor"),
+    [
+        ({"left_out": [{"reason": "system files of Windows", "count": 1, "first": ["Thumbs.db"]}]}, {}, True),
+        ({"left_out": [{"reason": "hidden: the name begins with a dot", "count": 1, "first": [".x"]}]}, {}, True),
+        ({"left_out": [{"reason": "not images", "count": 1, "first": ["a.txt"]}]}, {}, False),
+        ({}, {"copies_in_class": {"train": 3}}, True),
+        ({}, {"copies_in_class": {"test": 3}}, False),
+    ],
+)
+def test_what_needs_no_action_is_not_in_the_banner(
+    tmp_path: Path, raw: dict[str, Any], prepared: dict[str, Any], is_minor: bool
+) -> None:
+    prepared = {"class_counts": _BALANCED} | prepared
+    manifests = (_committed(tmp_path, "raw", raw), _committed(tmp_path, "prepared", prepared))
+    (problem,) = find_data_problems(*manifests, _committed(tmp_path, "checkpoint", {}))
+    assert problem.is_minor is is_minor

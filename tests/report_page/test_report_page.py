@@ -370,6 +370,9 @@ def test_section_on_the_data_has_a_banner_class_counts_and_an_entry_in_the_navig
     assert "No problems were recorded" in calm and "needs attention" not in calm
     counts = {"train": {"0": 400, "1": 50}, "validation": {"0": 40, "1": 5}, "test": {"0": 10, "1": 7, "2": 9}}
     problem = DataProblem(summary="1 file left out (not images)", details=("a/notes.txt",))
+    minor = dataclasses.replace(problem, is_minor=True)
+    quiet = Page(render(dataclasses.replace(data, data_problems=(minor,)))).text
+    assert "1 file left out (not images)." in quiet and "needs attention" not in quiet
     page = Page(render(dataclasses.replace(fake_data(("0", "1", "2")), class_counts=counts, data_problems=(problem,))))
     assert {"href": "#data"} in page.all("a")
     assert "The data needs attention ( details ): 1 file left out (not images)" in page.text
