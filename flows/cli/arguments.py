@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,13 +28,26 @@ exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 130 inter
 class Parser(argparse.ArgumentParser):
     """Argument parser without abbreviations that reports an invalid request in one line and exits with code 2."""
 
+    has_settings = False
+    """Whether there is an option `--set`."""
+
     def __init__(
         self, *, formatter_class: type[argparse.HelpFormatter] = argparse.RawDescriptionHelpFormatter, **options: Any
     ) -> None:
         super().__init__(formatter_class=formatter_class, allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
-        refuse(f"{message}; see {self.prog} --help")
+        refuse(f"{message}{self._hint(message)}; see {self.prog} --help")
+
+    def _hint(self, message: str) -> str:
+        """Return a hint if an unknown option is named like a field of the recipe."""
+        unknown = re.search(r"unrecognized arguments: --([\w-]+)[= ]?(\S*)", message)
+        if not (unknown and self.has_settings):
+            return ""
+        from tasks.learning import recipes
+
+        field = recipes.field_meant(unknown[1].replace("-", "_"))
+        return f" (did you mean --set {field}={unknown[2] or '...'}?)" if field else ""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -82,8 +96,9 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -
     return arguments
 
 
-def add_recipe(parser: argparse.ArgumentParser, *, default: str) -> None:
+def add_recipe(parser: Parser, *, default: str) -> None:
     """Add the options of a training; `default` is the help text's description of the default recipe."""
+    parser.has_settings = True
     add = parser.add_argument
     add(
         "--recipe",

@@ -16,7 +16,7 @@ from storage.terminal import count
 from storage.uri import URI, Root, parse_root
 from tasks.cluster import capacity, node_checks
 from tasks.jobs import scaling
-from tasks.learning import recipes
+from tasks.learning import recipes, user_code
 from tasks.learning.recipes import Recipe
 
 if TYPE_CHECKING:
@@ -111,10 +111,21 @@ def check_and_plan(arguments: argparse.Namespace, run_check: CheckRunner = fail_
     if arguments.check:
         run_check("labels", lambda summary: summary.labels, summary)
         run_check("run", Planned.describe, planned)
+    if arguments.check or (user_code.is_reference(planned.plan.recipe.model) and planned.has_work):
+        run_check("model", _check_model, planned)
     if arguments.check or planned.has_work:
         run_check("disk", capacity.check_disk, root)
         run_check("nodes", lambda root, asked: _nodes(root, arguments.workers, asked), root, asked)
     return planned
+
+
+def _check_model(planned: "Planned") -> str:
+    from tasks.planning import model_check
+
+    description, warnings = model_check.check_model(planned.plan)
+    for warning in warnings:
+        terminal.show(f"WARNING: {warning}", sys.stderr)
+    return description
 
 
 def _nodes(root: Root, workers: scaling.Workers, asked: "Asked") -> str:
@@ -180,6 +191,8 @@ class Planned:
 
     def describe(self) -> str:
         """Describe the run: its recipe, data, number of epochs, and the stages to do."""
+        from tasks.planning import make_plan
+
         made, recipe, again = self.plan, self.plan.recipe, self.request["refresh"]
         results: dict[str, URI | None] = {"download": made.files} if self.downloads or again else {}
         results |= {"ingest": made.raw} if made.data is None else {}
@@ -187,7 +200,9 @@ class Planned:
         results |= {"predict": made.predictions, "evaluate": made.evaluation}
         to_do = [stage for stage, uri in results.items() if uri and (again or not manifest.is_committed(uri))]
         stages = f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
-        return f"{recipe.name} on {made.data_name}, {count(recipe.epochs, 'epoch')}; {stages}"
+        hint = make_plan.batch_hint(made) if "train" in to_do else None
+        warning = f"; WARNING: {hint}" if hint else ""
+        return f"{recipe.name} on {made.data_name}, {count(recipe.epochs, 'epoch')}; {stages}{warning}"
 
     def summary(self) -> "Summary":
         """Summarize the classes and labels; raise `ValueError` if the labels cannot be used."""

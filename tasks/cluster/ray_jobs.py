@@ -150,9 +150,9 @@ class RayJobs:
             number = 1 + sum((job.submission_id or "").startswith(prefix) for job in client.list_jobs())
             name = f"{prefix}{number}"
             entrypoint = f"exec env {JOB_NAME}={name} {python} -m tasks.jobs.{stage} {shlex.quote(place)}"
-            with user_code.packaged() as packages:
-                if packages and not self._local:
-                    runtime_env["py_modules"] += packages
+            with contextlib.ExitStack() as stack:
+                if not self._local:
+                    runtime_env["py_modules"] += stack.enter_context(user_code.packaged())
                 return str(client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=runtime_env))
         except (OSError, RuntimeError) as error:
             raise JobFailed(f"Ray did not accept the job: {error}") from error

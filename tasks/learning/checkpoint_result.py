@@ -25,11 +25,13 @@ def commit(
     *,
     prepared: URI | Parent,
     initial: URI | None = None,
+    num_rows: int,
     statistics: dict[str, Any],
 ) -> manifest.Manifest:
     """Commit the best epoch at `target`, with the whole history; the last epoch must have a checkpoint in `scratch`.
 
-    Raises `RuntimeError` if that checkpoint is damaged; running the job again trains the missing epochs.
+    `num_rows` is the number of training rows. Raises `RuntimeError` if that checkpoint is damaged; running the job
+    again trains the missing epochs.
     """
     last = next(checkpoint.complete_checkpoints(scratch), None)
     assert last is not None, "training ended without a checkpoint"
@@ -46,6 +48,7 @@ def commit(
         "history.json": json.dumps(final.history, indent=1).encode(),
         "history.csv": _csv(final.history),
     }
+    steps = final.step // final.epoch
     if found := checkpoint.find_training_images(scratch):
         content[f"{checkpoint.TRAINING_IMAGES}.parquet"] = manifest.read_file(*found)
     return commits.commit(
@@ -60,6 +63,9 @@ def commit(
             "model": final.model,
             "resolved": final.resolved,
             "recipe": final.recipe,
+            "steps_per_epoch": steps,
+            "training_rows": num_rows,
+            "training_rows_skipped_per_epoch": num_rows - steps * final.recipe["batch_size"],
             **statistics,
             **numerics.recorded(final.numerics, final.set_aside),
         },

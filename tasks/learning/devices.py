@@ -5,6 +5,8 @@
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -45,6 +47,16 @@ def choose(asked: str, *, where: str, number: int = 0) -> "torch.device":
     if asked == "cuda" or torch.cuda.is_available():
         raise UnusableGpu(f"torch cannot use a GPU on node {where}: {reason}; or {CPU_ADVICE}")
     return torch.device("cpu")
+
+
+def check_compiler(*, where: str) -> None:
+    """Raise `ValueError` unless torch.compile finds the C++ compiler that it needs for CPUs."""
+    command = shlex.split(os.environ.get("CXX") or "g++")[0]
+    if shutil.which(command) is None:
+        raise ValueError(
+            f"compile=on needs a C++ compiler, but there is no {command!r} on {where}; install g++, or use --set "
+            "compile=off"
+        )
 
 
 def trouble(number: int | None = None) -> str | None:

@@ -1,6 +1,7 @@
 """Epochs without torch: batch sizes and checks before an epoch, metrics and hints after it, and its errors."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from storage.error_policy import Permanent
@@ -8,6 +9,10 @@ from storage.terminal import count
 
 MAX_WAIT_SHARE = 0.05
 """Share of an epoch spent waiting for data, or for checkpoints, above which there is a hint."""
+LEAST_STEPS = 5
+"""Steps of an epoch below which there is a hint."""
+MAX_SKIPPED = 0.05
+"""Share of the training rows that an epoch skips above which there is a hint."""
 _MIN_WAIT_S = 1.0  # shorter waits get no hint, however short the epoch
 _WAITS = {
     "data_wait_s": ("data", "try --set loader=resident if the rows fit in memory; see docs/workers.md"),
@@ -98,6 +103,24 @@ def batch_start(batch_size: int, *, rank: int, world_size: int) -> int:
 def local_batch_size(batch_size: int, *, rank: int, world_size: int) -> int:
     """Return the number of rows of a global batch that belong to `rank`; ranks differ by at most one row."""
     return batch_size // world_size + int(rank < batch_size % world_size)
+
+
+def smallest_piece(batch_size: int, *, world_size: int, accumulation: int) -> int:
+    """Return the fewest rows of a forward pass, if each rank's share of a batch is divided as `Tensor.chunk` does."""
+    shares = {local_batch_size(batch_size, rank=rank, world_size=world_size) for rank in (0, world_size - 1)}
+    sizes = {share: math.ceil(share / accumulation) for share in shares}
+    return min(share % size or size for share, size in sizes.items())
+
+
+def few_steps_hint(steps: int, *, batch_size: int, num_rows: int) -> str | None:
+    """Return a hint if an epoch of `steps` has few of them or skips many of all `num_rows` training rows."""
+    skipped = num_rows - steps * batch_size
+    if steps >= LEAST_STEPS and skipped <= MAX_SKIPPED * num_rows:
+        return None
+    return (
+        f"batch_size={batch_size} gives {count(steps, 'step')} an epoch, each of which skips {skipped:,} of "
+        f"{num_rows:,} training rows, different ones each time; use a smaller --set batch_size"
+    )
 
 
 def check_steps(steps: int, *, batch_size: int, world_size: int, num_rows: int) -> None:

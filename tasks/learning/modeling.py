@@ -35,12 +35,16 @@ class FromImages(Protocol):
 
 
 class Classifier(nn.Module):
-    """Module from raw images (uint8, BHWC) to logits (float, (B, classes)), with its own normalisation."""
+    """Module from raw images (uint8, BHWC) to logits (float, (B, classes)), with its own normalisation.
 
-    def __init__(self, spec: ModelSpec) -> None:
+    `pretrained`: the user's own code may read weights from files, because no checkpoint's weights follow.
+    """
+
+    def __init__(self, spec: ModelSpec, *, pretrained: bool = False) -> None:
         super().__init__()
         self.spec = spec
-        self.backbone = models.build(spec.model, image_shape=spec.image_shape, num_classes=len(spec.classes))
+        shape, num_classes = spec.image_shape, len(spec.classes)
+        self.backbone = models.build(spec.model, image_shape=shape, num_classes=num_classes, pretrained=pretrained)
         self.mean: Tensor
         self.std: Tensor
         self.register_buffer("mean", torch.tensor(spec.mean, dtype=torch.float32).view(1, -1, 1, 1))

@@ -57,7 +57,11 @@ def resolve_data(data: str, recipe: Recipe) -> DatasetURI | UserData:
         expected = f"{split_names.LAYOUT}, or the URI of a raw dataset"
         raise user_images.nothing_at(uri, option="--data", expected=expected) from None
     if not manifest.is_committed(uri):
-        check_shift(recipe, side=recipe.image_size)
+        if recipe.max_shift >= recipe.image_size:
+            raise ValueError(
+                f"image_size must be more than max_shift, the pixels by which augmentation moves images: got "
+                f"{recipe.image_size} and {recipe.max_shift}; change --set image_size or --set max_shift"
+            )
         found_own = user_images.find(URI(uri), test_fraction=recipe.test_fraction)
         if found_own.kind == "parquet" and recipe.image_encoding == images.ENCODED:
             raise ValueError(

@@ -3,15 +3,17 @@
 import dataclasses
 import os
 
-from storage import access
+from storage import access, manifest
 from storage.admin import champions
 from storage.admin.catalog import check_links
+from storage.terminal import count
 from storage.uri import DatasetURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
 from tasks.jobs.scaling import Workers, limits
-from tasks.learning import datasets
+from tasks.learning import datasets, devices
+from tasks.learning.epoch_metrics import few_steps_hint
 from tasks.learning.recipes import Recipe
-from tasks.planning import machine, warm_start
+from tasks.planning import machine, model_check, warm_start
 from tasks.planning.data_option import as_made, check_shift, resolve_data
 from tasks.planning.plan import Plan
 from tasks.planning.user_images import UserData, check_apart
@@ -69,7 +71,48 @@ def make(
         if recipe.initialize == "champion":
             plan = dataclasses.replace(plan, initial=warm_start.initial_checkpoint(plan))
         warm_start.check_comparable(plan)
-        return refreshed(plan) if refresh else plan
+        plan = refreshed(plan) if refresh else plan
+        if not manifest.is_committed(plan.checkpoint):
+            check_training(plan)
+        model_check.check_rivals_code(plan)
+        return plan
+
+
+def check_training(plan: Plan) -> None:
+    """Raise `ValueError` for what would end the training after minutes, but can be known now."""
+    most, _ = num_train_rows(plan)
+    if most is not None and plan.recipe.batch_size > most:
+        raise ValueError(
+            f"batch_size must be at most the number of training rows, {most:,}, got {plan.recipe.batch_size}; use a "
+            "smaller --set batch_size"
+        )
+    is_local = plan.workers == 0 or not os.environ.get("RAY_ADDRESS")
+    if plan.recipe.compile == "on" and is_local and (plan.recipe.device == "cpu" or not machine.gpus()):
+        devices.check_compiler(where="this machine")
+    model_check.check_one_row(plan)
+
+
+def num_train_rows(plan: Plan) -> tuple[int | None, int | None]:
+    """Return the most training rows that there may be, and about how many; None until the data is read."""
+    kept = 1 - plan.recipe.validation_fraction
+    if manifest.is_committed(plan.raw):
+        most = sum(file.rows or 0 for file in manifest.load(plan.raw).split("train"))
+    elif plan.user_data is not None and plan.user_data.kind == "images":
+        most = sum(file.split in ("train", "") for file in plan.user_data.files)
+        kept *= 1 - (plan.user_data.test_fraction or 0)
+    else:
+        return None, None
+    return most, round(most * kept)
+
+
+def batch_hint(plan: Plan) -> str | None:
+    """Return a hint if the batch is large for the number of rows as far as it is known; training counts them."""
+    _, rows = num_train_rows(plan)
+    if rows is None:
+        return None
+    size = plan.recipe.batch_size
+    hint = few_steps_hint(rows // size, batch_size=size, num_rows=rows)
+    return hint and f"with about {count(rows, 'training row')}, {hint}"
 
 
 def check_root(storage: str) -> Root:

@@ -9,6 +9,7 @@ from storage.uri import URI, CheckpointURI, DatasetURI, Root, check_name, parse_
 from tasks.jobs.deadline import deadline
 from tasks.jobs.scaling import Workers, limits
 from tasks.learning import images, user_code
+from tasks.planning import model_check
 from tasks.planning import new_images as pictures
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_numbers, check_root
@@ -75,7 +76,9 @@ def resolve(
                 raise ValueError(f"--split must be one of {', '.join(splits) or 'those with rows'}, got {split!r}")
             checkpoint = _model(root, model, _championship, data)
             _check_shape(made, checkpoint)
-        user_code.check_listed()  # the model's code may come from a user's file, which must be allowed
+        user_code.check_listed()
+        if not manifest.is_committed(predictions_of(root, checkpoint, data, split=split)):
+            model_check.check_code(checkpoint, option="--model")
     return BatchRequest(
         root=root,
         checkpoint=checkpoint,

@@ -58,7 +58,7 @@ def check_comparable(plan: "Plan") -> None:
     if model is None:
         return
     _check_test_rows(plan, champion, about.get("split") or {})
-    now = _known(plan)
+    now = known_images(plan)
     shape, classes = now["image_shape"], now["classes"]
     if shape is not None and list(model["image_shape"]) != shape:
         knows, has = (" x ".join(map(str, size)) for size in (model["image_shape"], shape))
@@ -97,7 +97,7 @@ def _refuse(plan: "Plan", champion: CheckpointURI | None, why: str) -> None:
 
 
 def _check_fits(plan: "Plan", champion: CheckpointURI, model: dict[str, Any]) -> None:
-    for name, value in ({"model": plan.recipe.model} | _known(plan)).items():
+    for name, value in ({"model": plan.recipe.model} | known_images(plan)).items():
         if value is not None and model[name] != value:
             raise ValueError(
                 f"{_ASKED}: {name} of the champion {champion} is {model[name]!r}, but {value!r} is requested; omit "
@@ -135,7 +135,7 @@ def _check_encoding(plan: "Plan", champion: CheckpointURI, prepared: URI) -> Non
         )
 
 
-def _known(plan: "Plan") -> dict[str, Any]:
+def known_images(plan: "Plan") -> dict[str, Any]:
     """Return shape and classes of the images; None where they are unknown until the data is read."""
     if plan.user_data is not None and (plan.user_data.classes or not manifest.is_committed(plan.raw)):
         size = plan.recipe.image_size

@@ -148,7 +148,7 @@ def commit_untrained(root: Root, prepared: DatasetURI, uri: CheckpointURI) -> No
     history = [trainer.run_epoch(1)]
     snapshot = training_state.take(trainer, history, prepared=prepared.fingerprint, about=about)
     checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
-    checkpoint_result.commit(scratch, uri, prepared=prepared, statistics={})
+    checkpoint_result.commit(scratch, uri, prepared=prepared, num_rows=100, statistics={})
 
 
 def preprocess(cluster: Runner, root: Root, raw: DatasetURI, uri: DatasetURI) -> None:

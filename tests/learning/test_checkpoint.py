@@ -318,7 +318,7 @@ class TestTrainingImages:
 
 
 def commit(scratch: URI, target: CheckpointURI) -> manifest.Manifest:
-    return checkpoint_result.commit(scratch, target, prepared=parent(), statistics={})
+    return checkpoint_result.commit(scratch, target, prepared=parent(), num_rows=100, statistics={})
 
 
 def parent() -> Parent:

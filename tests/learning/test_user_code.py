@@ -87,20 +87,25 @@ def test_a_file_that_was_only_named_goes_to_a_cluster_too(file: Path, monkeypatc
     file.write_text(f"{RECIPE}\nNAMED = True\n")
     monkeypatch.setenv(user_code.FILES, str(file))
     with user_code.packaged() as packages:
-        assert file.read_bytes() in [Path(package, "__init__.py").read_bytes() for package in packages]
+        assert file.read_bytes() in [Path(package, "my_recipe.py").read_bytes() for package in packages]
 
 
 def test_what_shipped_code_lacks_is_told_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "pipeline_code_0123456789ab").mkdir()
-    (tmp_path / "pipeline_code_0123456789ab" / "__init__.py").write_text("import no_such_package\n")
+    package = tmp_path / "pipeline_code_0123456789ab"
+    package.mkdir()
+    for name, text in (("__init__", ""), ("mine", "import no_such_package\n")):
+        (package / f"{name}.py").write_text(text)
+    (package / "origin.txt").write_text("/home/me/mine.py")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+    with pytest.raises(ValueError, match="mine.py cannot be imported: ModuleNotFoundError: .*no_such_package"):
         user_code.resolve("mine.py:network@0123456789ab")
 
 
 def test_a_model_whose_file_is_not_here_is_refused_with_what_to_do(file: Path) -> None:
     name = recipes.load(f"{file}:recipe").model[:-12] + "0" * 12
-    with pytest.raises(ValueError, match=f"{name} is code outside .* no file in PIPELINE_CODE matches it"):
+    with pytest.raises(
+        ValueError, match=f"{name} is code outside .* set PIPELINE_USER_CODE to the unchanged my_recipe.py"
+    ):
         models.check_known(name)
 
 

@@ -34,7 +34,7 @@ def models(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -
     checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
     prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest=None, content="")
     model = {"image_shape": [28, 28, 1], "classes": list(NAMES)}
-    checkpoint_result.commit(scratch, target, prepared=prepared, statistics={"model": model})
+    checkpoint_result.commit(scratch, target, prepared=prepared, num_rows=100, statistics={"model": model})
     promote(root, "letters", target)
     return Path(root)
 

@@ -126,7 +126,7 @@ def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int],
     found, listed = [], prepared.split("train")
     for world_size in workers:
         for rank in (0, world_size - 1):  # the first rank has the largest share of a batch, the last the smallest
-            rows = sum(file.rows or 0 for file in listed) // world_size
+            rows = num_train_rows(prepared) // world_size
             if loader != DATALOADER:  # its sampler gives every rank the same number of rows
                 shard = dataset_parts.shard(listed, rank=rank, world_size=world_size, batch_size=batch_size)
                 rows = sum(map(len, shard))
@@ -134,6 +134,11 @@ def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int],
             found.append(rows // share if share else 0)
             check_steps(found[-1], batch_size=batch_size, world_size=world_size, num_rows=rows)
     return min(found)
+
+
+def num_train_rows(prepared: Manifest) -> int:
+    """Return the number of training rows of a prepared dataset."""
+    return sum(file.rows or 0 for file in prepared.split("train"))
 
 
 def workers_before(spec: TrainSpec, prepared: Manifest, *, device: str) -> int | None:
@@ -181,4 +186,7 @@ def commit(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) 
         if any((nodes := _nodes(spec.scratch)).values()):
             about["nodes"] = nodes
         trained = prepared.as_parent(spec.source)
-        checkpoint_result.commit(spec.scratch, spec.target, prepared=trained, initial=spec.initial, statistics=about)
+        rows = num_train_rows(prepared)
+        checkpoint_result.commit(
+            spec.scratch, spec.target, prepared=trained, initial=spec.initial, num_rows=rows, statistics=about
+        )

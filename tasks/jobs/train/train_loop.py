@@ -1,6 +1,7 @@
 """The training loop of one rank, with or without Ray: all epochs that are not done yet, and a checkpoint after each."""
 
 import contextvars
+import platform
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
@@ -20,8 +21,8 @@ from tasks.jobs import events, scaling
 from tasks.jobs.spec import EPOCHS, IMAGES, TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
-from tasks.learning import checkpoint, images, resume, training_state
-from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, wait_hints
+from tasks.learning import checkpoint, devices, images, resume, training_state
+from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, few_steps_hint, has_checkpoint, wait_hints
 from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
 from tasks.learning.numerics import Numerics
@@ -50,6 +51,8 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     if kind == "cpu":
         process.keep_memory()
     seed_everything(recipe.seed)
+    if kind == "cpu" and recipe.compile == "on":
+        devices.check_compiler(where=f"node {platform.node()}")
     every = _gathered(resolve_precision(recipe.precision, here.device), here.world_size)
     precision = "fp32" if "fp32" in every else "bf16"  # the ranks' hardware may differ
     set_arithmetic(precision, here.device)
@@ -63,7 +66,7 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     about: dict[str, Any] = {"parameters": spec.parameters, "resolved": resolved}
     loader = make_loader(recipe, spec.source, prepared, here)
     with gc_paused():  # most models import torchvision
-        model = Classifier(model_of(recipe, prepared))
+        model = Classifier(model_of(recipe, prepared), pretrained=spec.initial is None)
     training_state.check_storable(model)
     if spec.initial:
         training_state.load_initial_weights(model, spec.initial)
@@ -73,6 +76,10 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     trainer = Trainer(recipe, model, loader, device=here.device, **how)
     assert trainer.world_size == here.world_size, "torch.distributed has another number of workers"
     events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {_describe_rows(trainer)}")
+    num_rows = attempts.num_train_rows(prepared)
+    hint = few_steps_hint(trainer.steps_per_epoch, batch_size=recipe.batch_size, num_rows=num_rows)
+    if hint and rank == 0:
+        events.write_line(f"WARNING: {hint}")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * training_state.size_of(trainer))
     trained_on = attempts.trained_on(spec, prepared)
     history = _resume(spec, attempt, trainer, about, trained_on=trained_on)
@@ -99,8 +106,8 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
 def _describe_rows(trainer: Trainer) -> str:
     rows = trainer.loader.num_train_rows()
     left_out = rows - trainer.steps_per_epoch * trainer.local_batch_size
-    told = f", of which each epoch skips {left_out:,}, different ones each time" if left_out else ""
-    return f"{rows:,} training rows{told}"
+    skipped = f", of which each epoch skips {left_out:,}, different ones each time" if left_out else ""
+    return f"{rows:,} training rows{skipped}"
 
 
 def _gathered(value: _T, world_size: int) -> list[_T]:

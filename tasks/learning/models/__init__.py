@@ -1,10 +1,12 @@
 """Models by name: the project's (one module each), torchvision's classifiers, and the user's own; all take BCHW floats.
 
-A module has `build(*, image_shape, num_classes) -> nn.Module`; a factory of the user's own has the same signature.
+A module has `build(*, image_shape, num_classes) -> nn.Module`; a factory of the user's own has the same signature, and
+may take `pretrained`: whether to read weights from files.
 Names from torchvision are written with `-` for `_`.
 """
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -37,8 +39,15 @@ def check_known(name: str) -> None:
         )
 
 
-def build(name: str, *, image_shape: Sequence[int], num_classes: int) -> "nn.Module":
-    """Build a newly initialised model from images (BCHW, float; `image_shape` is HWC) to logits (B, `num_classes`)."""
+def build(name: str, *, image_shape: Sequence[int], num_classes: int, pretrained: bool = False) -> "nn.Module":
+    """Build a newly initialised model from images to logits.
+
+    Args:
+        name: As in `check_known`.
+        image_shape: Height, width, channels; the model takes floats, BCHW.
+        num_classes: The logits are (B, `num_classes`).
+        pretrained: Let a factory of the user's own read weights from files; a checkpoint's weights need none.
+    """
     check_known(name)
     from torch import nn
 
@@ -47,13 +56,15 @@ def build(name: str, *, image_shape: Sequence[int], num_classes: int) -> "nn.Mod
             factory = user_code.resolve(name)
         else:
             factory = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").build
-        model = factory(image_shape=image_shape, num_classes=num_classes)
+        takes_it = user_code.PRETRAINED in inspect.signature(factory).parameters
+        options: dict[str, Any] = {user_code.PRETRAINED: pretrained} if takes_it else {}
+        model = factory(image_shape=image_shape, num_classes=num_classes, **options)
         if not isinstance(model, nn.Module):
             raise TypeError(f"model {name} must return a torch.nn.Module, got {type(model).__name__}")
         return model
     from torchvision.models import get_model
 
-    options: dict[str, Any] = {"num_classes": num_classes}
+    options = {"num_classes": num_classes}
     if name in _WITHOUT_AUXILIARY:
         options |= {"aux_logits": False, "init_weights": True}
     if name.startswith("vit-"):

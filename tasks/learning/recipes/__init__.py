@@ -10,63 +10,24 @@ import pkgutil
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from storage.uri import check_name
 from tasks.learning import datasets, models, user_code
+from tasks.learning.field_errors import errors_in_one_line
 
-_ALLOWED = {
-    "greater_than_equal": ">= {ge}",
-    "less_than_equal": "<= {le}",
-    "greater_than": "> {gt}",
-    "less_than": "< {lt}",
-    "int_type": "a whole number",
-    "float_type": "a finite number",
-    "finite_number": "a finite number",
-    "string_type": "text",
-    "literal_error": "one of {expected}",
-}
-"""What a field must be, by pydantic's type of the error."""
+_SHORT = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size"}
+"""Fields by names that are usual elsewhere."""
 _NOT_SETTINGS = ("name", "fallback", "origin")
-_Class = TypeVar("_Class", bound=type)
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
-def _errors_in_one_line(checked: _Class) -> _Class:
-    """Make a pydantic dataclass raise a `ValueError` with one line about the first wrong field."""
-    check = checked.__init__  # type: ignore[misc]
-
-    @functools.wraps(check)
-    def init(self: object, **fields: Any) -> None:
-        try:
-            check(self, **fields)
-        except ValidationError as error:
-            raise ValueError(_first_problem(error)) from None
-
-    checked.__init__ = init  # type: ignore[misc]
-    return checked
-
-
-def _first_problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    context, field = first.get("ctx", {}), ".".join(map(str, first["loc"]))
-    if first["type"] == "value_error":
-        return str(context["error"])
-    if first["type"] not in _ALLOWED:
-        return f"{field}: {first['msg']}"
-    # pydantic stores a bound 1 of a float as 1.0, and choices as "'a', 'b' or 'c'"
-    plain = {name: str(value).removesuffix(".0") for name, value in context.items()}
-    if "expected" in plain:
-        plain["expected"] = plain["expected"].replace("'", "").replace(" or ", ", ")
-    return f"{field} must be {_ALLOWED[first['type']].format(**plain)}, got {first['input']!r}"
-
-
-@_errors_in_one_line
+@errors_in_one_line
 @pydantic.dataclasses.dataclass(
     frozen=True, kw_only=True, config=ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
 )
@@ -264,14 +225,19 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Rec
     changed = {}
     for field, value in settings.items():
         if field not in hints:
-            (meant,) = difflib.get_close_matches(field, hints, n=1) or [""]
-            hint = f"did you mean {meant!r}? The" if meant else "the"
-            raise ValueError(f"{option}there is no recipe field {field!r}; {hint} fields are {', '.join(hints)}")
+            meant = field_meant(field)
+            hint = f"did you mean {meant!r}? docs/cli.md lists all" if meant else f"the fields are {', '.join(hints)}"
+            raise ValueError(f"{option}there is no recipe field {field!r}; {hint}")
         changed[field] = _convert(value, hints[field]) if isinstance(value, str) else value
     try:
         return dataclasses.replace(recipe, **changed)
     except ValueError as error:
         raise ValueError(f"{option}{error}") from None
+
+
+def field_meant(name: str) -> str:
+    """Return the field that `name` is or may stand for; empty if there is none."""
+    return _SHORT.get(name) or next(iter(difflib.get_close_matches(name, _kinds(), n=1)), "")
 
 
 def schema() -> dict[str, Any]:

@@ -1,0 +1,49 @@
+"""Errors of a pydantic dataclass in one line that names the field, what is allowed and the value."""
+
+import functools
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+_ALLOWED = {
+    "greater_than_equal": ">= {ge}",
+    "less_than_equal": "<= {le}",
+    "greater_than": "> {gt}",
+    "less_than": "< {lt}",
+    "int_type": "a whole number",
+    "float_type": "a finite number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "literal_error": "one of {expected}",
+}
+"""What a field must be, by pydantic's type of the error."""
+_Class = TypeVar("_Class", bound=type)
+
+
+def errors_in_one_line(checked: _Class) -> _Class:
+    """Make a pydantic dataclass raise a `ValueError` with one line about the first wrong field."""
+    check = checked.__init__  # type: ignore[misc]
+
+    @functools.wraps(check)
+    def init(self: object, **fields: Any) -> None:
+        try:
+            check(self, **fields)
+        except ValidationError as error:
+            raise ValueError(_first_problem(error)) from None
+
+    checked.__init__ = init  # type: ignore[misc]
+    return checked
+
+
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    context, field = first.get("ctx", {}), ".".join(map(str, first["loc"]))
+    if first["type"] == "value_error":
+        return str(context["error"])
+    if first["type"] not in _ALLOWED:
+        return f"{field}: {first['msg']}"
+    # pydantic stores a bound 1 of a float as 1.0, and choices as "'a', 'b' or 'c'"
+    plain = {name: str(value).removesuffix(".0") for name, value in context.items()}
+    if "expected" in plain:
+        plain["expected"] = plain["expected"].replace("'", "").replace(" or ", ", ")
+    return f"{field} must be {_ALLOWED[first['type']].format(**plain)}, got {first['input']!r}"

@@ -1,0 +1,127 @@
+"""Checks of the model before a run: its code is here, it can be built, and it takes the batches that it will get."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from storage import manifest
+from storage.process import gc_paused
+from storage.terminal import count
+from storage.uri import CheckpointURI
+from tasks.jobs.scaling import Workers, limits
+from tasks.learning import user_code
+from tasks.learning.epoch_metrics import smallest_piece
+from tasks.learning.recipes import Recipe
+from tasks.learning.user_errors import UserCodeError, wrap_user_errors
+from tasks.learning.user_modules import opened_files
+from tasks.planning import machine, warm_start
+from tasks.planning.plan import Plan
+
+_LONGEST_SIDE = 512
+"""Pixels; larger images take too long to try."""
+_ONE_VALUE = "Expected more than 1 value per channel"
+"""Start of torch's message if batch normalisation gets a single row."""
+
+
+def check_code(checkpoint: CheckpointURI, *, option: str) -> None:
+    """Raise `ValueError` naming `option` if the model of `checkpoint` is the user's own and its code is not here."""
+    model = manifest.load(checkpoint).statistics.get("model", {}).get("model", "")
+    if user_code.is_reference(model):
+        try:
+            user_code.resolve(model)
+        except ValueError as error:
+            raise ValueError(f"{option}: {checkpoint}: {error}") from None
+
+
+def check_rivals_code(plan: Plan) -> None:
+    """Raise `ValueError` if a model that the new one will be compared with cannot be loaded, before the training."""
+    for rival in plan.rivals():
+        with contextlib.suppress(FileNotFoundError, manifest.Damaged):  # the gate reports it
+            if not manifest.is_committed(plan.predictions_of(rival)):
+                check_code(rival, option=f"--championship: a champion of {plan.championship!r}")
+
+
+def check_one_row(plan: Plan) -> None:
+    """Raise `ValueError` if a worker gets single rows in training and the model's batch normalisation needs more."""
+    recipe, workers = plan.recipe, plan.workers
+    pieces = (
+        smallest_piece(recipe.batch_size, world_size=number, accumulation=recipe.accumulation)
+        for number in _possible(workers, recipe)
+    )
+    if min(pieces) > 1:
+        return
+    try:
+        _try(plan, rows=1)
+    except Exception as error:  # what else is wrong, `check_model` and the training report
+        if _ONE_VALUE in str(error):
+            raise ValueError(
+                f"batch_size={recipe.batch_size} gives a worker 1 row at a time (--workers "
+                f"{'auto' if workers is None else workers}, accumulation={recipe.accumulation}), but the batch "
+                f"normalisation of model {recipe.model} needs 2; use a larger --set batch_size"
+            ) from None
+
+
+def check_model(plan: Plan) -> tuple[str, list[str]]:
+    """Build the model, and where it will train on CPUs run a batch of two rows through it; takes seconds.
+
+    Returns:
+        The model in words, and warnings.
+
+    Raises:
+        ValueError: It cannot be built, or does not give one logit per class. For the user's own code the message names
+            file and line.
+    """
+    recipe = plan.recipe
+    if os.environ.get("RAY_ADDRESS") and plan.workers != 0:
+        return f"{recipe.model}, built only on the cluster's nodes, which have packages of their own", []
+    try:
+        num_weights, opened = _try(plan, rows=0 if recipe.device != "cpu" and machine.gpus() else 2)
+    except MemoryError:
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        reason = "; ".join(map(str.strip, lines if isinstance(error, UserCodeError) else lines[:1]))
+        kind = "" if isinstance(error, UserCodeError | ValueError) else f"{type(error).__name__}: "
+        raise ValueError(f"model {recipe.model} cannot be used: {kind}{reason}") from None
+    return f"{recipe.model}, {count(num_weights, 'weight')}", list(_warnings(recipe, opened))
+
+
+def _try(plan: Plan, *, rows: int) -> tuple[int, set[Path]]:
+    """Build the model and run `rows` rows through it as in training; return the number of weights and files read."""
+    import torch
+
+    from tasks.learning.modeling import Classifier, ModelSpec
+
+    known = warm_start.known_images(plan)
+    shape, classes = known["image_shape"], known["classes"] or ("a", "b")
+    channels = shape[2]
+    spec = ModelSpec(
+        model=plan.recipe.model, image_shape=shape, classes=classes, mean=(0.0,) * channels, std=(1.0,) * channels
+    )
+    # Another folder: a path relative to this one would not be found by workers.
+    with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors(model=spec.model):
+        with opened_files() as opened:
+            model = Classifier(spec, pretrained=plan.initial is None)
+        if rows and max(shape[:2]) <= _LONGEST_SIDE:
+            with torch.no_grad():
+                model(torch.zeros(rows, *shape, dtype=torch.uint8))
+    return sum(weight.numel() for weight in model.parameters()), opened
+
+
+def _possible(workers: Workers, recipe: Recipe) -> Iterator[int]:
+    """Yield every number of workers that may train, as far as it is known without the cluster."""
+    if elastic := limits(workers) if isinstance(workers, str) else None:
+        yield from range(elastic[0], elastic[1] + 1)
+    elif workers is None and not os.environ.get("RAY_ADDRESS") and recipe.device != "cpu":
+        yield max(1, len(machine.gpus()))
+    else:
+        yield max(1, int(workers or 1))
+
+
+def _warnings(recipe: Recipe, opened: set[Path]) -> Iterator[str]:
+    if user_code.is_reference(recipe.model) and (files := user_code.undeclared(recipe.model, opened)):
+        yield (
+            f"{recipe.model} reads {', '.join(map(str, files))}, which own() does not name: with other content, the "
+            "result made from this one would be reused; name it: own(..., files=[...]) (docs/your-own.md)"
+        )
