@@ -253,7 +253,7 @@ def packaged() -> Iterator[list[str]]:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.write_bytes(content)
             for path in _loaded[digest].declared if digest in _loaded else ():
-                if path.is_relative_to(origin.parent):
+                if path.is_relative_to(origin.parent) and path.is_file():  # a checkpoint does without
                     place = package / path.relative_to(origin.parent)
                     place.parent.mkdir(parents=True, exist_ok=True)
                     shutil.copyfile(path, place)

@@ -66,6 +66,16 @@ PIPELINE = [
     Bad("pipeline --set epochs", "--set ... field=value ... 'epochs'"),
     Bad("pipeline --set =5", "--set ... field=value ... '=5'"),
     Bad("pipeline --set nosuch=1", "--set ... 'nosuch' ... learning_rate"),
+    Bad("pipeline --set lr=1e-3", "--set ... 'lr' ... did you mean 'learning_rate'"),
+    Bad("pipeline --epochs 3", "--epochs 3 (did you mean --set epochs=3?)"),
+    Bad("pipeline --lr=1e-3", "--lr=1e-3 (did you mean --set learning_rate=1e-3?)"),
+    Bad("pipeline --data {parquet} --set image_size=4 --set max_shift=4", "image_size ... max_shift ... 4 and 4"),
+    Bad("pipeline --data {decoded} --set batch_size=10", "batch_size ... training rows, 0, got 10"),
+    Bad("pipeline --set batch_size=1", "batch_size=1 ... --workers auto, accumulation=1 ... normalisation of model"),
+    Bad("pipeline --set batch_size=2 --workers 2", "batch_size=2 ... --workers 2 ... normalisation of model resnet18"),
+    Bad("pipeline --set batch_size=9 --set accumulation=4 --workers 1:2", "batch_size=9 ... --workers 1:2, accumul"),
+    Bad("pipeline --set compile=on --set device=cpu", "compile=on ... 'no-c++' ... install g++", {"CXX": "no-c++"}),
+    Bad("pipeline", "PIPELINE_USER_CODE: there is no file /none.py", {"PIPELINE_USER_CODE": "/none.py"}),
     Bad("pipeline --set name=mine", "--set ... 'name'"),
     Bad("pipeline --set epochs=2 --set epochs=3", "--set ... epochs ... twice ... '2' and '3'"),
     Bad("pipeline --set data=nosuch", "data ... mnist-sample ... 'nosuch'"),
@@ -192,6 +202,7 @@ PREDICT = [
     Bad("predict --dataset {raw} --model {raw}", "--model ... of kind checkpoint ... {raw} of kind raw"),
     Bad("predict --dataset {raw} --model {nothing}", "--model ... {nothing}"),
     Bad("predict --dataset {raw} --model s3://bucket/x-0123456789ab", "--model ... AWS_ENDPOINT_URL", _NOBODY),
+    Bad("predict --dataset {raw} --model {own}", "--model ... {own}: my.py:f@0123456789ab ... PIPELINE_USER_CODE to"),
     Bad("predict --dataset {raw} --model {checkpoint} --workers 500", "--workers ... at most ... 500"),
     Bad("predict --dataset {raw} --model {checkpoint} --deadline -1", "--deadline ... > 0 ... -1.0"),
     Bad("predict --dataset {raw} --model {checkpoint}", "RAY_ADDRESS ... 'ray://head'", {"RAY_ADDRESS": "ray://head"}),
@@ -249,6 +260,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         commits.commit(uri, kind=kind, parents=parents, parameters=parameters or {}, listed=listed)
         return uri
 
+    own = root.child(f"checkpoint/own-{FINGERPRINT}")
+    model = {"model": {"model": f"my.py:f@{FINGERPRINT}", "image_shape": [28, 28, 1]}}
+    commits.commit(own, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=model)
     gone = manifest.Parent(uri=root.child(f"datasets/raw/gone-{FINGERPRINT}"), digest=None, content="")
     found = {
         "raw": commit("raw", f"mnist-{FINGERPRINT}", parameters={"data": "mnist"}),
@@ -258,6 +272,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         "unnamed": commit("raw", "mnist", parameters={"data": "mnist"}),
         "prepared": commit("prepared", f"lost-{FINGERPRINT}", raw=gone),
         "checkpoint": commit("checkpoint", f"mnist-{FINGERPRINT}"),
+        "own": own,
         "root": root,
         "nothing": root.child(f"datasets/raw/none-{FINGERPRINT}"),
     }

@@ -20,13 +20,13 @@ from storage import commits, manifest, tables
 from storage.uri import URI, Root
 from tasks.cluster import capacity, node_checks
 from tasks.jobs.spec import Node
-from tasks.learning import images
+from tasks.learning import images, user_code
 from tests import mirrors
 from tests.pictures import write_folder
 from tests.runs import CHECKOUT, no_flow, prefect_home
 
 HERE = Node(name="here", probe="", python="3.11", ray="2.60.0", torch="2.14.1", free=10**10)
-ALL = ["request", "Ray", "storage", "data", "classes", "labels", "run", "disk", "nodes", "Prefect"]
+ALL = ["request", "Ray", "storage", "data", "classes", "labels", "run", "model", "disk", "nodes", "Prefect"]
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +104,7 @@ def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[s
     )
     told = json.loads(capsys.readouterr().out)
     assert [one["check"] for one in told] == ALL
-    assert [one["verdict"] for one in told] == ["ok", "refused", *["ok"] * 8]
+    assert [one["verdict"] for one in told] == ["ok", "refused", *["ok"] * 9]
 
 
 @pytest.mark.parametrize(
@@ -192,8 +192,93 @@ def test_a_run_uses_the_network_unless_its_first_mirror_is_a_folder(tmp_path: Pa
 def test_checks_that_depend_on_a_failed_one_are_skipped(check: Check) -> None:
     found = check("--storage", "/sys/nosuch", "--set", "epochs=0", refused=("request", "storage"))
     assert {what for what, (verdict, _) in found.items() if verdict == "skipped"} == {
-        "Ray", "data", "classes", "labels", "run", "disk", "nodes"
+        "Ray", "data", "classes", "labels", "run", "model", "disk", "nodes"
     }  # fmt: skip
+
+
+OWN_RECIPE = """
+from pathlib import Path
+
+from torch import nn
+
+from tasks.learning.recipes import Recipe, own
+
+
+def missing_package(*, image_shape, num_classes):
+    import no_such_package
+
+
+def wide(*, image_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, num_classes + 1))
+
+
+def weights(*, image_shape, num_classes, pretrained):
+    Path(__file__).with_name("weights.bin").read_bytes()
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, num_classes))
+
+
+def relative(*, image_shape, num_classes):
+    open("weights.bin")
+
+
+def recipe(model, **more):
+    return Recipe(name="mine", data="mnist-sample", model=own(model, **more), epochs=1)
+
+
+broken, too_wide, lost = (lambda: recipe(missing_package)), (lambda: recipe(wide)), (lambda: recipe(relative))
+undeclared, declared = (lambda: recipe(weights)), (lambda: recipe(weights, files=["weights.bin"]))
+"""
+
+
+def test_a_model_that_cannot_be_used_is_found_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "my_recipe.py").write_text(OWN_RECIPE)
+    (tmp_path / "weights.bin").write_bytes(b"weights")
+    monkeypatch.setenv(user_code.FILES, "")
+    monkeypatch.chdir(tmp_path)
+
+    def checked(*arguments: str) -> tuple[int, str, str]:
+        code = main.main(no_flow, ["--check", *arguments])
+        shown = capsys.readouterr()
+        (line,) = [line for line in shown.out.splitlines() if line.split()[1] == "model"]
+        return code, line, shown.err
+
+    def refusal(*arguments: str) -> str:
+        code, line, _ = checked(*arguments)
+        assert (code, line.split()[0]) == (2, "refused")
+        return line
+
+    line = refusal("--recipe", "my_recipe.py:broken")
+    assert "ModuleNotFoundError: No module named 'no_such_package'" in line
+    assert f"{tmp_path}/my_recipe.py, line 10, in missing_package; import no_such_package" in line
+    with pytest.raises(SystemExit, match="2"):  # a run is refused, too
+        main.main(no_flow, ["--recipe", "my_recipe.py:broken"])
+    assert "No module named 'no_such_package'" in capsys.readouterr().err
+    assert "of shape (2, 10) (images, classes), got torch.float32 of (2, 11)" in refusal(
+        "--recipe", "my_recipe.py:too_wide"
+    )
+    assert "FileNotFoundError: " in refusal("--recipe", "my_recipe.py:lost"), "a worker has another folder"
+    assert "inception-v3 cannot be used: RuntimeError" in refusal("--source", "sample", "--set", "model=inception-v3")
+    code, line, warning = checked("--recipe", "my_recipe.py:undeclared")
+    assert code == 0 and line.endswith(", 7,850 weights")
+    assert f"reads {tmp_path}/weights.bin, which own() does not name" in warning
+    code, _, warning = checked("--recipe", "my_recipe.py:declared")
+    assert (code, warning) == (0, "")
+
+
+def test_a_batch_that_is_large_for_the_images_is_told(
+    check: Check, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = str(write_folder(tmp_path / "pets", train=24, test=6))
+    main.main(no_flow, ["--check", "--data", data, "--set", "batch_size=50"])
+    about = (
+        "with about 65 training rows, batch_size=50 gives 1 step an epoch, each of which skips 15 of 65 training rows"
+    )
+    assert about in capsys.readouterr().out
+    check("--data", data, "--set", "batch_size=1000", refused=("data",))
+    main.main(no_flow, ["--check", "--data", data, "--set", "batch_size=8"])
+    assert "WARNING" not in capsys.readouterr().out
 
 
 def test_a_source_that_nobody_answers_at_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:

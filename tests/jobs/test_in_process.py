@@ -164,6 +164,29 @@ def test_an_error_that_would_come_again_is_told_as_that_of_a_job(prepared: Datas
         run(raw.to_train(Root(str(tmp_path)), prepared, batch_size=1000))
 
 
+def test_what_a_large_batch_leaves_out_is_told_and_recorded(
+    prepared: DatasetURI, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = sum(file.rows or 0 for file in manifest.load(prepared).split("train"))
+    spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=1, batch_size=rows // 2 + 1)
+    with caplog.at_level("INFO"):
+        run(spec)
+    skipped = rows - rows // 2 - 1
+    told = f"gives 1 step an epoch, each of which skips {skipped} of {rows} training rows"
+    assert [record.levelname for record in caplog.records if told in record.message] == ["WARNING"]
+    made = manifest.load(spec.target).statistics
+    names = ("steps_per_epoch", "training_rows", "training_rows_skipped_per_epoch")
+    assert [made[name] for name in names] == [1, rows, skipped]
+
+
+def test_compiling_without_a_compiler_is_permanent_and_told_with_the_next_step(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(JobRefused, match="there is no 'no-such-compiler' on node .*; install g"):
+        run(raw.to_train(Root(str(tmp_path)), prepared, compile="on"))
+
+
 def test_memory_that_does_not_suffice_is_permanent_and_any_other_error_is_not(
     prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,105 @@ def test_another_process_finds_the_model_where_it_is_told_to_look_or_in_what_was
     assert b"Linear(in_features=16, out_features=2" in ran.stdout, ran.stderr
 
 
+@pytest.fixture
+def file_with_modules(file: Path) -> Path:
+    """A recipe that imports a module and a package beside it."""
+    (file.parent / "layers").mkdir()
+    for name, text in (
+        ("sizes.py", "OUT = 2\n"),
+        ("unused.py", "raise AssertionError\n"),
+        ("layers/__init__.py", "from .head import head\n"),
+        (
+            "layers/head.py",
+            "import sizes\nfrom torch import nn\n\n\ndef head():\n    return nn.Linear(16, sizes.OUT)\n",
+        ),
+    ):
+        (file.parent / name).write_text(text)
+    text = RECIPE.replace("nn.Linear(16, num_classes)", "layers.head()")
+    file.write_text(text.replace("from torch import nn", "import layers\nfrom torch import nn"))
+    return file
+
+
+def width(model: str) -> int:
+    return int(models.build(model, image_shape=(4, 4, 1), num_classes=2)[1].out_features)  # type: ignore[index]
+
+
+def test_modules_beside_the_recipe_are_part_of_the_model_and_each_version_keeps_its_own(
+    file_with_modules: Path,
+) -> None:
+    folder = file_with_modules.parent
+    before = recipes.load(f"{file_with_modules}:recipe").model
+    (folder / "unused.py").write_text("changed = 1\n")
+    assert recipes.load(f"{file_with_modules}:recipe").model == before
+    (folder / "sizes.py").write_text("OUT = 3\n")
+    after = recipes.load(f"{file_with_modules}:recipe").model
+    assert after != before and (width(before), width(after)) == (2, 3)
+    assert not {"sizes", "layers"} & set(sys.modules) and not list(folder.rglob("*.pyc"))
+
+
+@pytest.mark.parametrize("shipped", [False, True])
+def test_another_process_finds_the_modules_too_and_refuses_other_ones(file_with_modules: Path, shipped: bool) -> None:
+    name = recipes.load(f"{file_with_modules}:recipe").model
+    program = f"from tasks.learning import models; print(models.build({name!r}, image_shape=(4, 4, 1), num_classes=2))"
+    with user_code.packaged() as packages:
+        paths = [str(CHECKOUT), *({str(Path(package).parent) for package in packages} if shipped else ())]
+        listed = "" if shipped else str(file_with_modules)
+        env = {**os.environ, user_code.FILES: listed, "PYTHONPATH": os.pathsep.join(paths)}
+        ran = subprocess.run([sys.executable, "-c", program], env=env, cwd="/", capture_output=True)
+        assert b"Linear(in_features=16, out_features=2" in ran.stdout, ran.stderr
+        (file_with_modules.parent / "sizes.py").write_text("OUT = 3\n")
+        ran = subprocess.run([sys.executable, "-c", program], env=env, cwd="/", capture_output=True)
+        assert (b"out_features=2" in ran.stdout) == shipped
+        assert shipped or b"to the unchanged my_recipe.py, with its modules beside it" in ran.stderr
+
+
+def test_named_files_are_part_of_the_model_travel_with_it_and_a_checkpoint_needs_none(file: Path) -> None:
+    weights = file.with_name("weights.bin")
+    file.write_text(
+        f"from pathlib import Path\n{RECIPE}\n"
+        "def pretrained_network(*, image_shape, num_classes, pretrained):\n"
+        "    if pretrained:\n"
+        "        Path(__file__).with_name('weights.bin').read_bytes()\n"
+        "    return network(image_shape=image_shape, num_classes=num_classes)\n\n\n"
+        "def tuned():\n"
+        "    return Recipe(name='mine', data='mnist', model=own(pretrained_network, files=['weights.bin']), epochs=3)\n"
+        "\n\ndef forgetful():\n"
+        "    return Recipe(name='mine', data='mnist', model=own(network, files=['weights.bin']), epochs=3)\n"
+    )
+    with pytest.raises(ValueError, match=f"own\\(\\): files: there is no file {weights}"):
+        recipes.load(f"{file}:tuned")
+    weights.write_bytes(b"first")
+    first = recipes.load(f"{file}:tuned").model
+    assert recipes.load(f"{file}:tuned").model == first
+    with user_code.packaged() as packages:
+        assert b"first" in [
+            (Path(package) / "weights.bin").read_bytes()
+            for package in packages
+            if (Path(package) / "weights.bin").exists()
+        ]
+    weights.write_bytes(b"other weights")
+    other = recipes.load(f"{file}:tuned").model
+    assert first != other and first.partition("-")[0] == other.partition("-")[0]
+    with pytest.raises(ValueError, match="network reads files, so it must take the parameter 'pretrained'"):
+        recipes.load(f"{file}:forgetful")
+    weights.unlink()
+    assert width(first) == 2, "as a checkpoint is loaded"
+    with pytest.raises(FileNotFoundError):
+        models.build(first, image_shape=(4, 4, 1), num_classes=2, pretrained=True)
+
+
+def test_a_path_relative_to_the_folder_of_the_command_is_made_absolute_for_other_processes(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(file.parent)
+    monkeypatch.setenv(user_code.FILES, "my_recipe.py")
+    user_code.check_listed()
+    assert os.environ[user_code.FILES] == str(file)
+    monkeypatch.setenv(user_code.FILES, "nosuch.py")
+    with pytest.raises(ValueError, match=f"^{user_code.FILES}: there is no file {file.parent}/nosuch.py"):
+        user_code.check_listed()
+
+
 def test_a_file_that_was_only_named_goes_to_a_cluster_too(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(f"{RECIPE}\nNAMED = True\n")
     monkeypatch.setenv(user_code.FILES, str(file))
