@@ -9,7 +9,7 @@ from storage import manifest
 from storage.process import gc_paused
 from storage.terminal import count
 from storage.uri import CheckpointURI
-from tasks.jobs.scaling import Workers, limits
+from tasks.jobs.scaling import Workers, limits, most_gpus_fed
 from tasks.learning import user_code
 from tasks.learning.epoch_metrics import smallest_piece
 from tasks.learning.recipes import Recipe
@@ -114,7 +114,7 @@ def _possible(workers: Workers, recipe: Recipe) -> Iterator[int]:
     if elastic := limits(workers) if isinstance(workers, str) else None:
         yield from range(elastic[0], elastic[1] + 1)
     elif workers is None and not os.environ.get("RAY_ADDRESS") and recipe.device != "cpu":
-        yield max(1, len(machine.gpus()))
+        yield max(1, min(len(machine.gpus()), most_gpus_fed(recipe.batch_size)))
     else:
         yield max(1, int(workers or 1))
 
