@@ -3,9 +3,11 @@
 import argparse
 import contextlib
 import dataclasses
+import getpass
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -74,11 +76,13 @@ class CheckReport:
 
 @contextlib.contextmanager
 def no_folder_stays(storage: str, *, if_refused: bool = False) -> Iterator[None]:
-    """Remove empty folders that the block created for storage and for Prefect; with `if_refused` only if it raises.
+    """Remove empty folders that the block created: storage, Prefect's, torch's; with `if_refused` only if it raises.
 
     A run that goes on needs them, as may another one that starts at the same time.
     """
     places = [Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()]  # importing Prefect creates it
+    with contextlib.suppress(KeyError, OSError):  # importing torchvision creates it
+        places.append(Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"))
     with contextlib.suppress(ValueError):  # the storage check reports it
         root = parse_root(storage)
         places += [] if root.is_s3 else [Path(root)]
@@ -111,7 +115,7 @@ def check_and_plan(arguments: argparse.Namespace, run_check: CheckRunner = fail_
     if arguments.check:
         run_check("labels", lambda summary: summary.labels, summary)
         run_check("run", Planned.describe, planned)
-    if arguments.check or (user_code.is_reference(planned.plan.recipe.model) and planned.has_work):
+    if arguments.check or (planned.has_work and user_code.is_reference(planned.plan.recipe.model)):
         run_check("model", _check_model, planned)
     if arguments.check or planned.has_work:
         run_check("disk", capacity.check_disk, root)
@@ -122,8 +126,8 @@ def check_and_plan(arguments: argparse.Namespace, run_check: CheckRunner = fail_
 def _check_model(planned: "Planned") -> str:
     from tasks.planning import model_check
 
-    description, warnings = model_check.check_model(planned.plan)
-    for warning in warnings:
+    description, warning = model_check.check_model(planned.plan)
+    if warning:
         terminal.show(f"WARNING: {warning}", sys.stderr)
     return description
 
@@ -201,8 +205,8 @@ class Planned:
         to_do = [stage for stage, uri in results.items() if uri and (again or not manifest.is_committed(uri))]
         stages = f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
         hint = make_plan.batch_hint(made) if "train" in to_do else None
-        warning = f"; WARNING: {hint}" if hint else ""
-        return f"{recipe.name} on {made.data_name}, {count(recipe.epochs, 'epoch')}; {stages}{warning}"
+        stages += f"; WARNING: {hint}" if hint else ""
+        return f"{recipe.name} on {made.data_name}, {count(recipe.epochs, 'epoch')}; {stages}"
 
     def summary(self) -> "Summary":
         """Summarize the classes and labels; raise `ValueError` if the labels cannot be used."""

@@ -62,11 +62,11 @@ def check_one_row(plan: Plan) -> None:
             ) from None
 
 
-def check_model(plan: Plan) -> tuple[str, list[str]]:
+def check_model(plan: Plan) -> tuple[str, str]:
     """Build the model, and where it will train on CPUs run a batch of two rows through it; takes seconds.
 
     Returns:
-        The model in words, and warnings.
+        The model in words, and a warning, empty if there is none.
 
     Raises:
         ValueError: It cannot be built, or does not give one logit per class. For the user's own code the message names
@@ -74,7 +74,7 @@ def check_model(plan: Plan) -> tuple[str, list[str]]:
     """
     recipe = plan.recipe
     if os.environ.get("RAY_ADDRESS") and plan.workers != 0:
-        return f"{recipe.model}, built only on the cluster's nodes, which have packages of their own", []
+        return f"{recipe.model}, built only on the cluster's nodes, which have packages of their own", ""
     try:
         num_weights, opened = _try(plan, rows=0 if recipe.device != "cpu" and machine.gpus() else 2)
     except MemoryError:
@@ -84,7 +84,7 @@ def check_model(plan: Plan) -> tuple[str, list[str]]:
         reason = "; ".join(map(str.strip, lines if isinstance(error, UserCodeError) else lines[:1]))
         kind = "" if isinstance(error, UserCodeError | ValueError) else f"{type(error).__name__}: "
         raise ValueError(f"model {recipe.model} cannot be used: {kind}{reason}") from None
-    return f"{recipe.model}, {count(num_weights, 'weight')}", list(_warnings(recipe, opened))
+    return f"{recipe.model}, {count(num_weights, 'weight')}", _warning(recipe, opened)
 
 
 def _try(plan: Plan, *, rows: int) -> tuple[int, set[Path]]:
@@ -119,9 +119,11 @@ def _possible(workers: Workers, recipe: Recipe) -> Iterator[int]:
         yield max(1, int(workers or 1))
 
 
-def _warnings(recipe: Recipe, opened: set[Path]) -> Iterator[str]:
-    if user_code.is_reference(recipe.model) and (files := user_code.undeclared(recipe.model, opened)):
-        yield (
-            f"{recipe.model} reads {', '.join(map(str, files))}, which own() does not name: with other content, the "
-            "result made from this one would be reused; name it: own(..., files=[...]) (docs/your-own.md)"
-        )
+def _warning(recipe: Recipe, opened: set[Path]) -> str:
+    files = user_code.undeclared(recipe.model, opened) if user_code.is_reference(recipe.model) else []
+    if not files:
+        return ""
+    return (
+        f"{recipe.model} reads {', '.join(map(str, files))}, which own() does not name: with other content, the result "
+        "made from this one would be reused; name it: own(..., files=[...]) (docs/your-own.md)"
+    )
