@@ -92,6 +92,7 @@ def mnist(
             patience_minutes=patience_minutes,
             accept_mixed_numerics=accept_mixed_numerics,
         )
+        make_plan.check_training(plan)
         sources = [mirror_address(one) for one in source or []]
     with (
         using(plan.root, plan.uses()) as stages,

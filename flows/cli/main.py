@@ -2,19 +2,21 @@
 
 import argparse
 import contextlib
+import getpass
 import json
 import os
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows import PROJECT
 from flows.cli.arguments import parsed, parser, predict_parser
 from flows.cli.exits import guarded, refused_if_invalid
-from flows.cli.preflight import CheckReport, check_and_plan, no_folder_stays
+from flows.cli.preflight import CheckReport, check_and_plan
 from storage import terminal
 from storage.process import gc_paused
-from storage.uri import PredictionsURI
+from storage.uri import PredictionsURI, parse_root
 from tasks.cluster import capacity, node_checks
 
 if TYPE_CHECKING:
@@ -68,6 +70,30 @@ def _run_checks(arguments: argparse.Namespace) -> int:
 
         report("Prefect", check_api)
     return report.end()
+
+
+@contextlib.contextmanager
+def no_folder_stays(storage: str, *, if_refused: bool = False) -> Iterator[None]:
+    """Remove empty folders that the block created: storage, Prefect's, torch's; with `if_refused` only if it raises.
+
+    A run that goes on needs them, as may another one that starts at the same time.
+    """
+    places = [Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()]  # importing Prefect creates it
+    with contextlib.suppress(KeyError, OSError):  # importing torchvision creates it
+        places.append(Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"))
+    with contextlib.suppress(ValueError):  # the storage check reports it
+        root = parse_root(storage)
+        places += [] if root.is_s3 else [Path(root)]
+    missing = [[one for one in (place, *place.parents) if not one.exists()] for place in places]
+    is_refused = True
+    try:
+        yield
+        is_refused = False
+    finally:
+        for folders in missing if is_refused or not if_refused else []:
+            with contextlib.suppress(OSError):
+                for folder in folders:
+                    folder.rmdir()
 
 
 def main_predict(flow_of: FlowOf = _prediction_flow, argv: Sequence[str] | None = None) -> int:

@@ -1,21 +1,16 @@
 """Preflight checks: a run stops at the first failure; `--check` runs all of them and reports each."""
 
 import argparse
-import contextlib
 import dataclasses
-import getpass
 import json
-import os
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from storage import manifest, terminal
 from storage.manifest import Damaged
 from storage.terminal import count
-from storage.uri import URI, Root, parse_root
+from storage.uri import URI, Root
 from tasks.cluster import capacity, node_checks
 from tasks.jobs import scaling
 from tasks.learning import recipes, user_code
@@ -74,30 +69,6 @@ class CheckReport:
             terminal.show(f"{verdict:<8} {what:<8} {about}")
 
 
-@contextlib.contextmanager
-def no_folder_stays(storage: str, *, if_refused: bool = False) -> Iterator[None]:
-    """Remove empty folders that the block created: storage, Prefect's, torch's; with `if_refused` only if it raises.
-
-    A run that goes on needs them, as may another one that starts at the same time.
-    """
-    places = [Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()]  # importing Prefect creates it
-    with contextlib.suppress(KeyError, OSError):  # importing torchvision creates it
-        places.append(Path(tempfile.gettempdir(), f"torchinductor_{getpass.getuser()}"))
-    with contextlib.suppress(ValueError):  # the storage check reports it
-        root = parse_root(storage)
-        places += [] if root.is_s3 else [Path(root)]
-    missing = [[one for one in (place, *place.parents) if not one.exists()] for place in places]
-    is_refused = True
-    try:
-        yield
-        is_refused = False
-    finally:
-        for folders in missing if is_refused or not if_refused else []:
-            with contextlib.suppress(OSError):
-                for folder in folders:
-                    folder.rmdir()
-
-
 def check_and_plan(arguments: argparse.Namespace, run_check: CheckRunner = fail_fast) -> "Planned":
     """Check a request and plan it; raise `ValueError` if it is invalid.
 
@@ -115,18 +86,22 @@ def check_and_plan(arguments: argparse.Namespace, run_check: CheckRunner = fail_
     if arguments.check:
         run_check("labels", lambda summary: summary.labels, summary)
         run_check("run", Planned.describe, planned)
-    if arguments.check or (planned.has_work and user_code.is_reference(planned.plan.recipe.model)):
-        run_check("model", _check_model, planned)
+    run_check("model", lambda planned: _check_model(planned, builds=arguments.check), planned)
     if arguments.check or planned.has_work:
         run_check("disk", capacity.check_disk, root)
         run_check("nodes", lambda root, asked: _nodes(root, arguments.workers, asked), root, asked)
     return planned
 
 
-def _check_model(planned: "Planned") -> str:
-    from tasks.planning import model_check
+def _check_model(planned: "Planned", *, builds: bool) -> str:
+    """Check what the training needs; build the model if it `builds` or if it is the user's own."""
+    from tasks.planning import make_plan, model_check
 
-    description, warning = model_check.check_model(planned.plan)
+    plan = planned.plan
+    make_plan.check_training(plan)
+    if not builds and not (planned.has_work and user_code.is_reference(plan.recipe.model)):
+        return plan.recipe.model
+    description, warning = model_check.check_model(plan)
     if warning:
         terminal.show(f"WARNING: {warning}", sys.stderr)
     return description
@@ -268,11 +243,10 @@ def _planned(arguments: argparse.Namespace, asked: Asked, root: Root) -> Planned
         told += f", in its championship {made.championship}" if arguments.championship else ""
         told += "; use --source FOLDER to read files that you have, or --no-sample to fail instead"
         terminal.show(told, sys.stderr)
-    about = "the bundled sample" if is_sample else about
     parameters = request(arguments, made.recipe, storage=str(made.root), data=made.source_uri)
     parameters |= {"source": list(asked.addresses), "refresh": arguments.refresh}
     parameters |= {"championship": made.named_championship, "patience_minutes": arguments.patience}
-    return Planned(made, parameters, about)
+    return Planned(made, parameters, "the bundled sample" if is_sample else about)
 
 
 def _sample_of(asked: Asked, arguments: argparse.Namespace) -> Recipe:

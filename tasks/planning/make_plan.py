@@ -72,14 +72,14 @@ def make(
             plan = dataclasses.replace(plan, initial=warm_start.initial_checkpoint(plan))
         warm_start.check_comparable(plan)
         plan = refreshed(plan) if refresh else plan
-        if not manifest.is_committed(plan.checkpoint):
-            check_training(plan)
         model_check.check_rivals_code(plan)
         return plan
 
 
 def check_training(plan: Plan) -> None:
     """Raise `ValueError` for what would end the training after minutes, but can be known now."""
+    if manifest.is_committed(plan.checkpoint):
+        return
     most, _ = num_train_rows(plan)
     if most is not None and plan.recipe.batch_size > most:
         raise ValueError(

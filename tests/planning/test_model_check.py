@@ -16,7 +16,9 @@ from tasks.planning.plan import Plan
 
 def plan(folder: Path, *, workers: Any = None, **settings: Any) -> Plan:
     recipe = recipes.override(recipes.load("mnist-sample-resnet18"), settings)
-    return make_plan.make(storage=str(folder / "root"), recipe=recipe, workers=workers)
+    made = make_plan.make(storage=str(folder / "root"), recipe=recipe, workers=workers)
+    make_plan.check_training(made)
+    return made
 
 
 @pytest.fixture(autouse=True)

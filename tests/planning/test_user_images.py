@@ -86,7 +86,9 @@ def test_skipped_files_whose_names_are_not_utf_8_are_named_with_escapes(pictures
     others = found(pictures).left_out[1]
     assert others.first[0] == r"train/notes-\udcfc.txt"
     assert r"train/notes-\\udcfc.txt" in others.model_dump_json(), "as the spec of the job is written"
-    arguments = parser().parse_args(["--data", str(pictures), "--storage", str(tmp_path / "root"), "--workers=0"])
+    arguments = parser().parse_args(
+        ["--data", str(pictures), "--storage", str(tmp_path / "root"), "--set=batch_size=2"]
+    )
     assert rb"train/notes-\udcfc.txt" in preflight.check_and_plan(arguments).about.encode(), "as --check prints it"
 
 
@@ -139,7 +141,9 @@ def test_keys_that_no_uri_can_name_are_counted(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_left_out_is_told_by_the_check_and_on_the_terminal(pictures: Path, tmp_path: Path) -> None:
-    arguments = parser().parse_args(["--data", str(pictures), "--storage", str(tmp_path / "root"), "--workers=0"])
+    arguments = parser().parse_args(
+        ["--data", str(pictures), "--storage", str(tmp_path / "root"), "--set=batch_size=2"]
+    )
     told = preflight.check_and_plan(arguments).about
     assert "; 1 files are left out (hidden: the name begins with a dot): train/pears/._photo 1.png; " in told
     assert told.endswith("; there are no test images of class 卵, so it cannot be evaluated")
