@@ -86,11 +86,14 @@ def test_a_run_goes_on_by_itself_after_ctrl_c_and_after_a_power_cut_and_is_promo
     up = Up(port, folder)
     run = up.start("mnist/smoke", settings=_SMALL)
     await_that(lambda: up.says(run, "download started"), interval_s=0.5)
+    lease = _lease_of_an_hour(up)
     up.press_ctrl_c()
     assert len(up.servers) == 1
     assert "anonymous usage" not in up.output.read_text()
 
     up = Up(port, folder)
+    # Prefect crashes a run that cannot renew its lease.
+    up.api("POST", f"/v2/concurrency_limits/leases/{lease}/renew", {"lease_duration": 3600})
     assert up.state(run)["name"] in ("AwaitingRetry", "Late", "Pending", "Submitting", "Running")
     up.await_start(run, 2)
     await_that(lambda: up.says(run, "train started"), interval_s=0.5)
@@ -103,6 +106,13 @@ def test_a_run_goes_on_by_itself_after_ctrl_c_and_after_a_power_cut_and_is_promo
     assert registry.champion(Root(str(folder / "root")), "mnist-sample") is not None
     following = up.start("mnist/smoke", settings=_SMALL)
     assert up.await_end(following) == ["NothingNew"]
+
+
+def _lease_of_an_hour(up: Up) -> str:
+    """Return a lease as a running flow run holds it on the concurrency limit of its deployment."""
+    up.api("POST", "/v2/concurrency_limits/", {"name": "survives", "limit": 1})
+    request = {"names": ["survives"], "slots": 1, "mode": "concurrency", "lease_duration": 3600}
+    return str(up.api("POST", "/v2/concurrency_limits/increment-with-lease", request)["lease_id"])
 
 
 def test_a_run_whose_fourth_start_dies_with_the_power_is_given_up(folder: Path) -> None:

@@ -22,6 +22,8 @@ from tasks.cluster.child import Child
 
 _WORKER = f"make-up-{socket.gethostname()}"
 """Worker name; identifies the runs that died with an earlier `make up` on this machine."""
+_LEASE_STORAGE = "prefect.server.concurrency.lease_storage.filesystem"
+"""Keeps the leases of running flow runs in PREFECT_HOME; with Prefect's default a restarted server crashes the runs."""
 _LOOK_S = 10.0
 """Seconds between two checks for runs that crashed and were not restarted."""
 _EPILOG = """\
@@ -82,6 +84,7 @@ def _name_server(host: str, port: int) -> str:
     os.environ["PREFECT_API_URL"] = url
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     os.environ.setdefault("DO_NOT_TRACK", "1")  # without it Prefect prints that it collects usage data
+    os.environ.setdefault("PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE", _LEASE_STORAGE)
     if auth := os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):
         os.environ.setdefault("PREFECT_API_AUTH_STRING", auth)
     return url
