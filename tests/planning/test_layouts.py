@@ -101,6 +101,13 @@ def check(root: Root, meant: Meant, *settings: str) -> Plan:
     assert plan.user_data is not None
     if plan.test_fraction is None:
         assert found == used
+    classes_line = data_summary.of_user_data(plan.user_data).classes
+    assert next(data_summary.of_raw(manifest.load(plan.raw))) == classes_line
+    numbers = {
+        name: [list(found.values()).count((split, name)) for split in ("train", "test")] for name in classes.values()
+    }
+    shown = ", ".join(f"{name} {train} + {test}" for name, (train, test) in sorted(numbers.items()))
+    assert classes_line == f"{len(numbers)} classes, rows in train + test: {shown}"
     assert sum(files.count for files in plan.user_data.left_out) == len(meant) - len(used)
     new = new_images.listed(folder, classes=plan.user_data.classes)
     predicted = {file.path: file.label for file in new.files}
@@ -343,3 +350,11 @@ def test_parquet_beside_the_splits_is_left_out_for_the_true_reason(local: Root) 
         "named like split train, for which train is used": ["extra_train.parquet"],
         "no folder or file name contains train or test": ["other.parquet"],
     }
+
+
+def test_of_many_classes_the_smallest_the_largest_and_the_first_are_named() -> None:
+    rows = {f"class {number:03}": 100 + number % 50 for number in range(120)}
+    assert data_summary.of_counts({"test": dict.fromkeys(rows, 2), "train": rows}) == (
+        "120 classes, rows in train + test: smallest class 000 100 + 2, largest class 049 149 + 2; first class 000 "
+        "100 + 2, class 001 101 + 2, class 002 102 + 2, ..."
+    )
