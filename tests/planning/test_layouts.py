@@ -358,3 +358,19 @@ def test_of_many_classes_the_smallest_the_largest_and_the_first_are_named() -> N
         "120 classes, rows in train + test: smallest class 000 100 + 2, largest class 049 149 + 2; first class 000 "
         "100 + 2, class 001 101 + 2, class 002 102 + 2, ..."
     )
+
+
+def test_a_run_says_classes_and_labels_also_when_it_reuses_the_raw_dataset(
+    local: Root, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(local.child("photos"), SPLIT["usual"])
+    caplog.set_level("INFO")
+    for end in ("ingest done in", "ingest reused"):
+        caplog.clear()
+        ingested(planned(local, local.child("photos")))
+        messages = [record.getMessage() for record in caplog.records]
+        assert messages[-3:-1] == [
+            "3 classes, rows in train + test: cat 3 + 2, dog 3 + 2, owl 3 + 2",
+            "labels: the folders below train/ and test/",
+        ]
+        assert messages[-1].startswith(end)
