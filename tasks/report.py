@@ -209,7 +209,8 @@ def _dated(what: str, time: datetime.datetime | None) -> Iterator[tuple[str, str
 def _facts(uri: URI, made: Manifest) -> Iterator[tuple[str, str]]:
     yield from _dated("created", made.created)
     for split in dict.fromkeys(file.split for file in made.files if file.split):
-        yield f"{split} rows", f"{sum(file.rows or 0 for file in made.split(split)):,}"
+        if rows := sum(file.rows or 0 for file in made.split(split)):
+            yield f"{split} rows", f"{rows:,}"
     statistics = made.statistics
     if made.kind == "raw" and "found" in statistics:
         found = statistics["found"]
