@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from an
 from flows.cli import main as command_line
 from flows.cli import preflight
 from flows.cli.arguments import Parser, add_recipe, add_shared, parsed
-from flows.cli.exits import INTERRUPTED, guarded, note, refused_if_invalid
+from flows.cli.exits import HUNG_UP, INTERRUPTED, guarded, note, refused_if_invalid
 from storage import in_use, terminal
 from storage.uri import check_name, parse_root
 from tasks.cluster import capacity, node_checks
@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    """Run the backfill; return 0, 1 (a version failed), 2 (invalid request) or 130 (interrupted)."""
+    """Run the backfill; return 0, 1 (a version failed), 2 (invalid request), 129 (hung up) or 130 (interrupted)."""
     arguments = parsed(parser())
     return guarded(lambda: _main(arguments))
 
@@ -93,7 +93,7 @@ def _main(arguments: argparse.Namespace) -> int:
             request["judge_only"] = not arguments.promote
             run = partial(command_line.run, command_line.training_flow, request, as_json=arguments.json)
             code = guarded(run)
-            if code == INTERRUPTED:
+            if code in (HUNG_UP, INTERRUPTED):
                 return code
             if code:
                 failed.append(str(uri))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from storage import error_policy, terminal
 from storage.admin import parser
 from storage.manifest import Damaged
+from storage.process import reach_loopback_directly
 from storage.registry import Superseded
 from storage.uri import redact_text
 
@@ -18,6 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # file names may contain any bytes
     arguments = parser.make().parse_args(argv)
+    reach_loopback_directly()  # S3 may be served there
     try:
         code: int = arguments.run(arguments)
         sys.stdout.flush()

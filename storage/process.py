@@ -1,8 +1,9 @@
-"""This process: its identity, by which other processes find out later whether it has ended; and how it uses memory."""
+"""This process: its identity, by which others find out whether it has ended; how it uses memory; its proxies."""
 
 import contextlib
 import ctypes
 import gc
+import importlib.util
 import os
 import socket
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ from pydantic import BaseModel, Field
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3  # parameters of glibc's `mallopt`, from its malloc.h
 _LARGEST = 2**25  # largest mmap threshold, in bytes, that 64-bit glibc accepts
 _HEAP = 2**26  # most bytes of one heap of a thread that is not the main thread, in 64-bit glibc
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
 class Process(BaseModel, frozen=True, extra="forbid"):
@@ -92,6 +96,21 @@ def keep_memory() -> None:
         libc.mallopt(_MMAP_THRESHOLD, _LARGEST)
         libc.mallopt(_TRIM_THRESHOLD, 2**31 - 1)
         libc.mallopt(_TOP_PAD, _HEAP)  # keeps the heaps of other threads, whatever the trim threshold
+
+
+def reach_loopback_directly() -> None:
+    """Make this process and its children reach this machine's own servers without a proxy; all else keeps its proxies.
+
+    Call it before such a server is used: its password must not get to a proxy, which could not reach it anyway.
+    """
+    direct = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY", "")).split(",")
+    if "*" not in direct:
+        hosts = ",".join(dict.fromkeys(filter(None, [*direct, *_LOOPBACK])))
+        os.environ.update(no_proxy=hosts, NO_PROXY=hosts)
+    if importlib.util.find_spec("socksio") is None:  # Prefect's client fails over a SOCKS proxy that it need not use
+        for name in [*_PROXIES, *map(str.upper, _PROXIES)]:
+            if os.environ.get(name, "").lower().startswith("socks"):
+                del os.environ[name]
 
 
 def _state_and_start(pid: int) -> tuple[str | None, int | None]:

@@ -22,7 +22,7 @@ examples:
   python flows/pipeline.py --check ...                         check the setup without running
 
 After an interruption or failure, run the same command again to resume.
-exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 130 interrupted"""
+exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 129 terminal closed, 130 interrupted"""
 
 
 class Parser(argparse.ArgumentParser):

@@ -3,20 +3,33 @@
 import contextlib
 import os
 import select
+import signal
+import stat
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from storage import error_policy, terminal
+from storage.process import reach_loopback_directly
 
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
+INTERRUPTED, HUNG_UP = 130, 129
+"""Exit codes after Ctrl-C, and after the terminal was closed."""
+
+
+class HungUp(KeyboardInterrupt):
+    """The terminal was closed (SIGHUP); cleans up as Ctrl-C does."""
 
 
 def guarded(work: Callable[[], int]) -> int:
     """Run `work` and return its exit code; report a failure or an interruption on stderr, but not a closed pipe."""
+    reach_loopback_directly()
     try:
-        return work()
+        with _ending_at_hangup():
+            return work()
+    except HungUp:
+        note("The terminal was closed. Run the same command again to resume.")
+        return HUNG_UP
     except KeyboardInterrupt:
         note("Interrupted. Run the same command again to resume.")
         return INTERRUPTED
@@ -36,6 +49,34 @@ def guarded(work: Callable[[], int]) -> int:
         elif not is_told:
             note("PIPELINE_TRACEBACK=1 shows the traceback.")
         return 1
+
+
+@contextlib.contextmanager
+def _ending_at_hangup() -> Iterator[None]:
+    """Raise `HungUp` in the block at SIGHUP, unless it is ignored, as `nohup` makes it, or handled already."""
+    is_default = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    if not is_default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def hang_up(*_: object) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # shell and kernel each send one
+        for output in (1, 2):
+            if stat.S_ISCHR(os.fstat(output).st_mode):  # writing to a terminal that is gone fails
+                os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+        raise HungUp
+
+    signal.signal(signal.SIGHUP, hang_up)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def note_checking() -> None:
+    """Say at once on a terminal that the request is checked; elsewhere an invalid one is one line and no more."""
+    if sys.stderr.isatty():
+        note("checking the request ...")
 
 
 def _is_output_closed() -> bool:

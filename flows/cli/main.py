@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows import PROJECT
 from flows.cli.arguments import parsed, parser, predict_parser
-from flows.cli.exits import guarded, refused_if_invalid
+from flows.cli.exits import guarded, note, note_checking, refused_if_invalid
 from flows.cli.preflight import CheckReport, check_and_plan
 from storage import terminal
 from storage.process import gc_paused
@@ -46,13 +46,14 @@ def main(flow_of: FlowOf = training_flow, argv: Sequence[str] | None = None) -> 
     """Run the pipeline, or with `--check` only its checks.
 
     Returns:
-        The exit code: 0, 1 (failed), 2 (invalid request) or 130 (interrupted).
+        The exit code: 0, 1 (failed), 2 (invalid request), 129 (its terminal was closed) or 130 (interrupted).
     """
     arguments = parsed(parser(), argv)
     if arguments.check:
         return guarded(lambda: _run_checks(arguments))
 
     def work() -> int:
+        note_checking()
         with no_folder_stays(arguments.storage, if_refused=True), refused_if_invalid():
             planned = check_and_plan(arguments)
         needs: dict[str, Any] = {"start_ray": planned.needs_ray, "uses_network": planned.uses_network}
@@ -112,6 +113,7 @@ def main_predict(flow_of: FlowOf = _prediction_flow, argv: Sequence[str] | None 
     }
 
     def work() -> int:
+        note_checking()
         with no_folder_stays(arguments.storage, if_refused=True), refused_if_invalid():
             capacity.check_workers(arguments.workers)
             resolved = predict_request.resolve(**request)
@@ -144,17 +146,18 @@ def run(
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     # Heartbeats let a shared server mark a killed run as Crashed, as it does for runs of deployments.
     os.environ.setdefault("PREFECT_FLOWS_HEARTBEAT_FREQUENCY", "30")
+    note(f"starting {'Ray and ' if start_ray else ''}Prefect ...")
     with starting(wanted=start_ray):
         with gc_paused():
+            from flows.server.temporary_server import check_api, own_server
+
+            with refused_if_invalid():
+                check_api()
             from prefect import tags
             from rich.console import Console
 
             from flows.cli import console, predictions_csv
-            from flows.server.temporary_server import check_api, own_server
             from tasks.learning import sources
-
-        with refused_if_invalid():
-            check_api()
 
         # Without workers, breakpoints work: a progress bar would overwrite the debugger's prompt.
         narrator = console.Narrator(Console(stderr=True), has_bar=request["workers"] != 0)

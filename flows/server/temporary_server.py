@@ -2,19 +2,34 @@
 
 import contextlib
 import os
+import re
 import secrets
 import socket
+import sqlite3
 import sys
 import time
 import urllib.error
 import urllib.request
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from storage.error_policy import Permanent
 from storage.uri import redact, redact_text
 from tasks.cluster.child import Child
 
 _START_LIMIT_S = 120
+_ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception): |ERROR: +\[Errno).*$", re.MULTILINE)
+"""Line of a server's output that names an error: the end of a traceback, or uvicorn's own."""
+_ADVICE = {
+    "can't start new thread": "raise the number of processes that this user may start (ulimit -u)",
+    "address already in use": "another program has taken its port: run the same command again",
+}
+_OTHER_HOME = "set PREFECT_HOME to another folder"
+
+
+class ServerFailed(Permanent, RuntimeError):
+    """A Prefect server did not start."""
 
 
 @contextlib.contextmanager
@@ -24,7 +39,7 @@ def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]
     The server requires a random password, because other users of the machine can reach loopback too. It ends with this
     process; Prefect's own temporary server would survive a SIGKILL of its owner. `meanwhile` is called as it starts.
 
-    Raises `RuntimeError` if the server does not start.
+    Raises `ServerFailed` if the server does not start.
     """
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, get_current_settings, temporary_settings
 
@@ -63,12 +78,17 @@ def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]
 
 
 def check_api() -> str:
-    """Describe the Prefect API that a run will use; raise `ValueError` if the configured one is unusable."""
+    """Describe the Prefect API that a run will use; raise `ValueError` if it, or the temporary one's home, is unusable.
+
+    The first to import Prefect must call it: Prefect warns of a home that cannot be made, at length.
+    """
+    warnings.filterwarnings("ignore", "Failed to create the Prefect home")
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
 
     url = get_current_settings().api.url
     if not url:
+        check_home()
         return "a temporary server for this run"
     advice = "check PREFECT_API_URL and PREFECT_API_AUTH_STRING, or unset them to use a temporary server"
     try:
@@ -84,8 +104,34 @@ def check_api() -> str:
         ) from None
 
 
+def check_home() -> None:
+    """Raise `ValueError` if a server of this Prefect cannot use the database in PREFECT_HOME."""
+    import prefect
+    from prefect.settings import get_current_settings
+
+    settings = get_current_settings()
+    home = settings.home
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise ValueError(f"PREFECT_HOME={home} is not a folder that this user can write to; {_OTHER_HOME}")
+    database, connection_url = home / "prefect.db", settings.server.database.connection_url
+    if not database.exists() or str(database) not in (connection_url.get_secret_value() if connection_url else ""):
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
+            revisions = [revision for (revision,) in connection.execute("SELECT version_num FROM alembic_version")]
+    except sqlite3.OperationalError:  # it is new, or another server is writing to it
+        return
+    except sqlite3.DatabaseError as error:
+        raise ValueError(f"PREFECT_HOME={home}: {database.name} cannot be read: {error}; {_OTHER_HOME}") from None
+    migrations = Path(prefect.__file__).parent.joinpath("server", "database").rglob("*.py")
+    known = "".join(file.read_text() for file in migrations)
+    if not all(revision in known for revision in revisions):
+        version = f"another version of Prefect than this one, {prefect.__version__}"
+        raise ValueError(f"PREFECT_HOME={home}: {database.name} was written by {version}; {_OTHER_HOME}")
+
+
 def await_server(child: Child, url: str) -> None:
-    """Wait until the server responds at `url`; raise `RuntimeError` with its output if it does not."""
+    """Wait until the server responds at `url`; raise `ServerFailed` with its last error if it does not."""
     deadline = time.monotonic() + _START_LIMIT_S
     directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy: the server is on this machine
     while child.running and time.monotonic() < deadline:
@@ -96,4 +142,10 @@ def await_server(child: Child, url: str) -> None:
             return
         except OSError:
             time.sleep(0.1)
-    raise RuntimeError(f"Prefect's server did not start; run again. Its output:\n{child.output()[-2000:]}")
+    output = child.output()
+    causes = _ERROR.findall(output) or output.splitlines()[-1:] or ["it ended without a word"]
+    cause = f"no answer within {_START_LIMIT_S} s" if child.running else causes[-1]
+    advice = next((advice for words, advice in _ADVICE.items() if words in output), _OTHER_HOME)
+    raise ServerFailed(
+        f"Prefect's server did not start: {cause}; {advice} (PIPELINE_TRACEBACK=1 shows its output)"
+    ) from RuntimeError(output)

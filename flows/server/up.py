@@ -51,15 +51,18 @@ def _main(arguments: argparse.Namespace) -> int:
     with refused_if_invalid():
         _check(host, port)
     url = _name_server(host, port)
+    print(f"starting Prefect's server on {url}", flush=True)
+    from flows.server.temporary_server import await_server, check_home
+
+    with refused_if_invalid():
+        check_home()
     from flows.server import automations, deploy, prefect_yaml
-    from flows.server.temporary_server import await_server
 
     with refused_if_invalid():
         wanted = prefect_yaml.read()
         automations.webhook_url()
     started = datetime.now(UTC)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way
-    print(f"starting Prefect's server on {url}", flush=True)
     with (
         contextlib.suppress(KeyboardInterrupt),
         _running("server", "start", "--host", host, "--port", str(port)) as server,

@@ -128,8 +128,8 @@ def rollback(root: Root, data: str) -> Decision:
     )
 
 
-def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None) -> str:
-    """Make `checkpoint` the champion, regardless of the gate, and return the name of the championship.
+def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None, reason: str | None = None) -> str:
+    """Make `checkpoint` the champion, regardless of the gate, record the user's `reason`, return the championship.
 
     That is `name`, or else the championship in which it competed, or else that of the data it was trained on. Raises
     `ValueError` if the URI is not a checkpoint, `Damaged` if its bytes changed, and `Superseded` if another
@@ -141,7 +141,8 @@ def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None) -
     data = name or _championship(root, checkpoint, made)
     manifest.verify(checkpoint)
     latest = registry.latest(root, data)
-    _record_champion(root, data, checkpoint, number=latest.number + 1 if latest else 1, reason="promoted by hand")
+    recorded = f"promoted by hand: {reason}" if reason else "promoted by hand"
+    _record_champion(root, data, checkpoint, number=latest.number + 1 if latest else 1, reason=recorded)
     return data
 
 

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from storage import access, files, in_use, manifest, reference, s3, terminal
+from storage import access, files, in_use, manifest, reference, registry, s3, terminal
 from storage.admin import catalog, champions, format, lineage, listing, row_lineage
 from storage.admin import verify as damage
 from storage.admin.catalog import KINDS, Folder
@@ -113,7 +113,7 @@ def _show_decisions(root: Root, data: str) -> int:
     return 0
 
 
-def promote(asked: Root | None, uri: URI, *, name: str | None) -> int:
+def promote(asked: Root | None, uri: URI, *, name: str | None, reason: str | None) -> int:
     """Make a checkpoint the champion of championship `name` (none: its own), regardless of the gate.
 
     The decision is recorded below the checkpoint's storage root, which `asked` must be; only for a copy outside the
@@ -123,9 +123,21 @@ def promote(asked: Root | None, uri: URI, *, name: str | None) -> int:
     root = _root_of(uri, asked)
     access.check_writable(root)
     catalog.check_links(root)
-    data = champions.promote(root, CheckpointURI(uri), name=name)
+    data = champions.promote(root, CheckpointURI(uri), name=name, reason=reason)
     _print([f"{uri} is now the champion of {data}"])
+    _warn_if_worse(root, data)
     return 0
+
+
+def _warn_if_worse(root: Root, data: str) -> None:
+    """Warn if the champion of `data` has a lower test accuracy than the one before, as far as both are known."""
+    *_, before, now = [None, None, *(decision.champion for decision in registry.history(root, data))]
+    folders = catalog.read_folders(catalog.list_folders(root, ("checkpoint", "predictions", "evaluation")))
+    accuracies = listing.accuracies(folders)
+    if now and before and accuracies.get(now, 1) < accuracies.get(before, 0):
+        tested_on = {folder.uri: folder.parents.get("prepared") for folder in folders}
+        rows = "" if tested_on[now] == tested_on[before] else ", each on the test rows of its own data"
+        _say(f"warning: accuracy {accuracies[now]:.4f}, the champion had {accuracies[before]:.4f}{rows}")
 
 
 def rollback(root: Root, data: str) -> int:

@@ -69,10 +69,11 @@ example:
   python -m storage champion mnist"""
 
 _PROMOTE = """\
-Its bytes are verified first. Later runs with the checkpoint's storage root compare their models with it.
+Its bytes are verified first. Later runs with the checkpoint's storage root compare their models with it. Prints a
+warning if its test accuracy is below that of the champion before.
 
 example:
-  python -m storage promote data/checkpoints/mnist-resnet18-bed52f82e2dd"""
+  python -m storage promote data/checkpoints/mnist-resnet18-bed52f82e2dd --reason "fewer 4s taken for 9s\""""
 
 _ROLLBACK = """\
 Its bytes are verified first. A second rollback goes back one more champion; it does not undo the first. Use promote to
@@ -158,6 +159,7 @@ def _add_writers(command: Callable[..., argparse.ArgumentParser]) -> None:
     promote.add_argument("uri", metavar="URI", help="the checkpoint")
     default = "championship (default: the one it competed in, else that of its data)"
     promote.add_argument("--championship", metavar="NAME", type=_name, help=default)
+    promote.add_argument("--reason", metavar="TEXT", type=_text, help="why; recorded and shown with the decision")
     rollback = command("rollback", "restore the previous champion", _ROLLBACK)
     rollback.set_defaults(run=lambda given: commands.rollback(_root(given), given.data))
     named = "name of the championship, as printed by the champion command"
@@ -171,7 +173,7 @@ def _add_writers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _promote(given: argparse.Namespace) -> int:
     asked = None if given.storage is None else _root(given)
-    return commands.promote(asked, _uri(given.uri), name=given.championship)
+    return commands.promote(asked, _uri(given.uri), name=given.championship, reason=given.reason)
 
 
 def _root(given: argparse.Namespace) -> Root:
@@ -197,6 +199,12 @@ def _name(value: str) -> str:
     if is_name(value):
         return value
     raise argparse.ArgumentTypeError(f"must be 1 to 64 of a-z, 0-9 and '-', got {value!r}")
+
+
+def _text(value: str) -> str:
+    if text := " ".join(value.split()):
+        return text
+    raise argparse.ArgumentTypeError("must not be empty; omit it to record none")
 
 
 def _days(value: str) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from storage import files, manifest
+from storage.process import reach_loopback_directly
 from storage.uri import redact, redact_text
 from tasks.cluster import jobs_api
 from tasks.cluster.child import Child
@@ -98,8 +99,7 @@ class RayJobs:
         # Ray reads these when it is imported, here for the client and in the child.
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
-        for name in ("NO_PROXY", "no_proxy"):  # never send the token to a proxy
-            os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
+        reach_loopback_directly()
         path = {"PYTHONPATH": os.pathsep.join(filter(None, [str(jobs_api.CODE), os.environ.get("PYTHONPATH")]))}
         env = os.environ | jobs_api.JOB_ENV | _LOCAL_ENV | path
         # The monitor is for clusters that grow; its status output for this one is on the dashboard's first page.

@@ -49,23 +49,23 @@ def write_part(uri: URI, *, split: str = "test", rows: int = 3, index: int = 0) 
     return tables.write_part(uri, pa.table({"id": list(range(rows))}), split=split, index=index)
 
 
-def commit(root: Root, kind: Kind, name: str, **parents: URI) -> URI:
+def commit(root: Root, kind: Kind, name: str, *, accuracy: float = 0.987654321, **parents: URI) -> URI:
     """A committed result of two parts, nine rows in two splits."""
     uri = place(root, kind, name)
     listed = [write_part(uri, split="train", rows=6), write_part(uri)]
     parameters = {"data": DATA} if kind == "raw" else {"seed": 1}
-    statistics = {"sources": [SOURCE]} if kind in ("files", "raw") else {"test_accuracy": 0.987654321}
+    statistics = {"sources": [SOURCE]} if kind in ("files", "raw") else {"test_accuracy": accuracy}
     commits.commit(uri, kind=kind, parents=parents, parameters=parameters, listed=listed, statistics=statistics)
     return uri
 
 
-def run(root: Root, name: str, *, raw: URI | None = None) -> Model:
+def run(root: Root, name: str, *, raw: URI | None = None, accuracy: float = 0.987654321) -> Model:
     """What a run called `name` commits, on a raw dataset of its own unless one is given."""
     raw = raw or commit(root, "raw", name)
     prepared = commit(root, "prepared", name, raw=raw)
     checkpoint = CheckpointURI(commit(root, "checkpoint", name, prepared=prepared))
     predictions = commit(root, "predictions", name, checkpoint=checkpoint, dataset=prepared)
-    evaluation = EvaluationURI(commit(root, "evaluation", name, predictions=predictions))
+    evaluation = EvaluationURI(commit(root, "evaluation", name, accuracy=accuracy, predictions=predictions))
     report = commit(root, "report", name, checkpoint=checkpoint, predictions=predictions, evaluation=evaluation)
     return Model(
         raw=raw, prepared=prepared, checkpoint=checkpoint, predictions=predictions, evaluation=evaluation, report=report

@@ -466,6 +466,18 @@ class TestPromoteAndRollback:
         answer = ask("rollback", DATA, "--storage", root)
         assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
 
+    def test_worse_model_is_promoted_with_a_warning_and_the_reason_is_kept(
+        self, root: Root, model: Model, ask: Ask
+    ) -> None:
+        worse = results.run(root, "worse", accuracy=0.7241)
+        answer = ask("promote", worse.checkpoint, "--storage", root, "--reason", "sees  the new camera")
+        warned = "warning: accuracy 0.7241, the champion had 0.9877, each on the test rows of its own data"
+        assert answer == Answer(0, [f"{worse.checkpoint} is now the champion of digits"], [warned])
+        assert ask("champion", DATA, "--storage", root).out[-2].endswith(": promoted by hand: sees the new camera")
+        assert ask("champion", "--storage", root).out[0].endswith(": promoted by hand: sees the new camera")
+        answer = ask("promote", model.checkpoint, "--storage", root, "--reason", " ")
+        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+
     def test_damaged_checkpoint_is_not_promoted(self, root: Root, model: Model, ask: Ask) -> None:
         other = results.run(root, "other")
         damage_file(other.checkpoint, "flipped")
