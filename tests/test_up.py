@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,8 +33,9 @@ class Up(Server):
         folder.mkdir(exist_ok=True)
         home = str(folder / "home")
         self.mark, self.output = f"PREFECT_HOME={home}", folder / f"{len(list(folder.iterdir()))}.log"
+        ports = ["--port", str(port), "--reports-port", str(free_port())]
         self.process = subprocess.Popen(
-            [sys.executable, str(CHECKOUT / "flows" / "server" / "up.py"), "--port", str(port)],
+            [sys.executable, str(CHECKOUT / "flows" / "server" / "up.py"), *ports],
             env={**_without_server(), "PREFECT_HOME": home, "PIPELINE_STORAGE": str(folder / "root")},
             stdout=self.output.open("wb"),
             stderr=subprocess.STDOUT,
@@ -104,6 +106,8 @@ def test_a_run_goes_on_by_itself_after_ctrl_c_and_after_a_power_cut_and_is_promo
     assert up.says(run, "download reused")
     assert up.starts(run) == 3
     assert registry.champion(Root(str(folder / "root")), "mnist-sample") is not None
+    link = re.fullmatch(r"\[Report page\]\((http://127.0.0.1:.*/index.html)\)", up.artifacts(run)["report"])
+    assert link and b"mnist-sample-resnet18" in urllib.request.urlopen(link[1], timeout=10).read()
     following = up.start("mnist/smoke", settings=_SMALL)
     assert up.await_end(following) == ["NothingNew"]
 

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywh
 from flows.cli.arguments import Parser
 from flows.cli.exits import guarded, refused_if_invalid
 from flows.server.server_log import ErrorLines
+from storage.uri import parse_root
 from tasks.cluster.child import Child
 
 _WORKER = f"make-up-{socket.gethostname()}"
@@ -42,6 +43,9 @@ def main() -> int:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=4200, help="port of server and UI (default: %(default)s)")
+    parser.add_argument(
+        "--reports-port", type=int, help="port of the reports, on loopback (default: the port above it)"
+    )
     arguments = parser.parse_args()
     return guarded(lambda: _main(arguments))
 
@@ -56,11 +60,14 @@ def _main(arguments: argparse.Namespace) -> int:
 
     with refused_if_invalid():
         check_home()
-    from flows.server import automations, deploy, prefect_yaml
+    from flows.server import automations, deploy, prefect_yaml, report_server
+    from tasks.planning.make_plan import default_storage
 
     with refused_if_invalid():
         wanted = prefect_yaml.read()
         automations.webhook_url()
+        with contextlib.chdir(os.environ.get("PIPELINE_CHECKOUT") or prefect_yaml.CHECKOUT):  # as the worker's runs are
+            root = parse_root(default_storage())
     started = datetime.now(UTC)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way
     with (
@@ -71,8 +78,8 @@ def _main(arguments: argparse.Namespace) -> int:
             prefect_yaml.check_parameters(wanted)  # as the server starts
         await_server(server, f"{url}/health")
         _tell(deploy.apply())
-        with _worker(started) as worker:
-            print(_READY.format(ui=f"http://{host}:{port}", url=url), flush=True)
+        with report_server.serving(root, arguments.reports_port or port + 1) as reports, _worker(started) as worker:
+            print(_READY.format(ui=f"http://{host}:{port}", url=url, reports=reports), flush=True)
             _watch(server, worker, started)
     return 0
 
@@ -96,6 +103,7 @@ def _name_server(host: str, port: int) -> str:
 _READY = """
   UI        {ui}
   API       {url}
+  reports   {reports}
 
   in another terminal:
     export PREFECT_API_URL={url}

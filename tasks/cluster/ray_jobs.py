@@ -25,6 +25,8 @@ from tasks.orchestration.stage import logger, tidy
 from tasks.planning import machine
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from ray.job_submission import JobSubmissionClient
 
 _POLL_S, _LONGEST_POLL_S, _POLL_SHARE = 0.25, 2.0, 0.02
@@ -66,8 +68,9 @@ class RayJobs:
         except (OSError, RuntimeError) as error:
             raise JobFailed(f"Ray's jobs cannot be listed: {error}") from error
         job = found or self._submit(client, stage, name, spec)
+        link: UUID | None = None
         try:
-            self._link(stage, job)
+            link = self._link(stage, job)
             self._follow(client, job, stage, deadline_s=spec.deadline_s)
             if not manifest.is_committed(spec.target):
                 raise JobFailed(
@@ -82,6 +85,9 @@ class RayJobs:
                 with contextlib.suppress(Exception):
                     client.stop_job(job)
             raise
+        finally:
+            if link and self._local:
+                _remove_link(link)
         tidy(spec.scratch)
 
     def dismiss(self) -> None:
@@ -157,20 +163,21 @@ class RayJobs:
         except (OSError, RuntimeError) as error:
             raise JobFailed(f"Ray did not accept the job: {error}") from error
 
-    def _link(self, stage: str, job: str) -> None:
+    def _link(self, stage: str, job: str) -> "UUID | None":
         """Add a link to the job in Ray's dashboard to the artifacts of the running flow, if any; never fail the job."""
         from prefect.artifacts import create_link_artifact
         from prefect.runtime import flow_run
 
         if not flow_run.id:
-            return
+            return None
         link = f"{redact(self._address)}/#/jobs/{job}"
         about = f"Ray dashboard of {stage} (during this run){self._how_to_log_in}"
         text = f"{stage} in the Ray dashboard"
         try:
-            create_link_artifact(link, key="ray-dashboard", link_text=text, description=about)
+            return create_link_artifact(link, key="ray-dashboard", link_text=text, description=about)
         except Exception as error:  # a server that does not answer now must not fail the job
             logger().warning("the link to the Ray dashboard cannot be shown: %s", redact_text(str(error)))
+            return None
 
     def _live_job(self, client: "JobSubmissionClient", prefix: str) -> str | None:
         if self._local:
@@ -224,3 +231,11 @@ class RayJobs:
 
     def _log(self, job: str) -> Path:
         return self._logs / f"job-driver-{job}.log"
+
+
+def _remove_link(artifact: "UUID") -> None:
+    """Remove the link to the dashboard of a local Ray, which ends with the run; a server may not answer now."""
+    from prefect.client.orchestration import get_client
+
+    with contextlib.suppress(Exception), get_client(sync_client=True) as client:
+        client.delete_artifact(artifact)

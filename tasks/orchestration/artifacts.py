@@ -1,21 +1,25 @@
 """Prefect artifacts: the main results of a run, shown on its page in the UI."""
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
 from storage import manifest, tables
 from storage.manifest import File
-from storage.uri import URI, ReportURI, redact_text
+from storage.uri import URI, ReportURI, parse_root, redact_text
 from tasks.learning import images
 from tasks.orchestration.stage import logger
+from tasks.planning.make_plan import default_storage
 from tasks.planning.plan import Plan
 from tasks.report_page import ReportData, moment, number, plots
 
+REPORTS_URL = "PIPELINE_REPORTS_URL"
+"""Environment variable with the address at which the folder `reports` of the default storage root is served."""
 _IMAGES_A_ROW = 8
-
 
 _MOST_CLASSES = 100
 """Most classes with which the confusion matrix is published: it grows with their square, in Prefect's database."""
@@ -39,9 +43,18 @@ def _publish(data: ReportData, target: ReportURI, plan: Plan) -> None:
     if len(data.classes) <= _MOST_CLASSES:
         confusion = confusion_table(data.classes, data.confusion)
         create_table_artifact(key="confusion", table=confusion, description="Confusion matrix of the test rows")
-    page = target.child("index.html")
-    link = page if page.is_s3 else f"file://{page}"
-    create_link_artifact(key="report", link=link, link_text="Report page", description=f"Report: {page}")
+    _publish_report(target, is_default_root=plan.root == parse_root(default_storage()))
+
+
+def _publish_report(target: ReportURI, *, is_default_root: bool) -> None:
+    """Publish a link to the report if it is served, else what to open: browsers follow no `file:` or `s3:` link."""
+    page, address = target.child("index.html"), os.environ.get(REPORTS_URL, "").rstrip("/")
+    if address and is_default_root:
+        link = f"{address}/{quote(target.name)}/index.html"
+        create_link_artifact(key="report", link=link, link_text="Report page", description=f"Report: {page}")
+        return
+    how = "Copy it to your machine, then open it in a browser" if page.is_s3 else "Open this file in a browser"
+    create_markdown_artifact(key="report", description=f"Report: {page}", markdown=f"{how}:\n\n    {page}\n")
 
 
 def confusion_table(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> list[dict[str, Any]]:

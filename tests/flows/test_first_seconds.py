@@ -53,6 +53,7 @@ def start(folder: Path, *, seconds: float = 0, **env: str) -> "subprocess.Popen[
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # what `nohup` starts ignores it
     )
 
 

@@ -70,8 +70,8 @@ class Browser:
         result: dict[str, Any] = answer["result"]
         return result
 
-    def open(self, page: Path, view: View) -> None:
-        """Load `page` until all of it is there."""
+    def open(self, page: Path | str, view: View) -> None:
+        """Load `page`, a file or an address, until all of it is there."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=view.width, height=844, deviceScaleFactor=2 if view.phone else 1, mobile=view.phone,
@@ -80,7 +80,7 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", media=view.media, features=features)
         self.call("Emulation.setScrollbarsHidden", hidden=True)
         self.events.clear()
-        self.call("Page.navigate", url=page.as_uri())
+        self.call("Page.navigate", url=page if isinstance(page, str) else page.as_uri())
         while not self.seen("Page.loadEventFired"):
             self._receive()
 

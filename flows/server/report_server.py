@@ -1,0 +1,81 @@
+"""Reports over HTTP, for the links on Prefect's pages: committed reports of one storage root, on loopback only."""
+
+import contextlib
+import functools
+import os
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from storage import manifest
+from storage.manifest import Damaged
+from storage.uri import ReportURI, Root
+from tasks.orchestration.artifacts import REPORTS_URL
+
+_HOST = "127.0.0.1"
+_PAGE = re.compile(r"/([a-z0-9][A-Za-z0-9._-]*-[0-9a-f]{12})/index\.html")
+_HEADERS = {
+    "Content-Type": "text/html; charset=utf-8",
+    # A report needs no scripts; one that somebody else wrote to the storage must not reach Prefect's API from here.
+    "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers `GET /<report>/index.html` with the verified bytes of a committed report, all else with 403 or 404."""
+
+    def __init__(self, root: Root, *arguments: object) -> None:
+        self._root = root
+        super().__init__(*arguments)  # type: ignore[arg-type]  # socket, address and server, as the server passes them
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host", "").partition(":")[0] not in (_HOST, "localhost"):  # DNS rebinding
+            self.send_error(403)
+            return
+        try:
+            content = _read(self._root, self.path)
+        except (OSError, ValueError, Damaged):
+            self.send_error(404, "no such committed report")
+            return
+        self.send_response(200)
+        for name, value in (_HEADERS | {"Content-Length": str(len(content))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing: requests are not part of what `make up` shows."""
+
+
+def _read(root: Root, path: str) -> bytes:
+    match = _PAGE.fullmatch(path)
+    if match is None:
+        raise ValueError("not the path of a report")
+    uri = ReportURI(root.child(f"reports/{match[1]}"))
+    return b"".join(manifest.read_file(uri, file) for file in manifest.load(uri).files if file.path == "index.html")
+
+
+@contextlib.contextmanager
+def serving(root: Root, port: int) -> Iterator[str]:
+    """Serve the reports of `root` and name the address to runs in PIPELINE_REPORTS_URL; yield a line that says where.
+
+    If the variable is set already, or the port is in use, nothing is served.
+    """
+    if address := os.environ.get(REPORTS_URL):
+        yield f"{address} ({REPORTS_URL})"
+        return
+    try:
+        server = ThreadingHTTPServer((_HOST, port), functools.partial(_Handler, root))
+    except (OSError, OverflowError) as error:
+        yield f"not served: port {port}: {error}; choose another --reports-port"
+        return
+    os.environ[REPORTS_URL] = f"http://{_HOST}:{port}"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    with server:
+        try:
+            yield f"{os.environ[REPORTS_URL]} ({root})"
+        finally:
+            server.shutdown()
+            del os.environ[REPORTS_URL]

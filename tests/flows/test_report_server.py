@@ -1,0 +1,112 @@
+"""A report opens from the page of its run: served over HTTP by `make up`, and nothing else of the storage with it."""
+
+import http.client
+import re
+import shutil
+import urllib.parse
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect import flow
+from prefect.artifacts import Artifact
+
+from flows.server import report_server
+from storage import commits, files
+from storage.uri import Root
+from tasks.orchestration.artifacts import REPORTS_URL
+from tasks.report import report
+from tests.prefect_system import free_port
+from tests.report_page.browser import VIEWS, chromium
+from tests.report_page.results import commit_results
+
+_PAGE = b"<title>a report</title>"
+
+
+def answer(address: str, path: str, *, method: str = "GET", host: str = "127.0.0.1") -> tuple[int, bytes]:
+    """Status and body of a request whose path is sent as it is."""
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(address).netloc, timeout=10)
+    connection.request(method, path, headers={"Host": host})
+    response = connection.getresponse()
+    status, body = response.status, response.read()
+    connection.close()
+    return status, body
+
+
+def test_only_committed_reports_are_served_and_only_to_this_machine(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(REPORTS_URL, raising=False)
+    names = {which: f"{which}-0123456789ab" for which in ("whole", "unfinished", "changed")}
+    for which, name in names.items():
+        uri = root.child(f"reports/{name}")
+        page = commits.write_file(uri, "index.html", _PAGE, fixed_name=True)
+        if which != "unfinished":
+            commits.commit(uri, kind="report", parents={}, parameters={}, listed=[page])
+    files.replace(root.child(f"reports/{names['changed']}/index.html"), _PAGE.replace(b"report", b"threat"))
+    files.create(root.child("registry/secret"), b"{}")
+    with report_server.serving(root, free_port()) as line:
+        address = line.split()[0]
+        assert address.startswith("http://127.0.0.1:")
+        whole = f"/{names['whole']}/index.html"
+        assert answer(address, whole) == (200, _PAGE)
+        assert answer(address, whole, host="localhost:4201")[0] == 200
+        assert answer(address, whole, host="evil.example")[0] == 403
+        assert answer(address, whole, method="POST")[0] == 501
+        for path in (
+            f"/{names['unfinished']}/index.html",
+            f"/{names['changed']}/index.html",
+            "/",
+            f"/{names['whole']}/",
+            f"/{names['whole']}/_manifest.json",
+            f"/{names['whole']}/../../registry/secret",
+            "/..%2f..%2fregistry%2fsecret#-0123456789ab/index.html",
+            "/../registry/secret",
+            "//etc/passwd",
+            f"http://elsewhere{whole}",
+        ):
+            assert answer(address, path)[0] == 404, path
+
+
+def test_a_port_in_use_serves_nothing_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(REPORTS_URL, raising=False)
+    port = free_port()
+    with report_server.serving(Root(str(tmp_path)), port), monkeypatch.context() as later:
+        later.delenv(REPORTS_URL)
+        with report_server.serving(Root(str(tmp_path)), port) as line:
+            assert line.startswith(f"not served: port {port}: ") and "--reports-port" in line
+        later.setenv(REPORTS_URL, "https://reports.example")
+        with report_server.serving(Root(str(tmp_path)), port) as line:
+            assert line == "https://reports.example (PIPELINE_REPORTS_URL)"
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_the_report_opens_from_the_link_on_prefects_page_or_its_place_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, decision = commit_results(tmp_path / "Meine Projekte %20")
+    monkeypatch.setenv("PIPELINE_STORAGE", str(plan.root))
+    monkeypatch.delenv(REPORTS_URL, raising=False)
+
+    @flow
+    def published() -> Any:
+        target = report.fn(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
+        artifact: Any = Artifact.get("report")
+        return target, artifact.data
+
+    target, text = published()
+    assert text == f"Open this file in a browser:\n\n    {target}/index.html\n"
+    with report_server.serving(plan.root, free_port()):
+        _, text = published()
+        link = re.fullmatch(r"\[Report page\]\((http://[^ )]*)\)", text)
+        assert link is not None, text
+        monkeypatch.setenv("PIPELINE_STORAGE", str(tmp_path / "elsewhere"))
+        assert published()[1].startswith("Open this file in a browser"), "that root is not the one that is served"
+        if not shutil.which("chromium"):
+            pytest.skip("chromium is not installed")
+        (tmp_path / "profile").mkdir()
+        with chromium(tmp_path / "profile") as browser:
+            browser.open(link[1], VIEWS["light"])
+            assert browser.evaluate("document.querySelector('h1').textContent").strip()
+            assert browser.evaluate("document.images.length && [...document.images].every(one => one.naturalWidth)")
+            assert not browser.seen("Log.entryAdded") and browser.evaluate("location.href") == link[1]
