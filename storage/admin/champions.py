@@ -233,6 +233,11 @@ def was_trained_on(root: Root, name: str, source: URI | None) -> bool:
     return place is not None and _place_of_champion(root, name) == _canonical(place)
 
 
+def trained_on_user_data(root: Root, names: Sequence[str]) -> list[str]:
+    """Return those of `names` whose champion was trained on a user's own data, as far as is known."""
+    return [name for name in names if _place_of_champion(root, name)]
+
+
 def _place_of_champion(root: Root, name: str) -> str | None:
     champion = registry.champion(root, name)
     with contextlib.suppress(KeyError, FileNotFoundError, ValueError, Damaged):

@@ -92,15 +92,18 @@ def raw_of(root: Root, found: UserData, checkpoint: CheckpointURI) -> DatasetURI
     return DatasetURI(root.child(f"datasets/raw/{found.name}-{digest}"))
 
 
-def championship_of(root: Root, uri: DatasetURI) -> str:
-    """Return the folder's own championship if it has a champion, else the only championship that has one.
+def championship_of(root: Root, uri: DatasetURI) -> tuple[str, str | None]:
+    """Return the championship whose champion predicts the pictures at `uri`, and a line if it was one of several.
 
-    Raises `ValueError` listing the championships if there are several.
+    That is the folder's own championship if it has a champion, else the only one with a champion, else the only one
+    whose champion was trained on a user's own images. Raises `ValueError` listing the championships if there are more.
     """
     named = champions.with_champion(root)
-    trained_on = champions.default_for_user_data(root, user_images.name_of(uri), uri)
-    if trained_on in named or not named:
-        return trained_on
-    if len(named) > 1:
-        raise ValueError(f"--model: there are several champions; choose one: champion:{', champion:'.join(named)}")
-    return named[0]
+    of_folder = champions.default_for_user_data(root, user_images.name_of(uri), uri)
+    if of_folder in named or not named:
+        return of_folder, None
+    if len(named) == 1:
+        return named[0], None
+    if len(own := champions.trained_on_user_data(root, named)) == 1:
+        return own[0], f"predicted with champion:{own[0]}, the only one of {len(named)} champions trained on own images"
+    raise ValueError(f"--model: there are several champions; choose one: champion:{', champion:'.join(named)}")

@@ -1,7 +1,6 @@
 """Request for batch prediction, resolved and checked before anything slow starts."""
 
 import dataclasses
-from collections.abc import Callable
 
 from storage import manifest
 from storage.admin import champions
@@ -64,8 +63,10 @@ def resolve(
         data = DatasetURI(parse_root(dataset, option="--dataset"))
         found = None
         if pictures.are_at(data):
-            checkpoint = _model(root, model, pictures.championship_of, data)
+            name, note = pictures.championship_of(root, data) if model == "champion" else ("", None)
+            checkpoint = _model(root, f"champion:{name}" if name else model, data)
             found = pictures.find(root, data, checkpoint, split=split)
+            found = dataclasses.replace(found, notes=(*found.notes, note)) if note else found
             data = pictures.raw_of(root, found, checkpoint)
         else:
             made = check_committed("--dataset", data, kinds=("raw", "prepared"))
@@ -74,7 +75,7 @@ def resolve(
             )
             if split is not None and split not in splits:
                 raise ValueError(f"--split must be one of {', '.join(splits) or 'those with rows'}, got {split!r}")
-            checkpoint = _model(root, model, _championship, data)
+            checkpoint = _model(root, model, data)
             _check_shape(made, checkpoint)
         user_code.check_listed()
         if not manifest.is_committed(predictions_of(root, checkpoint, data, split=split)):
@@ -104,12 +105,10 @@ def _check_shape(data: manifest.Manifest, checkpoint: CheckpointURI) -> None:
         )
 
 
-def _model(
-    root: Root, model: str, championship_of: Callable[[Root, DatasetURI], str], data: DatasetURI
-) -> CheckpointURI:
+def _model(root: Root, model: str, data: DatasetURI) -> CheckpointURI:
     kind, _, name = model.partition(":")
     if kind == "champion":
-        championship = check_name(name or championship_of(root, data), field="--model champion:NAME")
+        championship = check_name(name or _championship(root, data), field="--model champion:NAME")
         try:
             checkpoint = champions.require_champion(root, championship)
         except ValueError as error:
@@ -127,7 +126,7 @@ def _championship(root: Root, dataset: DatasetURI) -> str:
         raw = DatasetURI(made.parent("raw", of=dataset))
         made = check_committed("--dataset: its source", raw, kinds=("raw",))
     if "classes" in made.parameters:
-        return pictures.championship_of(root, DatasetURI(URI(made.statistics["sources"][0]["url"])))
+        return pictures.championship_of(root, DatasetURI(URI(made.statistics["sources"][0]["url"])))[0]
     try:
         return champions.default_of_raw(root, made)
     except ValueError as error:

@@ -20,6 +20,8 @@ from tasks.predict import predict_batch
 from tests.pictures import encoded, picture
 from tests.planning.conftest import NAMES, promote
 
+RESULTS = ("datasets/raw", "datasets/prepared", "checkpoints")
+
 
 def request(models: Path, dataset: str | Path, **more: Any) -> predict_request.BatchRequest:
     asked: dict[str, Any] = {"storage": str(models), "model": "champion", "dataset": str(dataset), "split": None}
@@ -172,13 +174,27 @@ def test_with_several_champions_the_folders_own_is_taken_or_one_has_to_be_named(
         with pytest.raises(ValueError, match="^--model: there are several .*: champion:letters, champion:signs$"):
             request(models, folder)
         assert request(models, folder, model="champion:signs").checkpoint == target
+        listed = [manifest.File(path="train", split="train", size=1, rows=1, sha256="")]
+        place = {"sources": [{"name": "a", "sha256": "", "url": str(models / "photos")}]}
+        raw, prepared, mine = (root.child(f"{kind}/photos-0a1b2c3d4e5f") for kind in RESULTS)
+        settings = {"data": "photos", "image_size": 28}
+        commits.commit(raw, kind="raw", parents={}, parameters=settings, listed=listed, statistics=place)
+        commits.commit(prepared, kind="prepared", parents={"raw": raw}, parameters={}, listed=[])
+        model = {"image_shape": [28, 28, 1], "classes": list(NAMES)}
+        parents = {"prepared": prepared}
+        commits.commit(mine, kind="checkpoint", parents=parents, parameters={}, listed=[], statistics={"model": model})
+        promote(root, "photos-00000000", CheckpointURI(mine))
+        chosen = request(models, folder)
+        assert chosen.checkpoint == mine and chosen.pictures is not None
+        only = "predicted with champion:photos-00000000, the only one of 3 champions trained on own images"
+        assert chosen.pictures.notes[-1:] == (only,)
         own = champions.default_for_user_data(root, "new-photos", URI(str(folder)))
         other = CheckpointURI(str(models / "checkpoints" / "photos-0123456789ab"))
         promote(root, own, other)
         with pytest.raises(ValueError, match=f"^--model: nothing is committed at {other}"):
             request(models, folder)
     finally:
-        for name in ("signs", own):
+        for name in ("signs", "photos-00000000", own):
             files.remove(root.child(f"registry/{name}"))
 
 
