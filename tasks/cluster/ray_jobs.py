@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from storage import files, manifest
 from storage.process import reach_loopback_directly
@@ -25,8 +26,6 @@ from tasks.orchestration.stage import logger, tidy
 from tasks.planning import machine
 
 if TYPE_CHECKING:
-    from uuid import UUID
-
     from ray.job_submission import JobSubmissionClient
 
 _POLL_S, _LONGEST_POLL_S, _POLL_SHARE = 0.25, 2.0, 0.02
@@ -163,7 +162,7 @@ class RayJobs:
         except (OSError, RuntimeError) as error:
             raise JobFailed(f"Ray did not accept the job: {error}") from error
 
-    def _link(self, stage: str, job: str) -> "UUID | None":
+    def _link(self, stage: str, job: str) -> UUID | None:
         """Add a link to the job in Ray's dashboard to the artifacts of the running flow, if any; never fail the job."""
         from prefect.artifacts import create_link_artifact
         from prefect.runtime import flow_run
@@ -174,7 +173,9 @@ class RayJobs:
         about = f"Ray dashboard of {stage} (during this run){self._how_to_log_in}"
         text = f"{stage} in the Ray dashboard"
         try:
-            return create_link_artifact(link, key="ray-dashboard", link_text=text, description=about)
+            artifact = create_link_artifact(link, key="ray-dashboard", link_text=text, description=about)
+            assert isinstance(artifact, UUID)  # a coroutine only in async code
+            return artifact
         except Exception as error:  # a server that does not answer now must not fail the job
             logger().warning("the link to the Ray dashboard cannot be shown: %s", redact_text(str(error)))
             return None
@@ -233,7 +234,7 @@ class RayJobs:
         return self._logs / f"job-driver-{job}.log"
 
 
-def _remove_link(artifact: "UUID") -> None:
+def _remove_link(artifact: UUID) -> None:
     """Remove the link to the dashboard of a local Ray, which ends with the run; a server may not answer now."""
     from prefect.client.orchestration import get_client
 

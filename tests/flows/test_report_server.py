@@ -89,10 +89,10 @@ def test_the_report_opens_from_the_link_on_prefects_page_or_its_place_is_named(
     monkeypatch.delenv(REPORTS_URL, raising=False)
 
     @flow
-    def published() -> Any:
+    def published() -> tuple[str, str]:
         target = report.fn(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
         artifact: Any = Artifact.get("report")
-        return target, artifact.data
+        return str(target), str(artifact.data)
 
     target, text = published()
     assert text == f"Open this file in a browser:\n\n    {target}/index.html\n"
