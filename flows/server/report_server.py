@@ -58,13 +58,16 @@ def _read(root: Root, path: str) -> bytes:
 
 
 @contextlib.contextmanager
-def serving(root: Root, port: int) -> Iterator[str]:
+def serving(root: Root, port: int, *, is_private: bool = True) -> Iterator[str]:
     """Serve the reports of `root` and name the address to runs in PIPELINE_REPORTS_URL; yield a line that says where.
 
-    If the variable is set already, or the port is in use, nothing is served.
+    If the variable is set already, the port is in use, or others use the server (not `is_private`), nothing is served.
     """
     if address := os.environ.get(REPORTS_URL):
         yield f"{address} ({REPORTS_URL})"
+        return
+    if not is_private:
+        yield f"not served to other machines: serve them yourself and set {REPORTS_URL}"
         return
     try:
         server = ThreadingHTTPServer((_HOST, port), functools.partial(_Handler, root))

@@ -25,6 +25,7 @@ _ADVICE = {
     "can't start new thread": "raise the number of processes that this user may start (ulimit -u)",
     "address already in use": "another program has taken its port: run the same command again",
 }
+_NO_HOME = "Failed to create the Prefect home"
 _OTHER_HOME = "set PREFECT_HOME to another folder"
 
 
@@ -82,7 +83,7 @@ def check_api() -> str:
 
     The first to import Prefect must call it: Prefect warns of a home that cannot be made, at length.
     """
-    warnings.filterwarnings("ignore", "Failed to create the Prefect home")
+    warnings.filterwarnings("ignore", _NO_HOME)
     from prefect.client.orchestration import get_client
     from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, get_current_settings, temporary_settings
 
@@ -106,6 +107,7 @@ def check_api() -> str:
 
 def check_home() -> None:
     """Raise `ValueError` if a server of this Prefect cannot use the database in PREFECT_HOME."""
+    warnings.filterwarnings("ignore", _NO_HOME)
     import prefect
     from prefect.settings import get_current_settings
 

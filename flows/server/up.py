@@ -78,7 +78,8 @@ def _main(arguments: argparse.Namespace) -> int:
             prefect_yaml.check_parameters(wanted)  # as the server starts
         await_server(server, f"{url}/health")
         _tell(deploy.apply())
-        with report_server.serving(root, arguments.reports_port or port + 1) as reports, _worker(started) as worker:
+        serving = report_server.serving(root, arguments.reports_port or port + 1, is_private=_is_loopback(host))
+        with serving as reports, _worker(started) as worker:
             print(_READY.format(ui=f"http://{host}:{port}", url=url, reports=reports), flush=True)
             _watch(server, worker, started)
     return 0

@@ -1,6 +1,7 @@
 """A report opens from the page of its run: served over HTTP by `make up`, and nothing else of the storage with it."""
 
 import http.client
+import os
 import re
 import shutil
 import urllib.parse
@@ -68,13 +69,17 @@ def test_only_committed_reports_are_served_and_only_to_this_machine(
             assert answer(address, path)[0] == 404, path
 
 
-def test_a_port_in_use_serves_nothing_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_in_use_or_a_server_for_others_serves_nothing_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(REPORTS_URL, raising=False)
     port = free_port()
     with report_server.serving(Root(str(tmp_path)), port), monkeypatch.context() as later:
         later.delenv(REPORTS_URL)
         with report_server.serving(Root(str(tmp_path)), port) as line:
             assert line.startswith(f"not served: port {port}: ") and "--reports-port" in line
+        with report_server.serving(Root(str(tmp_path)), free_port(), is_private=False) as line:
+            assert line.endswith("set PIPELINE_REPORTS_URL") and REPORTS_URL not in os.environ
         later.setenv(REPORTS_URL, "https://reports.example")
         with report_server.serving(Root(str(tmp_path)), port) as line:
             assert line == "https://reports.example (PIPELINE_REPORTS_URL)"
