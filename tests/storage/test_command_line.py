@@ -786,7 +786,9 @@ class TestProcess:
 
     def test_undecodable_file_names_are_printed_escaped(self, tmp_path: Path) -> None:
         model = results.run(Root(f"{tmp_path}/data"), "model")
-        Path(os.fsdecode(f"{model.raw}/".encode() + b"stray-\xff")).touch()
+        stray = Path(os.fsdecode(f"{model.raw}/".encode() + b"stray-\xff"))
+        stray.touch()
+        os.utime(stray, (0, 0))
         answer = self.run("gc", "--dry-run", cwd=tmp_path, PYTHONIOENCODING="ascii")
         assert (answer.returncode, answer.stderr) == (0, "")
         assert "stray-\\udcff" in answer.stdout
