@@ -39,7 +39,7 @@ _PREFECT_TESTED = {
 }
 """What its server, worker and schedules rest on, in the versions of uv.lock in Prefect's repository (3.8, August 2026).
 
-Neither Prefect's nor Ray's packages hold a lock file, and Ray's repository pins none of these for its own users."""
+The packages of Prefect and Ray hold no lock file; of Ray only the declared ranges are compared."""
 
 _MINOR_IS_A_SERIES = {"sqlalchemy"}
 """Libraries with incompatible changes in minor releases, by their own rules; so has each with major number 0."""
