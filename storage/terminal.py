@@ -10,6 +10,8 @@ import sys
 from typing import TextIO
 
 _INDENT = "    "
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that act on a terminal instead of being shown: all controls but tab and line feed, and bidi overrides."""
 _TREE = re.compile(r"[ │├└─]*")
 _BELOW = str.maketrans("├└─", "│  ")
 _whole: set[str] = set()
@@ -33,9 +35,14 @@ def width(stream: TextIO) -> int | None:
     return shutil.get_terminal_size().columns if stream.isatty() else None
 
 
+def printable(text: str) -> str:
+    """Escape control characters in `text`: a file or class name could clear the screen or set the clipboard."""
+    return _CONTROLS.sub(lambda match: repr(match[0])[1:-1], text)
+
+
 def show(text: str, stream: TextIO | None = None) -> None:
-    """Print `text` on `stream` (default: standard output); on a terminal, shorten paths and fold lines."""
-    stream = stream or sys.stdout
+    """Print `text` on `stream` (default: standard output), always `printable`; on a terminal, fold its lines."""
+    stream, text = stream or sys.stdout, printable(text)
     columns = width(stream)
     lines = text.split("\n") if columns is None else on_terminal(text, columns)
     print(*lines, sep="\n", file=stream, flush=True)

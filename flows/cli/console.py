@@ -87,6 +87,7 @@ class Narrator(logging.Handler):
         self._line("  " + "  ".join(cells + best))
 
     def _move_bar(self, told: str, fraction: float) -> None:
+        description = escape(terminal.printable(told))
         if self._bar is None:
             self._bar = Progress(
                 TextColumn("  {task.description}"),
@@ -102,13 +103,13 @@ class Narrator(logging.Handler):
                 speed_estimate_period=_ESTIMATE_S,
             )
             before = round(fraction * _PARTS)  # parts that an earlier run finished do not count towards the speed
-            self._bar.add_task(escape(told), total=_PARTS, completed=before)
+            self._bar.add_task(description, total=_PARTS, completed=before)
             self._bar.start()
-        self._bar.update(self._bar.task_ids[0], description=escape(told), completed=fraction * _PARTS, refresh=True)
+        self._bar.update(self._bar.task_ids[0], description=description, completed=fraction * _PARTS, refresh=True)
 
     def _line(self, told: str) -> None:
         """Print a line without interpreting markup in it; wrap it on a terminal, but never inside a URI."""
-        line = f"[{time.monotonic() - self.started:5.1f} s] {told}"
+        line = f"[{time.monotonic() - self.started:5.1f} s] {terminal.printable(told)}"
         lines = terminal.on_terminal(line, self.console.width) if self.console.is_terminal else [line]
         self.console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywh
 from flows.cli.arguments import Parser
 from flows.cli.exits import guarded, refused_if_invalid
 from flows.server.server_log import ErrorLines
+from storage import terminal
 from storage.uri import parse_root
 from tasks.cluster.child import Child
 
@@ -168,7 +169,7 @@ def _restart_overdue(started: datetime) -> None:
 
 def _tell(lines: Iterable[str]) -> None:
     for line in lines:
-        print(f"  {line}", flush=True)
+        terminal.show(f"  {line}")
 
 
 def _watch(server: Child, worker: Child, started: datetime) -> None:
@@ -181,7 +182,7 @@ def _watch(server: Child, worker: Child, started: datetime) -> None:
     errors = ErrorLines()
     looked, next_runs_shown = time.monotonic(), False
     while server.running and worker.running:
-        sys.stdout.write(worker.new_output())
+        sys.stdout.write(terminal.printable(worker.new_output()))
         sys.stdout.flush()
         _tell(errors.read(server.new_output()))
         if time.monotonic() - looked > _LOOK_S:

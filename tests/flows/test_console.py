@@ -45,6 +45,14 @@ def test_a_path_that_looks_like_markup_is_shown_as_it_is(capsys: pytest.CaptureF
     assert uri in _text(console)
 
 
+def test_control_characters_of_a_file_name_do_not_reach_the_terminal() -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    name = "cat/\x1b]52;c;ZXZpbA==\x07\x1b[2J.png"
+    record = logging.LogRecord("prefect.task_runs", logging.INFO, str(CHECKOUT / "tasks/ingest.py"), 1, name, (), None)
+    Narrator(console).emit(record)
+    assert "\\x1b]52;c;ZXZpbA==\\x07\\x1b[2J.png" in _text(console) and "\x1b]52" not in _text(console)
+
+
 def test_every_epoch_is_a_row_above_the_bar_at_a_terminal_and_a_whole_line_in_a_file() -> None:
     terminal = Console(file=io.StringIO(), width=80, force_terminal=True)
     file = Console(file=io.StringIO(), width=80)

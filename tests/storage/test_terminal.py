@@ -36,6 +36,13 @@ def _uris(model: Model, root: Root, *, below: str) -> list[str]:
     return [f"{below}{uri.removeprefix(root)}" for uri in vars(model).values()]
 
 
+def test_control_characters_of_a_name_are_shown_and_not_obeyed(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.show("class \x1b]52;c;ZXZpbA==\x07 \x1b[2J\r\x9b1m \u202egnp.exe\tä猫\nnext line")
+    assert capsys.readouterr().out == (
+        "class \\x1b]52;c;ZXZpbA==\\x07 \\x1b[2J\\r\\x9b1m \\u202egnp.exe\tä猫\nnext line\n"
+    )
+
+
 def test_no_uri_is_broken_by_a_line_end_at_a_terminal(root: Root, model: Model) -> None:
     folder = Path(root).parent
     here = _uris(model, root, below="data")
