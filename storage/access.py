@@ -31,7 +31,7 @@ def check_writable(root: Root) -> None:
         if root.is_s3:
             s3.check_bucket(root)
         else:
-            os.makedirs(root, exist_ok=True)
+            _make_folder(root)
         if _refuses_to_overwrite(root):
             return
     reason = "it allows creating an existing file again"
@@ -57,6 +57,13 @@ def _errors_as_value_error(uri: URI, *, option: str, verb: str) -> Iterator[None
             raise
         reason = " ".join(str(error).split())
     raise ValueError(f"{option}: cannot {verb} {uri}: {redact_text(reason)}; {advice}")
+
+
+def _make_folder(root: Root) -> None:
+    """Create `root`, but not the folders above it: one may be missing because its disk is not mounted."""
+    if not os.path.isdir(root.parent):
+        raise FileNotFoundError(errno.ENOENT, "the folder above it does not exist; mount its disk, or create it", root)
+    os.makedirs(root, exist_ok=True)
 
 
 def _refuses_to_overwrite(root: Root) -> bool:

@@ -38,7 +38,7 @@ def of_counts(counts: Mapping[str, Mapping[str, int]]) -> str:
         counts: Rows by split and class; the split is empty if it is not known yet.
     """
     splits = sorted((split for split in counts if any(counts[split].values())), key=lambda split: split != "train")
-    names = list(dict.fromkeys(name for split in splits for name in counts[split]))
+    names = class_names.in_order({name for split in splits for name in counts[split]})
     rows = {name: [counts[split].get(name, 0) for split in splits] for name in names}
 
     def shown(some: Sequence[str]) -> str:

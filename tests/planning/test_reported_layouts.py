@@ -8,7 +8,7 @@ import pytest
 
 from storage.uri import URI
 from tasks.jobs.ingest import class_names
-from tasks.planning import parquet_names, user_images
+from tasks.planning import data_summary, parquet_names, user_images
 from tests.pictures import encoded
 
 NUMBERS = [str(number) for number in range(12)]
@@ -30,6 +30,7 @@ def test_classes_called_by_numbers_are_numbered_by_value(tmp_path: Path) -> None
     text = {"rows": 12, "unlabelled": 0, "labels": sorted(NUMBERS), "names": None}
     surveyed = [text | {"path": f"{split}.parquet", "split": split} for split in ("train", "test")]
     assert list(class_names.of_files(surveyed)) == NUMBERS
+    assert data_summary.of_counts({"": dict.fromkeys(sorted(NUMBERS), 3)}).endswith("first 0 3, 1 3, 2 3, ...")
     assert class_names.in_order({"10", "9", "cat"}) == ["10", "9", "cat"]
 
 

@@ -343,6 +343,11 @@ class TestCheckReadable:
             with without_privileges(), pytest.raises(ValueError, match="--storage: cannot read .*: Permission denied"):
                 access.check_readable(Root(folder))
 
+    def test_folder_below_a_disk_that_is_not_mounted_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="--storage: cannot write to .*/nas/results: the folder above it does not"):
+            access.check_writable(Root(f"{tmp_path}/nas/results"))
+        assert list(tmp_path.iterdir()) == []
+
     def test_missing_bucket_is_refused(self, s3: Server) -> None:
         with pytest.raises(ValueError, match="--storage: .*no-such-bucket/x: its bucket does not exist"):
             access.check_readable(Root("s3://no-such-bucket/x"))

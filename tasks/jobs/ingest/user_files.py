@@ -60,7 +60,7 @@ def read(spec: IngestSpec, file: SourceEntry) -> tuple[bytes, str]:
     uri, etag = _place(spec, file)
     try:
         content = files.read(uri, etag=etag)
-    except s3.Overwritten:
+    except (s3.Overwritten, FileNotFoundError):
         raise _changed(uri) from None
     digest = hashlib.sha256(content).hexdigest()
     _check_listed(file, uri, size=len(content), sha256=digest)
@@ -77,7 +77,7 @@ def copy_verified(spec: IngestSpec, file: SourceEntry, path: Path) -> str:
                 copy.write(content)
                 digest.update(content)
                 size += len(content)
-    except s3.Overwritten:
+    except (s3.Overwritten, FileNotFoundError):
         raise _changed(uri) from None
     _check_listed(file, uri, size=size, sha256=digest.hexdigest())
     return digest.hexdigest()

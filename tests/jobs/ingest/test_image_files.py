@@ -117,6 +117,9 @@ def test_a_file_that_changed_since_it_was_listed_is_refused_by_name(spec: Ingest
     files.replace(spec.source.child("train/pear/1.gif"), b"longer than" + encoded(9, 1, "GIF"))
     with pytest.raises(ValueError, match=r"train/pear/1\.gif changed after it was listed; run the same command again"):
         made_of(spec)
+    files.remove(spec.source.child("train/pear/1.gif"))
+    with pytest.raises(ValueError, match=r"train/pear/1\.gif changed after it was listed; run the same command again"):
+        made_of(spec)
 
 
 def test_an_image_that_lies_in_two_classes_is_named_by_its_files(spec: IngestSpec) -> None:
