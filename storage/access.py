@@ -62,7 +62,7 @@ def _errors_as_value_error(uri: URI, *, option: str, verb: str) -> Iterator[None
 def _make_folder(root: Root) -> None:
     """Create `root`, but not the folders above it: one may be missing because its disk is not mounted."""
     if not os.path.isdir(root.parent):
-        raise FileNotFoundError(errno.ENOENT, "the folder above it does not exist; mount its disk, or create it", root)
+        raise FileNotFoundError(errno.ENOENT, "the folder above it does not exist (is its disk mounted?)", root)
     os.makedirs(root, exist_ok=True)
 
 
