@@ -238,7 +238,7 @@ def test_the_recipe_of_the_docs_runs_as_it_stands_on_a_cluster_that_it_is_sent_t
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_address: str
 ) -> None:
     page = (CHECKOUT / "docs" / "your-own.md").read_text()
-    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert len(example.splitlines()) <= 30
     monkeypatch.setenv(user_code.FILES, "")
     monkeypatch.setenv("RAY_ADDRESS", ray_address)

@@ -70,7 +70,11 @@ PIPELINE = [
     Bad("pipeline --epochs 3", "--epochs 3 (did you mean --set epochs=3?)"),
     Bad("pipeline --lr=1e-3", "--lr=1e-3 (did you mean --set learning_rate=1e-3?)"),
     Bad("pipeline --data {parquet} --set image_size=4 --set max_shift=4", "image_size ... max_shift ... 4 and 4"),
-    Bad("pipeline --set compile=on --set device=cpu", "compile=on ... 'no-c++' ... install g++", {"CXX": "no-c++"}),
+    Bad(
+        "pipeline --source sample --set compile=on --set device=cpu",
+        "compile=on ... 'no-c++' ... install g++",
+        {"CXX": "no-c++"},
+    ),
     Bad("pipeline", "PIPELINE_USER_CODE: there is no file /none.py", {"PIPELINE_USER_CODE": "/none.py"}),
     Bad("pipeline --set name=mine", "--set ... 'name'"),
     Bad("pipeline --set epochs=2 --set epochs=3", "--set ... epochs ... twice ... '2' and '3'"),
