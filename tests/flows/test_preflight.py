@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,17 @@ ALL = ["request", "Ray", "storage", "data", "classes", "labels", "run", "model",
 
 
 @pytest.fixture(autouse=True)
-def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """No cluster, no Prefect server, and the test's own storage."""
+    from prefect.settings import PREFECT_HOME, temporary_settings
+
     for name in ("RAY_ADDRESS", "PREFECT_API_URL", "PREFECT_API_AUTH_STRING"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIPELINE_STORAGE", str(tmp_path / "root"))
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    (tmp_path / "prefect").mkdir()
+    with temporary_settings({PREFECT_HOME: tmp_path / "prefect"}):  # Prefect reads the variable only once
+        yield
 
 
 Check = Callable[..., dict[str, tuple[str, str]]]
@@ -90,12 +95,13 @@ def test_images_of_ones_own_are_called_by_their_name(tmp_path: Path, capsys: pyt
 
 
 def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
-    home = {name: str(tmp_path) for name in ("HOME", "TMPDIR")} | {"PYTHONDONTWRITEBYTECODE": "1"}
+    (home := tmp_path / "home").mkdir()
+    places = {name: str(home) for name in ("HOME", "TMPDIR")} | {"PYTHONDONTWRITEBYTECODE": "1"}
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PIPELINE_"))}
     command = [sys.executable, str(CHECKOUT / "flows" / "pipeline.py"), "--check", "--source", "sample"]
-    answer = subprocess.run(command, cwd=tmp_path, env=env | home, capture_output=True, text=True)
+    answer = subprocess.run(command, cwd=home, env=env | places, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert list(tmp_path.rglob("*")) == []
+    assert list(home.rglob("*")) == []
 
 
 def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
