@@ -44,7 +44,8 @@ def predict(
         dataset: URI of a dataset, raw or prepared; or new pictures: a flat or nested folder, a file, or
             s3://bucket/prefix, with images or Parquet, with or without labels. They are resized as in training.
         model: URI of a checkpoint, or champion: that of the dataset's data set (champion:NAME: that of another
-            championship); for new pictures that of their folder, or the only champion if there is just one.
+            championship); for new pictures that of their folder, else the only one, or the only one trained on own
+            images.
         storage: Storage root with the registry and the results; empty: the worker's $PIPELINE_STORAGE or ./data.
         split: Only this split of a dataset; empty: all.
         workers: Number of processes that predict; empty: one per GPU, without GPUs one, or on a cluster one per node;

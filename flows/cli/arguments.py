@@ -128,6 +128,7 @@ def add_shared(
     *,
     work: str = "train and predict",
     elastic: str = "; MIN:MAX: elastic training on a cluster",
+    gpus: str = ", in training at most one for each 64 rows of batch_size",
     printed: str = "one JSON document on stdout and logs on stderr (default: a table)",
 ) -> None:
     """Add the options that all commands share; the texts describe `--workers` and `--json`."""
@@ -143,7 +144,7 @@ def add_shared(
         metavar="N",
         type=_workers,
         help=f"number of processes that {work}; 0: only this process, without Ray, so that breakpoints work{elastic} "
-        "(default: one per GPU; without GPUs one, on a cluster one per node)",
+        f"(default: one per GPU{gpus}; without GPUs one, on a cluster one per node)",
     )
     add(
         "--cores",
@@ -195,7 +196,8 @@ def predict_parser() -> argparse.ArgumentParser:
         metavar="URI",
         default="champion",
         help="URI of a checkpoint; or 'champion': for a dataset, the champion of its data set; for new pictures, that "
-        "of their folder, else the only one; or 'champion:NAME': that of championship NAME (default: %(default)s)",
+        "of their folder, else the only one, or the only one trained on own images; or 'champion:NAME': that of "
+        "championship NAME (default: %(default)s)",
     )
     add(
         "--dataset",
@@ -205,9 +207,9 @@ def predict_parser() -> argparse.ArgumentParser:
         "with images or Parquet, with or without labels",
     )
     add("--split", metavar="NAME", help="only this split of a dataset, such as test (default: all)")
-    table = "also write a table to this file, one line per row: file or id, label, class, probability, reason if none"
+    table = "also write a CSV table, one line per row: file or id, label, class, probability, or the reason for none"
     add("--csv", metavar="FILE", type=_csv_file, help=f"{table} (default: none)")
-    add_shared(parser, work="predict", elastic="")
+    add_shared(parser, work="predict", elastic="", gpus="")
     return parser
 
 

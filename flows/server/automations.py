@@ -85,7 +85,7 @@ def webhook_url() -> str | None:
 def try_webhook(url: str) -> str:
     """Post a test message; return a remark if nothing responds.
 
-    Raises `ValueError` if the message is refused or redirected: Prefect would drop all messages without a word.
+    Raises `ValueError` if the message is refused or redirected: Prefect would drop all messages silently.
     """
     try:
         answer = httpx.post(url, json={"event": "test"}, timeout=10)

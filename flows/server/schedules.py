@@ -30,9 +30,10 @@ def next_run_lines(*, since: datetime) -> list[str]:
     if None in times.values() and datetime.now(UTC) - since < _PLANNED_WITHIN:
         return []
     lines = []
+    advice = "read the lines that begin with server:"
     for name, due in times.items():
         planned = f"next scheduled run of {name}: {due.astimezone():%Y-%m-%d %H:%M %Z}" if due else None
-        lines.append(planned or f"WARNING: {name} has a schedule, but the server has planned no run; see its errors")
+        lines.append(planned or f"WARNING: {name} has a schedule, but the server has planned no run; {advice}")
     return lines or ["no deployment has a schedule"]
 
 

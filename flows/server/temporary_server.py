@@ -81,7 +81,7 @@ def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]
 def check_api() -> str:
     """Describe the Prefect API that a run will use; raise `ValueError` if it, or the temporary one's home, is unusable.
 
-    The first to import Prefect must call it: Prefect warns of a home that cannot be made, at length.
+    Call it before anything else imports Prefect, which prints a long warning about a home that cannot be created.
     """
     warnings.filterwarnings("ignore", _NO_HOME)
     from prefect.client.orchestration import get_client
@@ -145,7 +145,7 @@ def await_server(child: Child, url: str) -> None:
         except OSError:
             time.sleep(0.1)
     output = child.output()
-    causes = _ERROR.findall(output) or output.splitlines()[-1:] or ["it ended without a word"]
+    causes = _ERROR.findall(output) or output.splitlines()[-1:] or ["it ended without output"]
     cause = f"no answer within {_START_LIMIT_S} s" if child.running else causes[-1]
     advice = next((advice for words, advice in _ADVICE.items() if words in output), _OTHER_HOME)
     raise ServerFailed(

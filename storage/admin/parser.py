@@ -133,9 +133,9 @@ def _add_readers(command: Callable[..., argparse.ArgumentParser]) -> None:
     show.set_defaults(run=lambda given: commands.show(_uri(given.uri), as_json=given.json))
     lineage = command("lineage", "print the parents of a result, back to the raw files", _LINEAGE)
     lineage.set_defaults(run=lambda given: commands.show_lineage(_uri(given.uri), file=given.file, row=given.row))
-    of_row = "also trace one row: its prediction, and the SHA-256 of this file of yours that it came from"
+    of_row = "also trace the prediction for this file of yours, back to the file's SHA-256"
     lineage.add_argument("--file", metavar="NAME", help=of_row)
-    lineage.add_argument("--row", metavar="N", type=int, help="the row of --file, from 0, if that is Parquet")
+    lineage.add_argument("--row", metavar="N", type=int, help="number of the row in --file, from 0, if that is Parquet")
     for added in (show, lineage):
         added.add_argument("uri", metavar="URI", help="URI of a result, as printed by ls; may be a relative path")
     for added in (ls, show):

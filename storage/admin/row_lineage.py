@@ -58,9 +58,11 @@ def _source(sources: Sequence[dict[str, Any]], file: str, row: int | None) -> di
     named = named or [source for source in sources if source["path"].endswith(f"/{file}")]
     if not named:
         similar = difflib.get_close_matches(file, paths, n=1)
-        raise ValueError(f"--file: no row is from {file!r}" + (f"; did you mean {similar[0]!r}?" if similar else ""))
+        hint = f"did you mean {similar[0]!r}?" if similar else f"give its path below your folder, such as {paths[0]!r}"
+        raise ValueError(f"--file: no row is from {file!r}; {hint}")
     if len(named) > 1:
-        raise ValueError(f"--file: several files are called {file!r}: {named[0]['path']!r}, {named[1]['path']!r}, ...")
+        places = ", ".join(repr(source["path"]) for source in named[:2])
+        raise ValueError(f"--file: several files are called {file!r}; give the whole path of one: {places}, ...")
     rows = named[0]["rows"]
     if (row is None and rows != 1) or not 0 <= (row or 0) < rows:
         raise ValueError(f"--row must be a number from 0 to {rows - 1} for {named[0]['path']!r}, got {row}")

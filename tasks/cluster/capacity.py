@@ -77,7 +77,7 @@ def _fed(workers: scaling.Workers, needs: scaling.Needs, gpus: int) -> str:
     fed = scaling.most_gpus_fed(needs.batch_size)
     if workers is not None or fed >= gpus:
         return ""
-    return f"; batch_size={needs.batch_size} keeps no more of {gpus} GPUs busy, use --workers {gpus} for all of them"
+    return f"; batch_size={needs.batch_size} keeps only {fed} of {gpus} GPUs busy, use --workers {gpus} for all of them"
 
 
 def _counted(nodes: Sequence[scaling.Resources]) -> str:

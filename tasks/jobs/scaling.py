@@ -109,7 +109,7 @@ def resolve(
     addable: Sequence[Resources] = (),
     needs: Needs = ANY,
 ) -> Scale:
-    """Choose number and size of workers on `nodes`; if `workers` is None, one per GPU, else one per node.
+    """Choose number and size of workers on `nodes`; if `workers` is None, one per GPU (64 rows each) or node.
 
     Args:
         workers: As asked for; of elastic workers, as many as fit; with GPUs, small enough for the most to fit.
@@ -166,7 +166,7 @@ def _for_workers(nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> lis
 
 
 def _number(workers: Workers, nodes: Sequence[Resources], needs: Needs, use_gpu: bool, *, is_local: bool) -> int:
-    """Return the number of workers: the requested one, else one per GPU or node that is alive."""
+    """Return the number of workers: the requested one, else one per GPU that the batch keeps busy, or per node."""
     most, elastic = _most(nodes, needs, use_gpu), limits(workers)
     if elastic:
         return max(elastic[0], min(elastic[1], most))

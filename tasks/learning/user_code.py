@@ -150,12 +150,14 @@ def reference(thing: Any, *, files: Iterable[str] = ()) -> str:
 def _declared(code: _Code, thing: Any, files: Iterable[str]) -> str:
     """Return the part of a reference that stands for the content of `files`."""
     if isinstance(files, str):
-        raise ValueError(f"own(): files must be a list of paths, got {files!r}")
+        raise ValueError(f"own(): files must be a list of paths, got {files!r}; write files=[{files!r}]")
     digests = {}
     for name in files:
         path = Path(os.path.abspath(code.path.parent / Path(name).expanduser()))
         if not path.is_file():
-            raise ValueError(f"own(): files: there is no file {path}")
+            raise ValueError(
+                f"own(): files: there is no file {path}; give a path relative to {code.path}, or an absolute one"
+            )
         changed = path.stat()
         digests[name] = _sha256(resolve_allowed(path), changed.st_size, changed.st_mtime_ns)
         code.declared.add(path)

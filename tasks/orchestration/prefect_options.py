@@ -30,7 +30,7 @@ _BY_DEPLOYMENT = "deployment "
 _Count = Annotated[int, Field(json_schema_extra={"title": "number", "minimum": 0})]
 _Range = Annotated[str, Field(json_schema_extra={"title": "MIN:MAX", "pattern": r"^[1-9][0-9]*:[1-9][0-9]*$"})]
 Workers = _Count | _Range | None
-"""Number of training workers: a number, MIN:MAX for elastic training, or None for one per GPU."""
+"""Number of training workers: a number, MIN:MAX for elastic training, or None: chosen by GPUs and batch."""
 _NUMBER_OR_NONE = [{"title": "number", "type": "integer", "minimum": 0}, {"type": "null"}]
 NumWorkers = Annotated[int | str | None, Field(json_schema_extra={"anyOf": _NUMBER_OR_NONE})]
 """Number of prediction workers."""

@@ -51,7 +51,7 @@ class Plan:
     root: Root
     recipe: Recipe
     workers: Workers = None
-    """Training workers as requested; None: one per GPU, without GPUs one or on a cluster one per node; 0: no Ray."""
+    """Training workers as requested; None: chosen by GPUs, batch size and nodes (`scaling.resolve`); 0: no Ray."""
     cores: int = 0
     """Requested number of this machine's cores; 0: all."""
     data: DatasetURI | None = None

@@ -70,7 +70,7 @@ def test_one_prediction_leads_back_to_the_checksum_of_its_file(
     storage_main(["lineage", found, "--file", "cut.jpg"])
     assert capsys.readouterr().out.startswith("cut.jpg  no prediction: truncated\n")
     for words, says in (
-        (["--file", "d.wepb"], "--file: no row is from 'd.wepb'"),
+        (["--file", "nosuch"], "--file: no row is from 'nosuch'; give its path below your folder, such as '"),
         (["--file", "2026/May/d.wepb"], "did you mean '2026/May/d.webp'?"),
         (["--file", "a.gif", "--row", "1"], "--row must be a number from 0 to 0 for 'a.gif', got 1"),
         (["--row", "1"], "--row=1 needs --file"),
