@@ -40,6 +40,10 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     metrics: dict[str, Any]
     differences: dict[str, Difference] = {}
     """Difference of the accuracies per rival (`champion`, `best`); empty in entries of earlier versions."""
+    test_rows: str | None = None
+    """Digest of the test rows; none if it was promoted by hand, or if the predictions no longer exist."""
+    num_compared_before: int = 0
+    """Other models that were compared with a champion on the same test rows before this decision."""
     new_classes: tuple[str, ...] = ()
     """Classes of the test rows that the champion does not know."""
     gone_classes: tuple[str, ...] = ()

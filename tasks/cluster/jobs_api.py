@@ -38,8 +38,9 @@ _OF_GPUS = re.compile(r"(TORCH_)?NCCL_.*|FI_.*|PYTORCH_(.*_)?ALLOC_CONF")
 
 def cluster_address() -> str:
     """Return RAY_ADDRESS without a slash at its end, empty for a local Ray; Ray's client reads the variable too."""
-    address = os.environ.get("RAY_ADDRESS", "").rstrip("/")
-    if address:
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address.endswith("/") and not address.endswith("//"):
+        address = address[:-1]
         os.environ["RAY_ADDRESS"] = address
     return address
 

@@ -1,6 +1,8 @@
 """A model's correct and wrong predictions, test row by test row, for comparing two models."""
 
 import dataclasses
+import hashlib
+import json
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +34,11 @@ class Answers:
         """Return the name and share of the most frequent class: the accuracy of always predicting it."""
         counts = np.bincount(self.labels, minlength=len(self.classes))
         return self.classes[int(counts.argmax())], float(counts.max() / len(self.labels))
+
+    def digest(self) -> str:
+        """Return the SHA-256 of the test rows: their ids and classes."""
+        names = json.dumps([self.classes[label] for label in self.labels])
+        return hashlib.sha256(self.ids.astype("<i8").tobytes() + names.encode()).hexdigest()
 
     def beside(self, rival: "Answers") -> Difference:
         """Compare this model's accuracy with that of `rival`; raise `ValueError` if their rows differ."""

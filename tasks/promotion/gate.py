@@ -84,6 +84,8 @@ def judge(
     scores |= {role: _metrics(rival) for role, rival in rivals.items() if isinstance(rival, EvaluationURI)}
     accuracy, its = scores["challenger"]["test_accuracy"], correct_rows.read(evaluation)
     differences = _differences(its, rivals)
+    test_rows = its.digest() if its else None
+    num_before = _num_compared(checkpoint, decisions, test_rows)
     new, gone = _other_classes(rivals.get("champion"))
     is_above, floor = _floor(accuracy, its, gate)
     if not is_above:
@@ -95,7 +97,7 @@ def judge(
     elif champion == checkpoint:
         promoted, reason = True, f"it is already the champion, with test accuracy {accuracy:.4f}"
     else:
-        promoted, reason = _compared(checkpoint, scores, rivals, differences, gate)
+        promoted, reason = _compared(checkpoint, scores, rivals, differences, gate, num_before=num_before)
         reason += _describe_classes("new", new) + _describe_classes("gone", gone)
     if promoted and gate.get("judge_only") and champion != checkpoint:
         promoted = False
@@ -111,6 +113,8 @@ def judge(
         gate=gate,
         metrics=scores,
         differences=differences,
+        test_rows=test_rows,
+        num_compared_before=num_before,
         new_classes=new,
         gone_classes=gone,
     )
@@ -140,7 +144,13 @@ def _floor(accuracy: float, its: Answers | None, gate: Gate) -> tuple[bool, str]
 
 
 def _compared(
-    checkpoint: CheckpointURI, scores: Scores, rivals: Rivals, differences: Mapping[str, Difference], gate: Gate
+    checkpoint: CheckpointURI,
+    scores: Scores,
+    rivals: Rivals,
+    differences: Mapping[str, Difference],
+    gate: Gate,
+    *,
+    num_before: int,
 ) -> tuple[bool, str]:
     """Return whether the challenger is good enough compared with every rival, and why."""
     for role, rival in rivals.items():
@@ -149,19 +159,34 @@ def _compared(
             why = rival if role not in scores else "its predictions no longer exist"
             advice = f"run again, or promote it with: {_by_hand(checkpoint)}"
             return False, f"{_NAMES[role]} {_UNSCORED}: {why}; {advice}"
-    verdicts = [_beside(role, scores, differences.get(role), gate) for role in rivals]
+    verdicts = [_beside(role, scores, differences.get(role), gate, num_before=num_before) for role in rivals]
     return next((verdict for verdict in verdicts if not verdict[0]), verdicts[0])
 
 
-def _beside(role: str, scores: Scores, difference: Difference | None, gate: Gate) -> tuple[bool, str]:
-    """Return whether the challenger is good enough compared with one rival, and why."""
+def _num_compared(checkpoint: CheckpointURI, decisions: Sequence[Decision], test_rows: str | None) -> int:
+    """Return how many other models were compared with a champion on these test rows."""
+    compared = {one.challenger for one in decisions if one.differences and test_rows and one.test_rows == test_rows}
+    return len(compared - {checkpoint})
+
+
+def _beside(
+    role: str, scores: Scores, difference: Difference | None, gate: Gate, *, num_before: int
+) -> tuple[bool, str]:
+    """Return whether the challenger is good enough compared with one rival, and why.
+
+    Each further model that is compared on the same test rows has another chance to seem better. So the largest p-value
+    is divided by the number of models so far, as in Bonferroni's correction.
+    """
     accuracy, other = scores["challenger"]["test_accuracy"], scores[role]["test_accuracy"]
     against = f"{_NAMES[role]}'s {other:.4f} on the same rows"
     if "significance" in gate and difference is not None:
         if difference.difference <= 0:
             return False, f"test accuracy {accuracy:.4f} is not above {against}"
-        promoted = difference.p_value <= gate["significance"]
-        required = f"p = {difference.p_value:.2g}, required: at most {gate['significance']:g}"
+        allowed = gate["significance"] / (1 + num_before)
+        promoted = difference.p_value <= allowed
+        required = f"p = {difference.p_value:.2g}, required: at most {allowed:.2g}"
+        if num_before:
+            required += f" = {gate['significance']:g} / {1 + num_before}, the models compared on these rows so far"
         but = "" if promoted else ", but not significantly"
         return promoted, f"test accuracy {accuracy:.4f} is above {against}{but} ({required})"
     if accuracy >= other:

@@ -33,7 +33,7 @@ class Contest(Scene):
         given = [other[label] if row in wrong else label for row, label in enumerate(LABELS)]
         checkpoint = CheckpointURI(self.plan.root.child(f"checkpoints/{name}-0123456789ab"))
         commits.commit(checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[])
-        self.evaluations[checkpoint] = self.evaluation(knows, given, name=name)
+        self.evaluations[checkpoint] = self.evaluation(knows, given, name=name, checkpoint=checkpoint)
         return checkpoint
 
     def decide(self, challenger: CheckpointURI, gate: dict[str, Any] = GATE) -> Decision:
@@ -83,6 +83,22 @@ def test_a_challenger_is_promoted_only_if_it_is_significantly_better(
     decision = contest.decide(contest.model("challenger", *wrong))
     assert decision.promoted is promoted
     assert decision.differences["champion"].only_rival == 0
+
+
+def test_each_further_model_on_the_same_test_rows_needs_a_smaller_p_value(contest: Contest) -> None:
+    contest.decide(contest.model("champion", *range(7)))
+    noise = [contest.decide(contest.model(f"noise-{number}", *range(2))) for number in range(2)]
+    assert [decision.num_compared_before for decision in noise] == [0, 1]
+    decision = contest.decide(contest.model("challenger", 0))  # 6 to 0 rows: p = 0.031, enough for a first challenger
+    assert not decision.promoted and decision.num_compared_before == 2
+    assert decision.reason.endswith(
+        "(p = 0.031, required: at most 0.017 = 0.05 / 3, the models compared on these rows so far)"
+    )
+    assert contest.decide(contest.model("better-on-many-rows")).reason.endswith(
+        "(p = 0.016, required: at most 0.013 = 0.05 / 4, the models compared on these rows so far)"
+    )
+    again = contest.decide(contest.model("noise-0", *range(2)))
+    assert again.num_compared_before == 3, "a model is not counted twice"
 
 
 def test_the_command_in_a_reason_promotes_the_model_when_it_is_pasted(

@@ -26,7 +26,9 @@ class Scene:
         rows = images.to_table(np.arange(len(labels)), pixels, self.labels, classes=classes)
         self._commit(self.plan.prepared, "prepared", rows, {})
 
-    def evaluation(self, classes: Sequence[str], answers: Sequence[str], *, name: str = "") -> EvaluationURI:
+    def evaluation(
+        self, classes: Sequence[str], answers: Sequence[str], *, name: str = "", checkpoint: URI | None = None
+    ) -> EvaluationURI:
         """Of a model, called `name`, that knows `classes` and gives each answer a probability of 0.9."""
         name = name or "-".join(classes)
         uri = PredictionsURI(self.plan.root.child(f"predictions/{name}-0123456789ab"))
@@ -37,7 +39,9 @@ class Scene:
         columns = {"id": np.arange(len(answers)), "label": self.labels, "prediction": predicted}
         columns |= {"probability": probabilities.max(1)}
         columns |= {f"probability_{name}": probabilities[:, index] for index, name in enumerate(classes)}
-        self._commit(uri, "predictions", pa.table(columns), {"dataset": self.plan.prepared})
+        parents: dict[str, URI] = {"dataset": self.plan.prepared}
+        parents |= {"checkpoint": checkpoint} if checkpoint else {}
+        self._commit(uri, "predictions", pa.table(columns), parents)
         return evaluate.fn(uri, self.plan)
 
     def _commit(self, uri: URI, kind: Any, rows: pa.Table, parents: dict[str, URI]) -> None:
