@@ -165,7 +165,7 @@ def changed_parent(uri: URI, made: Manifest) -> URI | None:
 
 
 def find(uri: URI) -> Manifest | None:
-    """Read the manifest of `uri` and check that every file exists with its size; return none if not committed.
+    """Read the manifest of `uri` and check in one listing that every file exists with its size; none if not committed.
 
     Raises `Damaged` naming the first file that is missing or has another size.
     """
@@ -173,9 +173,10 @@ def find(uri: URI) -> Manifest | None:
         manifest = load(uri)
     except FileNotFoundError:
         return None
+    sizes = {entry.path: entry.size for entry in files.walk(uri)}
     for file in manifest.files:
-        with _located(uri, file) as place:
-            _check(uri, file, size=files.entry(place).size)
+        check_place(uri, file.path)
+        _check(uri, file, size=sizes.get(file.path))
     return manifest
 
 
@@ -240,7 +241,7 @@ def _located(uri: URI, file: File) -> Iterator[URI]:
         raise Damaged(damage(uri, file, "it is missing")) from None
 
 
-def _check(uri: URI, file: File, *, size: int, sha256: str | None = None) -> None:
+def _check(uri: URI, file: File, *, size: int | None, sha256: str | None = None) -> None:
     if wrong := difference(file, size=size, sha256=sha256):
         raise Damaged(damage(uri, file, wrong))
 

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -137,6 +138,20 @@ class TestCommit:
 
 
 class TestDamage:
+    def test_files_are_checked_by_one_listing(self, uri: DatasetURI, monkeypatch: pytest.MonkeyPatch) -> None:
+        committed = commit(uri, write(uri))
+        listings: list[URI] = []
+
+        def walk(folder: URI, **options: Any) -> list[files.Entry]:
+            listings.append(folder)
+            return walked(folder, **options)
+
+        walked = files.walk
+        monkeypatch.setattr(files, "walk", walk)
+        monkeypatch.setattr(files, "entry", lambda place: pytest.fail(f"a request for {place} alone"))
+        assert manifest.find(uri) == committed
+        assert listings == [uri]
+
     def test_missing_file_is_noticed_by_name(self, uri: DatasetURI) -> None:
         file = write(uri)
         commit(uri, file)
