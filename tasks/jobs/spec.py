@@ -103,7 +103,8 @@ class LeftOut(BaseModel, frozen=True, extra="forbid"):
     def __str__(self) -> str:
         """Return a summary of one line."""
         more = ", ..." if self.count > len(self.first) else ""
-        return f"{self.count:,} files are left out ({self.reason}): {', '.join(self.first)}{more}"
+        files = "1 file is" if self.count == 1 else f"{self.count:,} files are"
+        return f"{files} left out ({self.reason}): {', '.join(self.first)}{more}"
 
 
 class IngestSpec(JobSpec):

@@ -18,11 +18,14 @@ _MORE_PIXELS = random.Random(0).randbytes(256).replace(b"\xff", b"\x7f")
 
 
 def find(content: bytes) -> int | None:
-    """Return the position of the end marker, None if there is none; previews and what follows the end are skipped."""
+    """Return the position of the end marker, with fill bytes before it; None if there is none.
+
+    Previews and what follows the end are skipped.
+    """
     place = 0
     while marker := _MARKER.search(content, place):
         if marker[1] == _END:
-            return marker.start()
+            return len(content[: marker.start()].rstrip(b"\xff"))
         place = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2])
     return None
 

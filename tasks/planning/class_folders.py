@@ -14,6 +14,7 @@ _SHOWN = 10
 """Most names in a message."""
 _NO_CLASS = "in no class folder"
 _NO_SPLIT = "no folder or file name contains train or test"
+_RENAME = "if a class is named like a split, rename its folder, or put all class folders below train/ and test/"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -92,9 +93,7 @@ def layout(images: Sequence[str], others: Sequence[str], *, name: str) -> Layout
     try:
         assigned = split_names.assign(names)
     except ValueError as error:
-        raise ValueError(
-            f"{error}; if a class is named like a split, put all class folders below train/ and test/"
-        ) from None
+        raise ValueError(f"{error}; {_RENAME}") from None
     bases: list[tuple[str, str]] = []
     for folder, split in sorted(assigned.splits.items(), key=lambda item: item[1], reverse=True):  # train first
         classes = {class_name(inner) for _, base in bases for inner in paths.below(base)}
@@ -135,7 +134,7 @@ def _read(
             skipped[reason or (_NO_SPLIT if reasons else _NO_CLASS)].append(path)
     _check_not_empty(paths, bases, set(folder_of.values()))
     names = {split: {folder_of[path] for path in splits if splits[path] == split} for split, _ in bases}
-    classes = _checked(names, where)
+    classes = _checked(names, bases, where)
     _check_no_splits_or_copies(paths, bases, classes)
     for path, folder in folder_of.items():
         if (first := class_of(path, classes)) != folder:
@@ -157,11 +156,16 @@ def _check_not_empty(paths: _Paths, bases: Sequence[tuple[str, str]], with_image
         raise ValueError(f"class folder {folder} {what}; add images of the class, or move the folder elsewhere")
 
 
-def _checked(names: Mapping[str, set[str]], where: str) -> tuple[str, ...]:
+def _checked(names: Mapping[str, set[str]], bases: Sequence[tuple[str, str]], where: str) -> tuple[str, ...]:
     """Return the class names in order, given those by split; raise `ValueError` if they cannot be learned."""
     for split, its in names.items():
+        if not its and split:
+            read = ", ".join(base for its_split, base in bases if its_split == split)
+            raise ValueError(
+                f"there are no class folders with images in {read}, read as split {split}; {LAYOUT}; {_RENAME}"
+            )
         if not its:
-            raise ValueError(f"there are no class folders with images{f' in split {split}' if split else ''}; {LAYOUT}")
+            raise ValueError(f"there are no class folders with images; {LAYOUT}")
     learned = names.get("train") or names[""]
     if unlearned := sorted(set().union(*names.values()) - learned):
         raise ValueError(
@@ -197,10 +201,10 @@ def _check_no_splits_or_copies(paths: _Paths, bases: Sequence[tuple[str, str]], 
 
 
 def _same_folders_below(paths: _Paths, bases: Sequence[tuple[str, str]], classes: Sequence[str]) -> Iterator[str]:
-    """Warn if every class folder has the same folders, which may then be the classes."""
-    inner = [names for _, names in _inner(paths, bases)]
-    if len(inner[0]) > 1 and all(names == inner[0] for names in inner):
-        names = [", ".join(some[:_SHOWN]) for some in (classes, sorted(inner[0]))]
+    """Warn if all class folders have several folders in common, which may then be the classes."""
+    common = set.intersection(*(names for _, names in _inner(paths, bases)))
+    if len(common) > 1:
+        names = [", ".join(some[:_SHOWN]) for some in (classes, sorted(common))]
         yield f"classes {names[0]} all have folders {names[1]}; if those are the classes, make them the upper folders"
 
 

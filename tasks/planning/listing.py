@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from storage import files
 from storage.files import Entry
+from storage.terminal import count
 from storage.uri import URI
 from tasks.jobs.spec import LeftOut, SourceEntry
 from tasks.planning import file_kinds, system_files
@@ -61,10 +62,15 @@ def below(uri: URI, *, option: str, single: Entry | None = None, layout: str = L
     if unnamed:
         listing.skipped["part of the key is empty, '.' or '..'; rename them"] += unnamed
     listing.others.extend(path for path in folders if not system_files.reason(path.rstrip("/")))
-    if bool(listing.parquet) == bool(listing.images):
-        kinds = "both images and Parquet" if listing.parquet else "neither images nor Parquet files"
+    if listing.parquet and listing.images:
+        both = ", and ".join(
+            f"{count(len(entries), kind)}, such as {_shown(entries[0].path)}"
+            for kind, entries in (("Parquet file", listing.parquet), ("image", listing.images))
+        )
+        raise ValueError(f"{option}: {uri} holds {both}; move one kind elsewhere, or name the folder of the other")
+    if not listing.parquet and not listing.images:
         left_out = "".join(f"; {files}" for files in listing.left_out())
-        raise ValueError(f"{option}: there are {kinds} in {uri}; {layout}{left_out}")
+        raise ValueError(f"{option}: there are neither images nor Parquet files in {uri}; {layout}{left_out}")
     return listing
 
 

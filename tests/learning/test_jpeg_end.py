@@ -75,6 +75,7 @@ def test_complete_jpegs_are_read_whatever_is_flat_and_whatever_follows_their_end
         content = jpeg(image, **options)
         for after in (b"", bytes(5000), b"\xff" * 100, b"\r\n", jpeg(photo()), b"ftypmp42" + bytes(100)):
             assert not is_truncated(content + after), (value, mode)
+        assert not is_truncated(content[: -len(END)] + b"\xff\xff" + END), "fill bytes before the end"
         assert not is_truncated(content, size=8, channels=1)
 
 

@@ -64,7 +64,5 @@ def test_images_of_a_format_that_is_not_read_are_told_with_their_share(tmp_path:
     )
     assert user_images.find(uri).notes[0] == says
     assert new_images.listed(uri, classes=["a", "b"]).notes == (says,)
-    with pytest.raises(
-        ValueError, match="neither images nor Parquet .*; 1 files are left out .images in a format that"
-    ):
+    with pytest.raises(ValueError, match="neither images nor Parquet .*; 1 file is left out .images in a format that"):
         user_images.find(write(tmp_path / "only", ["a/x.heic"]))

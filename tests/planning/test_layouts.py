@@ -202,14 +202,21 @@ REFUSED = {
         ["cat/my_train/1.png", "cat/my_test/2.png", "dog/my_train/3.png"],
         "cat/my_test: train and test must be above the class folders",
     ),
-    "splits without classes": (["seg_train/1.png", "seg_test/2.png"], "no class folders with images in split train"),
+    "splits without classes": (
+        ["seg_train/1.png", "seg_test/2.png"],
+        "no class folders with images in seg_train/, read as split train; .* rename its folder",
+    ),
+    "classes that contain the names of both splits": (
+        ["training shoes/1.png", "test_tubes/2.png", "boots/3.png"],
+        "in training shoes/, read as split train; .* rename its folder",
+    ),
     "one split": (
         ["my_train/cat/1.png", "other/dog/2.png"],
         "no split test; my_train was read as split train; .* put all",
     ),
     "class called train": (
         ["bus/1.png", "car/2.png", "train/3.png"],
-        "train was read as split train; .* put all class fold",
+        "train was read as split train; .* rename its folder, or put all class fold",
     ),
     "class called valid": (
         ["valid/1.png", "invalid/2.png"],
@@ -289,7 +296,9 @@ def test_classes_that_differ_only_in_case_or_blanks_are_warned_of(local: Root, c
     assert list(class_names.remarks(surveyed, classes)) == [says]
 
 
-def test_folders_that_may_be_the_classes_are_warned_of(local: Root) -> None:
+@pytest.mark.parametrize("more", ["", "north/day/1.png", "south/fox/1.png"])
+def test_folders_that_may_be_the_classes_are_warned_of(local: Root, more: str) -> None:
+    write(local, {more: EXTRA} if more else {})
     for place in ("north", "south"):
         write(local, {f"{place}/{name}/{number}.png": EXTRA for name in CLASSES for number in range(8)})
     says = "classes north, south all have folders cat, dog, owl; if those are the classes, make them the upper folders"

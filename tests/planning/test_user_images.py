@@ -145,7 +145,7 @@ def test_what_is_left_out_is_told_by_the_check_and_on_the_terminal(pictures: Pat
         ["--data", str(pictures), "--storage", str(tmp_path / "root"), "--set=batch_size=2"]
     )
     told = preflight.check_and_plan(arguments).about
-    assert "; 1 files are left out (hidden: the name begins with a dot): train/pears/._photo 1.png; " in told
+    assert "; 1 file is left out (hidden: the name begins with a dot): train/pears/._photo 1.png; " in told
     assert told.endswith("; there are no test images of class 卵, so it cannot be evaluated")
 
 
@@ -238,10 +238,10 @@ def test_files_on_s3_are_told_apart_by_their_etag(root: Root) -> None:
         (["cats/a.png", "dogs/b.png"], "selects no test rows from 2 images|selects all images of class"),
         (["val/cats/a.png", "val/dogs/b.png"], "no split train; val was read as split val"),
         (["train/cat/a.png", "train/dog/b.png"], "no split test; train was read as split train"),
-        (["train/a.png", "test/b.png"], "no class folders with images in split train"),
+        (["train/a.png", "test/b.png"], "no class folders with images in train/, read as split train"),
         (["train/cat/a.png", "test/cat/b.png"], "at least two classes .* got cat"),
         (["train/cat/a.png", "train/dog/b.png", "test/owl/c.png"], "class owl has test images but no training images"),
-        (["train/cat/a.png", "train-00000-of-00001.parquet"], "both images and Parquet"),
+        (["train-0.parquet", "a.png"], "1 Parquet file, such as train-0.parquet, and 1 image, such as a.png;"),
         (["data.parquet"], "no split test and no split train"),
     ],
 )

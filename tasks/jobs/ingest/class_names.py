@@ -88,7 +88,8 @@ def remarks(surveyed: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> It
             yield f"{count(rows, 'row')} of {split} without a label (-1 or empty) excluded, the first in {first}"
     declared = [found for found in surveyed if found["names"]]
     if others := [found for found in declared if found["names"] != list(classes[: len(found["names"])])]:
-        yield f"{len(others):,} files number their classes differently, such as {_path(others)}; matched by name"
+        numbering = "numbers its" if len(others) == 1 else "number their"
+        yield f"{count(len(others), 'file')} {numbering} classes differently, such as {_path(others)}; matched by name"
     yield from lookalikes(classes)
 
 

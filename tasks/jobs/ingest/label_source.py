@@ -45,6 +45,10 @@ def find(schema: pa.Schema, path: str, *, is_required: bool) -> LabelSource:
         return LabelSource(folder=keys[0], value=None if value == _NULL else value)
     if not is_required:
         return LabelSource()
+    if unusable := next((name for name in _NAMES if name in schema.names), None):
+        raise ValueError(
+            f"column {unusable} has neither whole numbers nor text, but {schema.field(unusable).type}; convert it"
+        )
     others = f" and the folders {', '.join(f'{key}=' for key in folders)}" if folders else ""
     raise ValueError(
         f"there must be a column of labels (whole numbers or text) called {', '.join(_NAMES[:-1])} or {_NAMES[-1]}, or "
