@@ -43,14 +43,14 @@ example:
 
 _SHOW = """\
 example:
-  python -m storage show data/evaluations/mnist-resnet18-8d73079902dc"""
+  python -m storage show data/evaluations/mnist-resnet18-5fafefd2c655"""
 
 _LINEAGE = """\
 Missing or damaged results are marked; the exit code is then 1.
 
 example:
-  python -m storage lineage data/predictions/mnist-resnet18-97e8ce102be4
-  python -m storage lineage data/predictions/photos-1234abcd-97e8ce102be4 --file "2026/May/photo 3.jpg\""""
+  python -m storage lineage data/predictions/mnist-resnet18-0bbc80616cbc
+  python -m storage lineage data/predictions/photos-1234abcd-0bbc80616cbc --file "2026/May/photo 3.jpg\""""
 
 _VERIFY = """\
 Prints one line per damaged file; the exit code is then 1. Without a URI all committed results are checked, and that the

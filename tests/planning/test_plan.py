@@ -26,8 +26,8 @@ GOLDEN = {
     "raw": "datasets/raw/mnist-0164ad4b8b70",
     "prepared": "datasets/prepared/mnist-d83159fd07cc",
     "checkpoint": "checkpoints/mnist-resnet18-bed52f82e2dd",
-    "predictions": "predictions/mnist-resnet18-97e8ce102be4",
-    "evaluation": "evaluations/mnist-resnet18-8d73079902dc",
+    "predictions": "predictions/mnist-resnet18-0bbc80616cbc",
+    "evaluation": "evaluations/mnist-resnet18-5fafefd2c655",
 }
 
 SETTINGS = {
