@@ -19,7 +19,7 @@ from flows import PROJECT
 from flows.pipeline import mnist
 from flows.predict import predict
 from flows.server import flow_runs
-from storage.uri import ReportURI
+from storage.uri import ReportURI, Root
 from tasks.learning import recipes
 from tasks.orchestration import artifacts
 
@@ -189,6 +189,6 @@ def test_the_confusion_of_more_than_a_hundred_classes_is_not_published(monkeypat
             classes=[str(number) for number in range(count)],
             confusion=[[0] * count] * count,
         )
-        plan: Any = None
+        plan: Any = SimpleNamespace(root=Root("/root"))
         artifacts._publish(data, ReportURI("/root/reports/many-0123456789ab"), plan)
     assert (keys.count("confusion"), keys.count("report")) == (1, 2)
