@@ -6,13 +6,12 @@ from typing import Any, TypeVar
 
 from storage.manifest import Manifest
 from storage.terminal import count
+from tasks.learning.epoch_metrics import few_steps_hint
 
 _IMBALANCE = 4
 """Warn if the largest class has this many times the training rows of the smallest: a class of 20 % beside one of 80 %,
 where Google's Machine Learning Crash Course speaks of a moderate imbalance."""
 _CLASSES_NAMED = 5
-_SKIPPED, _STEPS = 0.05, 5
-"""Warn if an epoch skips a larger share of the training rows, or has fewer optimizer steps."""
 
 Statistics = Mapping[str, Any]
 _T = TypeVar("_T")
@@ -40,7 +39,7 @@ def find_data_problems(raw: Manifest, prepared: Manifest, checkpoint: Manifest) 
         *_overlap(statistics),
         *_copies(statistics),
         *_class_balance(statistics),
-        *_skipped_rows(statistics, checkpoint.statistics),
+        *_few_steps(checkpoint.statistics),
     ]
 
 
@@ -103,13 +102,11 @@ def _class_balance(prepared: Statistics) -> Iterator[DataProblem]:
         yield DataProblem(summary=f"unbalanced classes: {most:,} training rows of {largest}, {fewest:,} of {smallest}")
 
 
-def _skipped_rows(prepared: Statistics, checkpoint: Statistics) -> Iterator[DataProblem]:
-    skipped, steps = (checkpoint.get(name) for name in ("training_rows_skipped_per_epoch", "steps_per_epoch"))
-    rows = sum(prepared.get("class_counts", {}).get("train", {}).values())
-    if skipped and skipped > _SKIPPED * rows:
-        yield DataProblem(summary=f"each epoch skips {skipped:,} of {rows:,} training rows: lower batch_size")
-    if steps is not None and steps < _STEPS:
-        yield DataProblem(summary=f"only {count(steps, 'optimizer step')} per epoch: lower batch_size")
+def _few_steps(checkpoint: Statistics) -> Iterator[DataProblem]:
+    if "steps_per_epoch" in checkpoint:
+        size, rows = checkpoint["recipe"]["batch_size"], checkpoint["training_rows"]
+        if hint := few_steps_hint(checkpoint["steps_per_epoch"], batch_size=size, num_rows=rows):
+            yield DataProblem(summary=hint)
 
 
 def _named(names: list[str], total: int) -> tuple[str, ...]:
