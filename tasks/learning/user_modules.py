@@ -65,7 +65,7 @@ def importable(sources: Sources, *, package: str) -> Iterator[None]:
 
     So another version of the recipe imports its own modules of the same names.
     """
-    names = [name for name in sources if name]
+    names = [*filter(None, sources), *_namespaces(sources)]
     others = {name: sys.modules.pop(name) for name in names if name in sys.modules}
     finder = _Finder(sources)
     sys.meta_path.insert(0, finder)
@@ -85,10 +85,13 @@ class _Finder(MetaPathFinder, SourceLoader):  # type: ignore[misc]
 
     def __init__(self, sources: Sources) -> None:
         self.sources = sources
+        self.namespaces = _namespaces(sources)
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        if fullname in self.namespaces:
+            return ModuleSpec(fullname, None, is_package=True)
         if fullname not in self.sources:
             return None
         file = self.sources[fullname][0]
@@ -140,10 +143,25 @@ def _imported(content: bytes) -> set[str]:
 
 
 def _modules(folder: Path, top: str) -> Iterator[tuple[str, Path]]:
-    """Yield name and path of the module `top` in `folder`, of a package all modules."""
+    """Yield name and path of the module `top` in `folder`, of a package all modules.
+
+    As in Python, a folder without `__init__.py` is a package only if there is no other module of its name.
+    """
     package, module = folder / top, folder / f"{top}.py"
-    files = sorted(package.rglob("*.py")) if (package / "__init__.py").is_file() else [module]
-    for file in files:
+    is_package = (package / "__init__.py").is_file() or not (module.is_file() or _is_installed(top))
+    for file in sorted(package.rglob("*.py")) if is_package else [module]:
         if file.is_file():
             *parents, name = file.relative_to(folder).with_suffix("").parts
             yield ".".join(parents if name == "__init__" else [*parents, name]), file
+
+
+def _is_installed(top: str) -> bool:
+    """Return whether Python itself finds a module called `top`, other than a folder without `__init__.py`."""
+    specs = (finder.find_spec(top, None) for finder in sys.meta_path)
+    return any(spec is not None and spec.origin is not None for spec in specs)
+
+
+def _namespaces(sources: Sources) -> set[str]:
+    """Return the names of packages without `__init__.py`: they are above modules, but have no source."""
+    above = {name.rsplit(".", depth)[0] for name in sources for depth in range(1, name.count(".") + 1)}
+    return above - set(sources)

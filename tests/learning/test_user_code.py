@@ -85,15 +85,19 @@ def test_another_process_finds_the_model_where_it_is_told_to_look_or_in_what_was
 
 @pytest.fixture
 def file_with_modules(file: Path) -> Path:
-    """A recipe that imports a module and a package beside it."""
-    (file.parent / "layers").mkdir()
+    """A recipe that imports a module and packages beside it; `plain` has no `__init__.py`, and `torch` is installed."""
+    for folder in ("layers", "plain/deep", "torch"):
+        (file.parent / folder).mkdir(parents=True)
     for name, text in (
         ("sizes.py", "OUT = 2\n"),
         ("unused.py", "raise AssertionError\n"),
+        ("torch/unused.py", "raise AssertionError\n"),
+        ("plain/deep/flags.py", "BIAS = True\n"),
         ("layers/__init__.py", "from .head import head\n"),
         (
             "layers/head.py",
-            "import sizes\nfrom torch import nn\n\n\ndef head():\n    return nn.Linear(16, sizes.OUT)\n",
+            "import plain.deep.flags\nimport sizes\nfrom torch import nn\n\n\ndef head():\n"
+            "    return nn.Linear(16, sizes.OUT, bias=plain.deep.flags.BIAS)\n",
         ),
     ):
         (file.parent / name).write_text(text)
@@ -116,7 +120,9 @@ def test_modules_beside_the_recipe_are_part_of_the_model_and_each_version_keeps_
     (folder / "sizes.py").write_text("OUT = 3\n")
     after = recipes.load(f"{file_with_modules}:recipe").model
     assert after != before and (width(before), width(after)) == (2, 3)
-    assert not {"sizes", "layers"} & set(sys.modules) and not list(folder.rglob("*.pyc"))
+    (folder / "plain/deep/flags.py").write_text("BIAS = False\n")
+    assert recipes.load(f"{file_with_modules}:recipe").model != after
+    assert not {"sizes", "layers", "plain", "plain.deep"} & set(sys.modules) and not list(folder.rglob("*.pyc"))
 
 
 @pytest.mark.parametrize("shipped", [False, True])
