@@ -93,7 +93,10 @@ def layout(images: Sequence[str], others: Sequence[str], *, name: str) -> Layout
     try:
         assigned = split_names.assign(names)
     except ValueError as error:
-        raise ValueError(f"{error}; {_RENAME}") from None
+        inner = f"{top}{names[0]}/"
+        is_alone = len(names) == 1 and split_names.named(names[0]) == "train" and paths.below(inner)
+        split_it = f"; to take the test rows from the images of {inner}, name that folder" if is_alone else ""
+        raise ValueError(f"{error}{split_it}; {_RENAME}") from None
     bases: list[tuple[str, str]] = []
     for folder, split in sorted(assigned.splits.items(), key=lambda item: item[1], reverse=True):  # train first
         classes = {class_name(inner) for _, base in bases for inner in paths.below(base)}
@@ -161,8 +164,10 @@ def _checked(names: Mapping[str, set[str]], bases: Sequence[tuple[str, str]], wh
     for split, its in names.items():
         if not its and split:
             read = ", ".join(base for its_split, base in bases if its_split == split)
+            unlabelled = f"; if its images have no labels, move {read} elsewhere" if split == "test" else ""
             raise ValueError(
-                f"there are no class folders with images in {read}, read as split {split}; {LAYOUT}; {_RENAME}"
+                f"there are no class folders with images in {read}, read as split {split}{unlabelled}; {LAYOUT}; "
+                f"{_RENAME}"
             )
         if not its:
             raise ValueError(f"there are no class folders with images; {LAYOUT}")

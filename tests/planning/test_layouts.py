@@ -212,7 +212,11 @@ REFUSED = {
     ),
     "one split": (
         ["my_train/cat/1.png", "other/dog/2.png"],
-        "no split test; my_train was read as split train; .* put all",
+        "no split test; my_train was read as split train; .* the images of my_train/, name that folder; .* put all",
+    ),
+    "test without labels": (
+        ["train/cat/1.png", "train/dog/2.png", "val/cat/3.png", "val/dog/4.png", "test/5.png"],
+        "in test/, read as split test; if its images have no labels, move test/ elsewhere",
     ),
     "class called train": (
         ["bus/1.png", "car/2.png", "train/3.png"],
