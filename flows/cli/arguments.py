@@ -112,7 +112,7 @@ def add_recipe(parser: Parser, *, default: str) -> None:
         action="append",
         default=[],
         help="change a field of the recipe (docs/cli.md lists them), such as epochs=5, precision=fp32 or "
-        "learning_rate=1e-3; repeatable (default: the recipe's values)",
+        "learning_rate=1e-3; repeatable; step=graph is experimental (default: the recipe's values)",
     )
     add(
         "--championship",
