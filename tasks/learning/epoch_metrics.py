@@ -118,7 +118,7 @@ def few_steps_hint(steps: int, *, batch_size: int, num_rows: int) -> str | None:
     if steps >= LEAST_STEPS and skipped <= MAX_SKIPPED * num_rows:
         return None
     return (
-        f"batch_size={batch_size} gives {count(steps, 'step')} an epoch, each of which skips {skipped:,} of "
+        f"batch_size={batch_size} gives {count(steps, 'step')} an epoch; each epoch skips {skipped:,} of "
         f"{num_rows:,} training rows, different ones each time; use a smaller --set batch_size"
     )
 

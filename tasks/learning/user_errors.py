@@ -50,6 +50,8 @@ def wrap_user_errors(*, model: str = "") -> Iterator[None]:
         if lines is None:
             raise
         message = f"{type(error).__name__}: {redact_text(str(error)).strip()[:_LONGEST]}"
+        if isinstance(error, ModuleNotFoundError):
+            message += "; install it, or if it lies beside the recipe, import it at the top of the recipe's file"
         whole = redact_text("".join(traceback.format_exception(error)))
         raise UserCodeError("\n".join([message, *lines]), whole) from error
 

@@ -281,8 +281,7 @@ def test_a_batch_that_is_large_for_the_images_is_told(
     main.main(no_flow, ["--check", "--data", data, "--set", "batch_size=50"])
     shown = capsys.readouterr().out
     assert (
-        "WARNING: with about 67 training rows, batch_size=50 gives 1 step an epoch, each of which skips 17 of 67"
-        in shown
+        "WARNING: with about 67 training rows, batch_size=50 gives 1 step an epoch; each epoch skips 17 of 67" in shown
     )
     check("--data", data, "--set", "batch_size=1000", refused=("model",))
     main.main(no_flow, ["--check", "--data", data, "--set", "batch_size=8"])

@@ -172,7 +172,7 @@ def test_what_a_large_batch_leaves_out_is_told_and_recorded(
     with caplog.at_level("INFO"):
         run(spec)
     skipped = rows - rows // 2 - 1
-    told = f"gives 1 step an epoch, each of which skips {skipped} of {rows} training rows"
+    told = f"gives 1 step an epoch; each epoch skips {skipped} of {rows} training rows"
     assert [record.levelname for record in caplog.records if told in record.message] == ["WARNING"]
     made = manifest.load(spec.target).statistics
     names = ("steps_per_epoch", "training_rows", "training_rows_skipped_per_epoch")

@@ -96,6 +96,10 @@ def in_place(*, image_shape, num_classes):
 def asks_a_server(images):
     address = "https://me:hidden@host/x?key=hidden"
     raise RuntimeError(f"is {address} up? no answer from {address}")  # see #12
+
+
+def imports_late(folder):
+    import lies_beside_the_recipe
 """
 
 
@@ -214,3 +218,11 @@ def test_on_a_cluster_the_lines_are_those_of_the_file_where_the_run_began(
         command = [sys.executable, "-c", program, reference]
         done = subprocess.run(command, env=env, cwd=CHECKOUT, capture_output=True, text=True)
     assert f"{tmp_path}/my_recipe.py, line 15, in forward\n    return self.head" in done.stdout, done.stderr
+
+
+def test_a_module_beside_the_recipe_that_is_imported_too_late_is_told_where_to_import_it(
+    own: Callable[[str], Any],
+) -> None:
+    with pytest.raises(UserCodeError) as caught, user_errors.wrap_user_errors():
+        own("imports_late")(Path())
+    assert "import it at the top of the recipe's file" in str(caught.value).splitlines()[0]

@@ -152,6 +152,11 @@ PARQUET: dict[str, tuple[str, dict[str, Any], str]] = {
     "folders of splits": ("split={split}/label={name}/part-0.parquet", {}, "folder label="),
     "words": ("mnist_{split}-{name}.parquet", {"label": "{name}", "camera": ["front", "rear"]}, "column label"),
     "Ray": ("{split}.parquet/0_{name}_000000.parquet", {"target": "{name}"}, "column target"),
+    "two columns": (
+        "{split}/{name}.parquet",
+        {"class": ["front", "rear"], "label": "{name}"},
+        "column label (class not used)",
+    ),
     "other partitions": ("{split}/year=2026/{name}.parquet", {"labels": "{name}"}, "column labels"),
 }
 

@@ -64,7 +64,7 @@ def _committed(folder: Path, kind: Kind, statistics: dict[str, Any]) -> Manifest
         ),
         (
             {"checkpoint": {"steps_per_epoch": 5, "training_rows": 169, "recipe": {"batch_size": 32}}},
-            "batch_size=32 gives 5 steps an epoch, each of which skips 9 of 169 training rows, different ones each "
+            "batch_size=32 gives 5 steps an epoch; each epoch skips 9 of 169 training rows, different ones each "
             "time; use a smaller --set batch_size",
             (),
         ),

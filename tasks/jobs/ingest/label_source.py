@@ -20,9 +20,13 @@ class LabelSource:
     """Key of the folder, such as `label`."""
     value: str | None = None
     """Label of all rows, as that folder says it; None for rows without a label."""
+    unused: tuple[str, ...] = ()
+    """Other columns with a usual name."""
 
     def __str__(self) -> str:
-        return f"column {self.column}" if self.column else f"folder {self.folder}="
+        if not self.column:
+            return f"folder {self.folder}="
+        return f"column {self.column}" + (f" ({', '.join(self.unused)} not used)" if self.unused else "")
 
     @property
     def is_known(self) -> bool:
@@ -39,7 +43,7 @@ def find(schema: pa.Schema, path: str, *, is_required: bool) -> LabelSource:
         places = [*(f"column {name}" for name in columns[:1]), *(f"folder {key}=" for key in keys)]
         raise ValueError(f"labels are in {' and in '.join(places)}; keep one, and rename the other")
     if columns:
-        return LabelSource(column=columns[0])
+        return LabelSource(column=columns[0], unused=tuple(columns[1:]))
     if keys:
         value = unquote(folders[keys[0]])
         return LabelSource(folder=keys[0], value=None if value == _NULL else value)
