@@ -69,7 +69,9 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     events.write_event(RANK, rank=rank)
     prepared = manifest.load(spec.source)
     device = device_of(use_gpu=config["use_gpu"])
-    rows = ray_data_rows(spec.source, prepared, device, spec.recipe) if loader == attempts.RAY_DATA else None
+    rows = None
+    if loader == attempts.RAY_DATA:
+        rows = ray_data_rows(spec.source, prepared, device, spec.recipe, use_gpu=config["use_gpu"])
     reported = functools.partial(report, every=spec.recipe.checkpoint_every)
     if rows is not None and rows.transform is not None:
         reported = functools.partial(_report_with_nodes, attempt, rows.nodes, every=spec.recipe.checkpoint_every)
@@ -93,8 +95,10 @@ def device_of(*, use_gpu: bool) -> torch.device:
     return devices.choose("cuda" if use_gpu else "cpu", where=scaling.node_name(), number=number)
 
 
-def ray_data_rows(uri: DatasetURI, prepared: Manifest, device: torch.device, recipe: Recipe) -> "RayDataRows":
-    """Return the source of the rows that Ray Data reads for this rank."""
+def ray_data_rows(
+    uri: DatasetURI, prepared: Manifest, device: torch.device, recipe: Recipe, *, use_gpu: bool = False
+) -> "RayDataRows":
+    """Return the source of the rows that Ray Data reads for this rank; `use_gpu`: a GPU is reserved for the rank."""
     from tasks.jobs.train.ray_loader import RayDataRows
 
     context, shape = ray.train.get_context(), images.shape_of(prepared.columns["metadata"])
@@ -111,7 +115,7 @@ def ray_data_rows(uri: DatasetURI, prepared: Manifest, device: torch.device, rec
         device=device,
         prefetch_batches=recipe.prefetch_batches,
         world_size=world_size,
-        avoid_gpus=device.type == "cuda",
+        avoid_gpus=use_gpu,
     )
 
 
