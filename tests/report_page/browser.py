@@ -9,6 +9,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from websockets.sync.client import connect
 from websockets.sync.connection import Connection
 
@@ -113,7 +115,13 @@ class Browser:
 
 @contextlib.contextmanager
 def chromium(profile: Path) -> Iterator[Browser]:
-    """A Chromium of its own that keeps everything in `profile` and ends with the context."""
+    """A Chromium of its own that keeps everything in `profile` and ends with the context.
+
+    Skips the test if it is not installed, or fails it where REQUIRE_CHROMIUM is set, as in CI.
+    """
+    if not shutil.which("chromium"):
+        reason = "chromium is not installed: apt-get install --no-install-recommends chromium"
+        pytest.fail(reason) if os.environ.get("REQUIRE_CHROMIUM") else pytest.skip(reason)
     command = ["chromium", "--headless", "--remote-debugging-port=0", f"--user-data-dir={profile}", "--disable-gpu"]
     command += ["--no-sandbox"] if os.geteuid() == 0 else []
     with (profile / "log").open("wb") as log:
