@@ -65,7 +65,6 @@ def commit(
             "recipe": final.recipe,
             "steps_per_epoch": steps,
             "training_rows": num_rows,
-            "training_rows_skipped_per_epoch": num_rows - steps * final.recipe["batch_size"],
             **statistics,
             **numerics.recorded(final.numerics, final.set_aside),
         },
