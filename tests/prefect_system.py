@@ -30,6 +30,8 @@ Hook = tuple[str, list[dict[str, Any]]]
 _PREFECT = [sys.executable, "-m", "prefect"]
 _FIRST_PORT, _END_PORT, _PORTS_A_WORKER = 20_000, 32_768, 4_000
 """Below the ports that the kernel gives to connections, above those of Ray's workers."""
+_API_TIMEOUT_S = 90
+"""Longer than the 60 s for which the server waits for the lock of its SQLite before it answers 503."""
 _ENDED = ("Completed", "NothingNew", "Failed", "TimedOut", "GivenUp", "Cancelled", "Dropped")
 
 
@@ -58,7 +60,7 @@ class Server:
         """One call of the server's API, again while its database is busy, as Prefect's own client does."""
         content = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=content, method=method, headers=self._headers)
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=_API_TIMEOUT_S) as answer:
             text = answer.read()
         return json.loads(text) if text else None
 
@@ -166,7 +168,7 @@ class PrefectSystem(Server):
             "PREFECT_API_URL": self.url,
             "PREFECT_SERVER_ANALYTICS_ENABLED": "0",
             "PREFECT_SERVER_SERVICES_DB_VACUUM_ENABLED": "events,flow_runs",
-            "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "5",
+            "PREFECT_SERVER_SERVICES_DB_VACUUM_LOOP_SECONDS": "15",
             "PIPELINE_WEBHOOK_URL": webhook,
             "PIPELINE_STORAGE": str(folder / "root"),
             "AWS_SECRET_ACCESS_KEY": CANARY,
