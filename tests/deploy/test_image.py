@@ -1,6 +1,7 @@
 """deploy/Dockerfile builds one small image from what is locked, which runs without root."""
 
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
@@ -58,10 +59,26 @@ def test_what_is_installed_is_what_the_lock_pins() -> None:
 def test_the_build_fails_for_a_package_that_is_not_locked(tmp_path: Path) -> None:
     check = next(line for line in _runs(_BUILD).splitlines() if "locked" in line)
     check = check.replace("uv pip freeze --python /opt/venv", "cat frozen").replace("$TORCH", "cpu")
-    (tmp_path / "requirements.lock").write_text("numpy==2.4.6\ntorch==2.14.1\npytz==2026.6 ; sys_platform == 'linux'\n")
+    _write_lock(tmp_path)
     for frozen, code in [("numpy==2.4.6\npytz==2026.6\ntorch==2.14.1+cpu\n", 0), ("numpy==2.4.6\nnumba==0.1\n", 1)]:
         (tmp_path / "frozen").write_text(frozen)
         assert subprocess.run(["sh", "-c", check], cwd=tmp_path).returncode == code
+
+
+def test_every_locked_hash_counts_in_the_build_except_those_of_torch_for_cpus(tmp_path: Path) -> None:
+    change = next(line for line in _runs(_BUILD).splitlines() if "sed -i" in line)
+    for torch, hashed in [("cuda", {"numpy", "torch", "torchvision", "pytz"}), ("cpu", {"numpy", "pytz"})]:
+        _write_lock(tmp_path)
+        subprocess.run(["sh", "-c", change], cwd=tmp_path, env=os.environ | {"TORCH": torch}, check=True)
+        lock = (tmp_path / "requirements.lock").read_text().replace("\\\n", "").splitlines()
+        assert {line.partition("==")[0] for line in lock if "--hash=" in line} == hashed
+        assert len(lock) == 4
+
+
+def _write_lock(folder: Path) -> None:
+    pins = ("numpy==2.4.6", "torch==2.14.1", "torchvision==0.29.1", "pytz==2026.6 ; sys_platform == 'linux'")
+    hashes = " \\\n    --hash=sha256:00 \\\n    --hash=sha256:01\n"
+    (folder / "requirements.lock").write_text("".join(pin + hashes for pin in pins))
 
 
 def test_the_volume_of_the_documented_command_belongs_to_the_user() -> None:

@@ -65,7 +65,7 @@ def test_the_schema_refuses_what_kuberay_would(
 
 
 def test_ray_has_the_version_of_the_lock_and_the_token_comes_from_a_secret() -> None:
-    assert f"\nray=={_SPEC['rayVersion']}\n" in _LOCK
+    assert f"\nray=={_SPEC['rayVersion']} " in _LOCK
     assert _SPEC["authOptions"] == {"mode": "token", "secretName": "pipeline-ray"}
     assert "pipeline-ray" in _secrets()
 
