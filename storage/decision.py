@@ -9,9 +9,6 @@ from pydantic import AwareDatetime, BaseModel, ValidationInfo, field_validator
 from storage.accuracy_difference import Difference
 from storage.uri import URI, CheckpointURI, EvaluationURI
 
-ROLLED_BACK = "rolled back by hand from "
-"""Start of a rollback's reason, followed by the withdrawn champion; earlier versions recorded it only there."""
-
 
 class Decision(BaseModel, frozen=True, extra="forbid"):
     """One decision of the gate or of a user: the champion from now on, and the reason.
@@ -39,7 +36,7 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     gate: dict[str, Any]
     metrics: dict[str, Any]
     differences: dict[str, Difference] = {}
-    """Difference of the accuracies per rival (`champion`, `best`); empty in entries of earlier versions."""
+    """Difference of the accuracies per rival (`champion`, `best`); empty without rivals."""
     test_rows: str | None = None
     """Digest of the test rows; none if it was promoted by hand, or if the predictions no longer exist."""
     num_compared_before: int = 0
@@ -52,7 +49,7 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     """Id of the event that announces the decision, drawn with the decision; none if there is no event."""
     decided: AwareDatetime | None = None
     author: str | None = None
-    """User or deployment, and run, that decided; none, as is the time, in entries of earlier versions."""
+    """User or deployment, and run, that decided."""
 
     @field_validator("champion", "challenger", "evaluation", "withdraws", mode="before")
     @classmethod

@@ -48,8 +48,8 @@ class Parent(BaseModel, frozen=True, extra="forbid"):
 
     uri: str
     """Reference of the parent: relative to the storage root, or a URI if it lies below another root."""
-    digest: str | None
-    """Digest of its manifest; none if an earlier version of this package committed it."""
+    digest: str
+    """Digest of its manifest."""
     content: str
     """`Manifest.content` of its manifest."""
 
@@ -63,12 +63,12 @@ class Parent(BaseModel, frozen=True, extra="forbid"):
 class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
     """Content and origin of a committed URI; immutable."""
 
-    format: Literal[1, 2] = 2
-    """Version of the layout; version 1 had URIs in place of `Parent` objects."""
+    format: Literal[1] = 1
+    """Version of the layout."""
     kind: Kind
     fingerprint: str
-    parents: dict[str, URI | Parent]
-    """Parents by role; URIs in manifests of earlier versions. The method `parent` returns a parent's URI."""
+    parents: dict[str, Parent]
+    """Parents by role; the method `parent` returns a parent's URI."""
     parameters: dict[str, Any]
     """Everything besides the parents that decided the bytes; what `auto` resolved to is in `statistics`."""
     producer: dict[str, str | None]
@@ -80,10 +80,10 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
     """Columns with their types and metadata, such as class names; empty if the files are not tables."""
     statistics: dict[str, Any]
     """Statistics that depend on the kind: class counts, mean and standard deviation, metrics, seconds taken."""
-    created: AwareDatetime | None = None
-    """Time of the commit; none in manifests of earlier versions. Not part of `content` or of any fingerprint."""
-    digest: str | None = None
-    """SHA-256 of all fields above, as `to_json` writes them without this one; none in earlier versions' manifests."""
+    created: AwareDatetime
+    """Time of the commit; not part of `content` or of any fingerprint."""
+    digest: str = ""
+    """SHA-256 of all fields above, as `to_json` writes them with an empty digest."""
 
     @property
     def content(self) -> str:
@@ -93,10 +93,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
 
     def parent(self, role: str, *, of: URI) -> URI:
         """Return the URI of the parent with `role`; `of` is the URI of this manifest. Raises `KeyError`."""
-        named, root = self.parents[role], reference.root_of(of)
-        if isinstance(named, URI):
-            return reference.resolve(named, root=root, is_moved=True)
-        return reference.resolve(named.uri, root=root)
+        return reference.resolve(self.parents[role].uri, root=reference.root_of(of))
 
     def as_parent(self, uri: URI) -> Parent:
         """Return the `Parent` that a child of this manifest, read from `uri`, must record."""
@@ -109,13 +106,11 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
     def to_json(self) -> bytes:
         """Format as readable, canonical JSON."""
         content = self.model_dump(mode="json", by_alias=True)
-        if self.created is None:  # the digest of an old manifest does not cover this field
-            del content["created"]
         return json.dumps(content, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
 
     def signed(self) -> "Manifest":
         """Return a copy with its own digest."""
-        unsigned = self.model_copy(update={"digest": None}).to_json()
+        unsigned = self.model_copy(update={"digest": ""}).to_json()
         return self.model_copy(update={"digest": hashlib.sha256(unsigned).hexdigest()})
 
 
@@ -134,7 +129,7 @@ def load(uri: URI) -> Manifest:
         found = Manifest.model_validate_json(content)
     except ValidationError as error:
         raise _damaged_manifest(uri, f"cannot be read ({first_problem(error)})") from None
-    if found.digest is not None and found != found.signed():
+    if found != found.signed():
         raise _damaged_manifest(uri, "is not what was committed (SHA-256)")
     return found
 
@@ -152,10 +147,8 @@ def first_problem(error: ValidationError) -> str:
 
 
 def changed_parent(uri: URI, made: Manifest) -> URI | None:
-    """Return a parent whose bytes, if known, changed since `made`, committed at `uri`, was made from it; else none."""
+    """Return a parent whose bytes changed since `made`, committed at `uri`, was made from it; else none."""
     for role, named in made.parents.items():
-        if isinstance(named, URI):
-            continue
         with contextlib.suppress(FileNotFoundError, Damaged, ValueError):
             parent = made.parent(role, of=uri)
             now = load(parent)

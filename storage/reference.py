@@ -7,7 +7,6 @@ refer to it as `<shelf>/<name>`; files elsewhere use its URI.
 import os
 from typing import Final
 
-from storage import files
 from storage.uri import URI, Root
 
 SHELVES: Final[dict[str, str]] = {
@@ -30,12 +29,10 @@ def of(uri: URI, *, root: Root) -> str:
     return relative if base is not None and is_same(base, root) else str(uri)
 
 
-def resolve(reference: str, *, root: Root, is_moved: bool = False) -> URI:
+def resolve(reference: str, *, root: Root) -> URI:
     """Return the URI of the result that `reference` names.
 
     It is `<shelf>/<name>` or a URI, else raises `ValueError`; `root` is the storage root of the file that contains it.
-    With `is_moved`, a URI below another root is replaced by the result of the same name below `root`, if that exists:
-    earlier versions wrote only URIs, and the root may have been moved or copied since.
     """
     if not reference.startswith("/") and "://" not in reference:
         found = root.child(reference)
@@ -47,10 +44,7 @@ def resolve(reference: str, *, root: Root, is_moved: bool = False) -> URI:
         return found
     uri = URI(reference)
     base, relative = _parts(uri)
-    if base is None:
-        return uri
-    here = root.child(relative)
-    return here if is_same(base, root) or (is_moved and files.exists(here.child(MANIFEST))) else uri
+    return root.child(relative) if base is not None and is_same(base, root) else uri
 
 
 def root_of(uri: URI) -> Root:

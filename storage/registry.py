@@ -2,7 +2,7 @@
 
 `registry/<data set>/NNNNNN.json` holds a decision, its own digest and that of the entry before, so that a changed or
 missing entry is detected and named; only the removal of the latest ones is not. Checkpoints and evaluations are stored
-as references. Entries of earlier versions, with URIs and without digests, are accepted as the beginning of a chain.
+as references.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Any, Final
 from pydantic import TypeAdapter, ValidationError
 
 from storage import files, manifest, reference
-from storage.decision import ROLLED_BACK, Decision
+from storage.decision import Decision
 from storage.manifest import Damaged, check_place
 from storage.uri import URI, CheckpointURI, Root, check_name
 
@@ -42,14 +42,13 @@ class Superseded(RuntimeError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Entry:
-    """A loaded entry, whose own digest, if it has one, was checked."""
+    """A loaded entry, whose own digest was checked."""
 
     uri: URI
     decision: Decision
     digest: str
     previous: str | None
-    is_old: bool
-    """True if an earlier version, without digests, wrote the entry."""
+    """Digest of the entry before; none for the first entry."""
 
 
 def history(root: Root, data: str) -> list[Decision]:
@@ -214,9 +213,7 @@ def _load_chain(root: Root, uris: Sequence[URI]) -> list[Decision]:
     resolve = functools.cache(functools.partial(reference.resolve, root=root))
     entries = [_load(uri, resolve) for uri in uris]
     for before, entry in itertools.pairwise(entries):
-        if entry.is_old and not before.is_old:
-            raise Damaged(f"{entry.uri} has no digest, but the entry before has one; restore it from a copy")
-        if not entry.is_old and entry.previous != before.digest:
+        if entry.previous != before.digest:
             raise Damaged(f"{before.uri} does not match the digest in {entry.uri.name}; restore it from a copy")
     return [entry.decision for entry in entries]
 
@@ -226,18 +223,14 @@ def _load(uri: URI, resolve: Callable[..., URI]) -> _Entry:
     try:
         document = _JSON_OBJECT.validate_json(files.read(uri))
         digest, previous, recorded = _digest(document), document.pop("previous", None), document.pop("digest", None)
-        reason = str(document.get("reason"))
-        if recorded is None and reason.startswith(ROLLED_BACK):
-            document["withdraws"] = reason.removeprefix(ROLLED_BACK)
-        context = functools.partial(resolve, is_moved=recorded is None)
-        decision = Decision.model_validate(document, context=context)
+        decision = Decision.model_validate(document, context=resolve)
     except FileNotFoundError:
         raise Damaged(f"{uri} is missing; restore it from a copy") from None
     except ValidationError as error:
         problem = manifest.first_problem(error).replace(": Value error, ", ": ", 1)
         raise Damaged(f"{uri} cannot be read ({problem}); restore it from a copy") from None
-    if recorded not in (None, digest):
+    if recorded != digest:
         raise Damaged(f"{uri} is not what was recorded (SHA-256); restore it from a copy")
     if uri.name != f"{decision.number:06d}.json":
         raise Damaged(f"{uri} contains another number, {decision.number}; restore it from a copy")
-    return _Entry(uri=uri, decision=decision, digest=digest, previous=previous, is_old=recorded is None)
+    return _Entry(uri=uri, decision=decision, digest=digest, previous=previous)

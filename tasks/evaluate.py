@@ -10,7 +10,6 @@ from prefect import task
 
 from storage import commits, manifest, tables
 from storage.error_policy import Permanent
-from storage.manifest import Manifest
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.learning import images, metrics
 from tasks.orchestration.prefect_options import task_options
@@ -27,9 +26,7 @@ class WrongRows(Permanent):
 @task(name="evaluate", **task_options)
 def evaluate(predictions: PredictionsURI, plan: Plan) -> EvaluationURI:
     """Compute all metrics and the worst mistakes over exactly the test rows; raise `WrongRows` for others."""
-    known, there = _classes(predictions, manifest.load(predictions))
-    # Other classes change the URI, because earlier versions compared classes by number.
-    target = evaluation_of(plan.root, predictions, classes=known if known != there else ())
+    target = evaluation_of(plan.root, predictions)
     name = "evaluate" if predictions == plan.predictions else "evaluate champion"
     with stage(name, target, deadline_s=plan.deadline_s) as current:
         if not current.reused:
@@ -47,7 +44,8 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
     dataset = DatasetURI(made.parent("dataset", of=predictions))
     rows = tables.read_split(predictions, "test").to_pandas()
     _check_rows(predictions, rows, tables.read_split(dataset, "test", columns=["id", "label"]).to_pandas())
-    known, there = _classes(predictions, made)
+    known = known_classes(predictions, made)
+    there = images.classes_of(manifest.load(dataset).columns["metadata"])
     new, gone = ([name for name in some if name not in others] for some, others in ((there, known), (known, there)))
     classes = [*there, *gone]
     labels = rows["label"].to_numpy()
@@ -80,12 +78,6 @@ def read_evaluation(uri: EvaluationURI) -> dict[str, Any]:
     """Read the files of an evaluation by name (`metrics`, ...) and verify their checksums."""
     listed = manifest.load(uri).files
     return {re.split(r"[-.]", file.path)[0]: json.loads(manifest.read_file(uri, file)) for file in listed}
-
-
-def _classes(predictions: PredictionsURI, made: Manifest) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the classes that the model knows and those of the rows; `made`: the manifest of `predictions`."""
-    dataset = manifest.load(made.parent("dataset", of=predictions))
-    return known_classes(predictions, made), images.classes_of(dataset.columns["metadata"])
 
 
 def _check_rows(uri: PredictionsURI, rows: pd.DataFrame, expected: pd.DataFrame) -> None:

@@ -201,7 +201,7 @@ def _lineage(
 
 
 def _dated(what: str, time: datetime.datetime | None) -> Iterator[tuple[str, str]]:
-    """Yield a time that fits in a box of the diagram; nothing for results of versions that stored no time."""
+    """Yield a time that fits in a box of the diagram; nothing for none."""
     if time:
         yield f"{what} (UTC)", report_page.moment(time).removesuffix(" UTC")
 

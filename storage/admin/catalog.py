@@ -58,7 +58,7 @@ class Folder:
     @property
     def created(self) -> datetime.datetime:
         """Time of its commit by its manifest, or else that at which its manifest or newest file was written."""
-        if self.manifest and self.manifest.created:
+        if self.manifest:
             return self.manifest.created
         return datetime.datetime.fromtimestamp(self.committed or self.changed, datetime.UTC)
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from storage import files, in_use, manifest, reference, registry
 from storage.admin.catalog import KINDS
-from storage.decision import ROLLED_BACK, Decision
+from storage.decision import Decision
 from storage.manifest import Damaged, Manifest
 from storage.producer import user
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root, is_name
@@ -122,7 +122,7 @@ def rollback(root: Root, data: str) -> Decision:
         data,
         before.champion,
         number=history[-1].number + 1,
-        reason=f"{ROLLED_BACK}{reference.of(now.champion, root=root)}",
+        reason=f"rolled back by hand from {reference.of(now.champion, root=root)}",
         evaluation=before.evaluation,
         withdraws=now.champion,
     )
@@ -188,7 +188,7 @@ def _of_data(root: Root, checkpoint: CheckpointURI, made: Manifest) -> str:
     uri: URI = checkpoint
     for _ in KINDS:
         if made.kind == "raw" and "data" in made.parameters:
-            return default_of_raw(root, made)
+            return default_of_raw(made)
         role = next((role for role in ("raw", "prepared") if role in made.parents), None)
         if not role:
             break
@@ -200,7 +200,7 @@ def _of_data(root: Root, checkpoint: CheckpointURI, made: Manifest) -> str:
     raise ValueError(f"uri: {checkpoint} does not record its data set; use a checkpoint made by a run")
 
 
-def default_of_raw(root: Root, raw: Manifest) -> str:
+def default_of_raw(raw: Manifest) -> str:
     """Return the default championship of a raw dataset: the data set's name, or `default_for_user_data`.
 
     Raises `ValueError` if the manifest does not name the data set.
@@ -208,18 +208,13 @@ def default_of_raw(root: Root, raw: Manifest) -> str:
     if "data" not in raw.parameters:
         raise ValueError("does not name the data set it belongs to")
     name, place = str(raw.parameters["data"]), _place(raw)
-    return name if place is None else default_for_user_data(root, name, place)
+    return name if place is None else default_for_user_data(name, place)
 
 
-def default_for_user_data(root: Root, name: str, place: URI) -> str:
-    """Return the default championship of user data at `place`: the folder's `name` and a digest of the whole URI.
-
-    Earlier versions used the name alone. Such a championship is kept if its champion was trained on data from `place`.
-    """
+def default_for_user_data(name: str, place: URI) -> str:
+    """Return the default championship of user data at `place`: the folder's `name` and a digest of the whole URI."""
     digest = hashlib.sha256(_canonical(place).encode()).hexdigest()[:_DIGEST_DIGITS]
-    full = f"{name[: _LONGEST_NAME - _DIGEST_DIGITS - 1].rstrip('-')}-{digest}"
-    is_older = registry.latest(root, full) is None and _place_of_champion(root, name) == _canonical(place)
-    return name if is_older else full
+    return f"{name[: _LONGEST_NAME - _DIGEST_DIGITS - 1].rstrip('-')}-{digest}"
 
 
 def was_trained_on(root: Root, name: str, source: URI | None) -> bool:

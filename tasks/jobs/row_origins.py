@@ -42,15 +42,14 @@ def find(sources: pd.DataFrame, split: str, rows: Sequence[int] | np.ndarray | p
 def table_of(uri: DatasetURI) -> pd.DataFrame | None:
     """Load the table of source files for a dataset, raw or prepared, whose predictions name files.
 
-    None if it was made of a download, by an earlier version, or of a raw dataset that no longer exists.
+    None if it was made of a download, or of a raw dataset that no longer exists.
     """
     made = manifest.load(uri)
     if "raw" in made.parents:
         uri = DatasetURI(made.parent("raw", of=uri))
         with contextlib.suppress(FileNotFoundError, Damaged):
             made = manifest.load(uri)
-    # An earlier version's dataset may have predictions at the same URI whose bytes have no file names.
-    return table(uri, made) if "ingest" in made.parameters else None
+    return table(uri, made)
 
 
 def files_of(sources: pd.DataFrame, split: str, ids: Sequence[int]) -> tuple[list[str], list[int | None]]:

@@ -14,7 +14,7 @@ from tasks.learning import checkpoint, numerics
 
 
 def training_images(uri: CheckpointURI, committed: manifest.Manifest) -> pa.Table | None:
-    """Return the first training images of a committed checkpoint; none for checkpoints of earlier versions."""
+    """Return the first training images of a committed checkpoint; none if it has none."""
     file = next((file for file in committed.files if file.path.startswith(checkpoint.TRAINING_IMAGES)), None)
     return tables.read_part(uri, file) if file else None
 

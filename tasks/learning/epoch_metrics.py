@@ -84,8 +84,7 @@ def wait_hints(history: Sequence[Mapping[str, float]]) -> Iterator[tuple[int, st
     """Yield the first epoch that waited too long for data, with a hint that names a remedy; then for checkpoints."""
     for field, (what, help_) in _WAITS.items():
         for row in history:
-            # epochs of earlier versions have no times
-            waited_s, seconds, epoch = row.get(field, 0.0), row.get("seconds", 0.0), int(row["epoch"])
+            waited_s, seconds, epoch = row[field], row["seconds"], int(row["epoch"])
             if waited_s >= _MIN_WAIT_S and waited_s > MAX_WAIT_SHARE * seconds:
                 yield epoch, f"waiting for {what} took {100 * waited_s / seconds:.0f} % of epoch {epoch}: {help_}"
                 break

@@ -73,12 +73,8 @@ def resolve_data(data: str, recipe: Recipe) -> DatasetURI | UserData:
     found = made.parameters.get("data")
     if found != datasets.name_of(recipe.data) and (recipe.data != datasets.OWN or found is None):
         raise ValueError(f"--data must be of data set {recipe.data!r}, got {uri} of {found!r}; choose another --recipe")
-    try:
-        shape = images.shape_of(made.columns["metadata"])
-    except (KeyError, ValueError):  # of an earlier version
-        shape = datasets.load(recipe.data).image_shape
-    check_shift(recipe, side=min(shape[:2]))
-    encoding = images.encoding_of(made.columns.get("metadata", {}))
+    check_shift(recipe, side=min(images.shape_of(made.columns["metadata"])[:2]))
+    encoding = images.encoding_of(made.columns["metadata"])
     if encoding != recipe.image_encoding:
         raise ValueError(
             f"image_encoding must be {encoding}, as in --data {uri}, got {recipe.image_encoding!r}; use --set "

@@ -13,9 +13,8 @@ from tasks.learning import datasets
 def known(root: Root, data: str) -> list[DatasetURI]:
     """List the committed raw datasets of data set `data` below `root`, by the time of their commit.
 
-    The time comes from the manifest, so that it survives a copy of the root; older manifests lack it, and their file's
-    time counts instead. `own` selects all datasets of users' own images, each of which is named after its folder, but
-    not the new pictures that batch prediction stored.
+    The time comes from the manifest, so that it survives a copy of the root. `own` selects all datasets of users' own
+    images, each of which is named after its folder, but not the new pictures that batch prediction stored.
 
     Raises `ValueError` if there is none or the storage cannot be read, and `Damaged` for a damaged manifest.
     """
@@ -47,7 +46,7 @@ def check_one(root: Root, versions: Sequence[DatasetURI], *, named: bool) -> Non
     """
     names, hint = {uri.name.rpartition("-")[0] for uri in versions}, ""
     if len(names) == 1 and not named:
-        names = {champions.default_of_raw(root, manifest.load(uri)) for uri in versions}
+        names = {champions.default_of_raw(manifest.load(uri)) for uri in versions}
         hint = ", or choose one --championship NAME for all"
     if len(names) > 1:
         raise ValueError(

@@ -99,7 +99,7 @@ def championship_of(root: Root, uri: DatasetURI) -> tuple[str, str | None]:
     whose champion was trained on a user's own images. Raises `ValueError` listing the championships if there are more.
     """
     named = champions.with_champion(root)
-    of_folder = champions.default_for_user_data(root, user_images.name_of(uri), uri)
+    of_folder = champions.default_for_user_data(user_images.name_of(uri), uri)
     if of_folder in named or not named:
         return of_folder, None
     if len(named) == 1:

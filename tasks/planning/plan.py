@@ -95,9 +95,9 @@ class Plan:
         if self.named_championship is not None:
             return self.named_championship
         if self.user_data is not None:
-            return champions.default_for_user_data(self.root, self.user_data.name, self.user_data.uri)
+            return champions.default_for_user_data(self.user_data.name, self.user_data.uri)
         if self.data is not None and self.is_own:
-            return champions.default_of_raw(self.root, manifest.load(self.data))
+            return champions.default_of_raw(manifest.load(self.data))
         return self.data_name
 
     @property

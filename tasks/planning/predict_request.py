@@ -94,10 +94,7 @@ def resolve(
 
 def _check_shape(data: manifest.Manifest, checkpoint: CheckpointURI) -> None:
     expected = tuple(manifest.load(checkpoint).statistics["model"]["image_shape"])
-    try:
-        found = images.shape_of(data.columns["metadata"])
-    except (KeyError, ValueError):  # of an earlier version
-        return
+    found = images.shape_of(data.columns["metadata"])
     if found != expected:
         raise ValueError(
             f"--dataset: its images have shape {found}, but model {checkpoint} expects {expected}; choose another "
@@ -128,6 +125,6 @@ def _championship(root: Root, dataset: DatasetURI) -> str:
     if "classes" in made.parameters:
         return pictures.championship_of(root, DatasetURI(URI(made.statistics["sources"][0]["url"])))[0]
     try:
-        return champions.default_of_raw(root, made)
+        return champions.default_of_raw(made)
     except ValueError as error:
         raise ValueError(f"--dataset: {dataset} {error}; use --model champion:NAME") from None

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from storage import files, manifest
-from storage.manifest import Damaged, Parent
+from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, Root, fingerprint
 
 # "download" stands for the raw dataset, which that stage once wrote: the name is part of its fingerprints.
@@ -63,9 +63,7 @@ def _may_be_made_from(contents: Sequence[str | None], uri: URI) -> bool:
         parents = manifest.load(uri).parents.values()
     except (FileNotFoundError, Damaged):  # reported where the result is used
         return True
-    recorded = [parent.content for parent in parents if isinstance(parent, Parent)]
-    is_older = len(recorded) < len(parents)  # an earlier version did not record what they held
-    return is_older or set(recorded) >= {content for content in contents if content}
+    return {parent.content for parent in parents} >= {content for content in contents if content}
 
 
 def _content(uri: URI) -> str | None:
@@ -82,8 +80,8 @@ def predictions_of(root: Root, checkpoint: CheckpointURI, dataset: DatasetURI, *
     return PredictionsURI(found)
 
 
-def evaluation_of(root: Root, predictions: PredictionsURI, *, classes: Sequence[str] = ()) -> EvaluationURI:
-    """Return the URI of the evaluation of `predictions`; `classes`: the model's, if they differ from the rows'."""
-    name, parameters = predictions.name.rpartition("-")[0], {"classes": list(classes)} if classes else {}
-    found = result_uri("evaluate", root.child("evaluations"), name=name, parents=[predictions], parameters=parameters)
+def evaluation_of(root: Root, predictions: PredictionsURI) -> EvaluationURI:
+    """Return the URI of the evaluation of `predictions`."""
+    name = predictions.name.rpartition("-")[0]
+    found = result_uri("evaluate", root.child("evaluations"), name=name, parents=[predictions], parameters={})
     return EvaluationURI(found)

@@ -263,7 +263,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     own = root.child(f"checkpoint/own-{FINGERPRINT}")
     model = {"model": {"model": f"my.py:f@{FINGERPRINT}", "image_shape": [28, 28, 1]}}
     commits.commit(own, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=model)
-    gone = manifest.Parent(uri=root.child(f"datasets/raw/gone-{FINGERPRINT}"), digest=None, content="")
+    gone = manifest.Parent(uri=root.child(f"datasets/raw/gone-{FINGERPRINT}"), digest="", content="")
     found = {
         "raw": commit("raw", f"mnist-{FINGERPRINT}", parameters={"data": "mnist"}),
         "younger": commit("raw", "mnist-0123456789ac", parameters={"data": "mnist"}),

@@ -39,7 +39,7 @@ def commit_model(root: Root, digits: dict[str, Split], *, precision: str) -> Che
     checkpoint.write(
         scratch.child("attempt-1/epoch-0001"), training_state.take(trainer, history, prepared="0", about=about)
     )
-    prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest=None, content="")
+    prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest="", content="")
     checkpoint_result.commit(scratch, target, prepared=prepared, num_rows=100, statistics={})
     return target
 

@@ -94,15 +94,6 @@ def test_a_downloaded_data_set_keeps_the_name_that_it_has(root: Root) -> None:
     assert made.championship == "mnist"
 
 
-def test_a_championship_of_an_earlier_version_goes_on_for_the_data_of_its_champion_only(
-    root: Root, pictures: Path, tmp_path: Path
-) -> None:
-    other = write_folder(tmp_path / "other" / "data", train=2, test=1)
-    crown(make(root, pictures), "data")
-    assert make(root, pictures).championship == "data"
-    assert make(root, other).championship.startswith("data-")
-
-
 def test_the_raw_dataset_of_a_folder_belongs_to_its_championship(root: Root, pictures: Path) -> None:
     made = make(root, pictures)
     champion = crown(made, made.championship)
@@ -139,9 +130,7 @@ def test_a_report_is_called_like_its_model(root: Root, pictures: Path) -> None:
     assert report_of(made.evaluation, decision, made).name.startswith("fruit-images-resnet18-")
 
 
-@pytest.mark.parametrize(
-    "before", ["images-resnet18", "fruit-images-resnet18"], ids=["earlier version", "championship"]
-)
+@pytest.mark.parametrize("before", ["images-resnet18", "fruit-images-resnet18"], ids=["recipe", "championship"])
 def test_a_model_that_is_there_under_another_name_is_found(root: Root, pictures: Path, before: str) -> None:
     made = make(root, pictures)
     commit_raw(made)

@@ -9,7 +9,7 @@ import pytest
 
 from flows import backfill
 from flows.cli import main
-from storage import commits, files, manifest
+from storage import commits, manifest
 from storage.uri import DatasetURI, Root
 from tasks.learning import recipes
 from tasks.planning import make_plan
@@ -23,17 +23,14 @@ _NAMES = ["mnist-00000000000b", "mnist-00000000000c", "mnist-00000000000a"]
 def versions(tmp_path: Path) -> list[DatasetURI]:
     """Three committed versions of `mnist`, beside one of another data set and one that was never committed.
 
-    The first is of before dates, and its file is old; the other files were copied since, the younger one first.
+    The files were copied since, the youngest one first.
     """
     root = Root(str(tmp_path / "root"))
     for age, name in enumerate([*_NAMES, "fashion-mnist-00000000000d"]):
         uri = DatasetURI(root.child(f"datasets/raw/{name}"))
         data = name.rpartition("-")[0]
-        made = commits.commit(uri, kind="raw", parents={}, parameters={"data": data}, listed=[])
-        if age == 0:
-            files.replace(uri.child(manifest.NAME), made.model_copy(update={"created": None}).signed().to_json())
-        written = 1e9 if age == 0 else 2e9 - age
-        os.utime(uri.child(manifest.NAME), (written, written))
+        commits.commit(uri, kind="raw", parents={}, parameters={"data": data}, listed=[])
+        os.utime(uri.child(manifest.NAME), (2e9 - age, 2e9 - age))
     (tmp_path / "root/datasets/raw/mnist-00000000000e/train").mkdir(parents=True)
     return known(root, "mnist")
 

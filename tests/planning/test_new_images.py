@@ -188,7 +188,7 @@ def test_with_several_champions_the_folders_own_is_taken_or_one_has_to_be_named(
         assert chosen.checkpoint == mine and chosen.pictures is not None
         only = "predicted with champion:photos-00000000, the only one of 3 champions trained on own images"
         assert chosen.pictures.notes[-1:] == (only,)
-        own = champions.default_for_user_data(root, "new-photos", URI(str(folder)))
+        own = champions.default_for_user_data("new-photos", URI(str(folder)))
         other = CheckpointURI(str(models / "checkpoints" / "photos-0123456789ab"))
         promote(root, own, other)
         with pytest.raises(ValueError, match=f"^--model: nothing is committed at {other}"):

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from storage import access, commits, manifest, registry
+from storage import access, commits, manifest, registry, tables
 from storage.decision import Decision
 from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.learning import recipes
+from tasks.learning import images, recipes
 from tasks.planning import machine, make_plan, predict_request, result_uris
 from tasks.planning.plan import Plan
 from tests.runs import CHECKOUT
@@ -216,7 +216,8 @@ def raw_dataset(root: Path) -> str:
     uri = URI(f"{root}/datasets/raw/mnist-0123456789ab")
     if not manifest.is_committed(uri):
         listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
-        commits.commit(uri, kind="raw", parents={}, parameters={"data": "mnist"}, listed=listed)
+        schema = tables.describe(images.schema((28, 28, 1), ["0", "1"]))
+        commits.commit(uri, kind="raw", parents={}, parameters={"data": "mnist"}, listed=listed, schema=schema)
     return uri
 
 

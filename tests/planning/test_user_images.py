@@ -356,7 +356,7 @@ class TestInitializeWithTheChampion:
             gate={},
             metrics={},
         )
-        registry.append(root, champions.default_for_user_data(root, "meine-bilder-2026", URI(str(pictures))), decision)
+        registry.append(root, champions.default_for_user_data("meine-bilder-2026", URI(str(pictures))), decision)
         return champion
 
     def test_without_a_champion_is_refused(self, tmp_path: Path, pictures: Path) -> None:

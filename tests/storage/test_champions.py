@@ -14,9 +14,6 @@ from storage.uri import URI, CheckpointURI, EvaluationURI, Root
 from tests.storage import results
 from tests.storage.results import DATA
 
-_LATER = ("withdraws", "previous", "digest")
-"""Fields that earlier versions did not write."""
-
 
 def history(story: str) -> list[Decision]:
     """Decisions from words: `B` promotes B, `b` rejects it, `<B` rolls back to B."""
@@ -199,20 +196,19 @@ def test_unknown_data_set_is_refused_with_those_that_there_are(root: Root, data:
         championship.decisions(root, data)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"number": 7}, "000001.json contains another number"),
-        ({"champion": "no URI"}, r"000001.json cannot be read \(champion: "),
-        ({"champion": "registry/a"}, r"000001.json cannot be read \(champion: "),
-    ],
-)
-def test_decision_of_an_earlier_version_that_makes_no_sense_is_damage(
-    root: Root, change: dict[str, object], message: str
-) -> None:
+@pytest.mark.parametrize("champion", ["no URI", "registry/a"])
+def test_decision_whose_champion_is_no_reference_is_damage(root: Root, champion: str) -> None:
     results.decide(root, results.run(root, "model"))
     place = root.child(f"registry/{DATA}/000001.json")
-    document = {name: value for name, value in json.loads(files.read(place)).items() if name not in _LATER}
-    files.replace(place, json.dumps(document | change).encode())
-    with pytest.raises(Damaged, match=message):
+    files.replace(place, json.dumps(json.loads(files.read(place)) | {"champion": champion}).encode())
+    with pytest.raises(Damaged, match=r"000001.json cannot be read \(champion: "):
+        championship.decisions(root, DATA)
+
+
+def test_decision_under_the_name_of_another_is_damage(root: Root) -> None:
+    for name in ("first", "second"):
+        results.decide(root, results.run(root, name))
+    folder = root.child(f"registry/{DATA}")
+    files.replace(folder.child("000001.json"), files.read(folder.child("000002.json")))
+    with pytest.raises(Damaged, match="000001.json contains another number, 2"):
         championship.decisions(root, DATA)

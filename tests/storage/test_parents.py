@@ -1,6 +1,6 @@
 """A result names what it was made from and which bytes that had: it is found wherever its root lies, never mistaken.
 
-Roots are moved, reached through links, and written by earlier versions, on a disk and on S3.
+Roots are moved and reached through links, on a disk and on S3.
 """
 
 import json
@@ -13,7 +13,6 @@ from storage import commits, files, manifest, registry
 from storage.__main__ import main
 from storage.admin import catalog, champions, lineage, verify
 from storage.admin.gc import Garbage
-from storage.manifest import Manifest
 from storage.uri import URI, Root
 from tests.storage import results
 from tests.storage.results import DATA, Model
@@ -32,40 +31,17 @@ def there(uri: URI, *, was: Root, now: Root) -> URI:
     return now.child(uri.removeprefix(f"{was}/"))
 
 
-def write_as_before(root: Root) -> None:
-    """Give every manifest and decision below `root` the form that earlier versions wrote: URIs, and fewer digests."""
-    for path, content in results.listing(root).items():
-        uri = root.child(path).parent
-        if path.endswith(manifest.NAME):
-            made = Manifest.model_validate_json(content)
-            parents = {role: str(made.parent(role, of=uri)) for role in made.parents}
-            old = made.model_copy(update={"format": 1, "parents": parents, "created": None}).signed()
-            files.replace(root.child(path), old.to_json())
-        elif path.startswith("registry/"):
-            document = json.loads(content)
-            for name in ("withdraws", "previous", "digest", "new_classes", "gone_classes"):
-                document.pop(name, None)
-            for name in ("champion", "challenger", "evaluation"):
-                document[name] = root.child(document[name])
-            if "by hand from " in document["reason"]:
-                start, _, name = document["reason"].rpartition(" ")
-                document["reason"] = f"{start} {root.child(name)}"
-            files.replace(root.child(path), json.dumps(document).encode())
-
-
 class TestMoved:
-    """What holds of a root once it lies elsewhere, whichever version wrote it."""
+    """What holds of a root once it lies elsewhere."""
 
-    @pytest.fixture(params=["this version", "an earlier version"])
-    def story(self, request: pytest.FixtureRequest, root: Root) -> tuple[Root, Model, Model]:
+    @pytest.fixture
+    def story(self, root: Root) -> tuple[Root, Model, Model]:
         """A root where the second model took charge after the first, and was rolled back; then it was moved."""
         before, now = Root(root.child("before")), Root(root.child("now"))
         first, second = results.run(before, "first"), results.run(before, "second")
         for model in (first, second):
             results.decide(before, model)
         champions.rollback(before, DATA)
-        if request.param == "an earlier version":
-            write_as_before(before)
         moved(before, now)
         models = [
             Model(**{name: type(uri)(there(uri, was=before, now=now)) for name, uri in vars(model).items()})

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from storage import files, reference
+from storage import reference
 from storage.uri import URI, Root
-from tests.storage import results
 
 
 def test_result_below_the_root_is_called_by_shelf_and_name_and_found_from_a_moved_one(root: Root) -> None:
@@ -38,12 +37,3 @@ def test_root_behind_a_link_is_the_same_root(tmp_path: Path) -> None:
     real, link = Root(str(tmp_path / "real")), Root(str(tmp_path / "link"))
     assert reference.of(link.child("checkpoints/a-1"), root=real) == "checkpoints/a-1"
     assert reference.resolve(link.child("checkpoints/a-1"), root=real) == real.child("checkpoints/a-1")
-
-
-def test_uri_of_an_earlier_version_stands_for_what_has_its_name_here_if_that_is_here(root: Root) -> None:
-    here = results.commit(root, "checkpoint", "model")
-    before = URI(f"/before/{reference.of(here, root=root)}")
-    assert reference.resolve(before, root=root, is_moved=True) == here
-    assert reference.resolve(before, root=root) == before
-    files.remove(here)
-    assert reference.resolve(before, root=root, is_moved=True) == before

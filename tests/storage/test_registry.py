@@ -8,55 +8,11 @@ import pytest
 
 from storage import files, manifest, registry
 from storage.admin import champions
-from storage.decision import ROLLED_BACK, Decision
+from storage.decision import Decision
 from storage.manifest import Damaged
 from storage.registry import ChampionRemoved, Superseded
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root
 from tests.storage import results
-
-WITHOUT_DATES = (
-    """\
-{
- "number": 1,
- "champion": "checkpoints/a-fedcba987654",
- "challenger": "checkpoints/a-fedcba987654",
- "evaluation": "",
- "promoted": true,
- "withdraws": null,
- "undoes": null,
- "reason": "promoted by hand",
- "gate": {},
- "metrics": {},
- "new_classes": [],
- "gone_classes": [],
- "event": null,
- "previous": null,
- "digest": "c342d4d5ca572d69491073cde3ccf21564b60cbec3e9d4c135e8f63f4a54f8ec"
-}
-""",
-    """\
-{
- "number": 2,
- "champion": "checkpoints/a-fedcba987654",
- "challenger": "checkpoints/b-0123456789ab",
- "evaluation": "evaluations/b-ba9876543210",
- "promoted": false,
- "withdraws": null,
- "undoes": null,
- "reason": "it is worse",
- "gate": {
-  "margin": 0.0
- },
- "metrics": {},
- "new_classes": [],
- "gone_classes": [],
- "event": null,
- "previous": "c342d4d5ca572d69491073cde3ccf21564b60cbec3e9d4c135e8f63f4a54f8ec",
- "digest": "6ff70cb1ee95237388a169e36a16dd0fe15b157b2704aa94e729959b29073952"
-}
-""",
-)
-"""Two decisions as the version before dates and authors recorded them."""
 
 
 def decision(
@@ -135,13 +91,6 @@ def entry(root: Root, number: int) -> URI:
     return root.child(f"registry/mnist/{number:06d}.json")
 
 
-def write_as_before(root: Root, *decisions: Decision) -> None:
-    """Record as versions did that knew neither references nor digests, nor a rollback but by its reason."""
-    for each in decisions:
-        document = each.model_dump(mode="json", exclude={"withdraws"})
-        files.create(entry(root, each.number), json.dumps(document, indent=1).encode() + b"\n")
-
-
 class TestWhole:
     """No byte of what was decided can change without being noticed, by the name of its file."""
 
@@ -186,39 +135,11 @@ class TestWhole:
             with pytest.raises(Damaged, match=r"000003.json does not match the digest in 000004.json"):
                 use(rolled_back, "mnist")
 
-    def test_entry_without_a_digest_is_only_the_beginning(self, rolled_back: Root) -> None:
-        files.remove(entry(rolled_back, 4))
-        write_as_before(rolled_back, decision(4))
-        with pytest.raises(Damaged, match=r"000004.json has no digest"):
-            registry.history(rolled_back, "mnist")
-
     def test_what_is_appended_to_a_damaged_entry_is_refused(self, rolled_back: Root) -> None:
         content = files.read(entry(rolled_back, 4))
         files.replace(entry(rolled_back, 4), content.replace(b"better", b"bettes"))
         with pytest.raises(Damaged, match=r"000004.json is not what was recorded"):
             registry.append(rolled_back, "mnist", decision(5))
-
-    def test_decisions_of_earlier_versions_are_the_beginning_of_the_chain(self, root: Root) -> None:
-        b = decision(2, champion="/checkpoints/b-2", challenger="/checkpoints/b-2")
-        back = decision(3).model_copy(update={"reason": f"{ROLLED_BACK}/checkpoints/b-2"})
-        write_as_before(root, decision(1), b, back)
-        registry.append(root, "mnist", decision(4, challenger="/checkpoints/c-3"))
-        found = registry.history(root, "mnist")
-        assert [each.number for each in found] == [1, 2, 3, 4]
-        assert registry.withdrawn(found) == {"/checkpoints/b-2"}
-        files.replace(entry(root, 3), files.read(entry(root, 3)).replace(b"better", b"bettes").replace(b"by", b"bz"))
-        with pytest.raises(Damaged, match=r"000003.json does not match the digest in 000004.json"):
-            registry.history(root, "mnist")
-
-    def test_decisions_of_before_dates_are_read_and_followed(self, root: Root) -> None:
-        for number, content in enumerate(WITHOUT_DATES, start=1):
-            files.create(entry(root, number), content.encode())
-        registry.append(root, "mnist", decision(3).made_by("ada"))
-        assert [(each.author, each.decided is None) for each in registry.history(root, "mnist")] == [
-            (None, True),
-            (None, True),
-            ("ada", False),
-        ]
 
     @pytest.mark.parametrize(("old", "new"), [(b'"ada"', b'"eve"'), (b'"decided": "2', b'"decided": "1')])
     def test_author_and_date_that_were_changed_are_noticed(self, root: Root, old: bytes, new: bytes) -> None:

@@ -13,7 +13,6 @@ from storage.uri import URI, EvaluationURI, PredictionsURI, Root
 from tasks.evaluate import evaluate, read_evaluation
 from tasks.learning import images, recipes
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import evaluation_of
 
 
 class Scene:
@@ -79,11 +78,3 @@ def test_an_answer_that_names_a_class_of_before_is_wrong_and_the_class_named(tmp
     assert read_evaluation(found)["confusion"] == [[1, 0, 2], [0, 0, 0], [0, 0, 0]]
     assert [row["class_name"] for row in read_evaluation(found)["per_class"]] == ["cat", "dog", "ape"]
     assert read_evaluation(found)["worst"][0]["prediction"] == 2
-
-
-def test_only_what_was_scored_by_number_before_has_another_uri(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, classes=("cat", "dog"), labels=("cat", "dog"))
-    same, other = (scene.evaluation(classes, ("cat", "dog")) for classes in (("cat", "dog"), ("dog", "cat")))
-    predictions = [PredictionsURI(manifest.load(uri).parent("predictions", of=uri)) for uri in (same, other)]
-    assert same == evaluation_of(scene.plan.root, predictions[0])
-    assert other != evaluation_of(scene.plan.root, predictions[1])
