@@ -257,7 +257,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     ) -> URI:
         uri = root.child(f"datasets/raw/{name}" if kind == "raw" else f"{kind}/{name}")
         listed = [manifest.File(path="part", split="test", size=1, rows=1, sha256="")]
-        commits.commit(uri, kind=kind, parents=parents, parameters=parameters or {}, listed=listed)
+        schema = tables.describe(images.schema((28, 28, 1), ("0", "1")))
+        commits.commit(uri, kind=kind, parents=parents, parameters=parameters or {}, listed=listed, schema=schema)
         return uri
 
     own = root.child(f"checkpoint/own-{FINGERPRINT}")

@@ -270,7 +270,7 @@ class TestLineage:
     def test_lineage_marks_a_parent_that_cannot_exist(self, root: Root, s3: Server, ask: Ask, parent: str) -> None:
         uri = results.place(root, "checkpoint", "odd")
         made = commits.commit(uri, kind="checkpoint", parents={}, parameters={}, listed=[])
-        named = manifest.Parent.model_construct(uri=uri if parent == "itself" else parent, digest="", content="")
+        named = made.as_parent(uri).model_copy(update={} if parent == "itself" else {"uri": parent})
         files.replace(
             uri.child(manifest.NAME), made.model_copy(update={"parents": {"prepared": named}}).signed().to_json()
         )
