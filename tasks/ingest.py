@@ -1,11 +1,9 @@
 """Ingest: turn downloaded files, or the user's own images, into a raw dataset in Parquet."""
 
-import json
 from typing import Any
 
 from prefect import task
 
-from storage import files as storage_files
 from storage import manifest
 from storage.uri import URI, DatasetURI, FilesURI
 from tasks.cluster.runner import GRACE_S, InProcessRunner, Runner, retry_on_fault
@@ -70,9 +68,12 @@ def _run(chosen: Runner, asked: Plan | BatchRequest, raw: DatasetURI, **source: 
 
 def _own(found: UserData, scratch: URI) -> dict[str, Any]:
     """Return the job's parameters for the user's own files, and write the list of files to `scratch` for it."""
-    listing = json.dumps([file.model_dump() for file in found.files]).encode()
-    storage_files.replace(scratch.child("listing.json"), listing)
-    told = {"digest": found.digest, "left_out": found.left_out, "labels": found.labels}
+    told = {
+        "listing": user_files.write_listing(scratch, found.files),
+        "digest": found.digest,
+        "left_out": found.left_out,
+        "labels": found.labels,
+    }
     return {"kind": found.kind, "source": found.uri, "classes": found.classes, **told}
 
 

@@ -1,11 +1,10 @@
 """Jobs that make datasets from a folder of photographs and train on them, without Prefect."""
 
 import dataclasses
-import json
 from typing import Any
 
-from storage import files
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
+from tasks.jobs.ingest import user_files
 from tasks.jobs.spec import IngestSpec, PreprocessSpec, TrainSpec
 from tasks.learning.recipes import Recipe
 from tasks.planning import user_images
@@ -42,7 +41,7 @@ def to_make(root: Root, photos: URI, encoding: str) -> tuple[IngestSpec, Preproc
         parameters=parameters | ({} if encoding == "decoded" else {"image_encoding": encoding}),
         target=DatasetURI(root.child("datasets/raw/photos-0123456789ab")),
     )
-    files.replace(raw.listing, json.dumps([file.model_dump() for file in found.files]).encode())
+    raw = raw.model_copy(update={"listing": user_files.write_listing(raw.scratch, found.files)})
     prepared = PreprocessSpec(
         storage=root,
         deadline_s=60,

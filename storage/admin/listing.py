@@ -28,7 +28,9 @@ _MAKES: Final[dict[str, Kind]] = {
     "train": "checkpoint",
     "predict": "predictions",
 }
-"""Stages that store the spec of their job, `<stage>.json`, in their run folder, with the kind of result they make."""
+"""Stages that store the spec of their job in their run folder, with the kind of result they make."""
+_SPEC = re.compile(r"([a-z]+)-[0-9a-f]{64}\.json")
+"""Name of a job's spec: its stage, and the SHA-256 of its content."""
 _EPOCH = re.compile(r"attempt-\d+/epoch-(\d+)/checkpoint\.json")
 """Path of the file that is written last of an epoch's checkpoint."""
 _INTERRUPTED = "interrupted"
@@ -160,7 +162,8 @@ def unfinished_lines(found: Sequence[Unfinished], *, columns: int | None) -> Ite
 
 def _unfinished(root: Root, folder: Folder, used: Collection[str], kinds: Collection[Kind]) -> Unfinished | None:
     paths = {entry.path for entry in folder.found}
-    stage = next((stage for stage in _MAKES if f"{stage}.json" in paths), None)
+    specs = {match[1]: match[0] for match in map(_SPEC.fullmatch, paths) if match}
+    stage = next((stage for stage in _MAKES if stage in specs), None)
     if stage is None and any(path.startswith("attempt-") for path in paths):  # a job started by hand
         stage = "train"
     if stage is None or _MAKES[stage] not in kinds:
@@ -172,7 +175,7 @@ def _unfinished(root: Root, folder: Folder, used: Collection[str], kinds: Collec
     waiting_or_not = "waiting" if target.name in used else _INTERRUPTED
     state = f"running on {holder.host}" if holder else waiting_or_not
     done = max((int(match[1]) for match in map(_EPOCH.fullmatch, paths) if match), default=0)
-    epochs = _epochs(folder.uri.child("train.json")) if stage == "train" else None
+    epochs = _epochs(folder.uri.child(specs["train"])) if "train" in specs else None
     told = f"{done} of {epochs} epochs done" if epochs else ""
     moment = format.moment(datetime.datetime.fromtimestamp(folder.changed, datetime.UTC))
     return Unfinished(folder.changed, (state, stage, told, f"last written {moment}", folder.uri))

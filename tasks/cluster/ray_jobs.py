@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from storage import files, manifest
+from storage import manifest
 from storage.process import reach_loopback_directly
 from storage.uri import redact, redact_text
 from tasks.cluster import jobs_api
@@ -20,7 +20,7 @@ from tasks.cluster.job_log import Follower, JobFailed, JobRefused
 from tasks.cluster.local_ray import await_ray, start_ray
 from tasks.jobs import dashboard
 from tasks.jobs.deadline import DeadlineExceeded, deadline_clock, deadlines_paused
-from tasks.jobs.spec import JOB_NAME, JobSpec
+from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
 from tasks.learning import user_code
 from tasks.orchestration.stage import logger, tidy
 from tasks.planning import machine
@@ -144,9 +144,8 @@ class RayJobs:
         return self._client
 
     def _submit(self, client: "JobSubmissionClient", stage: str, prefix: str, spec: JobSpec) -> str:
-        place = spec.scratch.child(f"{stage}.json")
         spec = machine.with_claim(spec) if self._local else spec
-        files.replace(place, spec.model_dump_json(indent=1).encode())
+        place = write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())
         python = shlex.quote(sys.executable) if self._local else "python"
         runtime_env: dict[str, Any] = {} if self._local else jobs_api.job_runtime_env()  # a local Ray has this one's
         if self._local and python != sys.executable:  # Ray starts workers by a line of the shell

@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from storage import files, manifest
+from storage import manifest
 from storage.error_policy import Permanent
 from tasks.cluster.job_log import Follower, JobFailed, failure
 from tasks.jobs import errors, main
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.jobs.spec import JobSpec
+from tasks.jobs.spec import JobSpec, write_digested
 from tasks.orchestration.stage import tidy
 from tasks.planning import machine
 
@@ -42,8 +42,7 @@ class InProcessRunner:
         """Run the job in this process, as `Runner` says; the cause of a `JobFailed` is the original error."""
         follower = Follower(stage)
         spec = machine.with_claim(spec)
-        place = spec.scratch.child(f"{stage}.json")
-        files.replace(place, spec.model_dump_json(indent=1).encode())  # gc keeps what it names
+        write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())  # gc keeps what it names
         try:
             main.run_here(spec, tell=follower.line)
         except DeadlineExceeded:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from storage import files, lease, manifest
+from storage import lease, manifest
 from storage.failpoints import failpoint
 from storage.lease import Lease
 from storage.lease_records import Record
@@ -17,7 +17,18 @@ from storage.uri import URI
 from tasks.jobs import errors, events, machine_slots
 from tasks.jobs.deadline import deadline
 from tasks.jobs.slot_tickets import Claim
-from tasks.jobs.spec import ENDED, ERROR, JOB_NAME, WAITING, IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec
+from tasks.jobs.spec import (
+    ENDED,
+    ERROR,
+    JOB_NAME,
+    WAITING,
+    IngestSpec,
+    JobSpec,
+    PredictSpec,
+    PreprocessSpec,
+    TrainSpec,
+    read_digested,
+)
 
 if TYPE_CHECKING:
     from tasks.jobs.backends.base import StageBackend
@@ -43,14 +54,14 @@ def main(stage: str) -> None:
         print(
             f"usage: python -m tasks.jobs.{stage} SPEC\n"
             "\n"
-            f"SPEC is the path or s3:// URI of a job's {stage}.json, which a run writes below <root>/runs/.",
+            f"SPEC is the path or s3:// URI of a job's {stage}-<SHA-256>.json, which a run writes below <root>/runs/.",
             file=sys.stderr,
         )
         raise SystemExit(0 if "--help" in sys.argv else 2)
     place = sys.argv[1]
     uri = URI(place if "://" in place else os.path.abspath(place))
     try:
-        spec = _SPECS[stage].model_validate_json(files.read(uri))
+        spec = _SPECS[stage].model_validate_json(read_digested(uri))
         with held(spec) as is_ours:
             if is_ours:
                 _work_on_ray(spec)

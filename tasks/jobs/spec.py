@@ -1,12 +1,16 @@
 """Interface between a job and its submitter: its spec, a JSON file in storage, and marked lines in its log."""
 
+import hashlib
 import platform
+import re
 import shutil
 import tempfile
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict
 
+from storage import files
+from storage.error_policy import Permanent
 from storage.producer import producer
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.scaling import ANY, Needs, Workers
@@ -44,6 +48,32 @@ NODES = "::nodes "
 """Start of the log line with the state of every node as JSON: a list of `Node`."""
 ASKED = "asked"
 """File that the caller puts into the probe's folder, for the nodes to find."""
+
+_DIGESTED = re.compile(r".+-([0-9a-f]{64})\.json")
+
+
+class AlteredFile(Permanent):
+    """A file in scratch is not what the run wrote for its job."""
+
+
+def write_digested(folder: URI, name: str, content: bytes) -> URI:
+    """Write `content` for a job, in a file whose name ends with its SHA-256; return its URI."""
+    place = folder.child(f"{name}-{hashlib.sha256(content).hexdigest()}.json")
+    files.replace(place, content)
+    return place
+
+
+def read_digested(place: URI) -> bytes:
+    """Read a file of `write_digested`; raise `AlteredFile` if its content has another SHA-256 than its name says.
+
+    Scratch is storage: whoever can write there must not decide what a job does, or where. A name without a SHA-256,
+    of a file that somebody wrote by hand, says nothing.
+    """
+    content = files.read(place)
+    named = _DIGESTED.fullmatch(place.name)
+    if named and named[1] != hashlib.sha256(content).hexdigest():
+        raise AlteredFile(f"{place} is not what the run wrote (SHA-256), so the job did nothing; run again")
+    return content
 
 
 def scratch_of(root: Root, target: URI) -> URI:
@@ -123,6 +153,8 @@ class IngestSpec(JobSpec):
     """Which folders are the classes of image files, in words."""
     digest: str = ""
     """SHA-256 of the list of the user's own files."""
+    listing: URI | None = None
+    """JSON list with a `SourceEntry` for each of the user's own files, from `write_digested`."""
     left_out: list[LeftOut] = []
     parameters: dict[str, Any]
     """Name of the data set. For the user's own also image_size, channels and, if no folder is called train or test,
@@ -132,11 +164,6 @@ class IngestSpec(JobSpec):
     def is_new(self) -> bool:
         """True for images that are only predicted: `classes` are the model's, and labels may be missing."""
         return "classes" in self.parameters
-
-    @property
-    def listing(self) -> URI:
-        """JSON list with a `SourceEntry` for each of the user's own files."""
-        return self.scratch.child("listing.json")
 
 
 class PreprocessSpec(JobSpec):

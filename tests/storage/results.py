@@ -103,7 +103,7 @@ def decide(
 def write_scratch(root: Root, target: URI, **spec: object) -> URI:
     """What an attempt at `target` keeps: the spec of its job and a file of its own."""
     scratch = root.child(f"runs/{target.name}")
-    files.replace(scratch.child("train.json"), json.dumps({"runs": scratch, **spec}).encode())
+    files.replace(scratch.child(f"train-{64 * '0'}.json"), json.dumps({"runs": scratch, **spec}).encode())
     files.replace(scratch.child("attempt-1/weights"), b"weights")
     return scratch
 

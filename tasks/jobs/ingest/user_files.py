@@ -18,7 +18,7 @@ from storage.uri import URI, check_allowed
 from tasks.jobs import events, row_origins
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece
-from tasks.jobs.spec import SOURCES, IngestSpec, SourceEntry
+from tasks.jobs.spec import SOURCES, IngestSpec, SourceEntry, read_digested, write_digested
 from tasks.learning import images
 from tasks.learning.decode import Decoded
 
@@ -28,9 +28,15 @@ _MAX_IN_MESSAGE = 5
 """Most unreadable images in a line of the terminal."""
 
 
+def write_listing(scratch: URI, entries: Sequence[SourceEntry]) -> URI:
+    """Write the list of files for the job that has `scratch`; return its URI."""
+    return write_digested(scratch, "listing", json.dumps([entry.model_dump() for entry in entries]).encode())
+
+
 def listed(spec: IngestSpec) -> list[SourceEntry]:
     """Load the list of files, sorted by split and path."""
-    return [SourceEntry(**entry) for entry in json.loads(files.read(spec.listing))]
+    assert spec.listing is not None
+    return [SourceEntry(**entry) for entry in json.loads(read_digested(spec.listing))]
 
 
 def size_of(spec: IngestSpec) -> tuple[int, int]:

@@ -1,6 +1,5 @@
 """A user's own files become parts: each image has its row, in the order of the paths."""
 
-import json
 from typing import Any
 
 import numpy as np
@@ -45,8 +44,7 @@ def spec_of(root: Root, photos: URI) -> IngestSpec:
         parameters={"data": found.name, "image_size": 8, "channels": 3},
         target=DatasetURI(root.child("datasets/raw/my-photos-0123456789ab")),
     )
-    files.replace(made.listing, json.dumps([file.model_dump() for file in found.files]).encode())
-    return made
+    return made.model_copy(update={"listing": user_files.write_listing(made.scratch, found.files)})
 
 
 def made_of(spec: IngestSpec) -> list[dict[str, Any]]:
@@ -128,7 +126,7 @@ def test_an_image_that_lies_in_two_classes_is_named_by_its_files(spec: IngestSpe
     for number in range(8):
         files.replace(spec.source.child(f"train/pear/{number + 20}.png"), encoded(20 + number, 1))
     found = user_images.find(spec.source)
-    files.replace(spec.listing, json.dumps([file.model_dump() for file in found.files]).encode())
+    spec = spec.model_copy(update={"listing": user_files.write_listing(spec.scratch, found.files)})
     job.run(spec, InProcessBackend())
     prepared = DatasetURI(spec.source.parent.child("datasets/prepared/photos-0123456789ab"))
     asked = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.2}

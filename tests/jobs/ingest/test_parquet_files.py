@@ -1,7 +1,6 @@
 """A user's Parquet files become a raw dataset; a damaged one is refused by name."""
 
 import io
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from storage import error_policy, files
 from storage.uri import DatasetURI, Root
 from tasks.jobs.backends.in_process import InProcessBackend
-from tasks.jobs.ingest import job
+from tasks.jobs.ingest import job, user_files
 from tasks.jobs.spec import IngestSpec
 from tasks.planning import user_images
 from tests.jobs.ingest.test_parquet_images import IMAGES, LABELS, parquet
@@ -34,7 +33,7 @@ def ingested_files(root: Root, contents: Mapping[str, bytes]) -> DatasetURI:
         parameters={"data": "pets", "image_size": 8, "channels": 3},
         target=raw,
     )
-    files.replace(spec.listing, json.dumps([file.model_dump() for file in listed.files]).encode())
+    spec = spec.model_copy(update={"listing": user_files.write_listing(spec.scratch, listed.files)})
     job.run(spec, InProcessBackend())
     return raw
 
