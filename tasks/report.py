@@ -3,12 +3,11 @@
 import datetime
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from prefect import task
 
-from storage import commits, manifest, registry, tables
+from storage import commits, manifest, tables
 from storage.decision import Decision
 from storage.manifest import Manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
@@ -20,7 +19,7 @@ from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import result_uri
+from tasks.planning.result_uris import decision_as_json, report_of
 from tasks.report_page import Picture
 from tasks.report_page.data_problems import by_split, find_data_problems
 from tasks.report_page.lineage_diagram import LineageStep
@@ -33,7 +32,7 @@ def report(
     checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI, decision: Decision, plan: Plan
 ) -> ReportURI:
     """Write an HTML page on the training, its data, metrics and decision, without external resources."""
-    target = report_of(evaluation, decision, plan)
+    target = report_of(plan, decision)
     with stage("report", target, deadline_s=plan.deadline_s) as current:
         data = gather(checkpoint, predictions, evaluation, decision, plan)
         if not current.reused:
@@ -42,25 +41,11 @@ def report(
                 target,
                 kind="report",
                 parents={"checkpoint": checkpoint, "predictions": predictions, "evaluation": evaluation},
-                parameters={"decision": _as_json(decision, plan)},
+                parameters={"decision": decision_as_json(decision, plan.root)},
                 listed=[page],
             )
         publish(data, target, plan)
     return target
-
-
-def report_of(evaluation: EvaluationURI, decision: Decision, plan: Plan) -> ReportURI:
-    """Return the URI of the report on `evaluation` and `decision`."""
-    name, championship = evaluation.name.rpartition("-")[0], plan.named_championship
-    parameters = {"decision": _as_json(decision, plan)} | ({"championship": championship} if championship else {})
-    how: dict[str, Any] = {"parents": [evaluation], "beside": [plan.checkpoint, plan.predictions]}
-    return ReportURI(result_uri("report", plan.root.child("reports"), name=name, parameters=parameters, **how))
-
-
-def _as_json(decision: Decision, plan: Plan) -> dict[str, Any]:
-    """Serialize the decision without what only its entry has, and fields at their defaults, which may be newer."""
-    only_recorded = {"event", "decided", "author", "weights"}
-    return registry.with_references(decision, plan.root, exclude_defaults=True, exclude=only_recorded)
 
 
 def gather(
@@ -189,7 +174,7 @@ def _lineage(
         parents = tuple(titles[name] for name in names if name in titles) or (_RAW_FILES,)
         facts = tuple(_facts(uri, made)) if made else ()
         yield LineageStep(title=title, stage=maker, uri=uri, fingerprint=uri.fingerprint, parents=parents, facts=facts)
-    target = report_of(evaluation, decision, plan)
+    target = report_of(plan, decision)
     yield LineageStep(
         title="Report",
         stage="promote, report",

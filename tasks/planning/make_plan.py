@@ -3,7 +3,7 @@
 import dataclasses
 import os
 
-from storage import access, manifest
+from storage import access, manifest, registry
 from storage.admin import champions
 from storage.admin.catalog import check_links
 from storage.terminal import count
@@ -16,6 +16,7 @@ from tasks.learning.recipes import Recipe
 from tasks.planning import machine, model_check, warm_start
 from tasks.planning.data_option import as_made, check_shift, resolve_data
 from tasks.planning.plan import Plan
+from tasks.planning.result_uris import report_of
 from tasks.planning.user_images import UserData, check_apart
 
 YEAR = 365 * 24 * 60
@@ -154,10 +155,20 @@ def check_batch_size(recipe: Recipe, workers: Workers) -> None:
 
 
 def refreshed(plan: Plan) -> Plan:
-    """Return `plan` as its first repetition without a decision, which may be an interrupted one."""
-    judged = champions.judged(plan.root)  # decisions stay, while garbage collection deletes evaluations
+    """Return `plan` as its first repetition, or as the last one if that was interrupted before its report."""
+    judged = champions.judged(plan.root)  # decisions stay, while garbage collection deletes evaluations and reports
+    last = None
     for refresh in range(1, len(judged) + 2):  # each has its own URI, so one of these is free
         repeated = dataclasses.replace(plan, refresh=refresh)
         if repeated.checkpoint.fingerprint not in judged:
-            return repeated
+            return last if last and _lacks_report(last) else repeated
+        last = repeated
     raise AssertionError(f"--refresh did not change any URI: {plan.checkpoint} is the same for every attempt")
+
+
+def _lacks_report(plan: Plan) -> bool:
+    """Return whether the run decided on its model, but did not live to write its report, the last result of a run."""
+    decisions = [one for one in registry.history(plan.root, plan.championship) if one.evaluation == plan.evaluation]
+    if not decisions or not manifest.is_committed(plan.evaluation):
+        return False
+    return not any(manifest.is_committed(report_of(plan, one)) for one in decisions)

@@ -5,11 +5,15 @@ Results of other bytes keep their URIs; results of the parents in hand get other
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from storage import files, manifest
+from storage import files, manifest, registry
+from storage.decision import Decision
 from storage.manifest import Damaged
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, Root, fingerprint
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, fingerprint
+
+if TYPE_CHECKING:
+    from tasks.planning.plan import Plan
 
 # "download" stands for the raw dataset, which that stage once wrote: the name is part of its fingerprints.
 VERSIONS = {"files": 1, "download": 1, "preprocess": 2, "train": 2, "predict": 3, "evaluate": 1, "report": 5}
@@ -85,3 +89,18 @@ def evaluation_of(root: Root, predictions: PredictionsURI) -> EvaluationURI:
     name = predictions.name.rpartition("-")[0]
     found = result_uri("evaluate", root.child("evaluations"), name=name, parents=[predictions], parameters={})
     return EvaluationURI(found)
+
+
+def report_of(plan: "Plan", decision: Decision) -> ReportURI:
+    """Return the URI of the report on the evaluation of `plan` and `decision`."""
+    name = plan.evaluation.name.rpartition("-")[0]
+    parameters: dict[str, Any] = {"decision": decision_as_json(decision, plan.root)}
+    parameters |= {"championship": plan.named_championship} if plan.named_championship else {}
+    how: dict[str, Any] = {"parents": [plan.evaluation], "beside": [plan.checkpoint, plan.predictions]}
+    return ReportURI(result_uri("report", plan.root.child("reports"), name=name, parameters=parameters, **how))
+
+
+def decision_as_json(decision: Decision, root: Root) -> dict[str, Any]:
+    """Serialize the decision without what only its entry has, and fields at their defaults, which may be newer."""
+    only_recorded = {"event", "decided", "author", "weights"}
+    return registry.with_references(decision, root, exclude_defaults=True, exclude=only_recorded)

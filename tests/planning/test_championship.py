@@ -16,7 +16,7 @@ from tasks.jobs.spec import SPLIT_BY
 from tasks.learning import recipes
 from tasks.planning import make_plan, predict_request, warm_start
 from tasks.planning.plan import Plan
-from tasks.report import report_of
+from tasks.planning.result_uris import report_of
 from tests.pictures import CLASSES, encoded, write_folder
 
 
@@ -127,7 +127,7 @@ def test_a_report_is_called_like_its_model(root: Root, pictures: Path) -> None:
     made = make(root, pictures, championship="fruit")
     decide(made, "fruit", crown(made, "tart"))
     (decision,) = registry.history(root, "fruit")
-    assert report_of(made.evaluation, decision, made).name.startswith("fruit-images-resnet18-")
+    assert report_of(made, decision).name.startswith("fruit-images-resnet18-")
 
 
 @pytest.mark.parametrize("before", ["images-resnet18", "fruit-images-resnet18"], ids=["recipe", "championship"])

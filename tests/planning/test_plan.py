@@ -177,8 +177,16 @@ class TestRefresh:
     def test_refresh_after_a_finished_one_is_another(self, tmp_path: Path, championship: str | None) -> None:
         first = make(tmp_path, refresh=True)
         commit(first.evaluation)
-        promote(first, first.checkpoint)
+        commit(result_uris.report_of(first, promote(first, first.checkpoint)), first.evaluation)
         assert changed(first, make(tmp_path, refresh=True, championship=championship)) == STAGES
+
+    def test_refresh_that_died_between_its_decision_and_its_report_is_gone_on_with(self, tmp_path: Path) -> None:
+        first = make(tmp_path, refresh=True)
+        commit(first.evaluation)
+        decision = promote(first, first.checkpoint)
+        assert changed(first, make(tmp_path, refresh=True)) == []
+        commit(result_uris.report_of(first, decision), first.evaluation)
+        assert changed(first, make(tmp_path, refresh=True)) == STAGES
 
     def test_refresh_after_one_whose_evaluation_was_deleted_is_another(self, tmp_path: Path) -> None:
         first = make(tmp_path, refresh=True)
@@ -247,7 +255,7 @@ class TestNeedsRay:
         assert not made.needs_ray()
 
 
-def promote(made: Plan, champion: CheckpointURI) -> None:
+def promote(made: Plan, champion: CheckpointURI) -> Decision:
     decision = Decision(
         number=1,
         champion=champion,
@@ -259,6 +267,7 @@ def promote(made: Plan, champion: CheckpointURI) -> None:
         metrics={},
     )
     registry.append(made.root, made.data_set.name, decision)
+    return decision
 
 
 class TestRequest:

@@ -13,7 +13,8 @@ from storage.decision import Decision
 from storage.uri import URI
 from tasks import report_page
 from tasks.planning.plan import Plan
-from tasks.report import gather, report_of
+from tasks.planning.result_uris import report_of
+from tasks.report import gather
 from tasks.report_page.data_problems import DataProblem
 from tests.report_page.browser import VIEWS, Browser, View, chromium
 from tests.report_page.results import commit_results
@@ -189,7 +190,7 @@ def test_lineage_leads_from_the_checksums_of_the_raw_files_to_the_report(browser
     plan = report.plan
     assert plan.files is not None
     uris: list[URI] = [plan.files, plan.raw, plan.prepared, plan.checkpoint, plan.predictions, plan.evaluation]
-    uris += [report_of(plan.evaluation, report.decision, plan)]
+    uris += [report_of(plan, report.decision)]
     drawn = browser.evaluate("[...document.querySelectorAll('.lineage svg text')].map((one) => one.textContent)")
     wanted = ["images.gz", "0123abcd0123abc…", "download", uris[0].fingerprint, "ingest"]
     wanted += [uri.fingerprint for uri in uris[1:]]

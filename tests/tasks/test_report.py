@@ -17,7 +17,8 @@ from tasks.learning import recipes
 from tasks.orchestration import artifacts
 from tasks.orchestration.summary import summarize
 from tasks.planning import machine, make_plan
-from tasks.report import _facts, command, gather, report_of
+from tasks.planning.result_uris import report_of
+from tasks.report import _facts, command, gather
 from tests.report_page import results
 from tests.report_page.results import commit_results
 
@@ -30,7 +31,7 @@ def test_result_of_before_dates_has_no_such_fact(tmp_path: Path) -> None:
 
 def test_report_of_one_decision_is_one_whenever_and_by_whomever_it_was_made(tmp_path: Path) -> None:
     plan, decision = commit_results(tmp_path)
-    targets = {report_of(plan.evaluation, one, plan) for one in (decision, decision.made_by("ada"))}
+    targets = {report_of(plan, one) for one in (decision, decision.made_by("ada"))}
     assert len(targets) == 1
 
 
@@ -75,7 +76,7 @@ def test_address_of_an_earlier_download_is_shown_without_its_credentials(
     monkeypatch.setattr(results, "_source", lambda *_: source)
     plan, decision = commit_results(tmp_path)
     data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
-    summary = summarize(plan, plan.files, [], decision, report_of(plan.evaluation, decision, plan))
+    summary = summarize(plan, plan.files, [], decision, report_of(plan, decision))
     for shown in (str(data.lineage), str(summary)):
         assert "ftp://***@mirror.example/images.gz" in shown and "secret" not in shown
 
@@ -84,7 +85,7 @@ def test_summary_shows_classes_in_the_reason_literally(tmp_path: Path) -> None:
     plan, decision = commit_results(tmp_path)
     decision = decision.model_copy(update={"reason": "new class <img src=x>, gone class a|b *c*"})
     data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
-    summary = "\n".join(artifacts._summary(data, report_of(plan.evaluation, decision, plan), plan))
+    summary = "\n".join(artifacts._summary(data, report_of(plan, decision), plan))
     assert r"new class \<img src\=x\>\, gone class a\|b \*c\*." in summary
 
 
@@ -102,7 +103,7 @@ def test_results_that_the_server_does_not_take_for_its_page_never_fail_the_repor
 
     @flow
     def reports() -> str:
-        artifacts.publish(data, report_of(plan.evaluation, decision, plan), plan)
+        artifacts.publish(data, report_of(plan, decision), plan)
         return "it goes on"
 
     assert reports() == "it goes on"

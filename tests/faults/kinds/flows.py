@@ -69,6 +69,17 @@ def _flow_killed_in_report(case: Case) -> dict[str, Any]:
     return _flow_killed(case, "report", after="promotion")
 
 
+@kind("flow with --refresh killed after its decision")
+def _refresh_killed_after_its_decision(case: Case) -> dict[str, Any]:
+    case.begin(after="promotion")
+    case.options = ("--refresh",)
+    case.run("report", "/reports/")
+    result = case.finish()
+    if len(case.paths("registry/*/*.json")) != 2:
+        raise Failed("the next run decided on one more model")
+    return result
+
+
 @kind("flow of a deployment killed")
 def _flow_of_deployment_killed(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
