@@ -19,15 +19,15 @@ from tasks.jobs import scaling
 from tasks.learning import recipes
 
 _EPILOG = """\
-A version is a raw dataset below <storage>/datasets/raw, such as mnist-0164ad4b8b70; `python -m storage ls raw` lists
+A version is a raw dataset below <storage>/datasets/raw, such as mnist-1d9802c1c0d9; `python -m storage ls raw` lists
 them. The oldest is the one that was committed first. Existing results are reused: running the command again adds only
 what is missing.
 
 examples:
   python flows/backfill.py --list                        list the versions of the recipe's data set, oldest first
   python flows/backfill.py                               all versions
-  python flows/backfill.py mnist-0164ad4b8b70 mnist-...  only these
-  python flows/backfill.py --from mnist-0164ad4b8b70     this one and all newer ones"""
+  python flows/backfill.py mnist-1d9802c1c0d9 mnist-...  only these
+  python flows/backfill.py --from mnist-1d9802c1c0d9     this one and all newer ones"""
 
 
 def parser() -> argparse.ArgumentParser:

@@ -7,7 +7,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from storage import files, manifest, reference
-from storage.manifest import File, Kind, Manifest, Parent
+from storage.kinds import KINDS
+from storage.manifest import File, Manifest, Parent
 from storage.producer import producer
 from storage.uri import URI
 
@@ -38,18 +39,19 @@ def write_file(
 def commit(
     uri: URI,
     *,
-    kind: Kind,
+    kind: str,
     parents: Mapping[str, URI | Parent],
     parameters: Mapping[str, Any],
     listed: Sequence[File],
     schema: Mapping[str, Any] | None = None,
     statistics: Mapping[str, Any] | None = None,
 ) -> Manifest:
-    """Commit a dataset in one step; the first committer wins, and every committer gets the winner's manifest.
+    """Commit a result in one step; the first committer wins, and every committer gets the winner's manifest.
 
     Pass as `parents` what `as_parent` returned for the manifests that were read. A parent given as a URI is read now;
     raises `FileNotFoundError` if it is not committed.
     """
+    assert parents.keys() <= {*KINDS[kind].parents}, f"{kind} has no parents {', '.join(parents)}"
     made = Manifest(
         kind=kind,
         fingerprint=uri.fingerprint,

@@ -11,13 +11,12 @@ from pydantic import AwareDatetime, BaseModel, Field, ValidationError, field_val
 
 from storage import files, reference
 from storage.error_policy import Permanent
+from storage.kinds import KindName
 from storage.uri import URI, Root, check_allowed, check_name
 
 NAME = reference.MANIFEST
 DIGEST_LENGTH = 12
 """Number of hexadecimal digits of a file's SHA-256 in its name."""
-
-Kind = Literal["files", "raw", "prepared", "checkpoint", "predictions", "evaluation", "report"]
 
 
 class Damaged(Permanent, RuntimeError):
@@ -65,7 +64,7 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
 
     format: Literal[1] = 1
     """Version of the layout."""
-    kind: Kind
+    kind: KindName
     fingerprint: str
     parents: dict[str, Parent]
     """Parents by role; the method `parent` returns a parent's URI."""

@@ -7,18 +7,9 @@ refer to it as `<shelf>/<name>`; files elsewhere use its URI.
 import os
 from typing import Final
 
+from storage.kinds import KINDS
 from storage.uri import URI, Root
 
-SHELVES: Final[dict[str, str]] = {
-    "files": "downloads",
-    "raw": "datasets/raw",
-    "prepared": "datasets/prepared",
-    "checkpoint": "checkpoints",
-    "predictions": "predictions",
-    "evaluation": "evaluations",
-    "report": "reports",
-}
-"""Folder below a root for each kind of result."""
 MANIFEST: Final = "_manifest.json"
 """File name of a manifest, directly below the URI that it commits."""
 
@@ -64,7 +55,7 @@ def is_same(one: Root, other: Root) -> bool:
 
 def _parts(uri: URI) -> tuple[Root | None, str]:
     """Split the URI of a result into its root and its path below that; the root is none outside the shelves."""
-    for shelf in SHELVES.values():
+    for shelf in (kind.folder for kind in KINDS.values()):
         if uri.parent.endswith(f"/{shelf}"):
             base = uri.parent.removesuffix(f"/{shelf}")
             if base != "s3:/":  # a bucket with the name of a shelf

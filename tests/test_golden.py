@@ -14,34 +14,34 @@ from tests.ingested import ingested
 
 PLANNED = {
     "cifar10-airbench": (
-        "datasets/raw/cifar10-4990e596def1",
-        "datasets/prepared/cifar10-1cc2ee8aed75",
-        "checkpoints/cifar10-airbench-c6f8b5a10bc9",
+        "datasets/raw/cifar10-af9e4f5bba03",
+        "datasets/prepared/cifar10-3718968410d8",
+        "checkpoints/cifar10-airbench-76007886c51a",
     ),
     "cifar10-resnet18": (
-        "datasets/raw/cifar10-4990e596def1",
-        "datasets/prepared/cifar10-1cc2ee8aed75",
-        "checkpoints/cifar10-resnet18-95318e553706",
+        "datasets/raw/cifar10-af9e4f5bba03",
+        "datasets/prepared/cifar10-3718968410d8",
+        "checkpoints/cifar10-resnet18-4a71433d8492",
     ),
     "cifar10-vit": (
-        "datasets/raw/cifar10-4990e596def1",
-        "datasets/prepared/cifar10-1cc2ee8aed75",
-        "checkpoints/cifar10-vit-10d3eeafa50f",
+        "datasets/raw/cifar10-af9e4f5bba03",
+        "datasets/prepared/cifar10-3718968410d8",
+        "checkpoints/cifar10-vit-fd24d497c74c",
     ),
     "fashion-mnist-resnet18": (
-        "datasets/raw/fashion-mnist-242e285f3679",
-        "datasets/prepared/fashion-mnist-22adc715795e",
-        "checkpoints/fashion-mnist-resnet18-013a981ab9a3",
+        "datasets/raw/fashion-mnist-cc689083a358",
+        "datasets/prepared/fashion-mnist-1e43d8aaace2",
+        "checkpoints/fashion-mnist-resnet18-3bff0b362e59",
     ),
     "mnist-resnet18": (
-        "datasets/raw/mnist-0164ad4b8b70",
-        "datasets/prepared/mnist-d83159fd07cc",
-        "checkpoints/mnist-resnet18-bed52f82e2dd",
+        "datasets/raw/mnist-1d9802c1c0d9",
+        "datasets/prepared/mnist-e0f44d33da8f",
+        "checkpoints/mnist-resnet18-23ced72ba327",
     ),
     "mnist-sample-resnet18": (
-        "datasets/raw/mnist-sample-ecb2a8e4fbfd",
-        "datasets/prepared/mnist-sample-9ad8bea42e1a",
-        "checkpoints/mnist-sample-resnet18-79c1d8235f76",
+        "datasets/raw/mnist-sample-daea38ee1416",
+        "datasets/prepared/mnist-sample-e8b73e1c529c",
+        "checkpoints/mnist-sample-resnet18-8c559ed61802",
     ),
 }
 """Raw, prepared and checkpoint of every recipe that downloads its data."""

@@ -80,7 +80,7 @@ def parser() -> argparse.ArgumentParser:
         help="your own images: a folder or s3://bucket/prefix with train/<class>/*.png (jpg, ...) and test/<class>/"
         "..., with only <class>/*.png, of which a fifth become test rows (--set test_fraction=0.2), or with "
         "train-*.parquet and test-*.parquet; or the URI of an existing raw dataset, such as "
-        "data/datasets/raw/mnist-0164ad4b8b70 (default: download the recipe's data set)",
+        "data/datasets/raw/mnist-1d9802c1c0d9 (default: download the recipe's data set)",
     )
     add("--refresh", action="store_true", help="recompute everything, even if results exist (default: reuse them)")
     add("--check", action="store_true", help="check the setup without running; one line per check; exit code 0 or 2")

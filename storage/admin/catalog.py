@@ -5,18 +5,17 @@ import datetime
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeVar, get_args
+from typing import Final, TypeVar
 
-from storage import error_policy, files, manifest, reference
+from storage import error_policy, files, manifest
 from storage.files import Entry
-from storage.manifest import Damaged, Kind, Manifest
+from storage.kinds import KINDS, RUNS
+from storage.manifest import Damaged, Manifest
 from storage.uri import URI, Root, redact_text
 
-KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-"""Every kind of result; each kind comes after the kinds it is made from."""
 SCRATCH: Final = "scratch"
 """Kind of a run folder: files of attempts, in a folder with the name of the result."""
-SHELVES: Final[dict[str, str]] = {**reference.SHELVES, SCRATCH: "runs"}
+_SHELVES: Final = {kind.name: kind.folder for kind in KINDS.values()} | {SCRATCH: RUNS}
 """Folder below a root (shelf) for each kind; any other folder there does not belong to the pipeline."""
 _THREADS = 8
 """Folders or leases read at once: on S3 each takes a round trip or two."""
@@ -63,10 +62,10 @@ class Folder:
         return datetime.datetime.fromtimestamp(self.committed or self.changed, datetime.UTC)
 
 
-def list_folders(root: Root, kinds: Iterable[str] = SHELVES) -> list[tuple[URI, str]]:
+def list_folders(root: Root, kinds: Iterable[str] = _SHELVES) -> list[tuple[URI, str]]:
     """List every folder on the shelves of `kinds`, with its kind, sorted by kind and name."""
     wanted = set(kinds)
-    shelves = [(kind, root.child(shelf)) for kind, shelf in SHELVES.items() if kind in wanted]
+    shelves = [(kind, root.child(shelf)) for kind, shelf in _SHELVES.items() if kind in wanted]
     names = map_in_threads(files.children, [shelf for _, shelf in shelves])
     return [(shelf.child(name), kind) for (kind, shelf), below in zip(shelves, names, strict=True) for name in below]
 
@@ -84,7 +83,7 @@ def check_links(root: Root) -> None:
     """
     if root.is_s3:
         return
-    for folder in map(root.child, ("datasets", *SHELVES.values(), "leases", "registry")):
+    for folder in map(root.child, ("datasets", *_SHELVES.values(), "leases", "registry")):
         for place in [folder, *map(folder.child, files.children(folder))]:
             if os.path.islink(place) and not place.lies_in(root):
                 raise ValueError(

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from storage import files, in_use, manifest, reference, registry
-from storage.admin.catalog import KINDS
 from storage.decision import Decision
+from storage.kinds import KINDS
 from storage.manifest import Damaged, Manifest
 from storage.producer import user
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root, is_name

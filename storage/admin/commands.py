@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from storage import access, files, in_use, manifest, reference, registry, s3, terminal
 from storage.admin import catalog, champions, format, lineage, listing, row_lineage
 from storage.admin import verify as damage
-from storage.admin.catalog import KINDS, Folder
+from storage.admin.catalog import Folder
 from storage.admin.gc import Garbage
 from storage.error_policy import DiskFull
-from storage.manifest import Damaged, File, Kind, Manifest
+from storage.kinds import KINDS
+from storage.manifest import Damaged, File, Manifest
 from storage.uri import URI, CheckpointURI, Root
 
 _PROGRESS_S = 5.0
@@ -23,7 +24,7 @@ _GC_WRITES = 2**16
 """Bytes that garbage collection writes at most before it deletes anything: its lease, in blocks of the disk."""
 
 
-def ls(root: Root, *, kinds: Sequence[Kind], as_json: bool) -> int:
+def ls(root: Root, *, kinds: Sequence[str], as_json: bool) -> int:
     """Print every result below `root`, or only those of `kinds`, and unfinished work."""
     _check_root(root)
     current_champions, wrong = listing.champions(root)

@@ -10,9 +10,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from storage import files, in_use, lease, manifest, s3
 from storage.admin import catalog
-from storage.admin.catalog import SCRATCH, SHELVES, Folder
+from storage.admin.catalog import SCRATCH, Folder
 from storage.admin.kept_by_gc import NeededResults, inputs
 from storage.files import Entry
+from storage.kinds import KINDS, RUNS
 from storage.manifest import Damaged
 from storage.terminal import count
 from storage.uri import FINGERPRINT_LENGTH, URI, Root
@@ -80,7 +81,7 @@ class Garbage:
     def plan(self) -> list[Batch]:
         """Return all removals, each result before the results it was made from; deletes nothing."""
         needed = self._needs.names()
-        order = [SCRATCH, _LEASES, *reversed(catalog.KINDS)]
+        order = [SCRATCH, _LEASES, *reversed(KINDS)]
         folders = [*self._folders, catalog.read_folder(self._root.child(_LEASES), _LEASES)]
         folders.sort(key=lambda folder: order.index(folder.kind))
         judged = [Batch(folder=folder, removals=self._judge(folder, needed)) for folder in folders]
@@ -153,7 +154,7 @@ class Garbage:
         if folder.manifest:
             if self._is_young(folder) or self._has_lease(folder):
                 self._needs.keep([folder.uri])
-        elif self._root.child(f"{SHELVES[SCRATCH]}/{folder.uri.name}") not in self._seen:
+        elif self._root.child(f"{RUNS}/{folder.uri.name}") not in self._seen:
             self.is_blocked |= self._has_lease(folder)
 
     def _judge(self, folder: Folder, needed: Collection[str]) -> list[Removal]:
@@ -204,8 +205,7 @@ class Garbage:
     def _has_lease(self, folder: Folder) -> bool:
         if folder.kind != SCRATCH:
             return self._is_leased(folder.uri)
-        shelves = [shelf for kind, shelf in SHELVES.items() if kind != SCRATCH]
-        return any(self._is_leased(self._root.child(f"{shelf}/{folder.uri.name}")) for shelf in shelves)
+        return any(self._is_leased(kind.place(self._root, folder.uri.name)) for kind in KINDS.values())
 
 
 def _days(seconds: float) -> str:

@@ -10,11 +10,11 @@ from storage.admin import catalog
 from storage.admin import champions as championship
 from storage.admin.catalog import Folder
 from storage.decision import Decision
+from storage.kinds import KINDS
 from storage.manifest import Damaged
 from storage.uri import URI, Root
 
-_DERIVED: Final = ("predictions", "evaluation", "report")
-"""Kinds made with a champion; they stay as long as the champion."""
+_DERIVED: Final = [kind.name for kind in KINDS.values() if kind.stays_with_champion]
 _LONGEST_SPEC = 2**20
 """Maximum bytes of a job's spec; a larger JSON file in scratch is something else."""
 

@@ -10,25 +10,13 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 from storage import files, in_use, lease, manifest
 from storage.admin import catalog, format
 from storage.admin import champions as championship
-from storage.admin.catalog import SCRATCH, SHELVES, Folder
+from storage.admin.catalog import SCRATCH, Folder
 from storage.decision import Decision
-from storage.manifest import Damaged, Kind
+from storage.kinds import CHECKPOINT, KINDS
+from storage.manifest import Damaged
 from storage.uri import URI, Root
 
-_ACCURACY_FROM: Final[dict[Kind, set[Kind]]] = {
-    "checkpoint": {"predictions", "evaluation"},
-    "predictions": {"evaluation"},
-    "report": {"evaluation"},
-}
-"""Kinds whose test accuracy is stored in results of other kinds."""
 _HEADER: Final = ("created", "kind", "rows", "files", "size", "accuracy", "mark", "name")
-_MAKES: Final[dict[str, Kind]] = {
-    "ingest": "raw",
-    "preprocess": "prepared",
-    "train": "checkpoint",
-    "predict": "predictions",
-}
-"""Stages that store the spec of their job in their run folder, with the kind of result they make."""
 _SPEC = re.compile(r"([a-z]+)-[0-9a-f]{64}\.json")
 """Name of a job's spec: its stage, and the SHA-256 of its content."""
 _EPOCH = re.compile(r"attempt-\d+/epoch-(\d+)/checkpoint\.json")
@@ -49,14 +37,14 @@ class Unfinished(NamedTuple):
     """State (`running`, `waiting` for a live run to start it, `interrupted`), stage, epochs, time of the write, URI."""
 
 
-def of(root: Root, kinds: Collection[Kind], champions: Collection[URI]) -> list[dict[str, Any]]:
+def of(root: Root, kinds: Collection[str], champions: Collection[URI]) -> list[dict[str, Any]]:
     """Describe every result of `kinds` by JSON values, oldest first.
 
     Each has time, kind, URI, rows, bytes, number of files, test accuracy and marks. The marks are `champion` (has the
     name of one of `champions`), `leased`, `incomplete` (files without a manifest) and `damaged` (unreadable manifest or
     folder).
     """
-    needed = {*kinds, *(other for kind in kinds for other in _ACCURACY_FROM.get(kind, ()))}
+    needed = {*kinds, *(other for kind in kinds for other in KINDS[kind].accuracy_from)}
     found = catalog.read_folders(catalog.list_folders(root, needed))
     scores = accuracies(found)
     folders = sorted((folder for folder in found if folder.kind in kinds), key=lambda folder: folder.created)
@@ -136,7 +124,7 @@ def _document(root: Root, folder: Folder, champions: Collection[str], accuracy: 
     }
 
 
-def unfinished(root: Root, kinds: Collection[Kind]) -> tuple[list[Unfinished], list[str]]:
+def unfinished(root: Root, kinds: Collection[str]) -> tuple[list[Unfinished], list[str]]:
     """Return the unfinished results of `kinds`, the latest last, and a line for each damaged folder or record."""
     used: set[str] = set()
     wrong = []
@@ -160,15 +148,15 @@ def unfinished_lines(found: Sequence[Unfinished], *, columns: int | None) -> Ite
         )
 
 
-def _unfinished(root: Root, folder: Folder, used: Collection[str], kinds: Collection[Kind]) -> Unfinished | None:
+def _unfinished(root: Root, folder: Folder, used: Collection[str], kinds: Collection[str]) -> Unfinished | None:
     paths = {entry.path for entry in folder.found}
     specs = {match[1]: match[0] for match in map(_SPEC.fullmatch, paths) if match}
-    stage = next((stage for stage in _MAKES if stage in specs), None)
-    if stage is None and any(path.startswith("attempt-") for path in paths):  # a job started by hand
-        stage = "train"
-    if stage is None or _MAKES[stage] not in kinds:
+    kind = next((kind for kind in KINDS.values() if kind.stage in specs), None)
+    if kind is None and any(path.startswith("attempt-") for path in paths):  # a job started by hand
+        kind = KINDS[CHECKPOINT.name]
+    if kind is None or kind.name not in kinds:
         return None
-    target = root.child(f"{SHELVES[_MAKES[stage]]}/{folder.uri.name}")
+    target = kind.place(root, folder.uri.name)
     holder = lease.holder(root, target)
     if manifest.is_committed(target):
         return None
@@ -178,7 +166,7 @@ def _unfinished(root: Root, folder: Folder, used: Collection[str], kinds: Collec
     epochs = _epochs(folder.uri.child(specs["train"])) if "train" in specs else None
     told = f"{done} of {epochs} epochs done" if epochs else ""
     moment = format.moment(datetime.datetime.fromtimestamp(folder.changed, datetime.UTC))
-    return Unfinished(folder.changed, (state, stage, told, f"last written {moment}", folder.uri))
+    return Unfinished(folder.changed, (state, kind.stage, told, f"last written {moment}", folder.uri))
 
 
 def _epochs(spec: URI) -> int | None:

@@ -7,8 +7,7 @@ from typing import Any, NoReturn
 
 from storage import reference, terminal
 from storage.admin import commands
-from storage.admin.catalog import KINDS
-from storage.manifest import Kind
+from storage.kinds import KINDS
 from storage.uri import URI, Root, is_name, parse_root
 
 _EPILOG = """\
@@ -43,13 +42,13 @@ example:
 
 _SHOW = """\
 example:
-  python -m storage show data/evaluations/mnist-resnet18-5fafefd2c655"""
+  python -m storage show data/evaluations/mnist-resnet18-449ebcf16603"""
 
 _LINEAGE = """\
 Missing or damaged results are marked; the exit code is then 1.
 
 example:
-  python -m storage lineage data/predictions/mnist-resnet18-0bbc80616cbc
+  python -m storage lineage data/predictions/mnist-resnet18-953f9a2f264c
   python -m storage lineage data/predictions/photos-1234abcd-0bbc80616cbc --file "2026/May/photo 3.jpg\""""
 
 _VERIFY = """\
@@ -58,7 +57,7 @@ decisions in the registry are unchanged. With --deep also checks that each paren
 made from; they can differ if a parent was deleted and made again.
 
 example:
-  python -m storage verify --deep data/checkpoints/mnist-resnet18-bed52f82e2dd"""
+  python -m storage verify --deep data/checkpoints/mnist-resnet18-23ced72ba327"""
 
 _CHAMPION = """\
 Without a championship, prints one line for each: the champion, since when, who decided and why. With one, prints all
@@ -73,7 +72,7 @@ Its bytes are verified first. Later runs with the checkpoint's storage root comp
 warning if its test accuracy is below that of the champion before.
 
 example:
-  python -m storage promote data/checkpoints/mnist-resnet18-bed52f82e2dd --reason "fewer 4s taken for 9s\""""
+  python -m storage promote data/checkpoints/mnist-resnet18-23ced72ba327 --reason "fewer 4s taken for 9s\""""
 
 _ROLLBACK = """\
 Its bytes are verified first. A second rollback goes back one more champion; it does not undo the first. Use promote to
@@ -188,10 +187,9 @@ def _uri(value: str) -> URI:
     return uri
 
 
-def _kind(value: str) -> Kind:
-    for kind in KINDS:
-        if kind == value:
-            return kind
+def _kind(value: str) -> str:
+    if value in KINDS:
+        return value
     raise argparse.ArgumentTypeError(f"must be one of {', '.join(KINDS)}, got {value!r}")
 
 

@@ -5,13 +5,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from storage import access, files, manifest
+from storage import access, files, kinds, manifest
 from storage.admin import champions
-from storage.uri import URI, CheckpointURI, DatasetURI, Root, fingerprint
+from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.jobs.spec import NEW
 from tasks.planning import file_kinds, listing, user_images
 from tasks.planning.class_folders import class_name, class_of
-from tasks.planning.result_uris import VERSIONS
+from tasks.planning.result_uris import result_uri
 from tasks.planning.user_images import UserData
 
 _LAYOUT = "expected images, Parquet, or folders with either"
@@ -88,8 +88,7 @@ def parameters(found: UserData, checkpoint: CheckpointURI) -> dict[str, Any]:
 def raw_of(root: Root, found: UserData, checkpoint: CheckpointURI) -> DatasetURI:
     """Return the URI of the pictures' raw dataset, shared by all models with the same image shape and classes."""
     made_from = parameters(found, checkpoint) | {"files": found.digest}
-    digest = fingerprint("download", version=VERSIONS["download"], parents=[], parameters=made_from)
-    return DatasetURI(root.child(f"datasets/raw/{found.name}-{digest}"))
+    return result_uri(kinds.RAW, root, name=found.name, parents=[], parameters=made_from)
 
 
 def championship_of(root: Root, uri: DatasetURI) -> tuple[str, str | None]:

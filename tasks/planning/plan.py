@@ -5,42 +5,28 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from storage import manifest, registry
+from storage import kinds, manifest, registry
 from storage.admin import champions
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root, fingerprint
+from storage.kinds import Kind, U
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root
 from tasks.jobs.deadline import deadline
 from tasks.jobs.scaling import Needs, Workers, needs_of
 from tasks.learning import datasets, user_code
 from tasks.learning.recipes import Recipe
 from tasks.planning import user_images
-from tasks.planning.result_uris import VERSIONS, evaluation_of, predictions_of, result_uri
+from tasks.planning.result_uris import evaluation_of, predictions_of, result_uri
 from tasks.planning.user_images import UserData
 from tasks.promotion import gate
 
-_CHAIN = ("preprocess", "train", "predict", "evaluate")
-"""Stages whose result URIs change with the bytes of their parents; each comes after those that it depends on."""
+_CHAIN = ("prepared", "checkpoint", "predictions", "evaluation")
+"""Kinds whose URIs change with the bytes of their parents; each comes after those that it depends on."""
 
 _PREPROCESS_FIELDS = ("split_seed", "validation_fraction", "max_quarantined")
-_LATER_FIELDS = {
-    "flip": "none",
-    "initialize": "random",
-    "accumulation": 1,
-    "crop_scale": 1.0,
-    "color_jitter": 0.0,
-    "validation_batch_size": 0,
-    "checkpoint_every": 1,
-    "compile": "off",
-    "optimizer": "adamw",
-    "momentum": 0.9,
-    "norm_bias_scale": 1.0,
-    "schedule": "one-cycle",
-}
-"""Newer recipe fields and their neutral values, which leave fingerprints of earlier results unchanged."""
-_OWN_FIELDS = ("image_size", "channels")
+_OWN_FIELDS = ("image_size", "channels", "image_encoding")
 _SCALE_FIELDS = ("device", "step", "accelerator_type", "cpus_per_worker", "prefetch_batches")
 _NOT_TRAINING_FIELDS = {
     *("name", "data", "fallback", "origin", "accuracy_floor", "margin", "significance", "test_fraction"),
-    *("image_encoding", *_OWN_FIELDS, *_SCALE_FIELDS, *_PREPROCESS_FIELDS),
+    *(*_OWN_FIELDS, *_SCALE_FIELDS, *_PREPROCESS_FIELDS),
 }
 
 
@@ -123,7 +109,7 @@ class Plan:
         """The data set's unchanged files; None with `--data`."""
         if self.source_uri is not None:
             return None
-        return FilesURI(self._source("files", "downloads", self._download_parameters))
+        return self._source(kinds.FILES, self._download_parameters)
 
     @functools.cached_property
     def raw(self) -> DatasetURI:
@@ -136,7 +122,7 @@ class Plan:
             made_from = self._download_parameters
             if user_code.is_reference(self.recipe.data):  # the user's own code reads the files
                 made_from["code"] = self.recipe.data
-        return DatasetURI(self._source("download", "datasets/raw", made_from))
+        return self._source(kinds.RAW, made_from)
 
     @property
     def prepared(self) -> DatasetURI:
@@ -144,26 +130,25 @@ class Plan:
         # A dataset named by `--data` is not made again: its repetition starts with preprocessing.
         repeated = {"refresh": self.refresh} if self.data is not None and self.refresh else {}
         parameters, name = self.preprocess_parameters | repeated, self.raw.name.rpartition("-")[0]
-        return DatasetURI(self._place("preprocess", "datasets/prepared", [self.raw], name=name, parameters=parameters))
+        return self._place(kinds.PREPARED, [self.raw], name=name, parameters=parameters)
 
     @property
     def checkpoint(self) -> CheckpointURI:
         """The model of the best epoch."""
         how = {"name": self.model_name, "parameters": self.train_parameters}
         beside = [self.initial] if self.initial else []
-        return CheckpointURI(self._place("train", "checkpoints", [self.prepared], beside=beside, **how))
+        return self._place(kinds.CHECKPOINT, [self.prepared], beside=beside, **how)
 
     @property
     def predictions(self) -> PredictionsURI:
         """The model's predictions on the test rows."""
         parents = [self.checkpoint, self.prepared]
-        return PredictionsURI(self._once("predict", parents, lambda: self.predictions_of(self.checkpoint)))
+        return self._once(kinds.PREDICTIONS, parents, lambda: self.predictions_of(self.checkpoint))
 
     @property
     def evaluation(self) -> EvaluationURI:
         """The model's metrics on the test rows."""
-        found = self._once("evaluate", [self.predictions], lambda: evaluation_of(self.root, self.predictions))
-        return EvaluationURI(found)
+        return self._once(kinds.EVALUATION, [self.predictions], lambda: evaluation_of(self.root, self.predictions))
 
     @property
     def _download_parameters(self) -> dict[str, Any]:
@@ -179,8 +164,6 @@ class Plan:
         """Parameters that determine the raw dataset of the user's own images besides their files."""
         found = {"data": self.data_name, "ingest": user_images.VERSION}
         found |= {name: getattr(self.recipe, name) for name in _OWN_FIELDS}
-        if self.recipe.image_encoding != "decoded":
-            found["image_encoding"] = self.recipe.image_encoding
         return found if self.test_fraction is None else found | {"test_fraction": self.test_fraction}
 
     @property
@@ -193,11 +176,7 @@ class Plan:
     @property
     def train_parameters(self) -> dict[str, Any]:
         """Parameters that determine the weights besides the prepared dataset."""
-        fields = {
-            name: value
-            for name, value in self.recipe.to_dict().items()
-            if name not in _NOT_TRAINING_FIELDS and _LATER_FIELDS.get(name) != value
-        }
+        fields = {name: value for name, value in self.recipe.to_dict().items() if name not in _NOT_TRAINING_FIELDS}
         if self.initial is not None:
             fields["initialize"] = self.initial.fingerprint
         if self.cores:  # the number of threads changes the order of summation
@@ -255,32 +234,31 @@ class Plan:
         return sum(file.size for file in listed) > user_images.MAX_IN_PROCESS_BYTES
 
     @functools.cached_property
-    def _places(self) -> dict[str, URI]:
-        """Cache of result URIs by stage, filled once they are final."""
+    def _places(self) -> dict[str, Any]:
+        """Cache of result URIs by kind, filled once they are final."""
         return {}
 
-    def _place(self, stage: str, shelf: str, parents: list[URI], *, beside: Sequence[URI] = (), **how: Any) -> URI:
-        """Return the URI of the result of `stage`, which also depends on the bytes of committed parents.
+    def _place(self, kind: Kind[U], parents: list[URI], *, beside: Sequence[URI] = (), **how: Any) -> U:
+        """Return the URI of the result of `kind`, which also depends on the bytes of committed parents.
 
         The user's own data may be in several championships: a result that was made for another one is found too.
         """
         find = functools.partial(
-            result_uri, stage, self.root.child(shelf), parents=parents, beside=beside, by_any_name=self.is_own, **how
+            result_uri, kind, self.root, parents=parents, beside=beside, by_any_name=self.is_own, **how
         )
-        return self._once(stage, [*parents, *beside], find)
+        return self._once(kind, [*parents, *beside], find)
 
-    def _once(self, stage: str, parents: list[URI], find: Callable[[], URI]) -> URI:
+    def _once(self, kind: Kind[U], parents: list[URI], find: Callable[[], U]) -> U:
         """Return `find()`; cache it once `parents`, whose bytes it depends on, are final and committed."""
-        if stage in self._places:
-            return self._places[stage]
+        if kind.name in self._places:
+            return kind.uri(self._places[kind.name])
         found = find()
-        before = _CHAIN[: _CHAIN.index(stage)]
+        before = _CHAIN[: _CHAIN.index(kind.name)]
         if self._places.keys() >= set(before) and all(map(manifest.is_committed, parents)):
-            self._places[stage] = found
+            self._places[kind.name] = found
         return found
 
-    def _source(self, stage: str, shelf: str, parameters: dict[str, Any]) -> URI:
+    def _source(self, kind: Kind[U], parameters: dict[str, Any]) -> U:
         """Return the URI of a result without parents."""
         made_from = parameters | {"refresh": self.refresh}
-        digest = fingerprint(stage, version=VERSIONS[stage], parents=[], parameters=made_from)
-        return self.root.child(f"{shelf}/{self.data_name}-{digest}")
+        return result_uri(kind, self.root, name=self.data_name, parents=[], parameters=made_from)

@@ -7,34 +7,31 @@ Results of other bytes keep their URIs; results of the parents in hand get other
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from storage import files, manifest, registry
+from storage import files, kinds, manifest, registry
 from storage.decision import Decision
+from storage.kinds import Kind, U
 from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, fingerprint
 
 if TYPE_CHECKING:
     from tasks.planning.plan import Plan
 
-# "download" stands for the raw dataset, which that stage once wrote: the name is part of its fingerprints.
-VERSIONS = {"files": 1, "download": 1, "preprocess": 2, "train": 2, "predict": 3, "evaluate": 1, "report": 5}
-"""Version of each stage; add one when a change of the stage changes its bytes, so that new results get new URIs."""
-
 
 def result_uri(
-    stage: str,
-    folder: URI,
+    kind: Kind[U],
+    root: Root,
     *,
     name: str,
     parents: Sequence[URI],
     parameters: dict[str, Any],
     beside: Sequence[URI] = (),
     by_any_name: bool = False,
-) -> URI:
-    """Return the URI for the result of `stage`; a result that is committed there was made from the parents' bytes.
+) -> U:
+    """Return the URI for a result of `kind`; a result that is committed there was made from the parents' bytes.
 
     Args:
-        stage: Key of `VERSIONS`.
-        folder: Folder for results of this kind.
+        kind: Its stage and version are part of the fingerprint.
+        root: Storage root below which it lies.
         name: Name of the result, before its fingerprint.
         parents: Results that this one is made from; those not committed yet may have any bytes.
         parameters: Other values that determine the result.
@@ -42,14 +39,14 @@ def result_uri(
         by_any_name: Whether to also find a result with the same fingerprint under another name.
     """
 
-    def called(**more: Any) -> URI:
+    def called(**more: Any) -> U:
         prints = [uri.fingerprint for uri in parents]
-        digest = fingerprint(stage, version=VERSIONS[stage], parents=prints, parameters=parameters | more)
-        wanted = folder.child(f"{name}-{digest}")
-        return _there(wanted) if by_any_name else wanted
+        digest = fingerprint(kind.stage, version=kind.version, parents=prints, parameters=parameters | more)
+        wanted = kind.place(root, f"{name}-{digest}")
+        return kind.uri(_there(wanted)) if by_any_name else wanted
 
     usual, contents = called(), [_content(uri) for uri in (*parents, *beside)]
-    if _may_be_made_from(contents, usual):
+    if not contents or _may_be_made_from(contents, usual):
         return usual
     return called(parents=contents)
 
@@ -80,15 +77,13 @@ def _content(uri: URI) -> str | None:
 def predictions_of(root: Root, checkpoint: CheckpointURI, dataset: DatasetURI, *, split: str | None) -> PredictionsURI:
     """Return the URI of the predictions of `checkpoint` on one split (None: all rows) of `dataset`."""
     name, parents = checkpoint.name.rpartition("-")[0], [checkpoint, dataset]
-    found = result_uri("predict", root.child("predictions"), name=name, parents=parents, parameters={"split": split})
-    return PredictionsURI(found)
+    return result_uri(kinds.PREDICTIONS, root, name=name, parents=parents, parameters={"split": split})
 
 
 def evaluation_of(root: Root, predictions: PredictionsURI) -> EvaluationURI:
     """Return the URI of the evaluation of `predictions`."""
     name = predictions.name.rpartition("-")[0]
-    found = result_uri("evaluate", root.child("evaluations"), name=name, parents=[predictions], parameters={})
-    return EvaluationURI(found)
+    return result_uri(kinds.EVALUATION, root, name=name, parents=[predictions], parameters={})
 
 
 def report_of(plan: "Plan", decision: Decision) -> ReportURI:
@@ -97,10 +92,10 @@ def report_of(plan: "Plan", decision: Decision) -> ReportURI:
     parameters: dict[str, Any] = {"decision": decision_as_json(decision, plan.root)}
     parameters |= {"championship": plan.named_championship} if plan.named_championship else {}
     how: dict[str, Any] = {"parents": [plan.evaluation], "beside": [plan.checkpoint, plan.predictions]}
-    return ReportURI(result_uri("report", plan.root.child("reports"), name=name, parameters=parameters, **how))
+    return result_uri(kinds.REPORT, plan.root, name=name, parameters=parameters, **how)
 
 
 def decision_as_json(decision: Decision, root: Root) -> dict[str, Any]:
-    """Serialize the decision without what only its entry has, and fields at their defaults, which may be newer."""
+    """Serialize the decision without what only its entry has."""
     only_recorded = {"event", "decided", "author", "weights"}
-    return registry.with_references(decision, root, exclude_defaults=True, exclude=only_recorded)
+    return registry.with_references(decision, root, exclude=only_recorded)

@@ -148,7 +148,7 @@ MUTATIONS = (
     Mutation(
         protection="a result made from earlier bytes of its parents is not reused",
         file="tasks/planning/result_uris.py",
-        code="    if _may_be_made_from(contents, usual):\n",
+        code="    if not contents or _may_be_made_from(contents, usual):\n",
         instead="    if True:\n",
         kind="checkpoint removed and trained again on another machine",
         notices="the predictions differ",

@@ -252,9 +252,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     folder = tmp_path_factory.mktemp("places")
     root = Root(str(folder / "root"))
 
-    def commit(
-        kind: manifest.Kind, name: str, *, parameters: dict[str, Any] | None = None, **parents: manifest.Parent
-    ) -> URI:
+    def commit(kind: str, name: str, *, parameters: dict[str, Any] | None = None, **parents: manifest.Parent) -> URI:
         uri = root.child(f"datasets/raw/{name}" if kind == "raw" else f"{kind}/{name}")
         listed = [manifest.File(path="part", split="test", size=1, rows=1, sha256="")]
         schema = tables.describe(images.schema((28, 28, 1), ("0", "1")))

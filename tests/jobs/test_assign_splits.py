@@ -13,7 +13,7 @@ CLASS_SIZES = [500, 203, 30, 4]
 """Training rows of each class."""
 KEYS = [14804455941960215590, 18151660869741957452, 6085514744501053108]
 """Of the numbers 0, 1 and 2**40 with seed 1. Prepared datasets that exist already were split and ordered by such keys:
-other ones need another VERSIONS["preprocess"] in `tasks.planning.plan`."""
+other ones need another version of the kind `prepared` in `storage.kinds`."""
 
 
 @pytest.fixture

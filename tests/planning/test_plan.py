@@ -9,25 +9,25 @@ from typing import Any
 
 import pytest
 
-from storage import access, commits, manifest, registry, tables
+from storage import access, commits, kinds, manifest, registry, tables
 from storage.decision import Decision
 from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.learning import images, recipes
-from tasks.planning import machine, make_plan, predict_request, result_uris
+from tasks.planning import machine, make_plan, predict_request
 from tasks.planning.plan import Plan
 from tests.runs import CHECKOUT
 
 STAGES = ["raw", "prepared", "checkpoint", "predictions", "evaluation"]
 
 # Literally what existing results are found by. A change here makes every user do everything once more: it must come
-# from a higher number in `tasks.planning.plan.VERSIONS`, or argue why what was made before is not to be found any more.
+# from a higher number in `storage.kinds`, or argue why what was made before is not to be found any more.
 GOLDEN = {
-    "raw": "datasets/raw/mnist-0164ad4b8b70",
-    "prepared": "datasets/prepared/mnist-d83159fd07cc",
-    "checkpoint": "checkpoints/mnist-resnet18-bed52f82e2dd",
-    "predictions": "predictions/mnist-resnet18-0bbc80616cbc",
-    "evaluation": "evaluations/mnist-resnet18-5fafefd2c655",
+    "raw": "datasets/raw/mnist-1d9802c1c0d9",
+    "prepared": "datasets/prepared/mnist-e0f44d33da8f",
+    "checkpoint": "checkpoints/mnist-resnet18-23ced72ba327",
+    "predictions": "predictions/mnist-resnet18-953f9a2f264c",
+    "evaluation": "evaluations/mnist-resnet18-449ebcf16603",
 }
 
 SETTINGS = {
@@ -86,9 +86,10 @@ def changed(made: Plan, other: Plan) -> list[str]:
     return [stage for stage in STAGES if uris(made)[stage] != uris(other)[stage]]
 
 
-def commit(uri: URI, *parents: URI) -> None:
+def commit(uri: URI, *parents: URI, kind: str = "report") -> None:
     """As if the work were done."""
-    commits.commit(uri, kind="raw", parents={each.name: each for each in parents}, parameters={}, listed=[])
+    roles = dict(zip(kinds.REPORT.parents, parents, strict=False))
+    commits.commit(uri, kind=kind, parents=roles, parameters={}, listed=[])
 
 
 class TestURIs:
@@ -143,21 +144,21 @@ class TestURIs:
     def test_deadline_changes_nothing(self, tmp_path: Path) -> None:
         assert changed(make(tmp_path), make(tmp_path, deadline_minutes=1)) == []
 
-    @pytest.mark.parametrize("stage", result_uris.VERSIONS)
+    @pytest.mark.parametrize("kind", kinds.KINDS)
     def test_new_version_of_a_stage_changes_it_and_all_after_it(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
     ) -> None:
         before = uris(make(tmp_path))
-        monkeypatch.setitem(result_uris.VERSIONS, stage, 99)
+        monkeypatch.setitem(vars(kinds.KINDS[kind]), "version", 99)
         after = uris(make(tmp_path))
-        firsts = {"files": 5, "download": 0, "preprocess": 1, "train": 2, "predict": 3, "evaluate": 4, "report": 5}
-        assert [name for name in STAGES if before[name] != after[name]] == STAGES[firsts[stage] :]
+        first = STAGES.index(kind) if kind in STAGES else len(STAGES)
+        assert [name for name in STAGES if before[name] != after[name]] == STAGES[first:]
 
 
 class TestFiles:
     def test_files_have_their_name_from_the_data_set_and_its_checksums_alone(self, tmp_path: Path) -> None:
         files = make(tmp_path).files
-        assert files == f"{tmp_path}/downloads/mnist-6fb6b7136004"
+        assert files == f"{tmp_path}/downloads/mnist-0164ad4b8b70"
         assert make(tmp_path, "epochs=5", "seed=1", "model=resnet18-3x3", workers=2).files == files
         assert make(tmp_path, "data=mnist-sample").files != files
         assert make(tmp_path, refresh=True).files != files
@@ -320,7 +321,7 @@ class TestRequest:
     ) -> None:
         monkeypatch.setenv(ALLOWED_ROOTS, str(tmp_path / "root"))
         dataset = URI(f"{tmp_path}/root/datasets/raw/digits-0123456789ab")
-        commit(dataset)
+        commit(dataset, kind="raw")
         with pytest.raises(ValueError, match=f"^--model: {tmp_path}/x is outside PIPELINE_ALLOWED_ROOTS"):
             ask_to_predict(tmp_path / "root", dataset=Path(dataset), model=f"{tmp_path}/x")
         for name in ("../../x", "A", "a.b"):

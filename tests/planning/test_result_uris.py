@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from storage import commits, files, manifest
-from storage.manifest import Kind
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.learning import recipes
 from tasks.planning.plan import Plan
@@ -19,7 +18,7 @@ def plan(folder: Path) -> Plan:
     return Plan(root=Root(str(folder)), recipe=recipes.load("mnist-sample-resnet18"))
 
 
-def commit(uri: URI, kind: Kind, content: bytes, **parents: URI) -> None:
+def commit(uri: URI, kind: str, content: bytes, **parents: URI) -> None:
     """A result that holds `content`, and says that it took a second or two."""
     listed = [commits.write_file(uri, "test/part-00000.bin", content, split="test", rows=1)]
     statistics = {"seconds": 1.0 + len(files.children(uri.parent))}

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from storage import commits, manifest
-from storage.manifest import Kind, Manifest
+from storage.manifest import Manifest
 from storage.uri import URI
 from tasks.report_page.data_problems import find_data_problems
 
 _BALANCED = {split: {"cat": 100, "dog": 60} for split in ("train", "validation", "test")}
 
 
-def _committed(folder: Path, kind: Kind, statistics: dict[str, Any]) -> Manifest:
+def _committed(folder: Path, kind: str, statistics: dict[str, Any]) -> Manifest:
     uri = URI(f"{folder}/{kind}-0123456789ab")
     commits.commit(uri, kind=kind, parents={}, parameters={}, listed=[], statistics=statistics)
     return manifest.load(uri)

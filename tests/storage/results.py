@@ -9,9 +9,8 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from storage import commits, files, manifest, registry, tables
-from storage.admin.catalog import SHELVES
 from storage.decision import Decision
-from storage.manifest import Kind
+from storage.kinds import KINDS, RUNS
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root
 
 DATA = "digits"
@@ -41,7 +40,8 @@ class Model:
 def place(root: Root, kind: str, name: str) -> URI:
     """Where a result called `name` lies."""
     digest = hashlib.sha256(f"{kind} {name}".encode()).hexdigest()[:12]
-    return root.child(f"{SHELVES[kind]}/{name}-{digest}")
+    folder = RUNS if kind == "scratch" else KINDS[kind].folder
+    return root.child(f"{folder}/{name}-{digest}")
 
 
 def write_part(uri: URI, *, split: str = "test", rows: int = 3, index: int = 0) -> manifest.File:
@@ -49,7 +49,7 @@ def write_part(uri: URI, *, split: str = "test", rows: int = 3, index: int = 0) 
     return tables.write_part(uri, pa.table({"id": list(range(rows))}), split=split, index=index)
 
 
-def commit(root: Root, kind: Kind, name: str, *, accuracy: float = 0.987654321, **parents: URI) -> URI:
+def commit(root: Root, kind: str, name: str, *, accuracy: float = 0.987654321, **parents: URI) -> URI:
     """A committed result of two parts, nine rows in two splits."""
     uri = place(root, kind, name)
     listed = [write_part(uri, split="train", rows=6), write_part(uri)]

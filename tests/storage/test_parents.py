@@ -13,6 +13,7 @@ from storage import commits, files, manifest, registry
 from storage.__main__ import main
 from storage.admin import catalog, champions, lineage, verify
 from storage.admin.gc import Garbage
+from storage.kinds import KINDS
 from storage.uri import URI, Root
 from tests.storage import results
 from tests.storage.results import DATA, Model
@@ -66,7 +67,7 @@ class TestMoved:
 
     def test_everything_verifies(self, story: tuple[Root, Model, Model]) -> None:
         root, *_ = story
-        folders = catalog.read_folders(catalog.list_folders(root, catalog.KINDS))
+        folders = catalog.read_folders(catalog.list_folders(root, KINDS))
         assert len(folders) == 12
         assert [line for folder in folders for line in verify.of_folder(folder, deep=True)] == []
         assert list(verify.of_registry(root)) == []

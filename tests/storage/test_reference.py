@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 from storage import reference
+from storage.kinds import KINDS
 from storage.uri import URI, Root
 
 
 def test_result_below_the_root_is_called_by_shelf_and_name_and_found_from_a_moved_one(root: Root) -> None:
-    for shelf in reference.SHELVES.values():
+    for shelf in (kind.folder for kind in KINDS.values()):
         uri = root.child(f"{shelf}/model-0123456789ab")
         assert reference.of(uri, root=root) == f"{shelf}/model-0123456789ab"
         assert reference.resolve(reference.of(uri, root=root), root=Root("/moved")) == f"/moved/{shelf}/{uri.name}"

@@ -1,0 +1,88 @@
+"""Kinds of results, one entry each: a new kind needs an entry here and the code that makes it."""
+
+import dataclasses
+from typing import Annotated, Any, Final, Generic, TypeVar
+
+from pydantic import AfterValidator
+
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, ReportURI, Root
+
+U = TypeVar("U", bound=URI)
+RUNS: Final = "runs"
+"""Folder below a root for the scratch files of attempts, in a folder with the name of the result."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Kind(Generic[U]):
+    """One kind of result."""
+
+    name: str
+    """Name in manifests and on the command line."""
+    folder: str
+    """Folder below a storage root."""
+    uri: type[U]
+    stage: str
+    """Stage that makes it; part of the fingerprint, and the start of the name of its job's spec."""
+    version: int = 1
+    """Version of the stage; add one when a change of the stage changes its bytes, so that new results get new URIs."""
+    parents: tuple[str, ...] = ()
+    """Roles of the results that it may be made from."""
+    stays_with_champion: bool = False
+    """Whether gc keeps what was made with a champion as long as the champion."""
+    accuracy_from: tuple[str, ...] = ()
+    """Kinds that hold the test accuracy that `ls` shows for it, besides its own."""
+
+    def place(self, root: Root, name: str) -> U:
+        """Return the URI of the result `name` below `root`."""
+        return self.uri(root.child(f"{self.folder}/{name}"))
+
+
+FILES = Kind(name="files", folder="downloads", uri=FilesURI, stage="download")
+RAW = Kind(name="raw", folder="datasets/raw", uri=DatasetURI, stage="ingest", parents=("files",))
+PREPARED = Kind(name="prepared", folder="datasets/prepared", uri=DatasetURI, stage="preprocess", parents=("raw",))
+CHECKPOINT = Kind(
+    name="checkpoint",
+    folder="checkpoints",
+    uri=CheckpointURI,
+    stage="train",
+    parents=("prepared", "initial"),
+    accuracy_from=("predictions", "evaluation"),
+)
+PREDICTIONS = Kind(
+    name="predictions",
+    folder="predictions",
+    uri=PredictionsURI,
+    stage="predict",
+    parents=("checkpoint", "dataset"),
+    stays_with_champion=True,
+    accuracy_from=("evaluation",),
+)
+EVALUATION = Kind(
+    name="evaluation",
+    folder="evaluations",
+    uri=EvaluationURI,
+    stage="evaluate",
+    parents=("predictions",),
+    stays_with_champion=True,
+)
+REPORT = Kind(
+    name="report",
+    folder="reports",
+    uri=ReportURI,
+    stage="report",
+    parents=("checkpoint", "predictions", "evaluation"),
+    stays_with_champion=True,
+    accuracy_from=("evaluation",),
+)
+_ALL: Final[tuple[Kind[Any], ...]] = (FILES, RAW, PREPARED, CHECKPOINT, PREDICTIONS, EVALUATION, REPORT)
+KINDS: Final = {kind.name: kind for kind in _ALL}
+"""Every kind by its name; each comes after the kinds it is made from."""
+
+
+def _check(name: str) -> str:
+    if name not in KINDS:
+        raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {name!r}")
+    return name
+
+
+KindName = Annotated[str, AfterValidator(_check)]
