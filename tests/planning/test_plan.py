@@ -14,7 +14,7 @@ from storage.decision import Decision
 from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.learning import images, recipes
-from tasks.planning import machine, make_plan, predict_request
+from tasks.planning import machine, make_plan, predict_request, result_uris
 from tasks.planning.plan import Plan
 from tests.runs import CHECKOUT
 

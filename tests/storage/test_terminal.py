@@ -148,7 +148,7 @@ class TestUnfinishedWork:
         self, root: Root, tmp_path: Path
     ) -> None:
         for stage, kind in (("preprocess", "prepared"), ("predict", "predictions")):
-            files.create(root.child(f"runs/{results.place(root, kind, stage).name}/{stage}.json"), b"{}")
+            files.create(root.child(f"runs/{results.place(root, kind, stage).name}/{stage}-{64 * '0'}.json"), b"{}")
         assert [line.split()[1] for line in _said(tmp_path)[:-1]] == ["preprocess", "predict"]
         assert [line.split()[1] for line in _said(tmp_path, "predictions")[:-1]] == ["predict"]
 
