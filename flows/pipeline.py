@@ -51,7 +51,6 @@ def mnist(
     deadline_minutes: Limit = 24 * 60,
     stall_minutes: Limit = 10,
     patience_minutes: Patience = 10,
-    accept_mixed_numerics: bool = False,
 ) -> Any:
     """Train a model, evaluate it and promote it if it passes the gate; existing results are reused.
 
@@ -75,8 +74,6 @@ def mnist(
         deadline_minutes: Abort a stage that takes longer.
         stall_minutes: Restart a training worker that makes no progress for this long.
         patience_minutes: How long to retry if no mirror can be reached.
-        accept_mixed_numerics: Resume work that an interrupted run did with another version of torch or on another kind
-            of machine; otherwise that stage restarts.
     """
     with begun():
         recipe = recipe or default_recipe(data, flow=str(flow_run.flow_name))
@@ -91,7 +88,6 @@ def mnist(
             deadline_minutes=deadline_minutes,
             stall_minutes=stall_minutes,
             patience_minutes=patience_minutes,
-            accept_mixed_numerics=accept_mixed_numerics,
         )
         make_plan.check_training(plan)
         sources = [mirror_address(one) for one in source or []]

@@ -36,7 +36,6 @@ def predict(
     split: str | None = None,
     workers: NumWorkers = None,
     deadline_minutes: Limit = 24 * 60,
-    accept_mixed_numerics: bool = False,
 ) -> Any:
     """Predict every row of a dataset, or every picture of a folder, exactly once; existing predictions are reused.
 
@@ -51,8 +50,6 @@ def predict(
         workers: Number of processes that predict; empty: one per GPU, without GPUs one, or on a cluster one per node;
             0: the flow's own process, without Ray.
         deadline_minutes: Abort if the prediction takes longer.
-        accept_mixed_numerics: Reuse parts that an interrupted run predicted with another version of torch or on another
-            kind of machine; otherwise they are predicted again.
     """
     with begun():
         request = predict_request.resolve(
@@ -62,7 +59,6 @@ def predict(
             split=split,
             workers=workers,
             deadline_minutes=deadline_minutes,
-            accept_mixed_numerics=accept_mixed_numerics,
         )
     with (
         using(request.root, [request.checkpoint, request.dataset]) as stages,

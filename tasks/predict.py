@@ -51,7 +51,6 @@ def _predict(
                 split=split,
                 workers=asked.workers,
                 needs=needs,
-                accept_mixed_numerics=asked.accept_mixed_numerics,
             )
             cluster.run("predict", spec)
     return target

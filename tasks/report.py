@@ -13,7 +13,7 @@ from storage.manifest import Manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
 from tasks import report_page
 from tasks.evaluate import read_evaluation
-from tasks.learning import images, numerics, recipes
+from tasks.learning import hardware, images, recipes
 from tasks.learning.checkpoint_result import training_images
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
@@ -90,8 +90,8 @@ def gather(
         producer=trained.producer,
         training_images=tuple(images.with_names(first_seen)) if first_seen else (),
         notes=(
-            *numerics.notes(trained.statistics, what="training"),
-            *numerics.notes(predicted.statistics, what="prediction of the test rows"),
+            *hardware.notes(trained.statistics, what="training"),
+            *hardware.notes(predicted.statistics, what="prediction of the test rows"),
         ),
     )
 
@@ -117,9 +117,9 @@ def command(plan: Plan) -> str:
 
 
 def _resolved(trained: Manifest) -> dict[str, object]:
-    resolved = dict(trained.statistics["resolved"])
-    if took_part := trained.statistics.get("numerics"):
-        resolved["numerics"] = numerics.listed(took_part)
+    statistics = trained.statistics
+    resolved = {"hardware": hardware.listed(statistics["hardware"]), "reproducible": statistics["is_reproducible"]}
+    resolved |= statistics["resolved"]
     return {f"{name} (resolved)": value for name, value in resolved.items()}
 
 

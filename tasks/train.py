@@ -25,7 +25,6 @@ def train(prepared: DatasetURI, plan: Plan, cluster: Runner) -> CheckpointURI:
                 parameters=plan.train_parameters,
                 workers=plan.workers,
                 stall_s=plan.stall_s,
-                accept_mixed_numerics=plan.accept_mixed_numerics,
             )
             cluster.run("train", spec)
     return plan.checkpoint

@@ -155,12 +155,6 @@ def add_shared(
     )
     _add_minutes(parser, "--deadline", 24 * 60, "abort a stage that takes longer")
     add(
-        "--accept-mixed-numerics",
-        action="store_true",
-        help="resume work that an interrupted run did with another version of torch, on another device or kind of "
-        "machine; this is recorded in the result, which may differ in its last digits (default: restart that stage)",
-    )
-    add(
         "--dashboard",
         choices=dashboard.KINDS,
         help="dashboard of a local Ray; full adds Ray Data, Ray Train's state and profiling, and needs more "

@@ -109,7 +109,6 @@ def main_predict(flow_of: FlowOf = _prediction_flow, argv: Sequence[str] | None 
         "split": arguments.split,
         "workers": arguments.workers,
         "deadline_minutes": arguments.deadline,
-        "accept_mixed_numerics": arguments.accept_mixed_numerics,
     }
 
     def work() -> int:

@@ -280,5 +280,4 @@ def request(arguments: argparse.Namespace, recipe: Recipe, *, storage: str, data
         "championship": arguments.championship,
         "deadline_minutes": arguments.deadline,
         "stall_minutes": arguments.stall,
-        "accept_mixed_numerics": arguments.accept_mixed_numerics,
     }

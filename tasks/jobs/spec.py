@@ -189,8 +189,6 @@ class TrainSpec(JobSpec):
     """Number of workers as asked for."""
     stall_s: float = 600.0
     """Seconds without progress after which a worker is restarted."""
-    accept_mixed_numerics: bool = False
-    """True allows it to resume from epochs that were computed with another torch, device or kind of processor."""
 
 
 class PredictSpec(JobSpec):
@@ -205,8 +203,6 @@ class PredictSpec(JobSpec):
     """Number of workers as asked for."""
     needs: Needs = ANY
     """Resources that each worker requires."""
-    accept_mixed_numerics: bool = False
-    """True allows parts that were predicted with another torch, device or kind of processor."""
 
 
 class Node(BaseModel, frozen=True, extra="forbid"):

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from storage import commits, files, manifest, tables
 from storage.manifest import File
 from storage.uri import URI
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, metrics_of
-from tasks.learning.numerics import Numerics
+from tasks.learning.hardware import Hardware
 
 META = "checkpoint.json"
 WEIGHTS = "weights.safetensors"
@@ -40,8 +41,7 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     recipe: dict[str, Any]
     """The recipe it was trained by."""
     prepared: str
-    """Fingerprint of the dataset it was trained on and, except in earlier versions, digests of the content of the
-    dataset and of the initial weights."""
+    """Fingerprint of the dataset it was trained on, and digests of its content and of the initial weights."""
     parameters: dict[str, Any]
     """Parameters that decided the weights, as hashed in the fingerprint."""
     resolved: dict[str, Any]
@@ -50,10 +50,8 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     step: int
     history: list[dict[str, float]]
     """One `EpochMetrics` per epoch so far."""
-    numerics: tuple[Numerics, ...] | None = None
-    """Numerics of all epochs so far, in order of first use; none in checkpoints of earlier versions."""
-    set_aside: tuple[Numerics, ...] | None = None
-    """Numerics of epochs of an earlier attempt from which this one did not resume; none in earlier versions."""
+    hardware: tuple[Hardware, ...] = ()
+    """Hardware and versions of all epochs so far, in order of first use."""
     sha256: dict[str, str]
     """SHA-256 of the other files and, under META, of all fields above."""
 
@@ -69,15 +67,9 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
         decisive = [self.model, self.resolved["precision"], self.sha256[WEIGHTS]]
         return hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
 
-    def is_trained_on(self, prepared: str) -> bool:
-        """Return whether a run on `prepared` may resume from it; earlier versions stored only the fingerprint."""
-        return self.prepared in (prepared, prepared.partition(" ")[0])
-
     def signed(self) -> "Meta":
         """Return a copy with its own digest."""
-        # Leave out unset fields: earlier versions computed the digest without them.
-        left_out = {"sha256"} | {name for name in ("numerics", "set_aside") if getattr(self, name) is None}
-        digest = hashlib.sha256(self.model_dump_json(exclude=left_out).encode()).hexdigest()
+        digest = hashlib.sha256(self.model_dump_json(exclude={"sha256"}).encode()).hexdigest()
         return self.model_copy(update={"sha256": self.sha256 | {META: digest}})
 
 
@@ -117,49 +109,78 @@ def attempts(scratch: URI) -> list[int]:
 
 def discard_others(scratch: URI, *, prepared: str) -> int:
     """Delete the attempts that have a checkpoint trained on something other than `prepared`; return their number."""
-    others = [attempt for attempt in attempts(scratch) if not _are_trained_on(prepared, scratch, attempt)]
+    others = {uri.parent for uri, meta in described(scratch) if meta.prepared != prepared}
     for attempt in others:
-        files.remove(scratch.child(f"attempt-{attempt}"))
+        files.remove(attempt)
     return len(others)
 
 
-def _are_trained_on(prepared: str, scratch: URI, attempt: int) -> bool:
-    folder = scratch.child(f"attempt-{attempt}")
-    for name in files.children(folder):
-        if name.startswith("epoch-"):
-            with contextlib.suppress(FileNotFoundError, ValidationError):  # incomplete
-                meta = Meta.model_validate_json(files.read(folder.child(f"{name}/{META}")))
-                if meta == meta.signed() and not meta.is_trained_on(prepared):
-                    return False
-    return True
-
-
-def complete_checkpoints(scratch: URI) -> Iterator[tuple[URI, Meta]]:
-    """Yield the complete checkpoints of all attempts whose best epoch has one too, the latest epoch first."""
-    found = [
+def described(scratch: URI) -> Iterator[tuple[URI, Meta]]:
+    """Yield the checkpoints of all attempts that have their META, the latest epoch first; reads nothing else."""
+    epochs = [
         (int(name.removeprefix("epoch-")), attempt)
         for attempt in attempts(scratch)
         for name in files.children(scratch.child(f"attempt-{attempt}"))
         if name.startswith("epoch-")
     ]
-    for epoch, attempt in sorted(found, reverse=True):
+    for epoch, attempt in sorted(epochs, reverse=True):
         uri = scratch.child(f"attempt-{attempt}/epoch-{epoch:04d}")
-        meta = verified(uri)
-        if meta is not None and meta.epoch == epoch and of_epoch(scratch, meta.best_epoch, before=meta) is not None:
+        meta = _read_meta(uri)
+        if meta is not None and meta.epoch == epoch:
             yield uri, meta
 
 
-def of_epoch(scratch: URI, epoch: int, *, before: Meta) -> URI | None:
-    """Find a complete checkpoint of `epoch` that the checkpoint `before` descends from, or an equal one.
-
-    Any attempt will do: attempts with the same numerics compute the same, and others have another history.
-    """
-    for attempt in reversed(attempts(scratch)):
-        uri = scratch.child(f"attempt-{attempt}/epoch-{epoch:04d}")
-        meta = verified(uri)
-        if meta is not None and _history(meta) == _history(before)[: meta.epoch]:
-            return uri
+def fetch_newest(scratch: URI, folder: Path) -> tuple[URI, Meta] | None:
+    """Fetch the newest complete checkpoint of any attempt whose best epoch has one too; return it, none without any."""
+    for uri, meta in described(scratch):
+        if fetch(uri, meta, folder) and (meta.best_epoch == meta.epoch or fetch_best(scratch, meta, None)):
+            return uri, meta
     return None
+
+
+def fetch_best(scratch: URI, meta: Meta, folder: Path | None) -> Meta | None:
+    """Fetch a complete checkpoint of the best epoch that `meta` descends from, or an equal one, of any attempt."""
+    for attempt in reversed(attempts(scratch)):
+        uri = scratch.child(f"attempt-{attempt}/epoch-{meta.best_epoch:04d}")
+        best = _read_meta(uri)
+        if best is not None and _history(best) == _history(meta)[: best.epoch] and fetch(uri, best, folder):
+            return best
+    return None
+
+
+def fetch(uri: URI, meta: Meta, folder: Path | None) -> bool:
+    """Verify every byte of a checkpoint in one pass over its files; return whether they are those of `meta`.
+
+    Copies the files piece by piece to the local `folder`, if any: what is loaded from there is what was verified.
+    """
+    try:
+        digests = {name: _copy(uri.child(name), folder and folder / name) for name in (WEIGHTS, TRAINING)}
+    except FileNotFoundError:
+        return False
+    if folder:
+        (folder / META).write_text(meta.model_dump_json())
+    return meta == meta.model_copy(update={"sha256": digests}).signed()
+
+
+def _read_meta(uri: URI) -> Meta | None:
+    """Read META; none if it is missing or damaged, or a file of the checkpoint is a link out of the attempts."""
+    if not all(uri.child(name).lies_in(uri.parent.parent) for name in FILES):
+        return None
+    with contextlib.suppress(FileNotFoundError, ValidationError):
+        meta = Meta.model_validate_json(files.read(uri.child(META)))
+        return meta if meta == meta.signed() else None
+    return None
+
+
+def _copy(uri: URI, path: Path | None) -> str:
+    """Read a file piece by piece, copy it to `path`, if any, and return its SHA-256."""
+    digest = hashlib.sha256()
+    with path.open("wb") if path else contextlib.nullcontext() as copy:
+        for piece in files.pieces(uri):
+            digest.update(piece)
+            if copy:
+                copy.write(piece)
+    return digest.hexdigest()
 
 
 def _history(meta: Meta) -> list[EpochMetrics]:
@@ -186,44 +207,15 @@ def find_training_images(scratch: URI) -> tuple[URI, File] | None:
     return None
 
 
-def verified(uri: URI) -> Meta | None:
-    """Verify every byte of the checkpoint in folder `uri`; return its metadata, or none if a byte is wrong."""
-    return found[0] if (found := _opened(uri)) else None
-
-
-def _opened(uri: URI) -> tuple[Meta, dict[str, bytes]] | None:
-    if not all(uri.child(name).lies_in(uri.parent.parent) for name in FILES):  # a link out of the attempts
-        return None
-    try:
-        meta = Meta.model_validate_json(files.read(uri.child(META)))
-        content = {name: files.read(uri.child(name)) for name in (WEIGHTS, TRAINING)}
-    except (FileNotFoundError, ValidationError):
-        return None
-    found = {name: hashlib.sha256(data).hexdigest() for name, data in content.items()}
-    is_right = meta == meta.model_copy(update={"sha256": found}).signed()
-    return (meta, content) if is_right else None
-
-
-def checked(uri: URI) -> tuple[Meta, dict[str, bytes]]:
-    """Load a checkpoint that was verified before; raises `RuntimeError` if its bytes are wrong now."""
-    found = _opened(uri)
-    if found is None:
-        raise RuntimeError(f"the checkpoint {uri} changed after it was selected; run again to select another")
-    return found
-
-
 def check_same(meta: Meta, *, prepared: str, about: dict[str, Any]) -> None:
     """Raise `WrongResume` unless a run on `prepared` with `about` may resume from a checkpoint with `meta`."""
-    pairs: list[tuple[str, Any, Any]] = []
-    if not meta.is_trained_on(prepared):
-        pairs.append(("prepared dataset", meta.prepared, prepared))
-    for group, was in (("parameters", meta.parameters), ("resolved", meta.resolved)):
-        pairs += [(name, was.get(name), about[group].get(name)) for name in sorted(was.keys() | about[group].keys())]
-    # Numerics contain device and precision too; `resume.choose` compares those.
-    compared = ("device", "precision") if meta.numerics and about.get("numerics") else ()
-    for name, before, now in pairs:
-        if before != now and name not in compared:
+    workers = meta.resolved.get("workers"), about["resolved"].get("workers")
+    pairs: list[tuple[str, Any, Any]] = [("prepared dataset", meta.prepared, prepared), ("workers", *workers)]
+    before, now = meta.parameters, about["parameters"]
+    pairs += [(name, before.get(name), now.get(name)) for name in sorted(before.keys() | now.keys())]
+    for name, was, is_ in pairs:
+        if was != is_:
             raise WrongResume(
-                f"{name} was {before!r} in the interrupted run but is {now!r} now; use the earlier value, or train "
+                f"{name} was {was!r} in the interrupted run but is {is_!r} now; use the earlier value, or train "
                 "again with --refresh"
             )

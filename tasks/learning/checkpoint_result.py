@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +12,7 @@ import pyarrow as pa
 from storage import commits, manifest, tables
 from storage.manifest import Parent
 from storage.uri import URI, CheckpointURI
-from tasks.learning import checkpoint, numerics
+from tasks.learning import checkpoint, hardware
 
 
 def training_images(uri: CheckpointURI, committed: manifest.Manifest) -> pa.Table | None:
@@ -30,19 +32,21 @@ def commit(
 ) -> manifest.Manifest:
     """Commit the best epoch at `target`, with the whole history; the last epoch must have a checkpoint in `scratch`.
 
-    `num_rows` is the number of training rows. Raises `RuntimeError` if that checkpoint is damaged; running the job
-    again trains the missing epochs.
+    `num_rows` is the number of training rows. Raises `RuntimeError` if one of the two is damaged; running the job again
+    trains the missing epochs.
     """
-    last = next(checkpoint.complete_checkpoints(scratch), None)
+    last = next(checkpoint.described(scratch), None)
     assert last is not None, "training ended without a checkpoint"
     _, final = last
     if final.epoch != final.recipe["epochs"]:
         raise RuntimeError(f"the checkpoints after epoch {final.epoch} are damaged; run again to resume from there")
-    best = checkpoint.of_epoch(scratch, final.best_epoch, before=final)
-    assert best is not None, "the best epoch has no checkpoint"
-    meta, content = checkpoint.checked(best)
-    whole = {"history": final.history, "numerics": final.numerics, "set_aside": final.set_aside}
-    meta = meta.model_copy(update=whole).signed()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        best = checkpoint.fetch_best(scratch, final, folder)
+        if best is None:
+            raise RuntimeError(f"the checkpoint of epoch {final.best_epoch}, the best, is damaged; run again to resume")
+        content = {name: (folder / name).read_bytes() for name in (checkpoint.WEIGHTS, checkpoint.TRAINING)}
+    meta = best.model_copy(update={"history": final.history, "hardware": final.hardware}).signed()
     content |= {
         checkpoint.META: meta.model_dump_json(indent=1).encode(),
         "history.json": json.dumps(final.history, indent=1).encode(),
@@ -66,7 +70,7 @@ def commit(
             "steps_per_epoch": steps,
             "training_rows": num_rows,
             **statistics,
-            **numerics.recorded(final.numerics, final.set_aside),
+            **hardware.recorded(final.hardware, is_elastic=isinstance(final.resolved.get("workers"), str)),
         },
     )
 

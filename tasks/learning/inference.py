@@ -16,9 +16,9 @@ from storage.uri import CheckpointURI, parse_root
 from tasks.learning import decode, training_state
 from tasks.learning.checkpoint import Meta
 from tasks.learning.epoch_metrics import local_batch_size
+from tasks.learning.hardware import Hardware
 from tasks.learning.loaders import moved
 from tasks.learning.modeling import Classifier, autocast, move_model, resolve_precision, set_arithmetic
-from tasks.learning.numerics import Numerics
 
 _MAX_BATCH = 512
 Picture = Image.Image | np.ndarray | str | os.PathLike[str] | bytes
@@ -157,7 +157,7 @@ class Inference:
             self.precision = resolve_precision("auto", self.device)
         set_arithmetic(self.precision, self.device)
         self.model = move_model(model, precision=self.precision, device=self.device).eval()
-        self.numerics = Numerics.here(self.device, precision=self.precision)
+        self.hardware = Hardware.here(self.device, precision=self.precision)
 
     @torch.inference_mode()
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:

@@ -84,7 +84,7 @@ def resolve_precision(asked: str, device: torch.device) -> str:
 def set_arithmetic(precision: str, device: torch.device) -> None:
     """Allow TF32, and let cuDNN choose by timing, on a GPU in bf16 only; fp32 is computed in fp32 by fixed algorithms.
 
-    For the whole process. `Numerics.here` records it.
+    For the whole process. `Hardware.here` records it.
     """
     if device.type == "cuda":
         is_fast = precision == "bf16"

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from storage import manifest
-from storage.uri import URI, CheckpointURI
-from tasks.learning.checkpoint import TRAINING, WEIGHTS, Meta, Snapshot, check_same, checked
+from storage.uri import CheckpointURI
+from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, Snapshot, check_same
 from tasks.learning.epoch_metrics import EpochMetrics, metrics_of
 from tasks.learning.loop import Loader, Trainer
 from tasks.learning.modeling import Classifier, FromImages, ModelSpec
@@ -25,7 +26,7 @@ _FIRST_ROWS = 5000
 
 
 def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> Snapshot:
-    """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, numerics.
+    """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, hardware.
 
     From a GPU the copy goes to pinned memory on a stream of its own: neither this thread nor the next step waits for
     it; the thread that serializes the snapshot does.
@@ -106,16 +107,15 @@ def size_of(trainer: Trainer) -> int:
     return 3 * sum(parameter.nbytes for parameter in trainer.model.parameters())
 
 
-def restore(uri: URI, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:
-    """Restore `trainer` from the checkpoint at `uri`; return the history so far.
+def restore(folder: Path, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:
+    """Restore `trainer` from the checkpoint in the local `folder`, verified before; return the history so far.
 
-    Every rank verifies the bytes that it loads. Raises `WrongResume` naming the first difference between the two runs,
-    and `RuntimeError` if the checkpoint changed after it was chosen.
+    Raises `WrongResume` naming the first difference between the two runs.
     """
-    meta, content = checked(uri)
+    meta = Meta.model_validate_json((folder / META).read_bytes())
     check_same(meta, prepared=prepared, about=about)
-    trainer.model.load_state_dict(safetensors.torch.load(content[WEIGHTS]))
-    training = torch.load(io.BytesIO(content[TRAINING]), weights_only=True, map_location=trainer.device)
+    trainer.model.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
+    training = torch.load(folder / TRAINING, weights_only=True, map_location=trainer.device)
     for saved, own in zip(training["optimizer"]["param_groups"], trainer.optimizer.param_groups, strict=True):
         saved.update({name: own[name] for name in _OF_THE_DEVICE if name in own})
     trainer.optimizer.load_state_dict(training["optimizer"])

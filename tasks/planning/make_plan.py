@@ -35,7 +35,6 @@ def make(
     deadline_minutes: float = 24 * 60,
     stall_minutes: float = 10,
     patience_minutes: float = 0,
-    accept_mixed_numerics: bool = False,
 ) -> Plan:
     """Check a request and make the plan of its run.
 
@@ -67,7 +66,6 @@ def make(
             deadline_s=deadline_minutes * 60,
             stall_s=stall_minutes * 60,
             patience_s=patience_minutes * 60,
-            accept_mixed_numerics=accept_mixed_numerics,
         )
         if recipe.initialize == "champion":
             plan = dataclasses.replace(plan, initial=warm_start.initial_checkpoint(plan))

@@ -58,8 +58,6 @@ class Plan:
     """Seconds without progress after which a training worker is restarted."""
     patience_s: float = 0.0
     """Seconds for which to retry if no mirror can be reached."""
-    accept_mixed_numerics: bool = False
-    """Whether to resume work begun with another torch, device or kind of processor; changes no URI."""
 
     @functools.cached_property
     def data_set(self) -> datasets.DataSet:

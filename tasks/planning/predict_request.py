@@ -31,8 +31,6 @@ class BatchRequest:
     """Number of workers as requested; elastic workers are rejected."""
     deadline_s: float
     """Seconds after which the job is aborted."""
-    accept_mixed_numerics: bool = False
-    """Whether to reuse parts predicted with another torch, device or kind of processor."""
 
     def is_done(self) -> bool:
         """Return whether the predictions are already committed."""
@@ -47,7 +45,6 @@ def resolve(
     split: str | None,
     workers: Workers,
     deadline_minutes: float,
-    accept_mixed_numerics: bool = False,
 ) -> BatchRequest:
     """Check and resolve a request.
 
@@ -88,7 +85,6 @@ def resolve(
         split=split,
         workers=workers,
         deadline_s=deadline_minutes * 60,
-        accept_mixed_numerics=accept_mixed_numerics,
     )
 
 

@@ -4,7 +4,7 @@ As a script it does all of the pipeline's work: download, train, evaluate, predi
 
     python -m tests.benchmarks.plain --source DIR --out DIR
 
-Model, numerics and threads are those of the recipe; nothing of this project is used but its model factory.
+Model, precision and threads are those of the recipe; nothing of this project is used but its model factory.
 """
 
 import argparse

@@ -32,7 +32,6 @@ from tasks.orchestration import artifacts
         ("--set: no recipe field is called 'x'", "settings: no recipe field is called 'x'"),
         ("--storage must not lie below --data", "storage must not lie below data"),
         ("give --model champion:NAME", "give model champion:NAME"),
-        ("go on with --accept-mixed-numerics", "go on with accept_mixed_numerics"),
         ("s3://bucket/a--b is no folder", "s3://bucket/a--b is no folder"),
     ],
 )

@@ -16,10 +16,10 @@ from storage.uri import URI, CheckpointURI
 from tasks.learning import checkpoint, optimizer, recipes, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS
 from tasks.learning.epoch_metrics import EpochMetrics
+from tasks.learning.hardware import Hardware
 from tasks.learning.inference import Inference
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import autocast, move_model, resolve_precision, set_arithmetic
-from tasks.learning.numerics import Numerics
 from tasks.learning.step import GraphedStep, _noting_waits
 from tests.benchmarks.gpu_bench import cannot_compile
 from tests.gpu import checks
@@ -75,7 +75,7 @@ def test_fp32_is_fp32(gpu: torch.device) -> None:
     set_arithmetic("fp32", gpu)
     left, right = (torch.randn(512, 512, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     assert distance(left.to(gpu) @ right.to(gpu), left.double() @ right.double()) < 1e-5, "TF32 gives 3e-4"
-    assert "no TF32" in Numerics.here(gpu, precision="fp32").instructions
+    assert "no TF32" in Hardware.here(gpu, precision="fp32").instructions
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
@@ -287,7 +287,7 @@ def test_training_that_goes_on_on_another_device_learns_as_one_that_stays(
     if not is_back:
         begun, goes_on = goes_on, begun
     checkpoint.write(URI(str(tmp_path)), training_state.take(begun, [begun.run_epoch(1)], prepared="", about=ABOUT))
-    training_state.restore(URI(str(tmp_path)), goes_on, prepared="", about=ABOUT)
+    training_state.restore(tmp_path, goes_on, prepared="", about=ABOUT)
     for trainer, epochs in ((stays, (1, 2)), (goes_on, (2,))):
         for epoch in epochs:
             trainer.run_epoch(epoch)

@@ -5,14 +5,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from storage import tables
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.predict.job import Predictor
 from tasks.jobs.spec import PredictSpec
 from tasks.learning import images
+from tasks.learning.hardware import Hardware
 from tasks.learning.modeling import ModelSpec
-from tasks.learning.numerics import UNKNOWN
 
 
 def test_a_row_without_image_or_label_is_predicted_as_null(tmp_path: Path) -> None:
@@ -39,7 +40,7 @@ def test_a_row_without_image_or_label_is_predicted_as_null(tmp_path: Path) -> No
     predictor.inference = SimpleNamespace(  # type: ignore[assignment]
         model=SimpleNamespace(spec=spec),
         identity="it",
-        numerics=UNKNOWN,
+        hardware=Hardware.here(torch.device("cpu"), precision="fp32"),
         probabilities=lambda pixels: answer[: len(pixels)],
     )
     made = predictor._predict(part)

@@ -66,7 +66,7 @@ def resume(rank: int, folder: str, world_size: int, model: str) -> None:
     if rank == 0:
         checkpoint.write(place, training_state.take(whole, history, prepared="0123456789ab", about=about))
     whole.run_epoch(2)  # ends after every rank has met, and so after the checkpoint was written
-    training_state.restore(place, resumed, prepared="0123456789ab", about=about)
+    training_state.restore(Path(place), resumed, prepared="0123456789ab", about=about)
     resumed.run_epoch(2)
     found: dict[str, Any] = {"whole": training.weights(whole), "resumed": training.weights(resumed)}
     found["dropped"] = dropped[0] if dropped else torch.empty(0)

@@ -13,10 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from storage.uri import CheckpointURI
 from tasks.learning import augmentation, inference, recipes, step, training_state
+from tasks.learning.hardware import Hardware
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
-from tasks.learning.numerics import Numerics
 from tests.learning import training
 from tests.learning.training import CPU
 
@@ -202,7 +202,7 @@ class TestPrecision:
         properties = SimpleNamespace(major=major, minor=0)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *device: properties)
         made = inference.Inference(CheckpointURI("/x/checkpoints/small-0123456789ab"), threads=1, device=CUDA)
-        assert made.precision == made.numerics.precision == precision
+        assert made.precision == made.hardware.precision == precision
 
     @pytest.mark.parametrize(
         ("device", "workers", "changes", "expected"),
@@ -232,7 +232,7 @@ class TestPrecision:
     )
     def test_tf32_and_timed_algorithms_are_used_in_bf16_alone_and_recorded(self, precision: str, settings: str) -> None:
         set_arithmetic(precision, CUDA)
-        assert Numerics.here(CUDA, precision=precision).instructions == settings
+        assert Hardware.here(CUDA, precision=precision).instructions == settings
 
     @pytest.mark.usefixtures("flags")
     def test_cpu_changes_no_setting_of_gpus(self) -> None:

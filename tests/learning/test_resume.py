@@ -27,7 +27,7 @@ def test_resumed_run_of_a_model_that_draws_is_equal_bit_by_bit(
     history, place = [whole.run_epoch(1)], URI(str(tmp_path))
     checkpoint.write(place, training_state.take(whole, history, prepared="0123456789ab", about=ABOUT))
     history.append(whole.run_epoch(2))
-    before = training_state.restore(place, resumed, prepared="0123456789ab", about=ABOUT)
+    before = training_state.restore(tmp_path, resumed, prepared="0123456789ab", about=ABOUT)
     assert [*before, resumed.run_epoch(2)] == history
     assert same(weights(resumed), weights(whole))
 
@@ -39,7 +39,7 @@ def test_how_an_optimizer_runs_on_a_device_is_not_taken_to_another(digits: dict[
     history, place = [there.run_epoch(1)], URI(str(tmp_path))
     there.optimizer.param_groups[0]["capturable"] = True  # as on a GPU; on a CPU it would be an error
     checkpoint.write(place, training_state.take(there, history, prepared="0123456789ab", about=ABOUT))
-    training_state.restore(place, here, prepared="0123456789ab", about=ABOUT)
+    training_state.restore(tmp_path, here, prepared="0123456789ab", about=ABOUT)
     assert here.optimizer.param_groups[0]["capturable"] is False
     assert here.run_epoch(2).step == 2 * history[0].step
 

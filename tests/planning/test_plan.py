@@ -138,9 +138,6 @@ class TestURIs:
         assert one.prepared == other.prepared and one.prepared.name.startswith("cifar10-")
         assert one.checkpoint != other.checkpoint
 
-    def test_accepting_mixed_numerics_changes_nothing(self, tmp_path: Path) -> None:
-        assert changed(make(tmp_path), make(tmp_path, accept_mixed_numerics=True)) == []
-
     def test_deadline_changes_nothing(self, tmp_path: Path) -> None:
         assert changed(make(tmp_path), make(tmp_path, deadline_minutes=1)) == []
 

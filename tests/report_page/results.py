@@ -4,13 +4,15 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import torch
 
 from storage import commits, tables
 from storage.decision import Decision
 from storage.manifest import File
 from storage.uri import URI, Root
 from tasks.evaluate import write_evaluation
-from tasks.learning import checkpoint, images, recipes
+from tasks.learning import checkpoint, hardware, images, recipes
+from tasks.learning.hardware import Hardware
 from tasks.planning.plan import Plan
 from tasks.promotion.gate import judge
 from tests.report_page.test_report_page import fake_history
@@ -45,7 +47,8 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
             "seconds": 8.6,
         },
     )
-    statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "resolved": {"device": "cpu"}}
+    parts = hardware.recorded((Hardware.here(torch.device("cpu"), precision="fp32"),))
+    statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "resolved": {"device": "cpu"}} | parts
     parents = {"prepared": plan.prepared}
     first_seen = checkpoint.write_training_images(plan.checkpoint, rows["train"].slice(0, 32))
     commits.commit(
@@ -57,7 +60,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
         parents={"checkpoint": plan.checkpoint, "dataset": plan.prepared},
         parameters={},
         listed=[_predictions(plan.predictions, rows["test"]["label"].to_numpy(), generator)],
-        statistics={"seconds": 4.7},
+        statistics={"seconds": 4.7} | parts,
     )
     write_evaluation(plan.predictions, plan.evaluation)
     decision = judge(plan.checkpoint, plan.evaluation, [], {}, plan.gate)

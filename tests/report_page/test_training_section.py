@@ -36,5 +36,7 @@ def test_training_images_are_shown_with_their_classes_and_may_be_missing(data: R
 
 
 def test_notes_on_the_training_are_shown(data: ReportData) -> None:
-    note = "the training used mixed numerics, so its last digits may not be reproducible: torch 1; torch 2"
-    assert "The training used mixed numerics" in Page(render(dataclasses.replace(data, notes=(note,)))).text
+    note = (
+        "the training ran on different hardware or versions, so its last digits are not reproducible: torch 1; torch 2"
+    )
+    assert "The training ran on different hardware" in Page(render(dataclasses.replace(data, notes=(note,)))).text

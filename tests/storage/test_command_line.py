@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.exceptions import EndpointConnectionError
@@ -233,6 +234,14 @@ class TestLineage:
             f"│        └─ {SOURCE['name']}  sha256 {SOURCE['sha256']}  from {SOURCE['url']}",
             f"└─ dataset  {model.prepared}  (see above)",
         ]
+
+    def test_result_made_on_several_kinds_of_hardware_is_marked(self, root: Root, ask: Ask) -> None:
+        uri, parts = results.place(root, "checkpoint", "mixed"), [{"torch": "2.13.0"}, {"torch": "2.14.1"}]
+        about: dict[str, Any] = {"hardware": parts, "is_reproducible": False}
+        commits.commit(uri, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=about)
+        assert ask("lineage", uri).out == [f"checkpoint  {uri}  made on 2 kinds of hardware or versions"]
+        shown = ask("show", uri).out
+        assert [line.split() for line in shown if "is_reproducible" in line] == [["is_reproducible", "False"]]
 
     def test_checksums_are_told_with_the_files_and_without_them_by_what_was_made_of_them(
         self, root: Root, ask: Ask

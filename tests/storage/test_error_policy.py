@@ -11,7 +11,6 @@ from tasks.cluster.job_log import JobFailed, JobRefused
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import NonFiniteLoss
-from tasks.learning.resume import NumericsChanged
 from tasks.learning.sources import Unreachable, WrongChecksum
 from tasks.learning.user_errors import UserCodeError
 
@@ -51,7 +50,6 @@ def test_error_that_a_retry_would_meet_again_is_permanent(error: Exception) -> N
         *(
             JobFailed("a worker was lost"),
             JobFailed("ActorDiedError: CUDA mismatch\nnode ran out of memory"),
-            NumericsChanged("torch"),
             Unreachable("no"),
         ),
     ],

@@ -17,15 +17,15 @@ from storage.process import gc_paused
 from tasks.jobs import events, row_origins, scaling
 from tasks.jobs.backends.base import StageBackend
 from tasks.jobs.spec import PredictSpec
-from tasks.learning import devices, images, numerics, user_errors
-from tasks.learning.numerics import Numerics
+from tasks.learning import devices, hardware, images, user_errors
+from tasks.learning.hardware import Hardware
 
 if TYPE_CHECKING:
     from tasks.learning.inference import Inference
 
 _INPUT_KEY = b"input_sha256"
 _MODEL_KEY = b"model_sha256"
-_NUMERICS_KEY = b"numerics"
+_HARDWARE_KEY = b"hardware"
 _BYTES_PER_ROW = 28
 """Bytes of id, label, prediction and its probability; the probability of each class takes four more."""
 
@@ -59,14 +59,16 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
     number_in_split = collections.defaultdict[str | None, Iterator[int]](itertools.count)
     work = [{"index": next(number_in_split[file.split]), "file": file.model_dump_json()} for file in listed]
     done: list[dict[str, Any]] = []
-    seen = _NumericsSeen(spec)
     for row in backend.pool(Predictor, work, spec):
         done.append(row)
-        seen.add(row)
         events.progress("rows predicted", sum(row["rows"] for row in done), total)
     done.sort(key=lambda row: (row["split"], row["index"]))
     written = [File.model_validate_json(row["file"]) for row in done]
     counts = sum((collections.Counter(json.loads(row["counts"])) for row in done), collections.Counter[str]())
+    parts = hardware.together(Hardware.model_validate_json(row["hardware"]) for row in done)
+    if len(parts) > 1:
+        ran = "; ".join(map(str, parts))
+        events.write_line(f"parts ran on different hardware or versions, which may change their last digits: {ran}")
     assert sum(file.rows or 0 for file in written) == total and len(written) == len(listed), "a row was lost on the way"
     commits.commit(
         spec.target,
@@ -81,35 +83,9 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
             "unpredicted": total - counts.total(),
             "reused_parts": sum(bool(row["reused"]) for row in done),
             "seconds": time.monotonic() - started,
-            **numerics.recorded(seen.took_part, seen.set_aside),
+            **hardware.recorded(parts),
         },
     )
-
-
-class _NumericsSeen:
-    """Numerics of the parts that are used and of those that are not; warns at the first part with other numerics."""
-
-    def __init__(self, spec: PredictSpec) -> None:
-        self.accept_mixed = spec.accept_mixed_numerics
-        self.took_part: tuple[Numerics, ...] = ()
-        self.set_aside: tuple[Numerics, ...] = ()
-
-    def add(self, row: dict[str, Any]) -> None:
-        now = Numerics.read(row["numerics"])
-        others = [Numerics.read(one) for one in json.loads(row["set_aside"])]
-        if set(others) - set(self.set_aside):
-            events.write_line(
-                "WARNING: existing parts were predicted with other numerics "
-                f"({numerics.differences(others, [now])}); they are predicted again so that the result is not mixed; "
-                "--accept-mixed-numerics reuses them"
-            )
-        if self.took_part and now not in self.took_part:
-            elsewhere = "because the workers run on different machines"
-            why = "as allowed by --accept-mixed-numerics" if self.accept_mixed else elsewhere
-            differences = numerics.differences(self.took_part, [now])
-            events.write_line(f"WARNING: parts of this result have different numerics, {why} ({differences})")
-        self.took_part = numerics.together(self.took_part, [now])
-        self.set_aside = numerics.together(self.set_aside, others)
 
 
 class Predictor:
@@ -144,28 +120,20 @@ class Predictor:
         """Predict the rows of the part with the entry `file`, number `index` of its split, or reuse earlier work."""
         source = File.model_validate_json(file)
         split = source.split or "all"
-        here = self.inference.numerics
-        found = self._find(split, index, source)
-        usable = [(file, numbers) for file, numbers in found if numbers == here]
-        if self.spec.accept_mixed_numerics:
-            usable = usable or found
-        if usable:
-            made, used = usable[0]
-            predicted = tables.read_part(self.spec.target, made, columns=["prediction"])
-        else:
-            predicted = self._predict(source)
-            made, used = tables.write_part(self.spec.target, predicted, split=split, index=index), here
+        made, predicted = self._find(split, index, source) or (None, self._predict(source))
+        reused = made is not None
+        made = made or tables.write_part(self.spec.target, predicted, split=split, index=index)
         counts = json.dumps(collections.Counter(predicted["prediction"].drop_null().to_pylist()))
-        set_aside = json.dumps([] if usable else [numbers.to_json() for _, numbers in found])
+        used = predicted.schema.metadata[_HARDWARE_KEY].decode()
         entry = {"file": made.model_dump_json(), "split": split, "index": index, "rows": made.rows}
-        return entry | {"reused": bool(usable), "numerics": used.to_json(), "set_aside": set_aside, "counts": counts}
+        return entry | {"reused": reused, "hardware": used, "counts": counts}
 
-    def _find(self, split: str, index: int, source: File) -> list[tuple[File, Numerics]]:
-        """Return the complete prediction parts that earlier attempts made of `source`, with the numerics of each.
+    def _find(self, split: str, index: int, source: File) -> tuple[File, pa.Table] | None:
+        """Return a complete prediction part that an earlier attempt made of `source`, on whatever hardware.
 
         A part's name holds a digest of its content, which is verified; its metadata say what it was made from.
         """
-        found, target = [], self.spec.target
+        target = self.spec.target
         if split not in self._there:
             self._there[split] = files.children(target.child(split))
         origin = (source.sha256.encode(), self.inference.identity.encode())
@@ -173,11 +141,11 @@ class Predictor:
             file = tables.entry(target, f"{split}/{name}", split=split)
             if file is None or file.rows != source.rows:
                 continue
-            part = tables.open_parquet(pa.BufferReader(files.read(target.child(file.path))))
-            made_from = part.schema_arrow.metadata or {}
+            part = tables.read_part(target, file, columns=["prediction"])
+            made_from = part.schema.metadata or {}
             if (made_from.get(_INPUT_KEY), made_from.get(_MODEL_KEY)) == origin:
-                found.append((file, Numerics.read(made_from.get(_NUMERICS_KEY))))
-        return found
+                return file, part
+        return None
 
     def _predict(self, source: File) -> pa.Table:
         table = tables.read_part(self.spec.source, source)
@@ -198,7 +166,7 @@ class Predictor:
             columns["class_name"] = [None if number is None else model.classes[number] for number in numbers]
         schema = _schema(model.classes, labelled=labels is not None, named=self.origins is not None)
         origin = {_INPUT_KEY: source.sha256, _MODEL_KEY: self.inference.identity}
-        origin |= {_NUMERICS_KEY: self.inference.numerics.to_json()}
+        origin |= {_HARDWARE_KEY: self.inference.hardware.model_dump_json()}
         return pa.table(columns | answers, schema=schema.with_metadata(origin))
 
 

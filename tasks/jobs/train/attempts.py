@@ -141,17 +141,15 @@ def num_train_rows(prepared: Manifest) -> int:
     return sum(file.rows or 0 for file in prepared.split("train"))
 
 
-def workers_before(spec: TrainSpec, prepared: Manifest, *, device: str) -> int | None:
+def workers_before(spec: TrainSpec, prepared: Manifest) -> int | None:
     """Return the number of workers of the epochs on the same bytes so far, if `auto` may choose another number.
 
-    The weights depend on the number, and `auto` chooses it by the nodes that are there now. None if there are no such
-    epochs, or if they were trained on another device than `device` and must not be mixed.
+    The weights depend on the number, and `auto` chooses it by the nodes that are there now. None without such epochs.
     """
-    found = next(checkpoint.complete_checkpoints(spec.scratch), None) if spec.workers is None else None
-    if found is None or not found[1].is_trained_on(trained_on(spec, prepared)):
-        return None
-    may_go_on = spec.accept_mixed_numerics or found[1].resolved.get("device") == device
-    return int(found[1].resolved["workers"]) if may_go_on else None
+    metas = (meta for _, meta in checkpoint.described(spec.scratch)) if spec.workers is None else iter(())
+    newest = next(metas, None)
+    is_resumed = newest is not None and newest.prepared == trained_on(spec, prepared)
+    return int(newest.resolved["workers"]) if newest and is_resumed else None
 
 
 def new_attempt(scratch: URI) -> str:

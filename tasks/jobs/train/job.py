@@ -40,9 +40,9 @@ def run(spec: TrainSpec) -> None:
     nodes = scaling.nodes()
     needs = scaling.needs_of(spec.recipe)
     addable = node_types.addable() if spec.threads is None else []
-    uses_gpus = scaling.check_device(needs, [*nodes, *addable])
+    scaling.check_device(needs, [*nodes, *addable])
     prepared = manifest.load(spec.source)
-    before = attempts.workers_before(spec, prepared, device="cuda" if uses_gpus else "cpu")
+    before = attempts.workers_before(spec, prepared)
     try:
         workers = before or spec.workers
         given = scaling.resolve(workers, threads=spec.threads, nodes=nodes, addable=addable, needs=needs)

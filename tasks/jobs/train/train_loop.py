@@ -2,9 +2,11 @@
 
 import contextvars
 import platform
+import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,11 +23,12 @@ from tasks.jobs import events, scaling
 from tasks.jobs.spec import EPOCHS, IMAGES, TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
-from tasks.learning import checkpoint, devices, images, resume, training_state
+from tasks.learning import checkpoint, devices, hardware, images, training_state
+from tasks.learning.checkpoint import Meta
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, few_steps_hint, has_checkpoint, wait_hints
+from tasks.learning.hardware import Hardware
 from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
-from tasks.learning.numerics import Numerics
 from tasks.learning.recipes import Recipe
 from tasks.learning.step import compiled_code
 
@@ -82,7 +85,7 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
         events.write_line(f"WARNING: {hint}")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * training_state.size_of(trainer))
     trained_on = attempts.trained_on(spec, prepared)
-    history = _resume(spec, attempt, trainer, about, trained_on=trained_on)
+    history = _resume(spec.scratch, trainer, about, trained_on=trained_on)
     with ThreadPoolExecutor(1) as writer:
         checkpoints = Checkpoints(attempt, here.report, writer)
         while len(history) < recipe.epochs and not _committed(spec, trainer):
@@ -123,47 +126,49 @@ def _committed(spec: TrainSpec, trainer: Trainer) -> bool:
     return _gathered(trainer.rank == 0 and manifest.is_committed(spec.target), trainer.world_size)[0]
 
 
-def _resume(
-    spec: TrainSpec, attempt: URI, trainer: Trainer, about: dict[str, Any], *, trained_on: str
-) -> list[EpochMetrics]:
-    """Restore the checkpoint that rank 0 chose for all ranks; return its history, empty if there is none.
+def _resume(scratch: URI, trainer: Trainer, about: dict[str, Any], *, trained_on: str) -> list[EpochMetrics]:
+    """Restore the newest complete checkpoint of any attempt; return its history, empty if there is none.
 
-    Adds to `about` what checkpoints record about numerics. Raises `NumericsChanged`.
+    Adds to `about` the hardware and versions of all epochs, past and future.
     """
-    start = _start(spec, trainer)
-    about |= {"numerics": start.numerics, "set_aside": start.set_aside}
-    if any(uri.parent == attempt for uri in start.passed_over):  # Ray Train counts them among this attempt's own
-        raise resume.NumericsChanged(start.warning)
-    if start.warning and trainer.rank == 0:
-        events.write_line(f"WARNING: {start.warning}")
-    if start.uri is None:
-        return []
-    about["resolved"]["threads"] = start.threads
-    history = training_state.restore(start.uri, trainer, prepared=trained_on, about=about)
-    if start.threads:
+    here = Hardware.here(trainer.device, precision=trainer.precision)
+    about["hardware"] = now = hardware.together(_gathered(here, trainer.world_size))
+    with tempfile.TemporaryDirectory() as name:
+        meta = _fetch(scratch, Path(name), trainer)
+        if meta is None:
+            return []
+        history = training_state.restore(Path(name), trainer, prepared=trained_on, about=about)
+    is_done, is_elsewhere = meta.epoch == trainer.recipe.epochs, not set(now) <= set(meta.hardware)
+    about["hardware"] = meta.hardware if is_done else hardware.together(meta.hardware, now)
+    if threads := int(meta.resolved["threads"]):
         # A sum over two threads differs from one over four: the rest of the run uses as many threads as its beginning.
-        # On another kind of machine, which may have fewer cores, the sums differ anyway.
-        threads = min(start.threads, torch.get_num_threads()) if start.is_mixed else start.threads
+        # On other hardware, which may have fewer cores, the sums differ anyway.
+        threads = min(threads, torch.get_num_threads()) if is_elsewhere else threads
         torch.set_num_threads(threads)
         about["resolved"]["threads"] = threads
     if trainer.rank == 0:
+        if is_elsewhere and not is_done:
+            events.write_line(
+                f"resuming after epoch {meta.epoch} on other hardware or versions, which may change the last digits of "
+                f"the result ({hardware.differences(meta.hardware, now)})"
+            )
         note = f"done before, resuming from its checkpoint; best so far: epoch {_best(history, trainer.recipe)}"
         events.progress(EPOCHS, len(history), trainer.recipe.epochs, note)
-        if found := checkpoint.find_training_images(spec.scratch):
+        if found := checkpoint.find_training_images(scratch):
             _tell_images(*found)
     return history
 
 
-def _start(spec: TrainSpec, trainer: Trainer) -> resume.Start:
-    """Return the checkpoint to start from: chosen by rank 0, from the numerics of all ranks."""
-    here = Numerics.here(trainer.device, precision=trainer.precision)
-    every, chosen = _gathered(here, trainer.world_size), None
-    if trainer.rank == 0:
-        epochs, accepts = trainer.recipe.epochs, spec.accept_mixed_numerics
-        chosen = resume.choose(spec.scratch, now=every, epochs=epochs, accept_mixed=accepts)
-    chosen = _gathered(chosen, trainer.world_size)[0]
-    assert chosen is not None
-    return chosen
+def _fetch(scratch: URI, folder: Path, trainer: Trainer) -> Meta | None:
+    """Fetch the checkpoint that rank 0 chooses into the `folder` of each rank, which verifies what it will load."""
+    newest = checkpoint.fetch_newest(scratch, folder) if trainer.rank == 0 else None
+    newest = _gathered(newest, trainer.world_size)[0]
+    if newest is None:
+        return None
+    uri, meta = newest
+    if trainer.rank > 0 and not checkpoint.fetch(uri, meta, folder):
+        raise RuntimeError(f"the checkpoint {uri} changed after it was selected; run again to select another")
+    return meta
 
 
 class Checkpoints:

@@ -27,7 +27,6 @@ from tasks.learning import devices, images, user_errors
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize, best_epoch
 from tasks.learning.recipes import Recipe
-from tasks.learning.resume import NumericsChanged
 from tasks.learning.transforms import Transform
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def train(config: Assignment) -> None:
             _train(spec, attempt, config, beat=beat)
     except Exception as error:
         cause = errors.root_cause(error)  # the message of Ray Data's own error is its whole traceback
-        is_on_every_rank = isinstance(cause, NonFiniteLoss | WrongBatchSize | WrongResume | NumericsChanged)
+        is_on_every_rank = isinstance(cause, NonFiniteLoss | WrongBatchSize | WrongResume)
         # A restart may help: Ray Train deletes old checkpoints while workers start, and Ray ends a task that uses much
         # memory when other work on the node needs it.
         may_pass = isinstance(cause, FileNotFoundError | PermissionError) or type(cause).__module__.startswith("ray.")

@@ -1,6 +1,6 @@
 """Every kind of fault, and the required result."""
 
-from tests.faults.kinds import data, downloads, flows, infrastructure, machines, parents, s3, stored, training
+from tests.faults.kinds import data, downloads, flows, infrastructure, parents, s3, stored, training
 from tests.faults.kinds.register import KINDS, Kind
 
 __all__ = [
@@ -10,7 +10,6 @@ __all__ = [
     "downloads",
     "flows",
     "infrastructure",
-    "machines",
     "parents",
     "s3",
     "stored",

@@ -1,0 +1,300 @@
+"""Interrupted work is resumed on whatever hardware and versions, read once, and the manifest lists all of them."""
+
+import collections
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from storage import files, manifest
+from storage.uri import URI, DatasetURI, PredictionsURI, Root
+from tasks.cluster.job_log import JobFailed
+from tasks.jobs import scaling
+from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
+from tasks.jobs.train import attempts, train_loop
+from tasks.learning import checkpoint, checkpoint_result, hardware, loop, models
+from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta
+from tasks.learning.hardware import Hardware
+from tests.faults import injection
+from tests.jobs import raw
+from tests.jobs.raw import run
+from tests.learning.training import MORE_MODELS
+
+pytestmark = pytest.mark.usefixtures("more_models")
+
+ELSEWHERE = {"ATEN_CPU_CAPABILITY": "default"}
+"""The environment of a process that computes as on a machine with fewer instructions."""
+AFTER_TWO_EPOCHS = {"point": "write", "at": "/epoch-0003/"}
+"""Where a training is killed of which two epochs are safe."""
+_PROGRAM = """
+import logging
+import sys
+from tasks.jobs import spec
+from tasks.learning import models
+from tests.jobs import raw
+models.__path__.append(sys.argv[1])
+logging.basicConfig(level=logging.INFO)
+raw.run(getattr(spec, sys.argv[2]).model_validate_json(sys.argv[3]))
+"""
+
+
+def process(spec: JobSpec, *, env: Mapping[str, str] = {}, killed_at: Mapping[str, Any] | None = None) -> str:
+    """What a process of its own logged that did the work of `spec`, to the end unless it is killed at a point."""
+    folder = Path(spec.storage)
+    fault = {"rank": None, "skip": 0, "action": "kill", "once": str(folder / "once"), **(killed_at or {})}
+    done = subprocess.run(
+        [sys.executable, "-c", _PROGRAM, str(MORE_MODELS), type(spec).__name__, spec.model_dump_json()],
+        env={**os.environ, **injection.environment(folder / "history", fault if killed_at else None), **env},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert done.returncode == (-9 if killed_at else 0), done.stderr
+    return done.stderr
+
+
+def to_train(folder: Path, prepared: DatasetURI, **changes: Any) -> TrainSpec:
+    return raw.to_train(Root(str(folder)), prepared, **changes)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, prepared: DatasetURI) -> TrainSpec:
+    """A training of one epoch that is committed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
+        spec = to_train(tmp_path_factory.mktemp("trained"), prepared, epochs=1)
+        run(spec)
+    return spec
+
+
+class TestTraining:
+    @pytest.fixture
+    def epochs_done(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """The epochs that are trained from here on; the one numbered `cut` is not."""
+        done: list[int] = []
+        run_epoch = loop.Trainer.run_epoch
+
+        def recorded(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
+            if epoch == self.cut:
+                raise KeyboardInterrupt
+            done.append(epoch)
+            return run_epoch(trainer, epoch, **how)
+
+        monkeypatch.setattr(loop.Trainer, "run_epoch", recorded)
+        return done
+
+    cut = 0
+
+    def interrupt(self, spec: TrainSpec, *, at: int) -> None:
+        """Train the epochs before `at`."""
+        self.cut = at
+        with pytest.raises(KeyboardInterrupt):
+            run(spec)
+        self.cut = 0
+
+    @staticmethod
+    def torch_was(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+        """From here on this is another version of torch."""
+        monkeypatch.setattr(torch, "__version__", version)
+
+    @pytest.mark.slow
+    def test_process_on_another_machine_resumes_and_the_manifest_lists_both(
+        self, prepared: DatasetURI, tmp_path: Path
+    ) -> None:
+        spec = to_train(tmp_path, prepared)
+        process(spec, env=ELSEWHERE, killed_at=AFTER_TWO_EPOCHS)
+        log = process(spec)
+        assert "resuming after epoch 2 on other hardware or versions" in log and "(instructions was" in log
+        statistics = manifest.load(spec.target).statistics
+        assert len({part["instructions"] for part in statistics["hardware"]}) == 2
+        assert not statistics["is_reproducible"]
+        (note,) = hardware.notes(statistics, what="the training")
+        assert note.startswith("the training ran on different hardware or versions")
+
+    def test_another_torch_and_precision_go_on_where_the_first_ones_were(
+        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]
+    ) -> None:
+        spec = to_train(tmp_path, prepared, epochs=4, precision="auto")
+        with monkeypatch.context() as patch:
+            self.torch_was(patch, "2.99.0")
+            patch.setattr(train_loop, "resolve_precision", lambda *_: "bf16")
+            self.interrupt(spec, at=4)
+        monkeypatch.setattr(train_loop, "resolve_precision", lambda *_: "fp32")
+        run(spec)
+        statistics, now = manifest.load(spec.target).statistics, str(torch.__version__)
+        assert epochs_done == [1, 2, 3, 4] and statistics["resolved"]["precision"] == "fp32"
+        parts = [(part["torch"], part["precision"]) for part in statistics["hardware"]]
+        assert (parts, statistics["is_reproducible"]) == ([("2.99.0", "bf16"), (now, "fp32")], False)
+
+    def test_training_that_only_lacks_its_commit_is_committed_as_it_is(
+        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]
+    ) -> None:
+        spec = to_train(tmp_path, prepared)
+        with monkeypatch.context() as patch:
+            self.torch_was(patch, "2.99.0")
+            patch.setattr(checkpoint_result, "commit", lambda *_, **__: self.fail())
+            with pytest.raises(JobFailed, match="no commit"):
+                run(spec)
+        run(spec)
+        statistics = manifest.load(spec.target).statistics
+        assert epochs_done == [1, 2, 3] and statistics["is_reproducible"]
+        assert [part["torch"] for part in statistics["hardware"]] == ["2.99.0"]
+
+    @staticmethod
+    def fail() -> None:
+        raise RuntimeError("no commit")
+
+    def test_workers_that_restart_elsewhere_within_an_attempt_resume_in_it(
+        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]
+    ) -> None:
+        spec = to_train(tmp_path, prepared)
+        self.interrupt(spec, at=3)
+        self.torch_was(monkeypatch, "2.99.0")
+        monkeypatch.setattr(attempts, "new_attempt", lambda scratch: "attempt-1")  # as Ray Train restarts workers
+        run(spec)
+        assert epochs_done == [1, 2, 3]
+
+    def test_ranks_of_which_one_has_no_bf16_compute_in_fp32(
+        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        spec, gathered = to_train(tmp_path, prepared, precision="auto", epochs=1), train_loop._gathered
+
+        def with_another(value: Any, world_size: int) -> list[Any]:
+            return [value, "fp32"] if value == "bf16" else gathered(value, world_size)
+
+        monkeypatch.setattr(train_loop, "resolve_precision", lambda *_: "bf16")
+        monkeypatch.setattr(train_loop, "_gathered", with_another)
+        run(spec)
+        statistics = manifest.load(spec.target).statistics
+        assert statistics["resolved"]["precision"] == statistics["hardware"][0]["precision"] == "fp32"
+
+    @pytest.mark.parametrize(
+        ("before", "now", "is_mixed", "used"), [(2, 1, False, 2), (1, 2, False, 1), (2, 1, True, 1), (1, 2, True, 1)]
+    )
+    def test_resume_takes_the_threads_of_another_machine_only_as_far_as_this_one_has_them(
+        self,
+        prepared: DatasetURI,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        epochs_done: list[int],
+        before: int,
+        now: int,
+        is_mixed: bool,
+        used: int,
+    ) -> None:
+        spec, threads = to_train(tmp_path, prepared), torch.get_num_threads()
+        try:
+            monkeypatch.setattr(scaling, "threads_here", lambda *_, **__: before)
+            self.interrupt(spec, at=2)
+            monkeypatch.setattr(scaling, "threads_here", lambda *_, **__: now)
+            if is_mixed:
+                self.torch_was(monkeypatch, "2.99.0")
+            self.interrupt(spec, at=3)
+            assert (epochs_done, torch.get_num_threads()) == ([1, 2], used)
+        finally:
+            torch.set_num_threads(threads)
+        _, meta = next(checkpoint.described(spec.scratch))
+        assert (meta.epoch, meta.resolved["threads"]) == (2, used)
+
+    def test_training_of_a_gpu_goes_on_without_one(
+        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]
+    ) -> None:
+        spec, here = to_train(tmp_path, prepared), Hardware.here
+
+        def there(device: torch.device, *, precision: str) -> Hardware:
+            return here(device, precision=precision).model_copy(update={"device": "cuda", "processor": "NVIDIA H100"})
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Hardware, "here", there)
+            self.interrupt(spec, at=3)
+        for place in Path(spec.scratch).glob(f"attempt-1/epoch-*/{META}"):
+            meta = Meta.model_validate_json(place.read_bytes())
+            was = meta.model_copy(update={"resolved": meta.resolved | {"device": "cuda", "precision": "bf16"}})
+            place.write_text(was.signed().model_dump_json())
+        automatic, rows = spec.model_copy(update={"workers": None}), manifest.load(spec.source)
+        assert attempts.workers_before(automatic, rows) == 1, "`auto` keeps the number of workers that it began with"
+        assert attempts.workers_before(automatic, rows.model_copy(update={"files": []})) is None
+        run(spec)
+        statistics = manifest.load(spec.target).statistics
+        assert epochs_done == [1, 2, 3] and statistics["resolved"]["device"] == "cpu"
+        assert [part["device"] for part in statistics["hardware"]] == ["cuda", "cpu"]
+        (note,) = hardware.notes(statistics, what="the training")
+        assert "NVIDIA H100" in note
+
+    def test_resuming_reads_each_checkpoint_once_and_piece_by_piece(
+        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]
+    ) -> None:
+        spec, pieces, read = to_train(tmp_path, prepared), files.pieces, files.read
+        self.interrupt(spec, at=3)
+        newest, meta = next(checkpoint.described(spec.scratch))
+        best = newest.parent.child(f"epoch-{meta.best_epoch:04d}")
+        reads = collections.Counter[URI]()
+
+        def counted(uri: URI, **how: Any) -> Iterator[bytes]:
+            reads[uri] += 1
+            return pieces(uri, **how)
+
+        def only_small(uri: URI, **how: Any) -> bytes:
+            assert uri.name not in (WEIGHTS, TRAINING), f"{uri} is read whole"
+            return read(uri, **how)
+
+        monkeypatch.setattr(files, "pieces", counted)
+        monkeypatch.setattr(files, "read", only_small)
+        monkeypatch.setattr(attempts, "commit", lambda *_, **__: self.fail())
+        with pytest.raises(JobFailed, match="no commit"):
+            run(spec)
+        of_checkpoints = {uri: number for uri, number in reads.items() if uri.name in (WEIGHTS, TRAINING)}
+        assert of_checkpoints == {folder.child(name): 1 for folder in {newest, best} for name in (WEIGHTS, TRAINING)}
+        assert epochs_done == [1, 2, 3]
+
+
+class TestHardware:
+    here = Hardware.here(torch.device("cpu"), precision="fp32")
+    other = here.model_copy(update={"processor": "another"})
+
+    def test_differences_are_named_field_by_field(self) -> None:
+        assert hardware.together([self.here, self.other], [self.here]) == (self.here, self.other)
+        difference = f"processor was {self.here.processor!r} and is 'another'"
+        assert hardware.differences([self.here], [self.other]) == difference
+        assert str(self.other) in hardware.differences([self.here], [self.here, self.other])
+
+    def test_only_one_kind_of_cpu_in_fp32_is_reproducible(self) -> None:
+        gpu, bf16 = (self.here.model_copy(update=change) for change in ({"device": "cuda"}, {"precision": "bf16"}))
+        for parts in ((self.here, self.other), (gpu,), (bf16,)):
+            assert not hardware.recorded(parts)["is_reproducible"]
+        assert hardware.recorded((self.here,))["is_reproducible"]
+        assert not hardware.recorded((self.here,), is_elastic=True)["is_reproducible"]
+
+
+class TestPrediction:
+    @staticmethod
+    def to_predict(folder: Path, trained: TrainSpec) -> PredictSpec:
+        """The job that predicts a raw dataset of six parts."""
+        root = Root(str(folder))
+        place = root.child("datasets/raw/small-0123456789ab")
+        rows = raw.write(root, shape=(12, 12, 1), train=60, test=30) if not files.exists(place) else DatasetURI(place)
+        return PredictSpec(
+            storage=root,
+            deadline_s=600,
+            model=trained.target,
+            source=rows,
+            target=PredictionsURI(root.child("predictions/small-0123456789ab")),
+            split=None,
+            workers=0,
+        )
+
+    @pytest.mark.parametrize(("env", "kinds"), [({}, 1), (ELSEWHERE, 2)], ids=["the same", "another"])
+    def test_parts_of_a_killed_run_are_used_on_whatever_machine_and_the_manifest_lists_all(
+        self, trained: TrainSpec, tmp_path: Path, env: dict[str, str], kinds: int
+    ) -> None:
+        spec = self.to_predict(tmp_path, trained)
+        process(spec, env=env, killed_at={"point": "write", "at": "/predictions/", "skip": 3})
+        log = process(spec)
+        assert ("parts ran on different hardware or versions" in log) == (kinds == 2)
+        statistics = manifest.load(spec.target).statistics
+        assert (statistics["reused_parts"], len(statistics["hardware"])) == (3, kinds)
+        assert statistics["is_reproducible"] == (kinds == 1)
