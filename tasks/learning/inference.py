@@ -1,6 +1,5 @@
 """A trained model as a function from raw images to probabilities."""
 
-import math
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,13 +13,12 @@ from storage import process
 from storage.admin import champions
 from storage.uri import CheckpointURI, parse_root
 from tasks.learning import decode, training_state
-from tasks.learning.checkpoint import Meta
-from tasks.learning.epoch_metrics import local_batch_size
 from tasks.learning.hardware import Hardware
 from tasks.learning.loaders import moved
 from tasks.learning.modeling import Classifier, autocast, move_model, resolve_precision, set_arithmetic
 
-_MAX_BATCH = 512
+_FIRST_BATCH = 512
+"""Images to compute at a time as long as they fit into memory."""
 Picture = Image.Image | np.ndarray | str | os.PathLike[str] | bytes
 """An open image, pixels (uint8, (height, width) or (height, width, 1 to 4)), a file's path, or a file's bytes."""
 Images = Tensor | np.ndarray | Image.Image | Sequence[Picture]
@@ -150,8 +148,8 @@ class Inference:
         model, meta = training_state.load_model(uri)
         self.identity = meta.identity
         """Digest of everything that decides its predictions; equal for two trainings with bit-identical results."""
-        self.batch_size = _batch_size(meta, device)
-        """Images to compute at a time."""
+        self.batch_size = _FIRST_BATCH
+        """Most images to compute at a time."""
         self.precision = str(meta.resolved["precision"])
         if self.precision == "bf16" and self.device.type == "cuda":
             self.precision = resolve_precision("auto", self.device)
@@ -161,25 +159,30 @@ class Inference:
 
     @torch.inference_mode()
     def probabilities(self, pixels: np.ndarray) -> np.ndarray:
-        """Compute probabilities (float32, (N, classes)) of images (uint8, NHWC), in batches from the first row on."""
-        chunks = [torch.empty(0, len(self.model.spec.classes), device=self.device)]
-        for start in range(0, len(pixels), self.batch_size):
-            batch = moved(torch.from_numpy(pixels[start : start + self.batch_size].copy()), self.device)
-            with autocast(self.precision, self.device):
-                logits = self.model(batch)
-            chunks.append(logits.float().softmax(1))
+        """Compute probabilities (float32, (N, classes)) of images (uint8, NHWC), in batches from the first row on.
+
+        If a GPU's memory is full, this batch and all later ones are halved; on GPUs that may change their last bits.
+        """
+        chunks, start = [torch.empty(0, len(self.model.spec.classes), device=self.device)], 0
+        while start < len(pixels):
+            rows = pixels[start : start + self.batch_size]
+            chunk = self._computed(rows)
+            if chunk is None:
+                self.batch_size = len(rows) // 2
+                torch.cuda.empty_cache()
+                continue
+            chunks.append(chunk)
+            start += len(rows)
         return np.asarray(torch.cat(chunks).cpu().numpy())  # only now the host waits for a GPU
 
-
-def _batch_size(meta: Meta, device: torch.device) -> int:
-    """Return the number of images per batch, at most 512.
-
-    On a GPU it is the recipe's `validation_batch_size`, if set, else that of a training step, which fits even with its
-    gradients.
-    """
-    if device.type == "cpu":
-        return _MAX_BATCH
-    workers = int(str(meta.resolved["workers"]).rpartition(":")[2])  # elastic: MIN:MAX
-    rows = local_batch_size(meta.recipe["batch_size"], rank=0, world_size=workers)
-    step = math.ceil(rows / meta.recipe.get("accumulation", 1))
-    return min(_MAX_BATCH, int(meta.recipe.get("validation_batch_size", 0)) or step)
+    def _computed(self, rows: np.ndarray) -> Tensor | None:
+        """Compute one batch; None if the GPU has too little memory for it, but may have enough for half of it."""
+        try:
+            batch = moved(torch.from_numpy(rows.copy()), self.device)
+            with autocast(self.precision, self.device):
+                logits: Tensor = self.model(batch)
+            return logits.float().softmax(1)
+        except torch.OutOfMemoryError:
+            if len(rows) == 1:
+                raise
+            return None

@@ -40,14 +40,17 @@ called = Path(sys.argv[2])
 
 class Actor:
     def __init__(self, *, spec, threads, sharing, device):
-        self.about = {"threads": threads, "sharing": sharing, "device": device}
+        self.about, self.running = {"threads": threads, "sharing": sharing, "device": device}, 0
 
     def __call__(self, batch):
+        self.running += 1
         (called / str(os.getpid())).touch()
         while len(list(called.iterdir())) < 8:  # none may take the parts of those that start later
             time.sleep(0.05)
         held = ray.get_runtime_context().get_accelerator_ids()["GPU"]
         found = {"held": held, "visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "pid": os.getpid(), **self.about}
+        found["running"] = self.running
+        self.running -= 1
         return {"found": [json.dumps(found)] * len(batch["index"])}
 
 ray.init(logging_level="WARNING")
@@ -157,6 +160,7 @@ def test_each_actor_has_a_gpu_to_itself_where_there_are_fewer_cpus(env: Mapping[
     assert done.returncode == 0, done.stderr[-3000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert {(one["device"], one["sharing"], one["threads"]) for one in found} == {("cuda", 8, 1)}
+    assert max(one["running"] for one in found) == 2, "while a part is computed, the next one is read"
     by_actor = {one["pid"]: (one["held"], one["visible"]) for one in found}
     assert sorted(visible for _, visible in by_actor.values()) == [str(number) for number in range(8)]
     assert all(held == [visible] for held, visible in by_actor.values())

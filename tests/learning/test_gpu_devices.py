@@ -16,7 +16,7 @@ from tasks.learning import augmentation, inference, recipes, step, training_stat
 from tasks.learning.hardware import Hardware
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer
-from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
+from tasks.learning.modeling import Classifier, ModelSpec, move_model, resolve_precision, set_arithmetic
 from tests.learning import training
 from tests.learning.training import CPU
 
@@ -204,23 +204,18 @@ class TestPrecision:
         made = inference.Inference(CheckpointURI("/x/checkpoints/small-0123456789ab"), threads=1, device=CUDA)
         assert made.precision == made.hardware.precision == precision
 
+    @pytest.mark.parametrize("device", [CPU, CUDA], ids=str)
     @pytest.mark.parametrize(
-        ("device", "workers", "changes", "expected"),
-        [
-            (CPU, 1, {}, 512),
-            (CUDA, 1, {}, 64),
-            (CUDA, 1, {"accumulation": 4}, 16),
-            (CUDA, 2, {}, 32),
-            (CUDA, "1:4", {}, 16),
-            (CUDA, 1, {"validation_batch_size": 8}, 8),
-            (CUDA, 1, {"batch_size": 4096}, 512),
-        ],
+        ("precision", "layout"), [("fp32", torch.contiguous_format), ("bf16", torch.channels_last)]
     )
-    def test_prediction_computes_as_many_rows_at_once_as_a_training_step(
-        self, device: torch.device, workers: int | str, changes: dict[str, int], expected: int
+    def test_weights_are_channels_last_in_bf16_alone(
+        self, monkeypatch: pytest.MonkeyPatch, device: torch.device, precision: str, layout: torch.memory_format
     ) -> None:
-        meta: Any = SimpleNamespace(recipe={"batch_size": 64} | changes, resolved={"workers": workers})
-        assert inference._batch_size(meta, device) == expected
+        monkeypatch.setattr(Classifier, "to", lambda model, device: model)
+        spec = ModelSpec(model="resnet18", image_shape=(28, 28, 3), classes=CLASSES, mean=(0.0,) * 3, std=(1.0,) * 3)
+        placed = move_model(Classifier(spec), precision=precision, device=device)
+        kernels = [weight for weight in placed.backbone.parameters() if weight.dim() == 4 and weight.shape[2] > 1]
+        assert kernels and all(weight.is_contiguous(memory_format=layout) for weight in kernels)
 
     def test_gpu_with_bf16_uses_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *device: SimpleNamespace(major=9, minor=0))

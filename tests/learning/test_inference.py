@@ -191,3 +191,43 @@ def test_a_model_that_is_not_there_is_refused_by_name(root: Root, tmp_path: Path
         inference.load("champion:mnist", storage=str(tmp_path))
     with pytest.raises(FileNotFoundError, match="is not committed"):
         inference.load(str(tmp_path / "nothing"))
+
+
+class TestBatches:
+    @staticmethod
+    def sizes(model: inference.Inference, monkeypatch: pytest.MonkeyPatch, *, most: int) -> list[int]:
+        """The batches that `model` is given from here on; of more than `most` images they do not fit into memory."""
+        sizes, forward = list[int](), model.model.forward
+
+        def limited(images: torch.Tensor) -> torch.Tensor:
+            sizes.append(len(images))
+            if len(images) > most:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return forward(images)
+
+        monkeypatch.setattr(model.model, "forward", limited)
+        return sizes
+
+    @pytest.fixture
+    def model(self, root: Root) -> inference.Inference:
+        uri = CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab"))
+        return inference.Inference(uri, threads=1, device=torch.device("cpu"))
+
+    def test_batches_start_large_and_are_halved_until_they_fit(
+        self, model: inference.Inference, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        images = np.concatenate([digits["test"].images[:300]] * 2)
+        whole = model.probabilities(images)
+        sizes = self.sizes(model, monkeypatch, most=200)
+        assert np.allclose(model.probabilities(images), whole, atol=1e-6)
+        assert sizes == [512, 256, *[128] * 4, 88]
+        model.probabilities(images[:150])
+        assert sizes[7:] == [128, 22], "later parts do not try again what did not fit"
+
+    def test_one_image_that_does_not_fit_is_an_error(
+        self, model: inference.Inference, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sizes = self.sizes(model, monkeypatch, most=0)
+        with pytest.raises(torch.OutOfMemoryError):
+            model.probabilities(digits["test"].images[:5])
+        assert sizes == [5, 2, 1]

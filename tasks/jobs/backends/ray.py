@@ -84,7 +84,12 @@ class RayBackend:
         done = ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(
             worker,
             fn_constructor_kwargs={"spec": spec.model_dump_json()} | shared,
-            compute=ActorPoolStrategy(size=min(given.workers, len(items))),
+            compute=ActorPoolStrategy(
+                size=min(given.workers, len(items)),
+                # A GPU computes a part while the next one is read; on a CPU a second thread would compete for cores.
+                max_concurrent_calls_per_actor=2 if given.use_gpu else 1,
+                enable_true_multi_threading=given.use_gpu,
+            ),
             batch_size=1,
             num_cpus=given.cpus,
             num_gpus=1 if given.use_gpu else 0,

@@ -4,6 +4,7 @@ import collections
 import functools
 import itertools
 import json
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -97,6 +98,8 @@ class Predictor:
         self.origins = row_origins.table_of(self.spec.source)
         self._there: dict[str, list[str]] = {}
         """Names of the files in each split's folder when this worker first looked there."""
+        self._turn = threading.Lock()
+        """Held to load the model and to compute: a worker with a GPU reads and writes parts in two threads."""
 
     @functools.cached_property
     def inference(self) -> "Inference":
@@ -120,6 +123,8 @@ class Predictor:
         """Predict the rows of the part with the entry `file`, number `index` of its split, or reuse earlier work."""
         source = File.model_validate_json(file)
         split = source.split or "all"
+        with self._turn:
+            _ = self.inference
         made, predicted = self._find(split, index, source) or (None, self._predict(source))
         reused = made is not None
         made = made or tables.write_part(self.spec.target, predicted, split=split, index=index)
@@ -151,7 +156,7 @@ class Predictor:
         table = tables.read_part(self.spec.source, source)
         model = self.inference.model.spec
         pixels, labels = images.to_arrays(table, model.image_shape)
-        with user_errors.wrap_user_errors(model=model.model):
+        with self._turn, user_errors.wrap_user_errors(model=model.model):
             probabilities = self.inference.probabilities(pixels)
         columns = {"id": table["id"].to_numpy()} | ({} if labels is None else {"label": table["label"]})
         answers = {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}
