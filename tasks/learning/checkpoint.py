@@ -58,7 +58,7 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     @property
     def best_epoch(self) -> int:
         """Epoch with the lowest validation loss of those that have a checkpoint so far, the earliest of equals."""
-        every, epochs = self.recipe.get("checkpoint_every", 1), self.recipe.get("epochs", 0)  # earlier versions: each
+        every, epochs = self.recipe["checkpoint_every"], self.recipe["epochs"]
         return best_epoch([metrics_of(row) for row in self.history], every=every, epochs=epochs)
 
     @property

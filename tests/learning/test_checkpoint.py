@@ -257,19 +257,6 @@ class TestCommit:
         rows = [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(io.StringIO(content))]
         assert rows == committed.statistics["history"]
 
-    def test_history_of_an_earlier_version_without_times_is_resumed_and_committed(
-        self, scratch: URI, target: CheckpointURI, digits: dict[str, Split]
-    ) -> None:
-        times = {"seconds", "train_s", "data_wait_s", "checkpoint_wait_s"}
-        for place in EPOCHS.values():
-            path = Path(scratch, place, META)
-            meta = Meta.model_validate_json(path.read_bytes())
-            history = [{name: row[name] for name in row.keys() - times} for row in meta.history]
-            path.write_text(meta.model_copy(update={"history": history}).signed().model_dump_json())
-        resumed = training_state.restore(Path(scratch, EPOCHS[3]), new_trainer(digits), prepared=PREPARED, about=ABOUT)
-        assert [metrics.seconds for metrics in resumed] == [0, 0, 0]
-        assert not times & commit(scratch, target).statistics["history"][0].keys()
-
     @pytest.mark.parametrize(
         ("damaged", "message"),
         [

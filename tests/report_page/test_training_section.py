@@ -19,15 +19,6 @@ def test_every_epoch_shows_its_time_and_what_was_waited_for(data: ReportData) ->
     assert text.count("Waiting for data took 10 % of epoch 2: try --set loader=resident") == 1
 
 
-def test_history_of_an_earlier_version_shows_nothing_of_times(data: ReportData) -> None:
-    times = {"seconds", "data_wait_s", "checkpoint_wait_s"}
-    history = [{name: row[name] for name in row.keys() - times} for row in data.history]
-    untimed = Page(render(dataclasses.replace(data, history=history))).text
-    gone_on_with = Page(render(dataclasses.replace(data, history=[*history[:2], *data.history[2:]]))).text
-    assert "waiting" not in untimed.lower()
-    assert "33.0 s" in gone_on_with and "0.0 s" not in gone_on_with
-
-
 def test_training_images_are_shown_with_their_classes_and_may_be_missing(data: ReportData) -> None:
     alternatives = [image["alt"] or "" for image in Page(render(data)).all("img")]
     expected = [f"Training image {number}: class {name}" for number, (_, name) in enumerate(data.training_images, 1)]
