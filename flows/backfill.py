@@ -15,8 +15,8 @@ from flows.cli.exits import HUNG_UP, INTERRUPTED, guarded, note, refused_if_inva
 from storage import in_use, terminal
 from storage.uri import check_name, parse_root
 from tasks.cluster import capacity, node_checks
-from tasks.jobs import scaling
 from tasks.learning import recipes
+from tasks.resources import scaling
 
 _EPILOG = """\
 A version is a raw dataset below <storage>/datasets/raw, such as mnist-1d9802c1c0d9; `python -m storage ls raw` lists

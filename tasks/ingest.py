@@ -6,7 +6,7 @@ from prefect import task
 
 from storage import manifest
 from storage.uri import URI, DatasetURI, FilesURI
-from tasks.cluster.runner import GRACE_S, InProcessRunner, Runner, retry_on_fault
+from tasks.cluster.runner import InProcessRunner, Runner, retry_on_fault
 from tasks.jobs.ingest import user_files
 from tasks.jobs.spec import IngestSpec, scratch_of
 from tasks.learning import datasets
@@ -25,7 +25,7 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
     `files` is None for the user's own data and for an existing raw dataset. Large data that can be spread over nodes is
     ingested by a Ray job, other data in the flow's own process.
     """
-    with stage("ingest", plan.raw, deadline_s=plan.deadline_s + GRACE_S) as current:
+    with stage("ingest", plan.raw) as current:
         if plan.user_data is not None:
             for note in [*plan.user_data.left_out, *plan.user_data.notes]:
                 logger().warning("--data: %s", note)
@@ -51,7 +51,7 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
 def ingest_pictures(pictures: UserData, request: BatchRequest, cluster: Runner) -> DatasetURI:
     """Write new pictures as rows of Parquet, resized like the images that the model was trained on."""
     raw = request.dataset
-    with stage("ingest", raw, deadline_s=request.deadline_s + GRACE_S) as current:
+    with stage("ingest", raw) as current:
         for note in [*pictures.left_out, *pictures.notes]:
             logger().warning("--dataset: %s", note)
         if not current.reused:

@@ -5,14 +5,14 @@ from dataclasses import replace
 from prefect import task
 
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI
-from tasks.cluster.runner import GRACE_S, Runner, retry_on_fault
-from tasks.jobs.scaling import ANY, Needs
+from tasks.cluster.runner import Runner, retry_on_fault
 from tasks.jobs.spec import PredictSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
 from tasks.planning.result_uris import predictions_of
+from tasks.resources.scaling import ANY, Needs
 
 
 @task(name="predict", **task_options, **retry_on_fault)
@@ -40,7 +40,7 @@ def _predict(
     name: str = "predict",
 ) -> PredictionsURI:
     target = predictions_of(asked.root, checkpoint, dataset, split=split)
-    with stage(name, target, deadline_s=asked.deadline_s + GRACE_S) as current:
+    with stage(name, target) as current:
         if not current.reused:
             spec = PredictSpec(
                 storage=asked.root,

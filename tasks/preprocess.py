@@ -3,7 +3,7 @@
 from prefect import task
 
 from storage.uri import DatasetURI
-from tasks.cluster.runner import GRACE_S, Runner, retry_on_fault
+from tasks.cluster.runner import Runner, retry_on_fault
 from tasks.jobs.spec import PreprocessSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
@@ -13,7 +13,7 @@ from tasks.planning.plan import Plan
 @task(name="preprocess", **task_options, **retry_on_fault)
 def preprocess(raw: DatasetURI, plan: Plan, cluster: Runner) -> DatasetURI:
     """Write each usable row of `raw` once to a train, validation or test split; count and list unusable rows."""
-    with stage("preprocess", plan.prepared, deadline_s=plan.deadline_s + GRACE_S) as current:
+    with stage("preprocess", plan.prepared) as current:
         if not current.reused:
             spec = PreprocessSpec(
                 storage=plan.root,

@@ -22,7 +22,7 @@ def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cl
     """Make `checkpoint` the champion, atomically, if it passes the gate; record decision, metrics and reason anyway."""
     decisions = registry.history(plan.root, plan.championship)
     decision = find_valid_decision(checkpoint, evaluation, decisions, plan.gate)
-    with stage("promote", reused=decision is not None, deadline_s=plan.deadline_s):
+    with stage("promote", reused=decision is not None):  # its predictions may wait for other runs
         if decision is None:
             decision = decide(checkpoint, evaluation, plan, cluster)
             decisions = registry.history(plan.root, plan.championship)

@@ -3,7 +3,7 @@
 from prefect import task
 
 from storage.uri import CheckpointURI, DatasetURI
-from tasks.cluster.runner import GRACE_S, Runner, retry_on_fault
+from tasks.cluster.runner import Runner, retry_on_fault
 from tasks.jobs.spec import TrainSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
@@ -13,7 +13,7 @@ from tasks.planning.plan import Plan
 @task(name="train", **task_options, **retry_on_fault)
 def train(prepared: DatasetURI, plan: Plan, cluster: Runner) -> CheckpointURI:
     """Train and keep the epoch with the lowest validation loss; resume from the newest complete checkpoint."""
-    with stage("train", plan.checkpoint, deadline_s=plan.deadline_s + GRACE_S) as current:
+    with stage("train", plan.checkpoint) as current:
         if not current.reused:
             spec = TrainSpec(
                 storage=plan.root,

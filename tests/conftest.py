@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from storage.uri import Root
-from tasks.planning import machine
+from tasks.resources.machine_locks import LOCK_DIR
 from tests.runs import SHARED, prefect_home
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def slots(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def machine_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Runs of this pytest worker's tests take turns among themselves, and wait for nobody else's."""
-    folder = tmp_path_factory.mktemp("slots")
+    folder = tmp_path_factory.mktemp("locks")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(machine.SLOTS, str(folder))
+        patch.setenv(LOCK_DIR, str(folder))
         yield
 
 

@@ -39,7 +39,7 @@ _REQUESTS: dict[str, tuple[int | None, dict[str, str], str]] = {
 _PROGRAM = """
 import json, sys
 from tasks.cluster import capacity
-from tasks.jobs.scaling import Needs
+from tasks.resources.scaling import Needs
 
 def check(workers, needs):
     try:

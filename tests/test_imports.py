@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 LAYERS = [
     *("flows", "tasks", "tasks.cluster", "tasks.orchestration", "tasks.planning", "tasks.promotion"),
-    *("tasks.report_page", "tasks.jobs", "tasks.learning", "storage"),
+    *("tasks.report_page", "tasks.jobs", "tasks.resources", "tasks.learning", "storage"),
 ]
 """Each may import itself and what comes after it."""
 FORBIDDEN = {
@@ -20,6 +20,7 @@ FORBIDDEN = {
     "tasks.report_page": {"prefect", "ray"},
     "tasks.promotion": {"prefect", "ray", "torch", "torchvision"},
     "tasks.jobs": {"prefect"},
+    "tasks.resources": {"prefect"},
     "tasks.learning": {"prefect", "ray"},
 }
 """Packages of others that a layer does without."""

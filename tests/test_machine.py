@@ -10,13 +10,8 @@ from typing import Any
 
 import pytest
 
-from storage.process import Process
-from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.cluster import capacity
-from tasks.jobs import machine_slots
-from tasks.jobs.slot_tickets import Claim
-from tasks.jobs.spec import PredictSpec, PreprocessSpec
-from tasks.planning import machine
+from tasks.resources import machine, machine_locks
 from tests.faults import injection
 from tests.runs import Run, await_that
 
@@ -40,7 +35,7 @@ def test_cores_that_there_are_not_are_refused_by_name(monkeypatch: pytest.Monkey
     ("told", "found"),
     [("0,1", ["0", "1"]), ("GPU-4f2a, GPU-77", ["GPU-4f2a", "GPU-77"]), ("", []), ("-1", []), (None, ["0", "1"])],
 )
-def test_a_run_claims_the_gpus_that_it_can_use(
+def test_a_run_uses_the_gpus_that_it_can_use(
     told: str | None, found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for bus in ("0000:04:00.0", "0000:05:00.0"):
@@ -73,28 +68,6 @@ def _show_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch, **numbers: int) ->
     monkeypatch.setattr(machine, "_HINTS", [(str(folder / "driver"), "*"), (str(folder / "wsl"), "*")])
 
 
-def test_what_computes_on_all_cores_takes_its_turn_and_what_moves_rows_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(machine.CORES, "1")
-    root = Root(str(tmp_path))
-    raw, prepared = (DatasetURI(root.child(f"datasets/{kind}/small-0123456789ab")) for kind in ("raw", "prepared"))
-    moves = PreprocessSpec(storage=root, deadline_s=60, source=raw, target=prepared, parameters={})
-    assert machine.with_claim(moves).claim is None
-    computes = PredictSpec(
-        storage=root,
-        deadline_s=60,
-        model=CheckpointURI(root.child("checkpoints/small-0123456789ab")),
-        source=prepared,
-        target=PredictionsURI(root.child("predictions/small-ba9876543210")),
-        split=None,
-        workers=1,
-    )
-    made = machine.with_claim(computes)
-    assert made.claim is not None and made.threads == made.claim.num_cores == 1
-    assert made.claim.who == f"a run (pid {os.getpid()}, small-ba9876543210 in {root})"
-
-
 @pytest.fixture
 def one_core() -> Iterator[None]:
     """A machine with one core: a training is as long as it is wherever else there is work."""
@@ -117,7 +90,7 @@ def test_two_runs_at_once_train_one_after_the_other_to_the_bytes_of_one_alone(tm
         (tmp_path / name).mkdir()
         return Run(*arguments, *more, "--storage", storage, folder=tmp_path / name, env=env)
 
-    with machine_slots.turn(Claim(**_everything(), who="the test", doing="looking on")):
+    with machine_locks.held("the test", gpus=machine.gpus(), on_wait=pytest.fail, is_done=lambda: False):
         runs = {"with-ray": start("with-ray"), "without-ray": start("without-ray", "--workers", "0")}
         for run in runs.values():
             await_that(partial(_waits_or_has_ended, run))
@@ -125,24 +98,10 @@ def test_two_runs_at_once_train_one_after_the_other_to_the_bytes_of_one_alone(tm
     steps = {name: _steps(tmp_path / name / "history.jsonl") for name in runs}
     first, second = sorted(steps, key=lambda name: steps[name][0])
     assert steps[first][-1] < steps[second][0], "they trained at the same time"
-    waited = rf"waiting: run \S.* .pid {runs[first].process.pid}, .* is training on this machine"
+    waited = rf"waiting: run \S.* .pid {runs[first].process.pid}, .* is computing on this machine"
     assert re.search(waited, runs[second].log.read_text())
     alone = start("alone", "--workers", "0").result()["uris"]["checkpoint"]
     assert len({_weights(uri) for uri in (alone, *together.values())}) == 1
-
-
-def _everything() -> dict[str, Any]:
-    """What a run claims that is asked for nothing else."""
-    cores = sorted(os.sched_getaffinity(0))
-    return {
-        "folder": os.environ[machine.SLOTS],
-        "shared": True,
-        "run": "the test",
-        "process": Process.current().model_copy(update={"started": 1}),  # one that has ended: nothing is kept for it
-        "cores": cores,
-        "num_cores": len(cores),
-        "gpus": machine.gpus(),
-    }
 
 
 def _steps(history: Path) -> list[float]:
@@ -152,7 +111,7 @@ def _steps(history: Path) -> list[float]:
 
 
 def _waits_or_has_ended(run: Run) -> bool:
-    return run.says("waiting: the test is looking on") or run.process.poll() is not None
+    return run.says("waiting: the test is computing") or run.process.poll() is not None
 
 
 def _weights(uri: str) -> str:

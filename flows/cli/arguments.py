@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from flows.cli.exits import refuse
 from tasks.jobs import dashboard
-from tasks.planning import machine
+from tasks.resources import machine
 
 _EPILOG = """\
 examples:

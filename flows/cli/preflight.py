@@ -12,9 +12,9 @@ from storage.manifest import Damaged
 from storage.terminal import count
 from storage.uri import URI, Root
 from tasks.cluster import capacity, node_checks
-from tasks.jobs import scaling
 from tasks.learning import recipes, user_code
 from tasks.learning.recipes import Recipe
+from tasks.resources import scaling
 
 if TYPE_CHECKING:
     from tasks.planning.data_summary import Summary

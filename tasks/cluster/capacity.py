@@ -18,10 +18,9 @@ from storage import error_policy, files, terminal
 from storage.terminal import count
 from storage.uri import URI, Root, redact
 from tasks.cluster import jobs_api
-from tasks.jobs import dashboard, scaling
+from tasks.jobs import dashboard
 from tasks.jobs.spec import NODE_TYPES
-from tasks.learning import devices
-from tasks.planning import machine
+from tasks.resources import devices, machine, scaling
 
 SPARE_CPUS = 3
 """CPUs that a local Ray counts beyond the machine's own: a driver and data tasks run beside the workers."""

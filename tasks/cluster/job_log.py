@@ -12,7 +12,7 @@ from storage.error_policy import Permanent
 from storage.manifest import File
 from storage.uri import URI, redact_text
 from tasks.jobs import errors
-from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK, WAITING
+from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK
 from tasks.orchestration.stage import ProgressArtifact, logger
 
 _CHATTER = re.compile(
@@ -55,8 +55,6 @@ class Follower:
 
     ended = False
     """True once the job has said that its work is over, successful or not."""
-    waits = False
-    """True while the job waits for its turn on this machine."""
 
     def __init__(self, stage: str) -> None:
         self._artifact = ProgressArtifact(stage)
@@ -111,9 +109,6 @@ class Follower:
         elif IMAGES in line:
             if content := _json_after(IMAGES, line):
                 _show_images(content)
-        elif WAITING in line:
-            if content := _json_after(WAITING, line):
-                self._wait(content["who"])
         elif ERROR in line:
             self._error = _json_after(ERROR, line) or self._error
         elif ENDED in line:
@@ -123,12 +118,6 @@ class Follower:
         else:
             self._last = [*self._last[-29:], line]
             self._pass_on(self._named(line))
-
-    def _wait(self, who: str | None) -> None:
-        self.waits = who is not None
-        logger().info("waiting: %s", who) if who else logger().info(
-            "waiting is over: the cores of this machine are free"
-        )
 
     def _progress(self, content: dict[str, Any]) -> None:
         self._epoch = content["epoch"] or self._epoch

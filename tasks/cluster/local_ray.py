@@ -16,7 +16,7 @@ from tasks.cluster.child import Child
 from tasks.cluster.job_log import JobFailed
 from tasks.jobs import dashboard
 from tasks.jobs.backends import tuned
-from tasks.planning import machine
+from tasks.resources import machine
 
 _START_LIMIT_S = 120
 _POLL_S = 0.25

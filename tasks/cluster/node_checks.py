@@ -10,10 +10,9 @@ from storage.terminal import count
 from storage.uri import URI, Root, redact
 from tasks.cluster import jobs_api
 from tasks.cluster.capacity import LEAST_FREE_BYTES
-from tasks.jobs.scaling import ANY, Needs, Workers
 from tasks.jobs.spec import ASKED, NODES, Node
-from tasks.learning import devices
-from tasks.planning import machine
+from tasks.resources import devices, machine
+from tasks.resources.scaling import ANY, Needs, Workers
 
 _LIMIT_S = 90
 """Timeout of the whole check, in seconds; after 30 s the check's own job reports the nodes that did not answer."""

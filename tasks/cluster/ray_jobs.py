@@ -19,11 +19,11 @@ from tasks.cluster.child import Child
 from tasks.cluster.job_log import Follower, JobFailed, JobRefused
 from tasks.cluster.local_ray import await_ray, start_ray
 from tasks.jobs import dashboard
-from tasks.jobs.deadline import DeadlineExceeded, deadline_clock, deadlines_paused
+from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
 from tasks.learning import user_code
 from tasks.orchestration.stage import logger, tidy
-from tasks.planning import machine
+from tasks.resources import machine
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -144,7 +144,7 @@ class RayJobs:
         return self._client
 
     def _submit(self, client: "JobSubmissionClient", stage: str, prefix: str, spec: JobSpec) -> str:
-        spec = machine.with_claim(spec) if self._local else spec
+        spec = spec.model_copy(update={"threads": machine.cores()}) if self._local else spec
         place = write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())
         python = shlex.quote(sys.executable) if self._local else "python"
         runtime_env: dict[str, Any] = {} if self._local else jobs_api.job_runtime_env()  # a local Ray has this one's
@@ -186,7 +186,7 @@ class RayJobs:
         return next((name for name in live if name.startswith(prefix)), None)
 
     def _follow(self, client: "JobSubmissionClient", job: str, stage: str, *, deadline_s: float) -> None:
-        deadline = deadline_clock() + deadline_s + 30  # the job enforces its own deadline; this one is for a stuck job
+        deadline = time.monotonic() + deadline_s + 30  # the job enforces its own deadline; this one is for a stuck job
         follower = Follower(stage)
         begun = answered = time.monotonic()
         while True:
@@ -204,10 +204,9 @@ class RayJobs:
             answered = time.monotonic()
             if status.is_terminal():
                 break
-            if deadline_clock() > deadline:  # `run` then stops the job if it has started it
+            if time.monotonic() > deadline:  # `run` then stops the job if it has started it
                 raise DeadlineExceeded(f"{job}: not done within {deadline_s:.0f} s; increase --deadline MINUTES")
-            with deadlines_paused() if follower.waits else contextlib.nullcontext():
-                self._wait(job, follower, (time.monotonic() - begun) * _POLL_SHARE)
+            self._wait(job, follower, (time.monotonic() - begun) * _POLL_SHARE)
         if status != "SUCCEEDED":
             reason = ""
             with contextlib.suppress(OSError, RuntimeError):
@@ -219,12 +218,12 @@ class RayJobs:
         if not self._local:
             time.sleep(min(_LONGEST_POLL_S, max(_POLL_S, seconds)))
             return
-        until, waits = time.monotonic() + min(_LONGEST_LOCAL_POLL_S, seconds), follower.waits
+        until = time.monotonic() + min(_LONGEST_LOCAL_POLL_S, seconds)
         while True:
             time.sleep(_POLL_S)
             with contextlib.suppress(OSError):  # `_follow` reads it again and reports what is wrong
                 follower.read_file(self._log(job), ended=False)
-            if follower.ended or follower.waits != waits or time.monotonic() > until:
+            if follower.ended or time.monotonic() > until:
                 return
             if not (self._child and self._child.running):
                 return

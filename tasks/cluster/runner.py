@@ -9,14 +9,11 @@ from tasks.jobs import errors, main
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JobSpec, write_digested
 from tasks.orchestration.stage import tidy
-from tasks.planning import machine
+from tasks.resources import machine
 
 if TYPE_CHECKING:
     from prefect import Task
     from prefect.client.schemas.objects import State, TaskRun
-
-GRACE_S = 60
-"""Seconds that a stage with a job may take beyond its deadline: the job enforces the deadline itself."""
 
 
 class Runner(Protocol):
@@ -41,7 +38,7 @@ class InProcessRunner:
     def run(self, stage: str, spec: JobSpec) -> None:
         """Run the job in this process, as `Runner` says; the cause of a `JobFailed` is the original error."""
         follower = Follower(stage)
-        spec = machine.with_claim(spec)
+        spec = spec.model_copy(update={"threads": machine.cores()})
         write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())  # gc keeps what it names
         try:
             main.run_here(spec, tell=follower.line)

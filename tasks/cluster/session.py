@@ -1,16 +1,21 @@
 """Choice of a run's runner: a local Ray, the cluster that RAY_ADDRESS names, or this process."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-from storage.uri import Root
+from storage import manifest
+from storage.uri import Root, redact
+from tasks.cluster import jobs_api
 from tasks.cluster.capacity import check_disk, check_workers
 from tasks.cluster.node_checks import check_nodes
 from tasks.cluster.ray_jobs import RayJobs
 from tasks.cluster.runner import InProcessRunner, Runner
-from tasks.jobs.scaling import ANY, Needs, Workers
-from tasks.planning import machine
+from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
+from tasks.orchestration.stage import logger
+from tasks.resources import machine, machine_locks
+from tasks.resources.scaling import ANY, Needs, Workers
 
 _early: ContextVar[list[RayJobs]] = ContextVar("early")
 """Holds the Ray that `starting` started for the next session; empty once a session has taken it."""
@@ -41,18 +46,56 @@ def session(root: Root, *, wanted: bool, workers: Workers, needs: Needs = ANY) -
     Raises:
         ValueError: A job is wanted, but there can never be the workers, the disk is full or a node is unfit.
     """
-    with machine.claim_released():
-        if wanted:
-            check_workers(workers, needs)
-            check_disk(root)
-            check_nodes(root, workers, needs)
-        if workers == 0:
-            yield InProcessRunner()
-            return
-        early = _early.get([])
-        in_advance = wanted and bool(early)
-        jobs = early.pop() if in_advance else RayJobs(wanted=wanted)
+    if wanted:
+        check_workers(workers, needs)
+        check_disk(root)
+        check_nodes(root, workers, needs)
+    if workers == 0:
+        with contextlib.ExitStack() as locks:
+            yield LockingRunner(InProcessRunner(), locks)
+        return
+    early = _early.get([])
+    in_advance = wanted and bool(early)
+    jobs = early.pop() if in_advance else RayJobs(wanted=wanted)
+    with contextlib.ExitStack() as locks:
         try:
-            yield jobs
+            yield jobs if jobs_api.cluster_address() else LockingRunner(jobs, locks)
         finally:
             jobs.dismiss() if in_advance else jobs.end()  # `starting` waits for the end of its Ray
+
+
+class LockingRunner:
+    """Runner on this machine: its first job that computes waits for cores and GPUs, which the run then keeps."""
+
+    def __init__(self, runner: Runner, locks: contextlib.ExitStack) -> None:
+        self.runner = runner
+        self._locks = locks
+        self._waits = True
+
+    def run(self, stage: str, spec: JobSpec) -> None:
+        """Run the job as `Runner` says, unless another run makes its result during the wait."""
+        # Jobs that use all threads take turns: two of them at once on the same cores are very slow.
+        device = spec.recipe.device if isinstance(spec, TrainSpec) else None
+        device = spec.needs.device if isinstance(spec, PredictSpec) else device
+        if device and self._waits:
+            try:
+                self._lock(spec, gpus=[] if device == "cpu" else machine.gpus())
+            except machine_locks.ResultExists:
+                return
+            except OSError as error:
+                logger().warning("runs on this machine do not take turns: %s", error)
+            self._waits = False
+        self.runner.run(stage, spec)
+
+    def _lock(self, spec: JobSpec, *, gpus: list[str]) -> None:
+        from prefect.runtime import flow_run
+
+        name = f"run {flow_run.name}" if flow_run.id else "a run"
+        self._locks.enter_context(
+            machine_locks.held(
+                f"{name} (pid {os.getpid()}, {spec.target.name} in {redact(spec.storage)})",
+                gpus=gpus,
+                on_wait=lambda text: logger().info("waiting: %s", text),
+                is_done=lambda: manifest.is_committed(spec.target),
+            )
+        )

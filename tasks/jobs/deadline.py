@@ -17,8 +17,6 @@ _AGAIN_S = 5.0
 _GIVE_UP_S = 1.5
 """Seconds that abandoned work may take to end: Ray kills a job three seconds after asking it to stop."""
 _Result = TypeVar("_Result")
-_paused_s = 0.0
-"""Total seconds that no deadline has counted."""
 
 
 class DeadlineExceeded(Permanent):
@@ -42,7 +40,7 @@ def deadline(seconds: float | None) -> Iterator[None]:
     if 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= seconds:  # the surrounding deadline ends first
         yield
         return
-    started = deadline_clock()
+    started = time.monotonic()
     handler = signal.signal(signal.SIGALRM, on_alarm)
     left, every = signal.setitimer(signal.ITIMER_REAL, seconds, _AGAIN_S)
     try:
@@ -51,27 +49,7 @@ def deadline(seconds: float | None) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         if left:
-            signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (deadline_clock() - started)), every)
-
-
-@contextlib.contextmanager
-def deadlines_paused() -> Iterator[None]:
-    """Stop the clock of all deadlines for the length of the block, such as a wait for another run."""
-    global _paused_s
-    is_main = threading.current_thread() is threading.main_thread()  # alarms exist only there, see `deadline`
-    left, every = signal.setitimer(signal.ITIMER_REAL, 0) if is_main else (0.0, 0.0)
-    started = time.monotonic()
-    try:
-        yield
-    finally:
-        _paused_s += time.monotonic() - started
-        if left:
-            signal.setitimer(signal.ITIMER_REAL, left, every)
-
-
-def deadline_clock() -> float:
-    """Return the clock that deadlines use, in seconds: the monotonic clock without the pauses."""
-    return time.monotonic() - _paused_s
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, left - (time.monotonic() - started)), every)
 
 
 def run_in_thread(work: Callable[[], _Result], *, give_up: Callable[[], None] = lambda: None) -> _Result:

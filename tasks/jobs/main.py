@@ -1,4 +1,4 @@
-"""Entry point of every Ray job: parse the spec, take turn and lease, enforce the deadline, work, report errors."""
+"""Entry point of every Ray job: parse the spec, take the lease, enforce the deadline, work, report errors."""
 
 import contextlib
 import os
@@ -14,14 +14,12 @@ from storage.lease import Lease
 from storage.lease_records import Record
 from storage.process import gc_paused
 from storage.uri import URI
-from tasks.jobs import errors, events, machine_slots
+from tasks.jobs import errors, events
 from tasks.jobs.deadline import deadline
-from tasks.jobs.slot_tickets import Claim
 from tasks.jobs.spec import (
     ENDED,
     ERROR,
     JOB_NAME,
-    WAITING,
     IngestSpec,
     JobSpec,
     PredictSpec,
@@ -41,8 +39,6 @@ _SPECS: dict[str, type[JobSpec]] = {
 }
 _LAST_LINES_S = 0.2
 """Seconds to wait for the last lines that workers print: Ray collects them ten times a second."""
-_LOOK_S = 2.0
-"""Seconds between two checks whether another job's lease on the target is over."""
 
 
 def main(stage: str) -> None:
@@ -94,7 +90,7 @@ def _await_a_node() -> None:
     """Return once a task can run; on a cluster that has shrunk to its head a waiting task makes it grow."""
     import ray
 
-    from tasks.jobs import scaling
+    from tasks.resources import scaling
 
     if not scaling.cpus(scaling.nodes()):
         events.write_line("waiting for the cluster to add a node with CPUs")
@@ -131,60 +127,25 @@ def _work(spec: JobSpec, backend: "StageBackend") -> None:
 
 @contextlib.contextmanager
 def held(spec: JobSpec) -> Iterator[bool]:
-    """Enforce the job's deadline; take its turn on this machine and its lease as soon as both are free.
+    """Enforce the job's deadline, and hold the lease on its target.
 
     Yields True if there is still something to do.
     """
-    with deadline(spec.deadline_s), _turn_and_lease(spec) as taken:
+    with deadline(spec.deadline_s), _lease(spec) as taken:
         if taken:
             failpoint("job", spec.target)
         yield taken is not None
 
 
-@contextlib.contextmanager
-def _turn_and_lease(spec: JobSpec) -> Iterator[Lease | None]:
-    """Take both; release the turn while waiting for the lease. Yield None if the result exists."""
-    with contextlib.ExitStack() as stack:
-        while spec.claim:
-            keep = stack.enter_context(_turn(spec, spec.claim))
-            try:
-                taken = stack.enter_context(_lease(spec, waits=False))
-            except lease.Held as other:
-                stack.close()
-                _await_release(spec, other.holder)
-            else:
-                yield taken
-                keep()
-                return
-        yield stack.enter_context(_lease(spec, waits=True))
-
-
-def _turn(spec: JobSpec, claim: Claim) -> contextlib.AbstractContextManager[Callable[[], None]]:
-    return machine_slots.turn(
-        claim,
-        is_done=lambda: manifest.is_committed(spec.target),
-        on_wait=lambda who: events.write_event(WAITING, who=who),
-        on_turn=lambda: events.write_event(WAITING, who=None),
-        on_trouble=lambda text: events.write_line(f"WARNING: {text}"),
-    )
-
-
-def _lease(spec: JobSpec, *, waits: bool) -> contextlib.AbstractContextManager[Lease | None]:
+def _lease(spec: JobSpec) -> contextlib.AbstractContextManager[Lease | None]:
     """Wait for the exclusive right to produce the target; None if another job has committed it meanwhile."""
     return lease.held(
         spec.storage,
         spec.target,
         owner=os.environ.get(JOB_NAME, f"process {os.getpid()}"),
-        waits=waits,
         is_done=lambda: manifest.is_committed(spec.target),
         on_wait=lambda other: _tell_of(spec, other),
     )
-
-
-def _await_release(spec: JobSpec, other: Record) -> None:
-    _tell_of(spec, other)
-    while not manifest.is_committed(spec.target) and lease.holder(spec.storage, spec.target):
-        time.sleep(_LOOK_S)
 
 
 def _tell_of(spec: JobSpec, other: Record) -> None:

@@ -18,9 +18,10 @@ from typing import Any
 import ray
 
 from storage.uri import redact_text
-from tasks.jobs import events, scaling
-from tasks.jobs.scaling import Resources
+from tasks.jobs import events
 from tasks.jobs.spec import NODE_TYPES
+from tasks.resources import scaling
+from tasks.resources.scaling import Resources
 
 _MOST_NODES = 10_000
 """Upper limit of the nodes that are counted of one type; KubeRay's default maximum exceeds two billion."""

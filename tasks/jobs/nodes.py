@@ -12,9 +12,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from storage import error_policy, files
 from storage.uri import URI, redact_text
-from tasks.jobs import errors, events, scaling
+from tasks.jobs import errors, events
 from tasks.jobs.spec import ASKED, NODES, Node
-from tasks.learning import devices
+from tasks.resources import devices, scaling
 
 _LIMIT_S = 30
 """Seconds that a node may take to answer."""

@@ -13,9 +13,8 @@ from storage import files
 from storage.error_policy import Permanent
 from storage.producer import producer
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.jobs.scaling import ANY, Needs, Workers
-from tasks.jobs.slot_tickets import Claim
 from tasks.learning.recipes import Recipe
+from tasks.resources.scaling import ANY, Needs, Workers
 
 NEW = "new"
 """Split of images that are only predicted, without a part in training."""
@@ -37,8 +36,6 @@ IMAGES = "::images "
 """Start of the log line with the place of the first training images as JSON: uri, file."""
 NODE_TYPES = "::node-types "
 """Start of the log line with the nodes that a cluster may add as JSON: addable, pairs of resources and a number."""
-WAITING = "::waiting "
-"""Start of the log line that says as JSON whom on this machine the job waits for; null: it waits no longer."""
 ERROR = "::error "
 """Start of the log line with the error that ended the job as JSON: type, message, permanent."""
 ENDED = "::ended"
@@ -94,17 +91,11 @@ class JobSpec(BaseModel):
     """Seconds after which the job ends itself with an error."""
     threads: int | None = None
     """Threads of each computing process; None: as many as Ray gives it CPUs."""
-    claim: Claim | None = None
-    """Resources of this machine to take turns for; None: the job needs no turn, or Ray schedules it on a cluster."""
 
     @property
     def scratch(self) -> URI:
         """Folder for the spec and for temporary files of all attempts."""
         return scratch_of(self.storage, self.target)
-
-    def device(self, asked: str) -> str:
-        """Return the device of a job without Ray; `auto` must use the GPUs of this machine, if there are any."""
-        return "cuda" if asked == "auto" and self.claim and self.claim.gpus else asked
 
 
 class SourceEntry(BaseModel, frozen=True, extra="forbid"):

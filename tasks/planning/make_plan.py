@@ -9,15 +9,16 @@ from storage.admin.catalog import check_links
 from storage.terminal import count
 from storage.uri import DatasetURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
-from tasks.jobs.scaling import Workers, limits
-from tasks.learning import datasets, devices
+from tasks.learning import datasets
 from tasks.learning.epoch_metrics import few_steps_hint
 from tasks.learning.recipes import Recipe
-from tasks.planning import machine, model_check, warm_start
+from tasks.planning import model_check, warm_start
 from tasks.planning.data_option import as_made, check_shift, resolve_data
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import report_of
 from tasks.planning.user_images import UserData, check_apart
+from tasks.resources import devices, machine
+from tasks.resources.scaling import Workers, limits
 
 YEAR = 365 * 24 * 60
 """In minutes; an upper limit, because the timers of Python, torch and Ray do not accept arbitrarily large values."""

@@ -9,14 +9,15 @@ from storage import manifest
 from storage.process import gc_paused
 from storage.terminal import count
 from storage.uri import CheckpointURI
-from tasks.jobs.scaling import Workers, limits, most_gpus_fed
 from tasks.learning import user_code
 from tasks.learning.epoch_metrics import smallest_piece
 from tasks.learning.recipes import Recipe
 from tasks.learning.user_errors import UserCodeError, wrap_user_errors
 from tasks.learning.user_modules import opened_files
-from tasks.planning import machine, warm_start
+from tasks.planning import warm_start
 from tasks.planning.plan import Plan
+from tasks.resources import machine
+from tasks.resources.scaling import Workers, limits, most_gpus_fed
 
 _LONGEST_SIDE = 512
 """Pixels; larger images take too long to try."""

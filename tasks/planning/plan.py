@@ -10,13 +10,13 @@ from storage.admin import champions
 from storage.kinds import Kind, U
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root
 from tasks.jobs.deadline import deadline
-from tasks.jobs.scaling import Needs, Workers, needs_of
 from tasks.learning import datasets, user_code
 from tasks.learning.recipes import Recipe
 from tasks.planning import user_images
 from tasks.planning.result_uris import evaluation_of, predictions_of, result_uri
 from tasks.planning.user_images import UserData
 from tasks.promotion import gate
+from tasks.resources.scaling import Needs, Workers, needs_of
 
 _CHAIN = ("prepared", "checkpoint", "predictions", "evaluation")
 """Kinds whose URIs change with the bytes of their parents; each comes after those that it depends on."""

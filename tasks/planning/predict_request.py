@@ -6,7 +6,6 @@ from storage import manifest
 from storage.admin import champions
 from storage.uri import URI, CheckpointURI, DatasetURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
-from tasks.jobs.scaling import Workers, limits
 from tasks.learning import images, user_code
 from tasks.planning import model_check
 from tasks.planning import new_images as pictures
@@ -14,6 +13,7 @@ from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_numbers, check_root
 from tasks.planning.result_uris import predictions_of
 from tasks.planning.user_images import UserData
+from tasks.resources.scaling import Workers, limits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

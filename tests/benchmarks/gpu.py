@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tasks.learning import datasets, devices, recipes
+from tasks.learning import datasets, recipes
+from tasks.resources import devices
 from tests.benchmarks.gpu_bench import TRAIN_ROWS, Bench
 from tests.benchmarks.gpu_lines import LINES, Measured
 from tests.benchmarks.ratios import Target

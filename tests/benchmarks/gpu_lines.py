@@ -17,13 +17,13 @@ from torch.profiler import ProfilerActivity, profile
 from storage import manifest, tables
 from storage.uri import CheckpointURI, PredictionsURI
 from tasks.jobs import events
-from tasks.jobs.scaling import Needs
 from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import single_process, train_loop
 from tasks.learning import checkpoint, images, training_state
 from tasks.learning.inference import Inference
 from tasks.learning.loop import Trainer
 from tasks.learning.recipes import Recipe
+from tasks.resources.scaling import Needs
 from tests.benchmarks.bench import at_least, at_most
 from tests.benchmarks.gpu_bench import DAY_S, Bench, cannot_compile
 from tests.benchmarks.ratios import Target

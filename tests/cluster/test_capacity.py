@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from tasks.cluster import capacity, jobs_api, local_ray
-from tasks.jobs.scaling import Needs
-from tasks.learning import devices
-from tasks.planning import machine
+from tasks.resources import devices, machine
+from tasks.resources.scaling import Needs
 from tests import mirrors
 
 

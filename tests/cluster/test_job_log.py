@@ -10,7 +10,7 @@ from ray.exceptions import OutOfMemoryError
 from storage.uri import URI
 from tasks.cluster.job_log import Follower, JobFailed, JobRefused
 from tasks.jobs import errors
-from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK, WAITING
+from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK
 
 _WORKER = "(RayTrainWorker pid=4711)"
 _OTHER = "(RayTrainWorker pid=4711, ip=10.0.0.2)"
@@ -121,19 +121,6 @@ def test_the_error_that_ended_the_job_is_kept(permanent: bool, kind: type[Except
     follower.read(f"{ERROR}{json.dumps(error)}\n", ended=True)
     assert type(follower.error("it ended")) is kind
     assert str(follower.error("it ended")) == "no rows"
-
-
-def test_a_job_that_waits_for_its_turn_says_for_whom_until_it_has_it(caplog: pytest.LogCaptureFixture) -> None:
-    follower = Follower("train")
-    with caplog.at_level("INFO"):
-        follower.line(f"{WAITING}{json.dumps({'who': 'run amber (pid 7) is training on this machine'})}")
-        assert follower.waits
-        follower.line(f"{WAITING}{json.dumps({'who': None})}")
-    assert not follower.waits
-    assert caplog.messages == [
-        "waiting: run amber (pid 7) is training on this machine",
-        "waiting is over: the cores of this machine are free",
-    ]
 
 
 _KILLED = """\

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tasks.jobs import scaling
+from tasks.resources import scaling
 from tests.deploy import image
 from tests.runs import CHECKOUT
 

@@ -18,7 +18,8 @@ from storage import commits, files, manifest, tables
 from storage.uri import URI
 from tasks.cluster.child import Child
 from tasks.learning import images, recipes
-from tasks.planning import machine, make_plan
+from tasks.planning import make_plan
+from tasks.resources.machine_locks import LOCK_DIR
 from tests import s3
 from tests.faults import injection, proxy
 from tests.faults.history import History
@@ -165,7 +166,7 @@ def prepared(folder: Path, *, checkout: Path = CHECKOUT) -> Iterator[Harness]:
         _prefect(folder / "runs") as prefect_url,
     ):
         # The suite itself does without the proxy.
-        os.environ.update(server.environment() | {"PREFECT_API_URL": prefect_url, machine.SLOTS: str(folder / "slots")})
+        os.environ.update(server.environment() | {"PREFECT_API_URL": prefect_url, LOCK_DIR: str(folder / "locks")})
         s3fs.S3FileSystem.clear_instance_cache()
         try:
             yield Harness(folder, server, spoiling, checkout=checkout)

@@ -9,7 +9,8 @@ import torch
 
 from storage.uri import DatasetURI, Root
 from tasks.jobs.main import run_here
-from tasks.learning import devices, models
+from tasks.learning import models
+from tasks.resources import devices
 from tests.jobs import raw
 from tests.learning.training import MORE_MODELS
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tasks.learning import devices
+from tasks.resources import devices
 from tests.benchmarks import gpu, gpu_lines
 from tests.benchmarks.bench import at_least, at_most
 from tests.benchmarks.gpu_bench import TRAIN_ROWS, Bench

@@ -19,7 +19,7 @@ from tasks.cluster.jobs_api import JOB_ENV
 from tasks.cluster.local_ray import await_ray, start_ray
 from tasks.jobs.spec import ASKED, NODES, Node, PredictSpec, TrainSpec
 from tasks.jobs.train import checked_gpus, worker
-from tasks.learning import devices
+from tasks.resources import devices
 from tests.jobs import raw
 from tests.prefect_system import free_port
 from tests.runs import CHECKOUT
@@ -87,7 +87,7 @@ from tasks.jobs.train import checked_gpus, job
 def on_one_rank(config):
     import ray.train
     from tasks.jobs.train import worker
-    from tasks.learning import devices
+    from tasks.resources import devices
     devices.trouble = lambda number: None
     context, held = ray.train.get_context(), ray.get_runtime_context().get_accelerator_ids()["GPU"]
     found = {"rank": context.get_world_rank(), "world_size": context.get_world_size(), "held": held}

@@ -14,8 +14,9 @@ from storage.decision import Decision
 from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.learning import images, recipes
-from tasks.planning import machine, make_plan, predict_request, result_uris
+from tasks.planning import make_plan, predict_request, result_uris
 from tasks.planning.plan import Plan
+from tasks.resources import machine
 from tests.runs import CHECKOUT
 
 STAGES = ["raw", "prepared", "checkpoint", "predictions", "evaluation"]

@@ -16,9 +16,10 @@ from storage.uri import DatasetURI
 from tasks.learning import recipes
 from tasks.orchestration import artifacts
 from tasks.orchestration.summary import summarize
-from tasks.planning import machine, make_plan
+from tasks.planning import make_plan
 from tasks.planning.result_uris import report_of
 from tasks.report import _facts, command, gather
+from tasks.resources import machine
 from tests.report_page import results
 from tests.report_page.results import commit_results
 

@@ -12,6 +12,7 @@ from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts
 from tasks.jobs.backends.base import Function, Route, Row, route_rows
 from tasks.jobs.spec import PredictSpec, TrainSpec
+from tasks.resources import machine
 
 _MOST_THREADS = 16
 """Most items to work on at once, each of which may hold a part of 64 MiB of pixels."""
@@ -47,7 +48,7 @@ class InProcessBackend:
         yield from dataset_parts.in_threads(lambda item: function(item, **keywords), items, threads=threads)
 
     def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
-        device, threads = spec.device(spec.needs.device), spec.threads or os.cpu_count()
+        device, threads = machine.device(spec.needs.device), spec.threads or os.cpu_count()
         only = worker(spec=spec.model_dump_json(), threads=threads, sharing=1, device=device)
         for item in items:
             yield only.part(**item)

@@ -10,11 +10,12 @@ from ray.data import ActorPoolStrategy, Dataset
 
 from storage.manifest import File
 from storage.uri import DatasetURI
-from tasks.jobs import dataset_parts, datasource, node_types, scaling
+from tasks.jobs import dataset_parts, datasource, node_types
 from tasks.jobs.backends import tuned
 from tasks.jobs.backends.base import Function, Route, Row, route_rows
 from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import job as train
+from tasks.resources import scaling
 
 _SHUFFLED_AT_ONCE = 2**25
 """Bytes of rows that a local Ray collects before it compresses and sends them; Ray's default is 1 GiB."""

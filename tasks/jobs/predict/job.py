@@ -15,11 +15,12 @@ import pyarrow as pa
 from storage import commits, files, manifest, tables
 from storage.manifest import File
 from storage.process import gc_paused
-from tasks.jobs import events, row_origins, scaling
+from tasks.jobs import events, row_origins
 from tasks.jobs.backends.base import StageBackend
 from tasks.jobs.spec import PredictSpec
-from tasks.learning import devices, hardware, images, user_errors
+from tasks.learning import hardware, images, user_errors
 from tasks.learning.hardware import Hardware
+from tasks.resources import devices, scaling
 
 if TYPE_CHECKING:
     from tasks.learning.inference import Inference

@@ -10,8 +10,7 @@ from typing import Any
 from ray.train.backend import Backend
 from ray.train.torch import TorchConfig, get_device
 
-from tasks.jobs import scaling
-from tasks.learning import devices
+from tasks.resources import devices, scaling
 
 _TorchBackend: Any = TorchConfig().backend_cls
 """Ray Train's own set-up, which has no public name."""

@@ -8,13 +8,14 @@ from typing import Any
 from storage import manifest
 from storage.process import gc_paused
 from storage.terminal import count
-from tasks.jobs import dashboard, errors, node_types, scaling
+from tasks.jobs import dashboard, errors, node_types
 from tasks.jobs.backends import tuned
 from tasks.jobs.deadline import run_in_thread
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train.attempts import Assignment
 from tasks.learning.checkpoint import WrongResume
+from tasks.resources import scaling
 
 _MAX_FAILURES = 3
 _MAX_PREEMPTIONS = 100

@@ -11,12 +11,13 @@ from ray.data import Dataset
 from ray.data.collate_fn import ArrowBatchCollateFn
 
 from storage.uri import DatasetURI
-from tasks.jobs import dataset_parts, datasource, scaling
+from tasks.jobs import dataset_parts, datasource
 from tasks.jobs.dataset_parts import Slice
 from tasks.jobs.train.make_loader import tensors
 from tasks.learning import images
 from tasks.learning.loop import Batch
 from tasks.learning.transforms import Transform
+from tasks.resources import scaling
 
 _NODE_ID = "ray.io/node-id"
 """Label that Ray gives every node."""

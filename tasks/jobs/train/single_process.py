@@ -6,13 +6,13 @@ import time
 
 from storage import files, manifest
 from storage.uri import URI
-from tasks.jobs import scaling
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, train_loop
 from tasks.jobs.train.make_loader import RankContext
-from tasks.learning import devices, user_errors
+from tasks.learning import user_errors
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch
 from tasks.learning.loaders import to_device
+from tasks.resources import devices, machine, scaling
 
 
 def run(spec: TrainSpec) -> None:
@@ -23,7 +23,7 @@ def run(spec: TrainSpec) -> None:
     started = time.monotonic()
     prepared = manifest.load(spec.source)
     loader, attempt = attempts.begin(spec, prepared, workers=[1])
-    device = devices.choose(spec.device(spec.recipe.device), where=scaling.node_name())
+    device = devices.choose(machine.device(spec.recipe.device), where=scaling.node_name())
     here = RankContext(
         rank=0,
         world_size=1,

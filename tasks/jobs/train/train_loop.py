@@ -19,11 +19,11 @@ from storage.manifest import File, Manifest
 from storage.process import gc_paused
 from storage.terminal import count
 from storage.uri import URI, redact_text
-from tasks.jobs import events, scaling
+from tasks.jobs import events
 from tasks.jobs.spec import EPOCHS, IMAGES, TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
-from tasks.learning import checkpoint, devices, hardware, images, training_state
+from tasks.learning import checkpoint, hardware, images, training_state
 from tasks.learning.checkpoint import Meta
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, few_steps_hint, has_checkpoint, wait_hints
 from tasks.learning.hardware import Hardware
@@ -31,6 +31,7 @@ from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
 from tasks.learning.recipes import Recipe
 from tasks.learning.step import compiled_code
+from tasks.resources import devices, scaling
 
 _CHECKPOINTS = 4
 """Most checkpoints that exist at once: two that are kept, one being written, and the committed one."""

@@ -18,16 +18,17 @@ from ray.train.torch import get_device, prepare_data_loader
 from storage import error_policy, failpoints, manifest
 from storage.manifest import Manifest
 from storage.uri import URI, DatasetURI
-from tasks.jobs import dataset_parts, errors, events, scaling
+from tasks.jobs import dataset_parts, errors, events
 from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.train import attempts, train_loop
 from tasks.jobs.train.attempts import Assignment
 from tasks.jobs.train.make_loader import RankContext
-from tasks.learning import devices, images, user_errors
+from tasks.learning import images, user_errors
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize, best_epoch
 from tasks.learning.recipes import Recipe
 from tasks.learning.transforms import Transform
+from tasks.resources import devices, scaling
 
 if TYPE_CHECKING:
     from tasks.jobs.train.ray_loader import RayDataRows

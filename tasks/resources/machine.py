@@ -1,31 +1,21 @@
-"""Share of the machine that a run without a cluster uses: its cores, its GPUs, and its turn on them."""
+"""Share of the machine that a run without a cluster uses: its cores and its GPUs."""
 
-import contextlib
 import ctypes.util
 import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
-from storage.process import Process
-from storage.uri import redact
-from tasks.jobs import machine_slots
-from tasks.jobs.scaling import Workers
-from tasks.jobs.slot_tickets import Claim
-from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
+from tasks.resources.scaling import Workers
 
 CORES = "PIPELINE_CORES"
 """Environment variable: number of cores that a run without a cluster uses; unset: all cores available to it."""
-SLOTS = "PIPELINE_SLOTS"
-"""Environment variable: folder through which runs of several users take turns; unset: a folder of this user."""
 _DEVICES = ("/dev", "nvidia[0-9]*")
 """Folder and names of the GPUs that a process may open; a container may have fewer than the machine."""
 _HINTS = (("/proc/driver/nvidia/gpus", "*"), ("/dev", "dxg"))
 """Where GPUs appear before they have device files (the driver is loaded but unused), and under WSL. They count only if
 CUDA's library is installed: a container without GPUs also shows the host's driver, and WSL's device may be a GPU of
 another maker."""
-_Spec = TypeVar("_Spec", bound=JobSpec)
 
 
 def choose(cores: int | None) -> None:
@@ -68,45 +58,6 @@ def _count(folder: str, names: str) -> int:
     return len(list(Path(folder).glob(names)))
 
 
-def with_claim(spec: _Spec) -> _Spec:
-    """Add to `spec` the number of threads per process and, for long jobs, the claim on cores and GPUs to wait for."""
-    # Jobs that use all threads take turns: two of them at once on the same cores are very slow.
-    doing, device = None, "cpu"
-    if isinstance(spec, TrainSpec):
-        doing, device = "training", spec.recipe.device
-    elif isinstance(spec, PredictSpec):
-        doing, device = "predicting", spec.needs.device
-    run, name = _run()
-    claim = doing and Claim(
-        folder=_folder(),
-        shared=bool(os.environ.get(SLOTS)),
-        run=run,
-        process=Process.current(),
-        who=f"{name} (pid {os.getpid()}, {spec.target.name} in {redact(spec.storage)})",
-        doing=doing,
-        cores=sorted(os.sched_getaffinity(0)),
-        num_cores=cores(),
-        gpus=[] if device == "cpu" else gpus(),
-    )
-    return spec.model_copy(update={"threads": cores(), "claim": claim})
-
-
-@contextlib.contextmanager
-def claim_released() -> Iterator[None]:
-    """Release the flow run's claim on the machine when the block ends, so that other runs stop waiting for it."""
-    try:
-        yield
-    finally:
-        run, _ = _run()
-        if run:
-            machine_slots.release(Path(_folder()), run)
-
-
-def _folder() -> str:
-    return os.environ.get(SLOTS) or f"/tmp/pipeline-slots-{os.geteuid()}"
-
-
-def _run() -> tuple[str, str]:
-    from prefect.runtime import flow_run
-
-    return (str(flow_run.id), f"run {flow_run.name}") if flow_run.id else ("", "a run")
+def device(asked: str) -> str:
+    """Return the device of work in this process; `auto` must use the GPUs of this machine, if there are any."""
+    return "cuda" if asked == "auto" and gpus() else asked

@@ -1,6 +1,6 @@
 """Devices: which one a process computes on, and why torch cannot use a GPU that is there.
 
-`python -m tasks.learning.devices` prints that reason; nothing if torch can use the GPUs of this machine.
+`python -m tasks.resources.devices` prints that reason; nothing if torch can use the GPUs of this machine.
 """
 
 import os
@@ -129,7 +129,7 @@ def trouble_in_child(*, hidden_by_ray: bool = False) -> str | None:
         env.pop("CUDA_VISIBLE_DEVICES", None)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "tasks.learning.devices"], env=env, capture_output=True, text=True, timeout=_LIMIT_S
+            [sys.executable, "-m", "tasks.resources.devices"], env=env, capture_output=True, text=True, timeout=_LIMIT_S
         )
     except subprocess.TimeoutExpired:
         return (

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from storage import error_policy
-from tasks.learning import devices
+from tasks.resources import devices
 
 no_gpu_here = pytest.mark.skipif(torch.cuda.is_available(), reason="torch can use the GPU of this machine")
 TOO_OLD = (

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tasks.jobs.scaling import Needs, Resources, has_idle_nodes, limits, resolve, threads_here
+from tasks.resources.scaling import Needs, Resources, has_idle_nodes, limits, resolve, threads_here
 
 _LAPTOP: list[Resources] = [{"CPU": 5}]
 _GPU_NODES: list[Resources] = [{"CPU": 16, "GPU": 4, "accelerator_type:A100": 1}] * 2
