@@ -22,6 +22,8 @@ LONGEST_TRY_S = sum(_TIMEOUT_S)
 """Seconds after which a try that got no answer is given up."""
 _QUICK_TIMEOUT_S = (3, 3)
 """The same for checking that the server answers; two tries end within 10 s."""
+_TRIES_OF_OTHERS = 5
+"""Number of tries, within seconds, of a request that is not retried by `storage.retry`."""
 PIECE_BYTES = 2**24
 """Bytes of a large file that are held in memory, and retried, at a time."""
 _MOST_PIECES = 10_000
@@ -234,6 +236,16 @@ def _remove(places: Sequence[str], has_lapsed: Callable[[], bool]) -> None:
     for failed in _client().call_s3("delete_objects", Bucket=bucket, Delete=objects).get("Errors", []):
         told = f"s3://{bucket}/{failed.get('Key')} cannot be removed ({failed.get('Code')})"
         raise ConnectionError(told) if failed.get("Code") in _PASSING else OSError(errno.EIO, told)
+
+
+def for_pyarrow() -> Any:
+    """Return a file system for libraries that take pyarrow's; it reads the same configuration as all of this module.
+
+    pyarrow's own client ignores `endpoint_url` in `~/.aws/config`.
+    """
+    from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+    return PyFileSystem(FSSpecHandler(_connect(*_TIMEOUT_S, tries=_TRIES_OF_OTHERS)))
 
 
 def _client() -> Any:

@@ -60,6 +60,18 @@ class Server:
             "AWS_DEFAULT_REGION": "us-east-1",
         }
 
+    def configured(self, folder: Path) -> dict[str, str]:
+        """The variables that send every S3 client that reads AWS's own files to this server; the files go to `folder`.
+
+        The files name the server as one service of a profile, as with several servers.
+        """
+        endpoint = f"[services local]\ns3 =\n  endpoint_url = {self.endpoint}\n"
+        keys = f"aws_access_key_id = {self.access_key}\naws_secret_access_key = {self.secret_key}\n"
+        (folder / "config").write_text(f"[profile lab]\nregion = us-east-1\nservices = local\n{endpoint}")
+        (folder / "credentials").write_text(f"[lab]\n{keys}")
+        files = {"AWS_CONFIG_FILE": "config", "AWS_SHARED_CREDENTIALS_FILE": "credentials"}
+        return {"AWS_PROFILE": "lab"} | {name: str(folder / file) for name, file in files.items()}
+
     def client(self) -> Any:
         """A botocore client that tries everything once."""
         return get_session().create_client(

@@ -186,7 +186,13 @@ def test_a_champion_that_cannot_be_scored_blocks_promotion(finished: Finished, t
 
 
 @pytest.mark.slow
-def test_two_workers_that_stream_from_s3_predict_every_row_and_no_secret_gets_out(s3: Server, tmp_path: Path) -> None:
+def test_two_workers_that_stream_from_an_s3_of_aws_config_predict_every_row_and_no_secret_gets_out(
+    s3: Server, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in s3.environment():
+        monkeypatch.delenv(name)
+    for name, value in s3.configured(tmp_path_factory.mktemp("aws")).items():
+        monkeypatch.setenv(name, value)
     root = Root(f"s3://{s3.bucket}/two workers/ä/100%25")
     arguments = ["--workers", "2", "--set", "loader=streaming"]
     token = f"canary-{uuid.uuid4().hex}"

@@ -45,9 +45,11 @@ def find_problems(nodes: tuple[Node, ...], root: Root, *, here: Node) -> Iterato
     def named(some: list[Node]) -> str:
         return f"node{'s' * (len(some) > 1)} {', '.join(node.name for node in some)}"
 
+    s3_advice = "set AWS_ENDPOINT_URL here, which jobs get, or there; ~/.aws/config is not sent"
+    advice_on_storage = s3_advice if root.is_s3 else "use s3://bucket/prefix or a shared file system"
     for node in nodes:
         if node.trouble:
-            yield f"node {node.name} {node.trouble}"
+            yield f"node {node.name} {node.trouble}" + (f"; {advice_on_storage}" if root in node.trouble else "")
     answered = [node for node in nodes if not node.trouble]
     for what, title in (("python", "Python"), ("ray", "Ray"), ("torch", "torch")):
         wanted = getattr(here, what)
@@ -62,8 +64,7 @@ def find_problems(nodes: tuple[Node, ...], root: Root, *, here: Node) -> Iterato
     if full := [node for node in answered if node.free < LEAST_FREE_BYTES]:
         yield f"the disk of {named(full)} has less than {LEAST_FREE_BYTES / 1e6:.0f} MB free: free some space there"
     if apart := [node for node in answered if not node.sees_storage]:
-        advice = "check AWS_ENDPOINT_URL there" if root.is_s3 else "use s3://bucket/prefix or a shared file system"
-        yield f"--storage: {root} is a different folder on {named(apart)}: {advice}"
+        yield f"--storage: {root} is a different folder on {named(apart)}: {advice_on_storage}"
 
 
 @functools.cache

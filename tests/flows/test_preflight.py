@@ -365,6 +365,10 @@ def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_t
         ({"sees_storage": False}, "--storage: /x is a different folder on node b: use s3://bucket/prefix or a shared "),
         ({"gpu_trouble": "no driver"}, "torch cannot use the GPUs of node b: no driver; or use --set device=cpu to "),
         ({"trouble": "did not answer within 30 s"}, "node b did not answer within 30 s"),
+        (
+            {"trouble": "cannot use /x: access denied"},
+            "node b cannot use /x: access denied; use s3://bucket/prefix or ",
+        ),
     ],
 )
 def test_a_node_that_cannot_do_the_work_is_told_by_name(changes: dict[str, object], says: str) -> None:

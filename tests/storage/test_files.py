@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import pickle
 import signal
 import socket
 import subprocess
@@ -301,6 +302,21 @@ class TestS3:
                 files.read(URI(f"s3://{s3.bucket}/photos/archived.png"))
         finally:
             S3FileSystem.clear_instance_cache()
+
+    def test_file_system_for_pyarrow_reads_the_configuration_that_all_else_reads(
+        self, s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in s3.environment():
+            monkeypatch.delenv(name)
+        for name, value in s3.configured(tmp_path).items():
+            monkeypatch.setenv(name, value)
+        S3FileSystem.clear_instance_cache()
+        access.check_writable(Root(f"s3://{s3.bucket}/root"))
+        place = f"{s3.bucket}/root/per%20cent ä"
+        with pickle.loads(pickle.dumps(s3_verbs.for_pyarrow())).open_output_stream(place) as file:
+            file.write(b"content")
+        assert files.read(URI(f"s3://{place}")) == b"content"
+        S3FileSystem.clear_instance_cache()
 
     def test_walk_finds_nothing_in_a_missing_bucket(self, s3: Server) -> None:
         assert files.walk(URI("s3://no-such-bucket/folder")) == []

@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Iterable
 from typing import Any, Final, TypedDict
-from urllib.parse import quote
 
 from storage import files, manifest
 from storage.manifest import Manifest
@@ -163,11 +162,6 @@ def new_attempt(scratch: URI) -> str:
             number += 1
         else:
             return f"attempt-{number}"
-
-
-def for_ray(uri: URI) -> str:
-    """Return `uri` in the form that Ray Train parses: percent-encoded on S3, because pyarrow decodes it there."""
-    return quote(uri, safe="/:") if uri.is_s3 else str(uri)
 
 
 def trained_on(spec: TrainSpec, prepared: Manifest) -> str:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from storage import manifest
+from storage import manifest, s3
 from storage.process import gc_paused
 from storage.terminal import count
 from tasks.jobs import dashboard, errors, node_types
@@ -87,7 +87,8 @@ def run(spec: TrainSpec) -> None:
             ),
             run_config=RunConfig(
                 name=attempt,
-                storage_path=attempts.for_ray(spec.scratch),
+                storage_path=spec.scratch.removeprefix("s3://"),
+                storage_filesystem=s3.for_pyarrow() if spec.scratch.is_s3 else None,
                 failure_config=FailureConfig(
                     max_failures=_MAX_FAILURES,
                     max_preemption_failures=_MAX_PREEMPTIONS,

@@ -135,15 +135,16 @@ def report(folder: URI, history: list[EpochMetrics], *, every: int) -> None:
     The checkpoint stays there, written with the usual retries: an upload by Ray would give up after seconds. Every
     `every`-th epoch has one. Ray Train keeps those with the highest `attempts.SCORE`.
     """
-    metrics = history[-1]
+    metrics, storage = history[-1], ray.train.get_context().get_storage()
     is_best = best_epoch(history, every=every, epochs=metrics.epoch) == metrics.epoch
+    place = Checkpoint(f"{storage.experiment_fs_path}/{folder.name}", storage.storage_filesystem)
     ray.train.report(
         {
             "epoch": metrics.epoch,
             "validation_loss": metrics.validation_loss,
             attempts.SCORE: metrics.epoch if is_best else 0,
         },
-        checkpoint=Checkpoint(attempts.for_ray(folder)) if ray.train.get_context().get_world_rank() == 0 else None,
+        checkpoint=place if ray.train.get_context().get_world_rank() == 0 else None,
         checkpoint_dir_name=folder.name,
         checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
     )
