@@ -39,6 +39,8 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     """Difference of the accuracies per rival (`champion`, `best`); empty without rivals."""
     test_rows: str | None = None
     """Digest of the test rows; none if it was promoted by hand, or if the predictions no longer exist."""
+    num_excluded: int = 0
+    """Test rows that did not count, since a compared model was trained or validated on their images."""
     num_compared_before: int = 0
     """Other models that were compared with a champion on the same test rows before this decision."""
     new_classes: tuple[str, ...] = ()

@@ -112,8 +112,10 @@ def best(
             continue
         if not decision.gate:  # by hand
             ranked, sum_of_gains = [], 0.0
-        beaten = decision.metrics.get("champion")
-        sum_of_gains += decision.metrics["challenger"]["test_accuracy"] - beaten["test_accuracy"] if beaten else 0.0
+        if gain := decision.differences.get("champion"):  # on the rows that counted
+            sum_of_gains += gain.difference
+        elif beaten := decision.metrics.get("champion"):
+            sum_of_gains += decision.metrics["challenger"]["test_accuracy"] - beaten["test_accuracy"]
         ranked.append((sum_of_gains, decision.number, decision.champion))
     return next((champion for *_, champion in sorted(ranked, reverse=True) if is_there(champion)), None)
 

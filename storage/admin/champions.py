@@ -217,17 +217,6 @@ def default_for_user_data(name: str, place: URI) -> str:
     return f"{name[: _LONGEST_NAME - _DIGEST_DIGITS - 1].rstrip('-')}-{digest}"
 
 
-def was_trained_on(root: Root, name: str, source: URI | None) -> bool:
-    """Return whether the champion of `name` was trained on the same user's data, as far as is known.
-
-    `source` is the data's location, or the URI of a raw dataset made from it.
-    """
-    if source is None:
-        return False
-    place = _place(manifest.load(source)) if manifest.is_committed(source) else source
-    return place is not None and _place_of_champion(root, name) == _canonical(place)
-
-
 def trained_on_user_data(root: Root, names: Sequence[str]) -> list[str]:
     """Return those of `names` whose champion was trained on a user's own data, as far as is known."""
     return [name for name in names if _place_of_champion(root, name)]

@@ -22,9 +22,6 @@ JOB_NAME = "PIPELINE_JOB"
 """Environment variable with the job's own name."""
 SOURCES = "sources"
 """Start of the file name, before the digest, of a raw dataset's table that maps rows to source files."""
-SPLIT_BY = "content"
-"""Rule, recorded in manifests, that chooses the validation rows among the training rows; missing in manifests of
-versions that went by the id. A rule that could move rows between splits needs another name."""
 PROGRESS = "::progress "
 """Start of a log line with progress as JSON: what, done, total, note, fraction, epoch, and for a whole epoch its
 figures."""

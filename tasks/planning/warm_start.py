@@ -4,9 +4,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from storage import manifest, registry
-from storage.admin import champions
 from storage.uri import URI, CheckpointURI
-from tasks.jobs.spec import SPLIT_BY
 from tasks.learning import datasets, images
 
 if TYPE_CHECKING:
@@ -32,7 +30,7 @@ def initial_checkpoint(plan: "Plan") -> CheckpointURI:
             f"{_ASKED}: the champion {champion} does not exist any more; omit it, or restore the champion"
         ) from None
     _check_fits(plan, champion, made.statistics["model"])
-    _check_split(plan, champion, made.statistics.get("split") or {})
+    _check_split(plan, champion, made.statistics["split"])
     if "prepared" in made.parents:
         _check_encoding(plan, champion, made.parent("prepared", of=champion))
     if "initial" in made.parents:
@@ -46,8 +44,8 @@ def initial_checkpoint(plan: "Plan") -> CheckpointURI:
 def check_comparable(plan: "Plan") -> None:
     """Raise `ValueError` if the champion cannot be evaluated on this data.
 
-    Reasons: another image shape, no class in common, or test rows that it was trained on. Skips what is only known
-    once the data is read, and a champion that does not exist.
+    Reasons: another image shape, or no class in common. Skips what is only known once the data is read, and a champion
+    that does not exist. The gate leaves out test rows that it was trained on.
     """
     champion = registry.champion(plan.root, plan.championship)
     try:
@@ -57,7 +55,6 @@ def check_comparable(plan: "Plan") -> None:
     model = about.get("model")
     if model is None:
         return
-    _check_test_rows(plan, champion, about.get("split") or {})
     now = known_images(plan)
     shape, classes = now["image_shape"], now["classes"]
     if shape is not None and list(model["image_shape"]) != shape:
@@ -66,27 +63,6 @@ def check_comparable(plan: "Plan") -> None:
     if classes is not None and not set(classes) & set(model["classes"]):
         knows, has = (", ".join(list(names)[:_SHOWN]) for names in (model["classes"], classes))
         _refuse(plan, champion, f"knows none of the classes of this data: it knows {knows}, the data has {has}")
-
-
-def _check_test_rows(plan: "Plan", champion: CheckpointURI | None, split: dict[str, Any]) -> None:
-    # Where split folders replaced a split by content, or the reverse, its training rows may have become test rows.
-    # Harmless are a champion with at least this `test_fraction`, and, in a championship that the user named, one whose
-    # data was split the other way, if it is data from another place.
-    now = plan.test_fraction
-    before = split.get("test_fraction")
-    leak = "some of these test rows were its training rows"
-    if now is None or before is None:
-        is_other = plan.named_championship and not champions.was_trained_on(
-            plan.root, plan.championship, plan.source_uri
-        )
-        if now != before and not is_other:
-            had = "with" if before is None else "without"
-            _refuse(plan, champion, f"was trained on data {had} split folders: {leak}")
-    elif now > before:
-        raise ValueError(
-            f"--set: test_fraction of the champion of {plan.championship!r}, {champion}, is {before}, but {now} is "
-            f"requested: {leak}; use --set test_fraction={before}, or another championship with --championship NAME"
-        )
 
 
 def _refuse(plan: "Plan", champion: CheckpointURI | None, why: str) -> None:
@@ -108,11 +84,6 @@ def _check_fits(plan: "Plan", champion: CheckpointURI, model: dict[str, Any]) ->
 def _check_split(plan: "Plan", champion: CheckpointURI, split: dict[str, Any]) -> None:
     # A smaller share of validation rows is harmless: some validation rows become training rows.
     leak = "rows that it was trained on would become validation rows"
-    if split.get("by") != SPLIT_BY:
-        raise ValueError(
-            f"{_ASKED}: the champion {champion} was trained by a version that split rows differently: {leak}; omit "
-            "it once, and promote that model"
-        )
     for name, leaks in (("split_seed", operator.ne), ("validation_fraction", operator.gt)):
         if leaks(now := getattr(plan.recipe, name), before := split[name]):
             raise ValueError(

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow as pa
 from storage import manifest, tables
 from storage.accuracy_difference import Difference
 from storage.manifest import Damaged, Manifest
-from storage.uri import EvaluationURI, PredictionsURI
+from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.learning import images
 
 COLUMN = "probability_"
@@ -29,6 +30,19 @@ class Answers:
     """Whether the name of the predicted class is that of the row's class; bool, (rows,)."""
     classes: tuple[str, ...]
     """Names of the classes of the test rows."""
+    dataset: DatasetURI
+    """Dataset of the test rows."""
+
+    @property
+    def accuracy(self) -> float:
+        """Share of correct predictions."""
+        return float(self.is_right.mean())
+
+    def without(self, ids: Sequence[int]) -> "Answers":
+        """Return the predictions on all other rows than those with `ids`."""
+        stays = ~np.isin(self.ids, ids)
+        rows = {name: getattr(self, name)[stays] for name in ("ids", "labels", "is_right")}
+        return dataclasses.replace(self, **rows)
 
     def largest_class(self) -> tuple[str, float]:
         """Return the name and share of the most frequent class: the accuracy of always predicting it."""
@@ -56,7 +70,8 @@ def read(evaluation: EvaluationURI) -> Answers | None:
     try:
         predictions = PredictionsURI(manifest.load(evaluation).parent("predictions", of=evaluation))
         made = manifest.load(predictions)
-        dataset = manifest.load(made.parent("dataset", of=predictions))
+        place = DatasetURI(made.parent("dataset", of=predictions))
+        dataset = manifest.load(place)
         rows = tables.read_split(predictions, "test", columns=["id", "label", "prediction"]).sort_by("id")
     except (KeyError, FileNotFoundError, Damaged):
         return None
@@ -65,7 +80,7 @@ def read(evaluation: EvaluationURI) -> Answers | None:
     answered = np.array([number.get(name, -1) for name in known_classes(predictions, made)])
     labels = rows["label"].to_numpy()
     is_right = answered[rows["prediction"].to_numpy()] == labels
-    return Answers(ids=rows["id"].to_numpy(), labels=labels, is_right=is_right, classes=classes)
+    return Answers(ids=rows["id"].to_numpy(), labels=labels, is_right=is_right, classes=classes, dataset=place)
 
 
 def known_classes(predictions: PredictionsURI, made: Manifest) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The gate: decides whether a challenger becomes champion. Runs no model and writes nothing."""
 
+import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,11 +10,13 @@ from storage.accuracy_difference import Difference
 from storage.decision import Decision
 from storage.uri import CheckpointURI, EvaluationURI
 from tasks.learning.recipes import Recipe
-from tasks.promotion import correct_rows
+from tasks.promotion import correct_rows, seen_rows
 from tasks.promotion.correct_rows import Answers
+from tasks.promotion.seen_rows import SeenRows
 
 _UNSCORED = "cannot be scored on the same rows"
-_NAMES = {"champion": "the champion", "best": "the best champion so far"}
+_NAMES = {"challenger": "this model", "champion": "the champion", "best": "the best champion so far"}
+_MORE_ROWS = "add test images that no model was trained on, or choose another championship with --championship NAME"
 Gate = dict[str, Any]
 """Settings: `accuracy_floor` and `margin`, and optionally `significance` (largest p-value at which a better challenger
 is significantly better), `above_largest_class` (it must beat always predicting the largest class of the test rows) and
@@ -74,31 +77,30 @@ def judge(
 ) -> Decision:
     """Judge a challenger: it must reach a floor, and be at most the margin below its rivals on the same rows.
 
-    With `significance`, it must be better than its rivals, and a significance test over the rows must confirm it. A
-    model that was rolled back can only be promoted by hand. `decisions` are all those of the championship, oldest
-    first.
+    With `significance`, it must be better than its rivals, and a significance test over the rows must confirm it. Test
+    rows count for no model if one of them has seen the image in training. A model that was rolled back can only be
+    promoted by hand. `decisions` are all those of the championship, oldest first.
     """
-    champion = decisions[-1].champion if decisions else None
-    weights = registry.weights_of(checkpoint)
-    scores = {"challenger": _metrics(evaluation)}
-    scores |= {role: _metrics(rival) for role, rival in rivals.items() if isinstance(rival, EvaluationURI)}
-    accuracy, its = scores["challenger"]["test_accuracy"], correct_rows.read(evaluation)
-    differences = _differences(its, rivals)
-    test_rows = its.digest() if its else None
-    num_before = _num_compared(checkpoint, decisions, test_rows)
+    champion, weights = decisions[-1].champion if decisions else None, registry.weights_of(checkpoint)
+    evaluations = {role: uri for role, uri in rivals.items() if isinstance(uri, EvaluationURI)}
+    models = {"challenger": checkpoint, **rivals_of(checkpoint, decisions, gate)}
+    compared = _read({"challenger": evaluation, **evaluations}, models)
+    num_before = _num_compared(checkpoint, decisions, compared.test_rows)
     new, gone = _other_classes(rivals.get("champion"))
-    is_above, floor = _floor(accuracy, its, gate)
-    if not is_above:
+    is_good_enough, floor = _floor(compared, gate)
+    if not is_good_enough:
         promoted, reason = False, floor
     elif registry.withdrawn(decisions) & {checkpoint, weights}:
         promoted, reason = False, f"this model was rolled back; promote it with: {_by_hand(checkpoint)}"
     elif champion is None:
         promoted, reason = True, f"{floor}; there was no champion"
     elif champion == checkpoint:
+        accuracy = compared.accuracies["challenger"]
         promoted, reason = True, f"it is already the champion, with test accuracy {accuracy:.4f}"
     else:
-        promoted, reason = _compared(checkpoint, scores, rivals, differences, gate, num_before=num_before)
+        promoted, reason = _against_rivals(checkpoint, compared, rivals, gate, num_before=num_before)
         reason += _describe_classes("new", new) + _describe_classes("gone", gone)
+    reason += compared.seen.note
     if promoted and gate.get("judge_only") and champion != checkpoint:
         promoted = False
         reason += f"; a backfill does not promote: use --promote, or: {_by_hand(checkpoint)}"
@@ -111,55 +113,84 @@ def judge(
         promoted=promoted,
         reason=reason,
         gate=gate,
-        metrics=scores,
-        differences=differences,
-        test_rows=test_rows,
+        metrics=compared.scores,
+        differences=compared.differences,
+        test_rows=compared.test_rows,
+        num_excluded=len(compared.seen.ids),
         num_compared_before=num_before,
         new_classes=new,
         gone_classes=gone,
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Compared:
+    """The challenger and its rivals on the same test rows, by role."""
+
+    scores: Scores
+    """Metrics on all test rows."""
+    test_rows: str | None
+    """Digest of all test rows; none if the challenger's predictions no longer exist."""
+    seen: SeenRows
+    """Rows that do not count."""
+    accuracies: Mapping[str, float]
+    """On the rows that count."""
+    answers: Mapping[str, Answers]
+    """Predictions on the rows that count, of the models whose predictions exist."""
+
+    @property
+    def differences(self) -> dict[str, Difference]:
+        """Differences between the challenger and each rival on the rows that count; empty if too few count."""
+        challenger = None if self.seen.lost_classes else self.answers.get("challenger")
+        rivals = {role: rows for role, rows in self.answers.items() if role != "challenger"}
+        return {role: challenger.beside(rows) for role, rows in rivals.items()} if challenger else {}
+
+
+def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, CheckpointURI]) -> _Compared:
+    scores = {role: _metrics(uri) for role, uri in evaluations.items()}
+    answers = {role: rows for role, uri in evaluations.items() if (rows := correct_rows.read(uri))}
+    challenger = answers.get("challenger")
+    seen = seen_rows.find(challenger, {_NAMES[role]: model for role, model in models.items()})
+    accuracies = {role: metrics["test_accuracy"] for role, metrics in scores.items()}
+    if seen.ids and not seen.lost_classes:
+        answers = {role: rows.without(seen.ids) for role, rows in answers.items()}
+        accuracies = {role: rows.accuracy for role, rows in answers.items()}
+    test_rows = challenger.digest() if challenger else None
+    return _Compared(scores=scores, test_rows=test_rows, seen=seen, accuracies=accuracies, answers=answers)
+
+
 def _by_hand(checkpoint: CheckpointURI) -> str:
     return f"python -m storage promote {shlex.quote(checkpoint)}"
 
 
-def _differences(challenger: Answers | None, rivals: Rivals) -> dict[str, Difference]:
-    read = {role: correct_rows.read(rival) for role, rival in rivals.items() if isinstance(rival, EvaluationURI)}
-    return {role: challenger.beside(rival) for role, rival in read.items() if challenger and rival}
-
-
-def _floor(accuracy: float, its: Answers | None, gate: Gate) -> tuple[bool, str]:
+def _floor(compared: _Compared, gate: Gate) -> tuple[bool, str]:
     """Return whether the challenger is good enough regardless of its rivals, and why."""
+    accuracy, rows = compared.accuracies["challenger"], compared.answers.get("challenger")
+    if lost := compared.seen.lost_classes:
+        return False, f"no test row of class {_shown(lost)} counts; {_MORE_ROWS}"
     if accuracy < gate["accuracy_floor"]:
         return False, f"test accuracy {accuracy:.4f} is below the floor {gate['accuracy_floor']:.4f}"
     if not gate.get("above_largest_class"):
         return True, f"test accuracy {accuracy:.4f} reaches the floor {gate['accuracy_floor']:.4f}"
-    if its is None:
+    if rows is None:
         return False, f"its predictions {_UNSCORED}: they no longer exist; run again"
-    name, share = its.largest_class()
+    name, share = rows.largest_class()
     beaten = "is above" if accuracy > share else "is not above"
     always = f"the accuracy of always predicting {name!r}, the largest class of the test rows"
     return accuracy > share, f"test accuracy {accuracy:.4f} {beaten} {share:.4f}, {always}"
 
 
-def _compared(
-    checkpoint: CheckpointURI,
-    scores: Scores,
-    rivals: Rivals,
-    differences: Mapping[str, Difference],
-    gate: Gate,
-    *,
-    num_before: int,
+def _against_rivals(
+    checkpoint: CheckpointURI, compared: _Compared, rivals: Rivals, gate: Gate, *, num_before: int
 ) -> tuple[bool, str]:
     """Return whether the challenger is good enough compared with every rival, and why."""
     for role, rival in rivals.items():
-        known: Mapping[str, Any] = differences if "significance" in gate else scores
+        known: Mapping[str, Any] = compared.differences if "significance" in gate else compared.accuracies
         if role not in known:
-            why = rival if role not in scores else "its predictions no longer exist"
+            why = "its predictions no longer exist" if isinstance(rival, EvaluationURI) else rival
             advice = f"run again, or promote it with: {_by_hand(checkpoint)}"
             return False, f"{_NAMES[role]} {_UNSCORED}: {why}; {advice}"
-    verdicts = [_beside(role, scores, differences.get(role), gate, num_before=num_before) for role in rivals]
+    verdicts = [_beside(role, compared, gate, num_before=num_before) for role in rivals]
     return next((verdict for verdict in verdicts if not verdict[0]), verdicts[0])
 
 
@@ -169,15 +200,14 @@ def _num_compared(checkpoint: CheckpointURI, decisions: Sequence[Decision], test
     return len(compared - {checkpoint})
 
 
-def _beside(
-    role: str, scores: Scores, difference: Difference | None, gate: Gate, *, num_before: int
-) -> tuple[bool, str]:
+def _beside(role: str, compared: _Compared, gate: Gate, *, num_before: int) -> tuple[bool, str]:
     """Return whether the challenger is good enough compared with one rival, and why.
 
     Each further model that is compared on the same test rows has another chance to seem better. So the largest p-value
     is divided by the number of models so far, as in Bonferroni's correction.
     """
-    accuracy, other = scores["challenger"]["test_accuracy"], scores[role]["test_accuracy"]
+    accuracy, other = compared.accuracies["challenger"], compared.accuracies[role]
+    difference = compared.differences.get(role)
     against = f"{_NAMES[role]}'s {other:.4f} on the same rows"
     if "significance" in gate and difference is not None:
         if difference.difference <= 0:
@@ -205,8 +235,11 @@ def _other_classes(champion: EvaluationURI | str | None) -> tuple[tuple[str, ...
 
 
 def _describe_classes(what: str, classes: Sequence[str]) -> str:
-    shown = [*classes[:_SHOWN], *(["..."] if len(classes) > _SHOWN else [])]
-    return f"; classes {what} since the champion: {', '.join(shown)}" if classes else ""
+    return f"; classes {what} since the champion: {_shown(classes)}" if classes else ""
+
+
+def _shown(classes: Sequence[str]) -> str:
+    return ", ".join([*classes[:_SHOWN], *(["..."] if len(classes) > _SHOWN else [])])
 
 
 def _metrics(evaluation: EvaluationURI) -> dict[str, float]:

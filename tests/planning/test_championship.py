@@ -12,7 +12,6 @@ from storage import commits, files, manifest, registry
 from storage.admin import champions as championship
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
-from tasks.jobs.spec import SPLIT_BY
 from tasks.learning import recipes
 from tasks.planning import make_plan, predict_request, warm_start
 from tasks.planning.plan import Plan
@@ -167,60 +166,11 @@ def flat(pictures: Path) -> Path:
     return pictures / "train"
 
 
-def test_a_champion_that_was_trained_on_what_would_become_test_rows_is_refused(root: Root, flat: Path) -> None:
-    few = (*CLASSES[:2], "owl")
-    for number in range(30):
-        for name in few:
-            (flat / name).mkdir(exist_ok=True)
-            (flat / name / f"{number}.png").write_bytes(encoded(number, few.index(name)))
-    made = make(root, flat, "test_fraction=0.2")
-    crown(made, made.championship, split={"test_fraction": 0.2})
-    for fraction in (0.1, 0.2):
-        assert make(root, flat, f"test_fraction={fraction}").championship == made.championship
-    with pytest.raises(ValueError, match=r"^--set: test_fraction .* is 0.2, but 0.25 .*; use --set test_fraction=0.2,"):
-        make(root, flat, "test_fraction=0.25")
-    assert make(root, flat, "test_fraction=0.25", championship="other").championship == "other"
-    with pytest.raises(ValueError, match=r"test_fraction .* is 0.2, but 0.25"):  # as in a backfill
-        commit_raw(wide := make(root, flat, "test_fraction=0.25", championship="other"))
-        make(root, wide.raw, championship=made.championship)
-
-
-def test_a_champion_of_the_time_when_the_folder_said_train_and_test_is_refused(root: Root, flat: Path) -> None:
-    for number in range(30):
-        (flat / CLASSES[number % 2] / f"{number}.png").write_bytes(encoded(number, number % 2))
-    made = make(root, flat)
-    crown(made, made.championship, split={"by": "content"})
-    with pytest.raises(ValueError, match="was trained on data with split folders: some of these test rows"):
-        make(root, flat)
-    crown(make(root, flat.parent), "shared", split={"by": "content"})
-    assert make(root, flat, championship="shared").championship == "shared", "of another folder, as a person says"
-
-
-def test_a_champion_of_the_time_when_the_folder_had_no_train_and_test_is_refused(root: Root, tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    for number in range(30):
-        (folder / CLASSES[number % 2]).mkdir(parents=True, exist_ok=True)
-        (folder / CLASSES[number % 2] / f"{number}.png").write_bytes(encoded(number, number % 2))
-    made = make(root, folder)
-    crown(made, made.championship, split={"test_fraction": 0.2})
-    for number, split in [(0, "test"), (1, "test"), *((number, "train") for number in range(2, 30))]:
-        (folder / split / CLASSES[number % 2]).mkdir(parents=True, exist_ok=True)
-        file = folder / CLASSES[number % 2] / f"{number}.png"
-        file.rename(folder / split / CLASSES[number % 2] / file.name)
-    with pytest.raises(ValueError, match="was trained on data without split folders: some of these test rows"):
-        make(root, folder)
-    with pytest.raises(ValueError, match="some of these test rows were its training rows"):
-        make(root, folder, championship=made.championship)
-    now = make(root, folder, championship="another")
-    with pytest.raises(ValueError, match="some of these test rows were its training rows"):  # as in a backfill
-        make(root, commit_raw(now), championship=made.championship)
-
-
 def test_a_warm_start_with_another_encoding_is_refused_since_it_would_split_other_rows(
     root: Root, pictures: Path
 ) -> None:
     made = make(root, pictures)
-    crown(made, made.championship, split={"by": SPLIT_BY, "split_seed": 0, "validation_fraction": 0.1})
+    crown(made, made.championship, split={"split_seed": 0, "validation_fraction": 0.1})
     assert make(root, pictures, "initialize=champion").initial == made.checkpoint
     with pytest.raises(ValueError, match="image_encoding of the champion .* is 'decoded', but 'encoded' is requested"):
         make(root, pictures, "initialize=champion", "image_encoding=encoded")
@@ -303,9 +253,7 @@ def test_the_sample_starts_from_the_weights_of_its_own_champion(root: Root) -> N
             ask(root, *warm)
         made = make_plan.make(storage=root, recipe=recipes.load(f"{name}-resnet18"))
         model = {"model": "resnet18", "image_shape": [28, 28, 1], "classes": [str(digit) for digit in range(10)]}
-        split = {"by": SPLIT_BY} | {
-            field: getattr(made.recipe, field) for field in ("split_seed", "validation_fraction")
-        }
+        split = {field: getattr(made.recipe, field) for field in ("split_seed", "validation_fraction")}
         statistics = {"model": model, "split": split}
         commits.commit(made.checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=statistics)
         decide(made, name, made.checkpoint)

@@ -22,7 +22,7 @@ from tests.ingested import ingested
 from tests.pictures import BROKEN, CLASSES, encoded, write_folder
 from tests.storage.test_files import without_privileges
 
-SPLIT: dict[str, Any] = {"by": "content", "split_seed": 0, "validation_fraction": 0.1}
+SPLIT: dict[str, Any] = {"split_seed": 0, "validation_fraction": 0.1}
 """How the rows of the general recipe are split, as a checkpoint says it."""
 
 
@@ -383,8 +383,6 @@ class TestInitializeWithTheChampion:
     @pytest.mark.parametrize(
         ("split", "says"),
         [
-            (None, "was trained by a version that split rows differently: .*; omit it once"),
-            (SPLIT | {"by": "id"}, "was trained by a version that split rows differently"),
             (SPLIT | {"split_seed": 7}, "split_seed of the champion .* is 7, but 0 .* use --set split_seed=7,"),
             (
                 SPLIT | {"validation_fraction": 0.05},
@@ -393,7 +391,7 @@ class TestInitializeWithTheChampion:
         ],
     )
     def test_a_champion_whose_training_rows_would_become_validation_rows_is_refused(
-        self, tmp_path: Path, pictures: Path, split: dict[str, Any] | None, says: str
+        self, tmp_path: Path, pictures: Path, split: dict[str, Any], says: str
     ) -> None:
         self.crown(tmp_path, pictures, split=split)
         with pytest.raises(ValueError, match=f"^--set initialize=champion: .*{says}") as caught:

@@ -32,7 +32,8 @@ class Contest(Scene):
         other = {"cat": "dog", "dog": "cat"}
         given = [other[label] if row in wrong else label for row, label in enumerate(LABELS)]
         checkpoint = CheckpointURI(self.plan.root.child(f"checkpoints/{name}-0123456789ab"))
-        commits.commit(checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[])
+        parents = {"prepared": self.plan.prepared}
+        commits.commit(checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[])
         self.evaluations[checkpoint] = self.evaluation(knows, given, name=name, checkpoint=checkpoint)
         return checkpoint
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import torch
 
@@ -11,6 +12,7 @@ from storage.decision import Decision
 from storage.manifest import File
 from storage.uri import URI, Root
 from tasks.evaluate import write_evaluation
+from tasks.jobs import row_digests
 from tasks.learning import checkpoint, hardware, images, recipes
 from tasks.learning.hardware import Hardware
 from tasks.planning.plan import Plan
@@ -34,12 +36,17 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     parents: dict[str, URI] = {"files": plan.files}
     commits.commit(plan.raw, kind="raw", parents=parents, parameters={}, listed=[], statistics=statistics)
     rows = {split: _images(count, generator) for split, count in _ROWS.items()}
+    named = pd.concat(pd.DataFrame({"split": split, "id": table["id"].to_numpy()}) for split, table in rows.items())
+    digests = row_digests.write(plan.prepared, named, generator.bytes(16 * len(named)))
     commits.commit(
         plan.prepared,
         kind="prepared",
         parents={"raw": plan.raw},
         parameters={},
-        listed=[tables.write_part(plan.prepared, table, split=split, index=0) for split, table in rows.items()],
+        listed=[
+            *(tables.write_part(plan.prepared, table, split=split, index=0) for split, table in rows.items()),
+            digests,
+        ],
         schema=tables.describe(rows["test"].schema),
         statistics={
             "quarantined": {"label out of range": 2},

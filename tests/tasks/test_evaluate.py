@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 from storage import commits, manifest, tables
+from storage.manifest import File
 from storage.uri import URI, EvaluationURI, PredictionsURI, Root
 from tasks.evaluate import evaluate, read_evaluation
+from tasks.jobs import row_digests
 from tasks.learning import images, recipes
 from tasks.planning.plan import Plan
 
@@ -23,7 +26,9 @@ class Scene:
         self.labels = np.array([list(classes).index(name) for name in labels])
         pixels = np.zeros((len(labels), 2, 2, 1), np.uint8)
         rows = images.to_table(np.arange(len(labels)), pixels, self.labels, classes=classes)
-        self._commit(self.plan.prepared, "prepared", rows, {})
+        digests = row_digests.digests_of(np.arange(len(labels)).reshape(-1, 1))
+        named = pd.DataFrame({"split": "test", "id": np.arange(len(labels))})
+        self._commit(self.plan.prepared, "prepared", rows, {}, row_digests.write(self.plan.prepared, named, digests))
 
     def evaluation(
         self, classes: Sequence[str], answers: Sequence[str], *, name: str = "", checkpoint: URI | None = None
@@ -43,10 +48,10 @@ class Scene:
         self._commit(uri, "predictions", pa.table(columns), parents)
         return evaluate.fn(uri, self.plan)
 
-    def _commit(self, uri: URI, kind: Any, rows: pa.Table, parents: dict[str, URI]) -> None:
+    def _commit(self, uri: URI, kind: Any, rows: pa.Table, parents: dict[str, URI], *more: File) -> None:
         part = tables.write_part(uri, rows, split="test", index=0)
         schema = tables.describe(rows.schema)
-        commits.commit(uri, kind=kind, parents=parents, parameters={}, listed=[part], schema=schema)
+        commits.commit(uri, kind=kind, parents=parents, parameters={}, listed=[part, *more], schema=schema)
 
 
 def statistics(evaluation: EvaluationURI) -> dict[str, Any]:

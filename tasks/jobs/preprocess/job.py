@@ -13,10 +13,10 @@ import pyarrow as pa
 from storage import commits, files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
-from tasks.jobs import dataset_parts, events
+from tasks.jobs import dataset_parts, events, row_digests
 from tasks.jobs.backends.base import Row, StageBackend
 from tasks.jobs.preprocess import checks
-from tasks.jobs.spec import SPLIT_BY, PreprocessSpec
+from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
 
 SPLITS = ("train", "validation", "test")
@@ -50,11 +50,11 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     placed = _number_parts(placed, raw)
     written = _write(spec, raw, placed, columns, backend)
     listed = [File.model_validate_json(row["file"]) for row in written]
+    in_order = placed.sort_values("split", kind="stable")  # as the parts are
+    listed.append(row_digests.write(spec.target, in_order, b"".join(row["digests"] for row in written)))
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
         listed.append(tables.write_part(spec.target, table, split="quarantine", index=0))
-    # The job that made the raw dataset has chosen the test rows by content, unless the source has a test split.
-    test_rows = {name: raw.parameters[name] for name in ("test_fraction",) if name in raw.parameters}
     commits.commit(
         spec.target,
         kind="prepared",
@@ -64,7 +64,7 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
         schema=tables.describe(columns),
         statistics={
             **_statistics(written, placed, quarantined, raw),
-            "split": {"by": SPLIT_BY, **split, **test_rows},
+            "split": split,
             "copies_in_class": copies,
             "test_rows_in_train": in_train,
             "images_in_two_classes": in_two_classes,
@@ -185,7 +185,7 @@ def _write_part(
     pixels, _ = images.to_arrays(table, image_shape)
     sums, squares = exact_sums(pixels)
     made = {"part": part, "file": file.model_dump_json(), "sum": sums.tolist(), "sum_of_squares": squares.tolist()}
-    return pa.Table.from_pylist([made])
+    return pa.Table.from_pylist([made | {"digests": row_digests.digests_of(pixels)}])
 
 
 def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

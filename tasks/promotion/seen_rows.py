@@ -1,0 +1,71 @@
+"""Test rows that count for no model: one of the compared models has seen the same image in training."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage import manifest
+from storage.manifest import Damaged
+from storage.uri import URI, CheckpointURI, DatasetURI
+from tasks.jobs import row_digests
+from tasks.promotion.correct_rows import Answers
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SeenRows:
+    """Test rows whose image a compared model was trained or validated on."""
+
+    ids: Sequence[int] = ()
+    lost_classes: Sequence[str] = ()
+    """Classes of which no other test row is left."""
+    note: str = ""
+    """What users must know about these rows; begins with a semicolon, or is empty."""
+
+
+def find(test: Answers | None, models: Mapping[str, CheckpointURI]) -> SeenRows:
+    """Find the rows of `test` whose image one of `models`, by its name in a sentence, has seen in training.
+
+    The models whose weights a training began with count too. What no longer exists cannot be checked; the note says so.
+    """
+    if test is None:  # the predictions no longer exist
+        return SeenRows()
+    rows = row_digests.read(test.dataset)
+    rows = rows.filter(pc.equal(rows["split"], "test")).sort_by("id")
+    assert np.array_equal(rows["id"].to_numpy(), test.ids), "the predictions are for other test rows"
+    is_seen, by, unknown = np.zeros(len(rows), bool), [], ""
+    for name, model in models.items():
+        digests, missing = _seen_by(model)
+        here = pc.is_in(rows["digest"], value_set=digests).to_numpy()
+        is_seen |= here
+        by += [f"{here.sum():,} of {name}"] if here.any() else []
+        unknown += f"; whether {name} was trained on test rows could not be checked: {missing}" if missing else ""
+    lost = sorted(set(test.labels.tolist()) - set(test.labels[~is_seen].tolist()))
+    excluded = f"; {is_seen.sum():,} of {len(rows):,} test rows excluded, as they were training or validation rows: "
+    note = excluded + ", ".join(by) if by else ""
+    return SeenRows(
+        ids=test.ids[is_seen].tolist(), lost_classes=[test.classes[label] for label in lost], note=note + unknown
+    )
+
+
+def _seen_by(model: CheckpointURI) -> tuple[pa.ChunkedArray, str]:
+    """Return the digests of the images that `model` has seen in training, and what of them could not be read."""
+    chunks: list[pa.Array] = []
+    missing = ""
+    try:
+        for prepared in _datasets(model):
+            rows = row_digests.read(prepared)
+            chunks += rows.filter(pc.not_equal(rows["split"], "test"))["digest"].chunks
+    except (FileNotFoundError, Damaged, KeyError) as error:
+        missing = f"its {error.args[0]} is not recorded" if isinstance(error, KeyError) else str(error)
+    return pa.chunked_array(chunks, row_digests.SCHEMA.field("digest").type), missing
+
+
+def _datasets(model: URI) -> Iterator[DatasetURI]:
+    """Yield the prepared datasets of `model` and of the models that it began with, back to random weights."""
+    made = manifest.load(model)
+    yield DatasetURI(made.parent("prepared", of=model))
+    if "initial" in made.parents:
+        yield from _datasets(made.parent("initial", of=model))

@@ -1,0 +1,191 @@
+"""Images that move between train and test: rows that a compared model has seen in training count for no model."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from storage import commits, files, manifest, registry, tables
+from storage.decision import Decision
+from storage.uri import URI, CheckpointURI, EvaluationURI, PredictionsURI, Root
+from tasks.cluster.runner import InProcessRunner
+from tasks.evaluate import evaluate
+from tasks.ingest import ingest
+from tasks.learning import recipes
+from tasks.planning import make_plan
+from tasks.planning.plan import Plan
+from tasks.preprocess import preprocess
+from tasks.promotion.gate import judge
+from tests.pictures import encoded
+
+CLASSES = ("down", "plain")
+GATE: dict[str, Any] = {"accuracy_floor": 0.0, "margin": 0.0}
+TRAIN, TEST = range(30), range(30, 50)
+"""Numbers of the pictures of each class."""
+MOVED = range(30, 42)
+"""Test pictures of each class that become training pictures; as many training pictures become test pictures."""
+
+
+class Versions:
+    """A folder of pictures that is split in one way and then in another, and models of both."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.folder = Root(str(folder / "root")), folder / "pictures"
+        self.decisions: list[Decision] = []
+
+    def prepare(self, test: Callable[[int], bool], *settings: str, kind: str = "folder") -> Plan:
+        """Ingest and prepare the pictures, those with `test` numbers in the test split."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        rows: dict[str, list[dict[str, Any]]] = {"train": [], "test": []}
+        for label, name in enumerate(CLASSES):
+            for number in (*TRAIN, *TEST):
+                rows["test" if test(number) else "train"].append(
+                    {"name": f"{number:02}.png", "label": name, "image": encoded(100 * label + number, 2 * label)}
+                )
+        for split, listed in rows.items():
+            if kind == "Parquet":
+                self.folder.mkdir(exist_ok=True)
+                table = pa.Table.from_pylist(listed).select(["image", "label"])
+                pq.write_table(table, self.folder / f"{split}-of-a-new-export.parquet")
+                continue
+            for row in listed:
+                file = self.folder / split / row["label"] / row["name"]
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_bytes(row["image"])
+        recipe = recipes.override(recipes.load("images-resnet18"), ["image_size=16", *settings])
+        plan = make_plan.make(storage=self.root, recipe=recipe, data=str(self.folder), workers=0, championship="p")
+        runner = InProcessRunner()
+        preprocess.fn(ingest.fn(None, plan, runner), plan, runner)
+        return plan
+
+    def model(self, plan: Plan, name: str = "", initial: CheckpointURI | None = None) -> CheckpointURI:
+        uri = CheckpointURI(self.root.child(f"checkpoints/{name or 'champion'}-0123456789ab"))
+        parents: dict[str, URI] = {"prepared": plan.prepared} | ({"initial": initial} if initial else {})
+        commits.commit(uri, kind="checkpoint", parents=parents, parameters={}, listed=[])
+        return uri
+
+    def evaluation(self, plan: Plan, model: CheckpointURI, is_right: Callable[[int, int], bool]) -> EvaluationURI:
+        """Of predictions on the test rows of `plan` that are right where the label and its nth row say so."""
+        test = tables.read_split(plan.prepared, "test", columns=["id", "label"]).sort_by("id")
+        labels = test["label"].to_numpy()
+        nth = [int((labels[:row] == label).sum()) for row, label in enumerate(labels)]
+        right = np.array([is_right(int(label), number) for label, number in zip(labels, nth, strict=True)])
+        predicted = np.where(right, labels, 1 - labels)
+        columns = {"id": test["id"], "label": labels, "prediction": predicted, "probability": np.full(len(labels), 0.9)}
+        columns |= {f"probability_{name}": np.where(predicted == n, 0.9, 0.1) for n, name in enumerate(CLASSES)}
+        rows = pa.table(columns)
+        uri = PredictionsURI(self.root.child(f"predictions/{model.name}-{plan.prepared.fingerprint}"))
+        part = tables.write_part(uri, rows, split="test", index=0)
+        parents: dict[str, URI] = {"checkpoint": model, "dataset": plan.prepared}
+        schema = tables.describe(rows.schema)
+        commits.commit(uri, kind="predictions", parents=parents, parameters={}, listed=[part], schema=schema)
+        return evaluate.fn(uri, plan)
+
+    def decide(self, plan: Plan, model: CheckpointURI, evaluation: EvaluationURI, **rivals: EvaluationURI) -> Decision:
+        decision = judge(model, evaluation, self.decisions, rivals, GATE)
+        self.decisions.append(decision)
+        return decision
+
+
+def first_split(number: int) -> bool:
+    return number in TEST
+
+
+def second_split(number: int) -> bool:
+    """Of each class: 12 pictures that were training pictures, sorted before the 8 that stay."""
+    return number in range(12) or (number in TEST and number not in MOVED)
+
+
+def is_memorized(label: int, nth: int) -> bool:
+    """Right about the training pictures of before, and half of the others."""
+    return nth < 12 or nth % 2 == 0
+
+
+def is_honest(label: int, nth: int) -> bool:
+    """Right about three quarters of whatever it is."""
+    return nth % 4 != 0
+
+
+@pytest.fixture
+def versions(tmp_path: Path) -> Versions:
+    return Versions(tmp_path)
+
+
+@pytest.fixture
+def champion(versions: Versions) -> CheckpointURI:
+    """The champion of the first split."""
+    plan = versions.prepare(first_split)
+    model = versions.model(plan)
+    versions.decide(plan, model, versions.evaluation(plan, model, is_honest))
+    return model
+
+
+@pytest.mark.parametrize("kind", ["folder", "Parquet", "encoded"])
+def test_an_honest_challenger_beats_a_champion_that_has_seen_the_new_test_rows(
+    versions: Versions, champion: CheckpointURI, kind: str
+) -> None:
+    settings = ["image_encoding=encoded"] if kind == "encoded" else []
+    plan = versions.prepare(second_split, *settings, kind=kind)
+    challenger = versions.model(plan, "challenger")
+    scores = {
+        model: versions.evaluation(plan, model, right)
+        for model, right in ((champion, is_memorized), (challenger, is_honest))
+    }
+    accuracies = [manifest.load(scores[model]).statistics["test_accuracy"] for model in (champion, challenger)]
+    assert accuracies[0] > accuracies[1], "on all rows"
+    decision = versions.decide(plan, challenger, scores[challenger], champion=scores[champion])
+    assert decision.promoted
+    assert decision.reason == (
+        "test accuracy 0.7500 is at least the champion's 0.5000 on the same rows; 24 of 40 test rows excluded, as they "
+        "were training or validation rows: 24 of the champion"
+    )
+    assert (decision.num_excluded, decision.differences["champion"].num_rows) == (24, 16)
+    assert registry.best(versions.decisions) == challenger
+
+
+def test_a_warm_start_is_not_scored_on_what_its_first_model_was_trained_on(
+    versions: Versions, champion: CheckpointURI
+) -> None:
+    plan = versions.prepare(second_split)
+    middle = versions.model(plan, "middle", initial=champion)
+    warm = versions.model(plan, "warm", initial=middle)
+    versions.decisions.clear()
+    decision = versions.decide(plan, warm, versions.evaluation(plan, warm, is_memorized))
+    assert decision.reason.startswith("test accuracy 0.5000 reaches the floor")
+    assert decision.reason.endswith(
+        "24 of 40 test rows excluded, as they were training or validation rows: 24 of this model"
+    )
+
+
+def test_a_test_split_that_was_all_trained_on_decides_nothing(versions: Versions, champion: CheckpointURI) -> None:
+    plan = versions.prepare(lambda number: number in range(10))
+    challenger = versions.model(plan, "challenger")
+    scores = [versions.evaluation(plan, model, is_honest) for model in (challenger, champion)]
+    decision = versions.decide(plan, challenger, scores[0], champion=scores[1])
+    assert (decision.promoted, decision.champion, decision.differences) == (False, champion, {})
+    assert decision.reason == (
+        "no test row of class down, plain counts; add test images that no model was trained on, or choose another "
+        "championship with --championship NAME; 20 of 20 test rows excluded, as they were training or validation rows: "
+        "20 of the champion"
+    )
+
+
+def test_a_champion_whose_data_is_gone_is_compared_and_the_reason_says_so(
+    versions: Versions, champion: CheckpointURI
+) -> None:
+    prepared = manifest.load(champion).parent("prepared", of=champion)
+    files.remove(prepared)
+    plan = versions.prepare(second_split)
+    challenger = versions.model(plan, "challenger")
+    scores = [versions.evaluation(plan, model, is_honest) for model in (challenger, champion)]
+    decision = versions.decide(plan, challenger, scores[0], champion=scores[1])
+    assert decision.promoted and decision.num_excluded == 0
+    assert decision.reason.endswith(
+        f"; whether the champion was trained on test rows could not be checked: {prepared} is not committed: it has no "
+        "_manifest.json"
+    )
