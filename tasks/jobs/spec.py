@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict
 
 from storage import files
-from storage.error_policy import Permanent
+from storage.manifest import Damaged
 from storage.producer import producer
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.learning.recipes import Recipe
@@ -46,10 +46,6 @@ ASKED = "asked"
 _DIGESTED = re.compile(r".+-([0-9a-f]{64})\.json")
 
 
-class AlteredFile(Permanent):
-    """A file in scratch is not what the run wrote for its job."""
-
-
 def write_digested(folder: URI, name: str, content: bytes) -> URI:
     """Write `content` for a job, in a file whose name ends with its SHA-256; return its URI."""
     place = folder.child(f"{name}-{hashlib.sha256(content).hexdigest()}.json")
@@ -58,7 +54,7 @@ def write_digested(folder: URI, name: str, content: bytes) -> URI:
 
 
 def read_digested(place: URI) -> bytes:
-    """Read a file of `write_digested`; raise `AlteredFile` if its content has another SHA-256 than its name says.
+    """Read a file of `write_digested`; raise `Damaged` if its content has another SHA-256 than its name says.
 
     Scratch is storage: whoever can write there must not decide what a job does, or where. A name without a SHA-256,
     of a file that somebody wrote by hand, says nothing.
@@ -66,7 +62,7 @@ def read_digested(place: URI) -> bytes:
     content = files.read(place)
     named = _DIGESTED.fullmatch(place.name)
     if named and named[1] != hashlib.sha256(content).hexdigest():
-        raise AlteredFile(f"{place} is not what the run wrote (SHA-256), so the job did nothing; run again")
+        raise Damaged(f"{place} is not what the run wrote (SHA-256), so the job did nothing; run again")
     return content
 
 

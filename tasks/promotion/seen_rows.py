@@ -58,8 +58,10 @@ def _seen_by(model: CheckpointURI) -> tuple[pa.ChunkedArray, str]:
         for prepared in _datasets(model):
             rows = row_digests.read(prepared)
             chunks += rows.filter(pc.not_equal(rows["split"], "test"))["digest"].chunks
-    except (FileNotFoundError, Damaged, KeyError) as error:
-        missing = f"its {error.args[0]} is not recorded" if isinstance(error, KeyError) else str(error)
+    except KeyError:
+        missing = "it does not record its data"
+    except (FileNotFoundError, PermissionError, Damaged, ValueError) as error:  # deleted, or in another storage root
+        missing = str(error)
     return pa.chunked_array(chunks, row_digests.SCHEMA.field("digest").type), missing
 
 

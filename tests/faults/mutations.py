@@ -40,6 +40,14 @@ _LIMIT_S = 150.0
 
 MUTATIONS = (
     Mutation(
+        protection="a repetition goes on until its report is written",
+        file="tasks/planning/make_plan.py",
+        code="            return last if last and _lacks_report(last) else repeated\n",
+        instead="            return repeated\n",
+        kind="flow with --refresh killed after its decision",
+        notices="the next run decided on one more model",
+    ),
+    Mutation(
         protection="files are compared with the SHA-256 that was committed",
         file="storage/manifest.py",
         code="    return not_same if sha256 not in (None, file.sha256) else None\n",

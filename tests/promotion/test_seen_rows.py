@@ -12,7 +12,7 @@ import pytest
 
 from storage import commits, files, manifest, registry, tables
 from storage.decision import Decision
-from storage.uri import URI, CheckpointURI, EvaluationURI, PredictionsURI, Root
+from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI, EvaluationURI, PredictionsURI, Root
 from tasks.cluster.runner import InProcessRunner
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
@@ -175,17 +175,24 @@ def test_a_test_split_that_was_all_trained_on_decides_nothing(versions: Versions
     )
 
 
-def test_a_champion_whose_data_is_gone_is_compared_and_the_reason_says_so(
-    versions: Versions, champion: CheckpointURI
+@pytest.mark.parametrize("why", ["it was deleted", "it is in a root that is not allowed"])
+def test_a_champion_whose_data_cannot_be_read_is_compared_and_the_reason_says_so(
+    versions: Versions, champion: CheckpointURI, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared = manifest.load(champion).parent("prepared", of=champion)
-    files.remove(prepared)
+    if why == "it was deleted":
+        prepared = manifest.load(champion).parent("prepared", of=champion)
+        files.remove(prepared)
+        says = f"{prepared} is not committed: it has no _manifest.json"
+    else:
+        prepared = URI("/elsewhere/datasets/prepared/x-0123456789ab")
+        files.remove(champion)
+        parent = manifest.Parent(uri=prepared, digest="0", content="0")
+        commits.commit(champion, kind="checkpoint", parents={"prepared": parent}, parameters={}, listed=[])
+        monkeypatch.setenv(ALLOWED_ROOTS, versions.root.parent)
+        says = f"{prepared} is outside {ALLOWED_ROOTS}: {versions.root.parent}"
     plan = versions.prepare(second_split)
     challenger = versions.model(plan, "challenger")
     scores = [versions.evaluation(plan, model, is_honest) for model in (challenger, champion)]
     decision = versions.decide(plan, challenger, scores[0], champion=scores[1])
     assert decision.promoted and decision.num_excluded == 0
-    assert decision.reason.endswith(
-        f"; whether the champion was trained on test rows could not be checked: {prepared} is not committed: it has no "
-        "_manifest.json"
-    )
+    assert decision.reason.endswith(f"; whether the champion was trained on test rows could not be checked: {says}")
