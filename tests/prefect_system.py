@@ -179,6 +179,7 @@ class PrefectSystem(Server):
         )
         self._worker: Child | None = None
         await_that(self.answers, limit_s=120)
+        self._watch = Child([sys.executable, str(CHECKOUT / "flows" / "server" / "watch.py")], env=self.env)
         self._resending = contextlib.ExitStack()
         self._resending.enter_context(repeatedly(self._send_lost_events_again, interval_s=1))
 
@@ -195,6 +196,7 @@ class PrefectSystem(Server):
     def end(self) -> None:
         self.end_worker()
         self._resending.close()
+        self._watch.end()
         self._server.end()
 
     def deploy(self, checkout: Path = CHECKOUT) -> str:

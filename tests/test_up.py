@@ -83,7 +83,9 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     kill_all_with(f"PREFECT_HOME={tmp_path / 'up' / 'home'}")
 
 
-def test_a_run_goes_on_by_itself_after_ctrl_c_and_after_a_power_cut_and_is_promoted(folder: Path) -> None:
+def test_run_resumes_by_itself_after_ctrl_c_and_after_a_power_cut_and_terminal_shows_next_runs_and_server_errors(
+    folder: Path,
+) -> None:
     port = free_port()
     up = Up(port, folder)
     run = up.start("mnist/smoke", settings=_SMALL)
@@ -110,6 +112,11 @@ def test_a_run_goes_on_by_itself_after_ctrl_c_and_after_a_power_cut_and_is_promo
     assert link and b"mnist-sample-resnet18" in urllib.request.urlopen(link[1], timeout=10).read()
     following = up.start("mnist/smoke", settings=_SMALL)
     assert up.await_end(following) == ["NothingNew"]
+    await_that(lambda: up.says_in_terminal(r"next scheduled run of mnist/train: \d{4}-\d\d-\d\d \d\d:00 "), limit_s=120)
+    database = sqlite3.connect(folder / "home" / "prefect.db", timeout=30)
+    with contextlib.closing(database), database:
+        database.execute("ALTER TABLE deployment_schedule RENAME TO lost")
+    await_that(lambda: up.says_in_terminal(r"server: .*ERROR.*no such table: deployment_schedule"), limit_s=120)
 
 
 def _lease_of_an_hour(up: Up) -> str:
@@ -117,35 +124,3 @@ def _lease_of_an_hour(up: Up) -> str:
     up.api("POST", "/v2/concurrency_limits/", {"name": "survives", "limit": 1})
     request = {"names": ["survives"], "slots": 1, "mode": "concurrency", "lease_duration": 3600}
     return str(up.api("POST", "/v2/concurrency_limits/increment-with-lease", request)["lease_id"])
-
-
-def test_a_run_whose_fourth_start_dies_with_the_power_is_given_up(folder: Path) -> None:
-    port = free_port()
-    up = Up(port, folder)
-    run = up.start("mnist/smoke")
-    for start in range(1, 5):
-        up.await_start(run, start)
-        up.cut_power()
-        up = Up(port, folder)
-    assert up.state(run)["name"] == "GivenUp"
-    following = up.start("mnist/smoke")
-    await_that(lambda: up.says(following, "download"), interval_s=0.5)
-
-
-def test_a_run_whose_crash_the_server_has_lost_is_restarted_and_the_terminal_shows_next_runs_and_server_errors(
-    folder: Path,
-) -> None:
-    up = Up(free_port(), folder)
-    for automation in up.api("POST", "/automations/filter", {}):
-        up.api("PATCH", f"/automations/{automation['id']}", {"enabled": False})
-    run = up.start("mnist/smoke", settings=_SMALL)
-    up.await_start(run, 1)
-    os.kill(up.engine(run), signal.SIGKILL)
-    up.await_state(run, "Crashed")
-    up.await_start(run, 2)
-    assert up.await_end(run) == ["Completed"]
-    await_that(lambda: up.says_in_terminal(r"next scheduled run of mnist/train: \d{4}-\d\d-\d\d \d\d:00 "), limit_s=120)
-    database = sqlite3.connect(folder / "home" / "prefect.db", timeout=30)
-    with contextlib.closing(database), database:
-        database.execute("ALTER TABLE deployment_schedule RENAME TO lost")
-    await_that(lambda: up.says_in_terminal(r"server: .*ERROR.*no such table: deployment_schedule"), limit_s=120)

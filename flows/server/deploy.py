@@ -1,4 +1,4 @@
-"""`make deploy`: update a Prefect server to match prefect.yaml, and print each change.
+"""`make deploy`: update a Prefect server to match prefect.yaml.
 
 Covers deployments and their schedules, the work pool, and the automations of `flows.server.automations`. Removes
 deployments that are no longer in the file, but only those with the project's tag.
@@ -7,24 +7,23 @@ deployments that are no longer in the file, but only those with the project's ta
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
 
 from flows import PROJECT
 from flows.cli.arguments import Parser
-from flows.cli.exits import guarded, refuse, refused_if_invalid
+from flows.cli.exits import guarded, refused_if_invalid
 from flows.server import prefect_yaml
 from flows.server.prefect_yaml import CHECKOUT, Declared
+from flows.server.temporary_server import require_named_server
 from storage.error_policy import Permanent
-from storage.uri import is_web_address, redact, redact_text
+from storage.uri import redact, redact_text
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.responses import DeploymentResponse
-    from prefect.client.schemas.schedules import SCHEDULE_TYPES
 
 _EPILOG = """\
 environment:
@@ -44,21 +43,14 @@ def main() -> int:
 
 
 def _main() -> int:
-    url = os.environ.get("PREFECT_API_URL")
-    if url and not is_web_address(url):
-        refuse(f"PREFECT_API_URL must be an address such as http://127.0.0.1:4200/api, got {redact(url)!r}")
-    from prefect.settings import get_current_settings
-
-    if not get_current_settings().api.url:
-        refuse("PREFECT_API_URL is not set; set it to the server to deploy to, or start one with `make up`")
+    require_named_server()
     with refused_if_invalid():
-        for line in apply():
-            print(line)
+        print(apply())
     return 0
 
 
-def apply() -> list[str]:
-    """Update the server at PREFECT_API_URL to match prefect.yaml; return a line for each change.
+def apply() -> str:
+    """Update the server at PREFECT_API_URL to match prefect.yaml; return a line that names its deployments.
 
     Raises `ValueError` for an error in the file and `DeployFailed` if the server cannot be reached or updated.
     """
@@ -76,16 +68,15 @@ def apply() -> list[str]:
         except httpx.HTTPError as error:
             where, why = redact(str(client.api_url)), redact_text(str(error))
             raise DeployFailed(f"no Prefect server responds at {where}: {why}; start it first") from None
-        before = _held(client)
-        changes = list(_create_pools(client, wanted))
+        _create_pools(client, wanted)
         _run_prefect_deploy()
         _align(client, wanted)
-        changes += _differences(before, _held(client))
-        changes += automations.apply(client)
-    return changes or ["nothing to change: the server matches prefect.yaml"]
+        remark = automations.apply(client)
+        names = [f"{client.read_flow(one.flow_id).name}/{one.name}" for one in deployments(client)]
+    return f"the server matches prefect.yaml: {', '.join(sorted(names))}{remark}"
 
 
-def _create_pools(client: "SyncPrefectClient", wanted: Declared) -> Iterator[str]:
+def _create_pools(client: "SyncPrefectClient", wanted: Declared) -> None:
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectNotFound
 
@@ -94,7 +85,6 @@ def _create_pools(client: "SyncPrefectClient", wanted: Declared) -> Iterator[str
             client.read_work_pool(name)
         except ObjectNotFound:
             client.create_work_pool(WorkPoolCreate(name=name, type="process"))
-            yield f"created work pool {name}"
 
 
 def _run_prefect_deploy() -> None:
@@ -132,60 +122,6 @@ def deployments(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
     while len(page := client.read_deployments(deployment_filter=ours, limit=100, offset=len(found))) == 100:
         found += page
     return found + page
-
-
-def _held(client: "SyncPrefectClient") -> dict[str, dict[str, Any]]:
-    """Read from the server what prefect.yaml defines, by deployment and field."""
-    held = {}
-    for deployment in deployments(client):
-        flow = client.read_flow(deployment.flow_id).name
-        held[f"{flow}/{deployment.name}"] = {
-            "description": deployment.description,
-            "entrypoint": deployment.entrypoint,
-            "parameters": deployment.parameters,
-            "work pool": deployment.work_pool_name,
-            "job variables": deployment.job_variables,
-            "concurrency limit": deployment.global_concurrency_limit and deployment.global_concurrency_limit.limit,
-            "collision strategy": deployment.concurrency_options
-            and deployment.concurrency_options.collision_strategy.value,
-            "form": deployment.parameter_openapi_schema,
-            "folder": deployment.pull_steps,
-        } | {
-            f"schedule {one.slug}": f"{_said(one.schedule)}{'' if one.active else ' (paused)'}"
-            for one in deployment.schedules
-        }
-    return held
-
-
-def _said(schedule: "SCHEDULE_TYPES") -> str:
-    """Describe `schedule` without an interval's start, which Prefect sets anew each time."""
-    if interval := getattr(schedule, "interval", None):
-        return f"every {interval}"
-    return f"{getattr(schedule, 'cron', None) or schedule} {getattr(schedule, 'timezone', '') or ''}".strip()
-
-
-def _differences(before: dict[str, dict[str, Any]], after: dict[str, dict[str, Any]]) -> Iterator[str]:
-    for name in sorted(before.keys() | after.keys()):
-        if name not in after:
-            yield f"removed deployment {name}"
-        elif name not in before:
-            schedules = [f"{key} ({value})" for key, value in after[name].items() if key.startswith("schedule ")]
-            yield f"created deployment {name}" + (f" with {', '.join(schedules)}" if schedules else "")
-        else:
-            yield from (f"{name}: {change}" for change in _changes(before[name], after[name]))
-
-
-def _changes(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:
-    for field in sorted(before.keys() | after.keys()):
-        old, new = before.get(field), after.get(field)
-        if old == new:
-            continue
-        if field in ("form", "folder", "job variables"):
-            yield f"changed {field}"
-        elif field.startswith("schedule "):
-            yield f"removed {field} ({old})" if new is None else f"set {field} to {new}"
-        else:
-            yield f"changed {field} from {old!r} to {new!r}"
 
 
 if __name__ == "__main__":

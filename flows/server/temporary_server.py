@@ -14,8 +14,9 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from flows.cli.exits import refuse
 from storage.error_policy import Permanent
-from storage.uri import redact, redact_text
+from storage.uri import is_web_address, redact, redact_text
 from tasks.cluster.child import Child
 
 _START_LIMIT_S = 120
@@ -31,6 +32,17 @@ _OTHER_HOME = "set PREFECT_HOME to another folder"
 
 class ServerFailed(Permanent, RuntimeError):
     """A Prefect server did not start."""
+
+
+def require_named_server() -> None:
+    """End this command with exit code 2 unless PREFECT_API_URL names a server."""
+    url = os.environ.get("PREFECT_API_URL")
+    if url and not is_web_address(url):
+        refuse(f"PREFECT_API_URL must be an address such as http://127.0.0.1:4200/api, got {redact(url)!r}")
+    from prefect.settings import get_current_settings
+
+    if not get_current_settings().api.url:
+        refuse("PREFECT_API_URL is not set; set it to the address of your Prefect server, or start one with `make up`")
 
 
 @contextlib.contextmanager

@@ -23,11 +23,9 @@ from storage.uri import parse_root
 from tasks.cluster.child import Child
 
 _WORKER = f"make-up-{socket.gethostname()}"
-"""Worker name; identifies the runs that died with an earlier `make up` on this machine."""
+"""Worker name; identifies the runs that end with this `make up`."""
 _LEASE_STORAGE = "prefect.server.concurrency.lease_storage.filesystem"
 """Keeps the leases of running flow runs in PREFECT_HOME; with Prefect's default a restarted server crashes the runs."""
-_LOOK_S = 10.0
-"""Seconds between two checks for runs that crashed and were not restarted."""
 _EPILOG = """\
 Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also resumes
 runs that crashed with it, at most three times.
@@ -78,9 +76,9 @@ def _main(arguments: argparse.Namespace) -> int:
         with refused_if_invalid():
             prefect_yaml.check_parameters(wanted)  # as the server starts
         await_server(server, f"{url}/health")
-        _tell(deploy.apply())
+        _tell([deploy.apply()])
         serving = report_server.serving(root, arguments.reports_port or port + 1, is_private=_is_loopback(host))
-        with serving as reports, _worker(started) as worker:
+        with serving as reports, _worker() as worker:
             print(_READY.format(ui=f"http://{host}:{port}", url=url, reports=reports), flush=True)
             _watch(server, worker, started)
     return 0
@@ -128,43 +126,18 @@ def _running(name: str, *words: str) -> Iterator[Child]:
 
 
 @contextlib.contextmanager
-def _worker(started: datetime) -> Iterator[Child]:
-    """Run the worker: requeue runs that died with the last one, and at the end the runs that it leaves."""
+def _worker() -> Iterator[Child]:
+    """Run the worker; at the end, return the runs that it leaves to the queue."""
     from prefect.client.orchestration import get_client
 
-    from flows.server import restarts
+    from flows.server import watch
 
-    with get_client(sync_client=True) as client:
-        _tell(restarts.requeue_ended(client, restarts.unfinished_runs(client, _WORKER, since=started)))
-    left, crashed = [], True
     try:
         with _running("worker", "start", "--pool", "pipeline", "--name", _WORKER) as worker:
-            try:
-                yield worker
-            except KeyboardInterrupt:
-                crashed = False
-                raise
-            finally:
-                with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # the server may be gone
-                    left = restarts.unfinished_runs(client, _WORKER)
+            yield worker
     finally:
-        with contextlib.suppress(Exception), get_client(sync_client=True) as client:
-            _tell(restarts.requeue(client, left, crashed=crashed))
-
-
-def _restart_overdue(started: datetime) -> None:
-    """Restart the runs that crashed since `started` and that the server did not restart; warn if it does not answer."""
-    import httpx
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import PrefectException
-
-    from flows.server import restarts
-
-    try:
-        with get_client(sync_client=True) as client:
-            _tell(restarts.requeue_ended(client, restarts.overdue_runs(client, _WORKER, since=started)))
-    except (httpx.HTTPError, PrefectException) as error:
-        _tell([f"crashed runs could not be looked up, will be tried again: {type(error).__name__}: {error}"])
+        with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # the server may be gone
+            _tell(watch.release(client, worker=_WORKER))
 
 
 def _tell(lines: Iterable[str]) -> None:
@@ -173,11 +146,11 @@ def _tell(lines: Iterable[str]) -> None:
 
 
 def _watch(server: Child, worker: Child, started: datetime) -> None:
-    """Print the worker's output and the server's errors, and restart overdue runs, until Ctrl-C.
+    """Print the worker's output and the server's errors, and watch over the runs, until Ctrl-C.
 
     Raises `RuntimeError` if either ends.
     """
-    from flows.server import schedules
+    from flows.server import schedules, watch
 
     errors = ErrorLines()
     looked, next_runs_shown = time.monotonic(), False
@@ -185,8 +158,8 @@ def _watch(server: Child, worker: Child, started: datetime) -> None:
         sys.stdout.write(terminal.printable(worker.new_output()))
         sys.stdout.flush()
         _tell(errors.read(server.new_output()))
-        if time.monotonic() - looked > _LOOK_S:
-            _restart_overdue(started)
+        if time.monotonic() - looked > watch.LOOK_S:
+            _tell(watch.look())
             if not next_runs_shown:
                 next_runs = schedules.next_run_lines(since=started)
                 _tell(next_runs)

@@ -41,7 +41,7 @@ def test_every_variable_that_is_set_is_one_that_somebody_reads() -> None:
 
 
 def test_all_of_ours_run_the_same_image_without_rights_and_write_only_to_scratch() -> None:
-    assert _OURS.keys() == {"bucket", "server", "deploy", "worker"}
+    assert _OURS.keys() == {"bucket", "server", "deploy", "watch", "worker"}
     for service in _OURS.values():
         assert service["build"] == {
             "context": "..",

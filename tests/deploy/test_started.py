@@ -129,7 +129,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
         services.run("bucket")
         services.run("deploy")
         services.checkout = services.checkout.rename(folder / "elsewhere")
-        with services.running("worker"):
+        with services.running("watch"), services.running("worker"):
             yield services
 
 

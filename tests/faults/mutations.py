@@ -195,9 +195,9 @@ MUTATIONS = (
     ),
     Mutation(
         protection="a crashed run of a deployment is restarted",
-        file="flows/server/automations.py",
-        code="        **restarts.automations(runs, ours),\n",
-        instead="",
+        file="flows/server/watch.py",
+        code="    if num_restarts < MAX_RESTARTS:\n",
+        instead="    if False:\n",
         kind="flow of a deployment killed",
         notices="waiting until the run was started again",
     ),

@@ -1,0 +1,168 @@
+"""Watch over a Prefect server's runs: mark dead ones as Crashed, and restart crashed ones at most three times.
+
+Looks at the runs' states, since a busy server on SQLite loses some events. `make up` watches its own server. Beside a
+server for several machines, keep `python flows/server/watch.py` running on one of them.
+"""
+
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas import filters
+from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter, EventResourceFilter
+from prefect.exceptions import PrefectException
+from prefect.states import AwaitingRetry, Cancelled, Crashed
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
+
+from flows import PROJECT
+from flows.cli.arguments import Parser
+from flows.cli.exits import guarded
+from flows.server.temporary_server import require_named_server
+from storage import terminal
+
+LOOK_S = 10.0
+"""Seconds between two looks at the runs."""
+SILENCE = timedelta(seconds=90)
+"""Time without a heartbeat after which a run counts as dead: three heartbeats of 30 s, as Prefect advises."""
+PAUSE = timedelta(seconds=30)
+"""Time from a crash to the restart: the worker may report a crash twice, and the user may want to cancel."""
+START_LIMIT = timedelta(seconds=300)
+"""Time after which a run that has not started counts as dead; a start normally takes seconds."""
+OLD = timedelta(days=1)
+"""Age from which a crash is left alone: nobody waits for that run any more."""
+MAX_RESTARTS = 3
+GIVEN_UP = "GivenUp"
+"""Final state, of type CRASHED, of a run that crashed again after its last restart."""
+
+_RESTARTED = "restarted after a crash"
+_EPILOG = """\
+environment:
+  PREFECT_API_URL       the server to watch, such as http://127.0.0.1:4200/api
+
+Runs until Ctrl-C. One such process per server is enough; `make up` does the same by itself."""
+
+
+def main() -> int:
+    """Watch until Ctrl-C; return 0."""
+    what = "Mark deployment runs whose process has died as Crashed, and restart crashed ones at most three times."
+    Parser(prog="python flows/server/watch.py", description=what, epilog=_EPILOG).parse_args()
+    return guarded(_main)
+
+
+def _main() -> int:
+    require_named_server()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            for line in look():
+                terminal.show(line)
+            time.sleep(LOOK_S)
+    return 0
+
+
+def look() -> Iterator[str]:
+    """Look once at the runs of the server at PREFECT_API_URL; yield a line for each change, or if it is silent."""
+    try:
+        with get_client(sync_client=True) as client:
+            for run, state in list(_dead_runs(client)):
+                yield from _set_state(client, run, state)
+    except (httpx.HTTPError, PrefectException) as error:
+        yield f"the server's runs cannot be read, will be tried again: {type(error).__name__}: {error}"
+
+
+def release(client: SyncPrefectClient, *, worker: str) -> Iterator[str]:
+    """Return the unfinished runs of `worker`, which was stopped, to the queue; this does not count as a restart."""
+    for run in _unfinished_runs(client):
+        assert run.state is not None
+        is_older = run.state.is_crashed() and datetime.now(UTC) - run.state.timestamp > SILENCE
+        if run.labels.get("prefect.worker.name") == worker and not is_older:
+            state = _cancelled() if run.state.is_cancelling() else AwaitingRetry(message="the worker was stopped")
+            yield from _set_state(client, run, state)
+
+
+def _dead_runs(client: SyncPrefectClient) -> Iterator[tuple[FlowRun, State[Any]]]:
+    """Yield the runs without a process, each with its new state."""
+    alive, now = _with_processes(), datetime.now(UTC)
+    for run in _unfinished_runs(client):
+        assert run.state is not None
+        age = now - run.state.timestamp
+        if str(run.id) in alive:
+            continue
+        if run.state.type == StateType.CRASHED:
+            if PAUSE < age < OLD:
+                yield run, _restarted(client, run)
+        elif run.state.type == StateType.PENDING:
+            if age > START_LIMIT:
+                yield run, _restarted(client, run)
+        elif age > SILENCE and not _has_heartbeat(client, run, since=now - SILENCE):
+            silent: State[Any] = Crashed(message=f"no heartbeat for {SILENCE.total_seconds():.0f} s")
+            yield run, _cancelled() if run.state.is_cancelling() else silent
+
+
+def _unfinished_runs(client: SyncPrefectClient) -> list[FlowRun]:
+    """List this project's deployment runs that have begun and not ended; one that crashed has not, until given up."""
+    types = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED]
+    wanted = filters.FlowRunFilter(
+        tags=filters.FlowRunFilterTags(all_=[PROJECT]),
+        state=filters.FlowRunFilterState(
+            type=filters.FlowRunFilterStateType(any_=types), name=filters.FlowRunFilterStateName(not_any_=[GIVEN_UP])
+        ),
+    )
+    runs: list[FlowRun] = []
+    while len(page := client.read_flow_runs(flow_run_filter=wanted, limit=200, offset=len(runs))) == 200:
+        runs += page
+    return [run for run in runs + page if run.state and run.deployment_id]
+
+
+def _restarted(client: SyncPrefectClient, run: FlowRun) -> State[Any]:
+    """Return the state of a run that is restarted, or given up after its last restart."""
+    num_restarts = sum(state.message == _RESTARTED for state in client.read_flow_run_states(run.id))
+    if num_restarts < MAX_RESTARTS:
+        return AwaitingRetry(message=_RESTARTED)
+    return Crashed(name=GIVEN_UP, message=f"crashed after {num_restarts} restarts; press Retry in the UI to resume")
+
+
+def _cancelled() -> State[Any]:
+
+    return Cancelled(message="its process ended while the run was being cancelled")
+
+
+def _has_heartbeat(client: SyncPrefectClient, run: FlowRun, *, since: datetime) -> bool:
+
+    heartbeats = EventFilter(
+        occurred=EventOccurredFilter.model_validate({"since": since}),
+        event=EventNameFilter(name=["prefect.flow-run.heartbeat"]),
+        resource=EventResourceFilter(id=[f"prefect.flow-run.{run.id}"]),
+    )
+    return bool(client.read_events(filter=heartbeats, limit=1).events)
+
+
+def _with_processes() -> set[str]:
+    """Return the ids of flow runs that have a live process on this machine."""
+    ids = set()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError, ValueError):
+            variables = dict(item.split("=", 1) for item in entry.read_bytes().decode().split("\0") if item)
+            ids.add(variables.get("PREFECT__FLOW_RUN_ID", ""))
+    return ids
+
+
+def _set_state(client: SyncPrefectClient, listed: FlowRun, state: State[Any]) -> Iterator[str]:
+    """Set the state of a run unless it has changed since it was listed."""
+    run = client.read_flow_run(listed.id)
+    if run.state and listed.state and run.state.id == listed.state.id:
+        client.set_flow_run_state(run.id, state, force=True)
+        yield f"run {run.name}: its process has ended; new state: {state.name}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
