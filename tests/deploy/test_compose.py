@@ -65,6 +65,7 @@ def test_each_service_waits_for_what_it_needs_and_has_a_healthcheck_if_others_wa
         ("bucket", "s3"): "service_healthy",
         ("server", "postgres"): "service_healthy",
         ("deploy", "server"): "service_healthy",
+        ("watch", "deploy"): "service_completed_successfully",
         ("worker", "bucket"): "service_completed_successfully",
         ("worker", "deploy"): "service_completed_successfully",
     }
