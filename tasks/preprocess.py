@@ -18,6 +18,7 @@ def preprocess(raw: DatasetURI, plan: Plan, cluster: Runner) -> DatasetURI:
             spec = PreprocessSpec(
                 storage=plan.root,
                 deadline_s=plan.deadline_s,
+                stall_s=plan.stall_s,
                 source=raw,
                 target=plan.prepared,
                 parameters=plan.preprocess_parameters,

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.cluster.capacity import nodes_of
 from tasks.cluster.child import Child
 from tasks.cluster.jobs_api import JOB_ENV
 from tasks.cluster.local_ray import await_ray, start_ray
+from tasks.resources.capacity import nodes_of
 from tests.prefect_system import free_port
 from tests.runs import CHECKOUT, await_that, processes_with
 

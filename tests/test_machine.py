@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tasks.cluster import capacity
-from tasks.resources import machine, machine_locks
+from tasks.resources import capacity, machine, machine_locks
 from tests.faults import injection
 from tests.runs import Run, await_that
 

@@ -92,6 +92,10 @@ def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -
     """Parse the command line; set the dashboard and the cores for this process and its children."""
     arguments = parser.parse_args(argv)
     dashboard.choose(arguments.dashboard)
+    try:
+        dashboard.kind()
+    except ValueError as error:
+        parser.error(str(error))
     machine.choose(arguments.cores)
     return arguments
 
@@ -120,7 +124,8 @@ def add_recipe(parser: Parser, *, default: str) -> None:
         help="name of the championship to compete in: a-z, 0-9 and '-' (default: named after the data set; for your "
         "own data, after its location)",
     )
-    _add_minutes(parser, "--stall", 10, "restart a training worker that makes no progress for this long")
+    stall = "restart a training worker that makes no progress for this long; longest wait for a cluster to add nodes"
+    _add_minutes(parser, "--stall", 10, stall)
 
 
 def add_shared(

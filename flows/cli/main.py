@@ -17,7 +17,8 @@ from flows.cli.preflight import CheckReport, check_and_plan
 from storage import terminal
 from storage.process import gc_paused
 from storage.uri import PredictionsURI, parse_root
-from tasks.cluster import capacity, node_checks
+from tasks.cluster import node_checks
+from tasks.resources import capacity
 
 if TYPE_CHECKING:
     from prefect import Flow

@@ -36,15 +36,6 @@ _OF_GPUS = re.compile(r"(TORCH_)?NCCL_.*|FI_.*|PYTORCH_(.*_)?ALLOC_CONF")
 """Names of the variables for NCCL, libfabric (the network of NCCL in some clouds) and torch's memory on GPUs."""
 
 
-def cluster_address() -> str:
-    """Return RAY_ADDRESS without a slash at its end, empty for a local Ray; Ray's client reads the variable too."""
-    address = os.environ.get("RAY_ADDRESS", "")
-    if address.endswith("/") and not address.endswith("//"):
-        address = address[:-1]
-        os.environ["RAY_ADDRESS"] = address
-    return address
-
-
 def connect(address: str) -> "JobSubmissionClient":
     """Return a client whose requests time out; raise Ray's own error if nothing answers at `address`."""
     from ray.job_submission import JobSubmissionClient

@@ -11,12 +11,12 @@ import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tasks.cluster.capacity import SPARE_CPUS, authorization
 from tasks.cluster.child import Child
 from tasks.cluster.job_log import JobFailed
 from tasks.jobs import dashboard
 from tasks.jobs.backends import tuned
 from tasks.resources import machine
+from tasks.resources.capacity import SPARE_CPUS, authorization
 
 _START_LIMIT_S = 120
 _POLL_S = 0.25

@@ -9,9 +9,8 @@ from storage import files
 from storage.terminal import count
 from storage.uri import URI, Root, redact
 from tasks.cluster import jobs_api
-from tasks.cluster.capacity import LEAST_FREE_BYTES
 from tasks.jobs.spec import ASKED, NODES, Node
-from tasks.resources import devices, machine
+from tasks.resources import capacity, devices, machine
 from tasks.resources.scaling import ANY, Needs, Workers
 
 _LIMIT_S = 90
@@ -25,7 +24,7 @@ def check_nodes(root: Root, workers: Workers = None, needs: Needs = ANY) -> str:
     that torch cannot use (unless `needs` no GPU), or sees another folder at `root` than this process; the message names
     the nodes, what is wrong and what to do.
     """
-    address, uses_gpus = jobs_api.cluster_address(), needs.device != "cpu"
+    address, uses_gpus = capacity.cluster_address(), needs.device != "cpu"
     if not address or workers == 0:
         if uses_gpus and (trouble := _trouble_here()):
             raise ValueError(f"torch cannot use the GPUs of this machine: {trouble}; or {devices.CPU_ADVICE}")
@@ -61,8 +60,9 @@ def find_problems(nodes: tuple[Node, ...], root: Root, *, here: Node) -> Iterato
     for node in answered:
         if node.gpu_trouble:
             yield f"torch cannot use the GPUs of node {node.name}: {node.gpu_trouble}; or {devices.CPU_ADVICE}"
-    if full := [node for node in answered if node.free < LEAST_FREE_BYTES]:
-        yield f"the disk of {named(full)} has less than {LEAST_FREE_BYTES / 1e6:.0f} MB free: free some space there"
+    if full := [node for node in answered if node.free < capacity.LEAST_FREE_BYTES]:
+        least = f"{capacity.LEAST_FREE_BYTES / 1e6:.0f} MB"
+        yield f"the disk of {named(full)} has less than {least} free: free some space there"
     if apart := [node for node in answered if not node.sees_storage]:
         yield f"--storage: {root} is a different folder on {named(apart)}: {advice_on_storage}"
 

@@ -23,7 +23,7 @@ from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
 from tasks.learning import user_code
 from tasks.orchestration.stage import logger, tidy
-from tasks.resources import machine
+from tasks.resources import capacity, machine
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
@@ -50,7 +50,7 @@ class RayJobs:
     def __init__(self, *, wanted: bool) -> None:
         self._child: Child | None = None
         self._client: JobSubmissionClient | None = None
-        self._address = jobs_api.cluster_address()
+        self._address = capacity.cluster_address()
         self._local = not self._address
         self._logs = Path()
         self._how_to_log_in = ""

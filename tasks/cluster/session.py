@@ -7,14 +7,12 @@ from contextvars import ContextVar
 
 from storage import manifest
 from storage.uri import Root, redact
-from tasks.cluster import jobs_api
-from tasks.cluster.capacity import check_disk, check_workers
 from tasks.cluster.node_checks import check_nodes
 from tasks.cluster.ray_jobs import RayJobs
 from tasks.cluster.runner import InProcessRunner, Runner
 from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
 from tasks.orchestration.stage import logger
-from tasks.resources import machine, machine_locks
+from tasks.resources import capacity, machine, machine_locks
 from tasks.resources.scaling import ANY, Needs, Workers
 
 _early: ContextVar[list[RayJobs]] = ContextVar("early")
@@ -47,8 +45,8 @@ def session(root: Root, *, wanted: bool, workers: Workers, needs: Needs = ANY) -
         ValueError: A job is wanted, but there can never be the workers, the disk is full or a node is unfit.
     """
     if wanted:
-        check_workers(workers, needs)
-        check_disk(root)
+        capacity.check_workers(workers, needs)
+        capacity.check_disk(root)
         check_nodes(root, workers, needs)
     if workers == 0:
         with contextlib.ExitStack() as locks:
@@ -59,7 +57,7 @@ def session(root: Root, *, wanted: bool, workers: Workers, needs: Needs = ANY) -
     jobs = early.pop() if in_advance else RayJobs(wanted=wanted)
     with contextlib.ExitStack() as locks:
         try:
-            yield jobs if jobs_api.cluster_address() else LockingRunner(jobs, locks)
+            yield jobs if capacity.cluster_address() else LockingRunner(jobs, locks)
         finally:
             jobs.dismiss() if in_advance else jobs.end()  # `starting` waits for the end of its Ray
 

@@ -80,21 +80,12 @@ def _work_on_ray(spec: JobSpec) -> None:
     ray.init(address, logging_level="WARNING")
     configure(max_cpus=spec.threads)
     if spec.threads is None:
-        _await_a_node()
+        from tasks.resources import growing
+
+        growing.await_a_cpu(limit_s=spec.stall_s, on_wait=events.write_line)
     _work(spec, RayBackend(threads=spec.threads))
     time.sleep(_LAST_LINES_S)
     ray.shutdown()  # else the interpreter does this as it exits, half a second later
-
-
-def _await_a_node() -> None:
-    """Return once a task can run; on a cluster that has shrunk to its head a waiting task makes it grow."""
-    import ray
-
-    from tasks.resources import scaling
-
-    if not scaling.cpus(scaling.nodes()):
-        events.write_line("waiting for the cluster to add a node with CPUs")
-        ray.get(ray.remote(num_cpus=1)(lambda: None).remote())
 
 
 def run_here(spec: JobSpec, *, tell: Callable[[str], None]) -> None:

@@ -31,8 +31,6 @@ RANK = "::rank "
 """Start of the log line with a training worker's rank as JSON."""
 IMAGES = "::images "
 """Start of the log line with the place of the first training images as JSON: uri, file."""
-NODE_TYPES = "::node-types "
-"""Start of the log line with the nodes that a cluster may add as JSON: addable, pairs of resources and a number."""
 ERROR = "::error "
 """Start of the log line with the error that ended the job as JSON: type, message, permanent."""
 ENDED = "::ended"
@@ -82,6 +80,8 @@ class JobSpec(BaseModel):
     """Result that the job commits."""
     deadline_s: float
     """Seconds after which the job ends itself with an error."""
+    stall_s: float = 600.0
+    """Seconds without progress after which a training worker is restarted, or the wait for a cluster's nodes ends."""
     threads: int | None = None
     """Threads of each computing process; None: as many as Ray gives it CPUs."""
 
@@ -171,8 +171,6 @@ class TrainSpec(JobSpec):
     """Parameters that determine the weights; the fingerprint is their hash."""
     workers: Workers
     """Number of workers as asked for."""
-    stall_s: float = 600.0
-    """Seconds without progress after which a worker is restarted."""
 
 
 class PredictSpec(JobSpec):

@@ -37,7 +37,7 @@ class Needs:
     batch_size: int | None = None
     """Rows of a step over all workers, which limit the number of GPUs chosen automatically; None: no limit."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`cuda`: a whole GPU; `cpu`: none, even if there are some; `auto`: a GPU if the cluster has or may add any."""
+    """`cuda`: a whole GPU; `cpu`: none, even if there are some; `auto`: a GPU if the cluster has any now."""
 
 
 ANY = Needs()
@@ -106,31 +106,24 @@ def resolve(
     *,
     threads: int | None,
     nodes: Sequence[Resources],
-    addable: Sequence[Resources] = (),
     needs: Needs = ANY,
 ) -> Scale:
     """Choose number and size of workers on `nodes`; if `workers` is None, one per GPU (64 rows each) or node.
 
     Args:
-        workers: As asked for; of elastic workers, as many as fit; with GPUs, small enough for the most to fit.
+        workers: As asked for; of elastic workers, as many as fit.
         threads: Total of this machine, shared among the workers; None: as many per worker as CPUs.
         nodes: Nodes that are alive.
-        addable: Nodes that the cluster may add: they count for what is asked for, while None takes the nodes that are
-            alive, or one worker if none of those will do.
         needs: Resources that each worker requires.
 
     Raises:
-        ValueError: The cluster can never give it; says what was asked for and what exists.
+        ValueError: The nodes cannot give it; says what was asked for and what they have.
     """
-    every = [*nodes, *addable]
-    use_gpu = check_device(needs, every)
+    use_gpu = check_device(needs, nodes)
     number = _number(workers, nodes, needs, use_gpu, is_local=threads is not None)
-    if number > _most(every, needs, use_gpu):
-        may = " that it has or may add" if addable else ""
-        raise ValueError(_too_many(workers or number, number, every, needs, use_gpu, may=may))
-    elastic = limits(workers)
-    sharing = elastic[1] if elastic and use_gpu else number  # Ray Train gives workers that come later the same share
-    taken = _for_workers(nodes if sharing <= _most(nodes, needs, use_gpu) else every, needs, use_gpu)
+    if number > _most(nodes, needs, use_gpu):
+        raise ValueError(_too_many(workers or number, number, nodes, needs, use_gpu))
+    taken = _for_workers(nodes, needs, use_gpu)
     per_node = max(min(num_gpus(node), number) for node in taken) if use_gpu else -(-number // len(taken))
     cpus_each = needs.cpus or (_share_beside_gpus(taken) if use_gpu else _share(taken, per_node))
     if threads is not None:
@@ -153,7 +146,7 @@ def check_device(needs: Needs, nodes: Sequence[Resources]) -> bool:
         )
         raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; this cluster {has}")
     if needs.device == "cuda" and not num_gpus(*nodes):
-        raise ValueError("device=cuda needs a GPU, but this cluster has none and may add none; use --set device=cpu")
+        raise ValueError("device=cuda needs a GPU, but this cluster has none; add one, or use --set device=cpu")
     return num_gpus(*nodes) > 0
 
 
@@ -197,14 +190,29 @@ def _most(nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> int:
     return min(sum(on_nodes), int((cpus(nodes) - 1) // each))
 
 
-def _too_many(asked: Workers, number: int, nodes: Sequence[Resources], needs: Needs, use_gpu: bool, *, may: str) -> str:
+def _too_many(asked: Workers, number: int, nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> str:
     gpus = num_gpus(*_for_workers(nodes, needs, use_gpu))
     if use_gpu and number > gpus:
-        return f"--workers must be at most the number of GPUs{may}, {gpus}, got {asked}; or use --set device=cpu"
+        return f"--workers must be at most the number of GPUs, {gpus}, got {asked}; or use --set device=cpu"
     each = f"with {count(needs.cpus, 'CPU')} each (cpus_per_worker) " if needs.cpus else ""
     most = max(0, _most(nodes, needs, use_gpu))
-    limit = f"at most {most} on a cluster with {count(cpus(nodes), 'CPU')}{may}"
+    limit = f"at most {most} on a cluster with {count(cpus(nodes), 'CPU')}"
     return f"--workers {each}must be {limit}, got {asked}; one CPU of the cluster stays free"
+
+
+def bundles(workers: Workers, needs: Needs) -> list[Resources]:
+    """Return what each worker requires at least, and a CPU for data tasks, as Ray takes requests for resources."""
+    number = (limits(workers) or (int(workers or 1),))[0]
+    kind = {f"{_ACCELERATOR}{needs.accelerator_type}": 0.001} if needs.accelerator_type else {}
+    gpu = {"GPU": 1.0} if needs.device == "cuda" or kind else {}
+    each: Resources = gpu | kind | ({"CPU": needs.cpus or 1.0} if needs.cpus or not gpu else {})
+    return [each] * number + [{"CPU": 1.0}]
+
+
+def counted(nodes: Sequence[Resources]) -> str:
+    """Return the numbers of `nodes`, their CPUs and their GPUs in words."""
+    numbers = {"node": len(nodes), "CPU": cpus(nodes), "GPU": num_gpus(*nodes)}
+    return ", ".join(count(number, noun) for noun, number in numbers.items())
 
 
 def cpus(nodes: Sequence[Resources]) -> float:

@@ -4,11 +4,9 @@ import os
 
 import pytest
 
-from tasks.resources.scaling import Needs, Resources, has_idle_nodes, limits, resolve, threads_here
+from tasks.resources.scaling import Needs, Resources, Workers, bundles, has_idle_nodes, limits, resolve, threads_here
 
 _LAPTOP: list[Resources] = [{"CPU": 5}]
-_GPU_NODES: list[Resources] = [{"CPU": 16, "GPU": 4, "accelerator_type:A100": 1}] * 2
-"""What a cluster may add in several tests: two nodes with eight GPUs in all."""
 
 
 def test_a_local_run_is_one_worker_with_all_the_threads() -> None:
@@ -182,62 +180,23 @@ def test_workers_that_ask_for_no_gpu_take_none_where_there_are_some() -> None:
     assert resolve(10, threads=None, nodes=nodes, needs=Needs(device="cpu")).workers == 10
 
 
-def test_workers_that_ask_for_a_gpu_are_refused_where_none_can_be_and_told_the_way_out() -> None:
-    needs = Needs(device="cuda")
-    with pytest.raises(ValueError, match="device=cuda needs a GPU, .* has none and may add none; use --set device=cpu"):
-        resolve(None, threads=None, nodes=[{"CPU": 16}], addable=[{"CPU": 16}], needs=needs)
-    assert resolve(None, threads=None, nodes=[{"CPU": 16}], addable=_GPU_NODES, needs=needs).use_gpu
+def test_workers_that_ask_for_a_gpu_never_take_cpus_instead() -> None:
+    with pytest.raises(ValueError, match="device=cuda needs a GPU, .* has none; add one, or use --set device=cpu"):
+        resolve(None, threads=None, nodes=[{"CPU": 16}], needs=Needs(device="cuda"))
+    assert resolve(None, threads=None, nodes=[{"CPU": 16, "GPU": 1}], needs=Needs(device="cuda")).use_gpu
+    assert not resolve(None, threads=None, nodes=[{"CPU": 16}], needs=Needs()).use_gpu, "what there is now"
 
 
 @pytest.mark.parametrize(
-    ("nodes", "expected"),
+    ("workers", "needs", "expected"),
     [
-        ([], (1, True, 3)),
-        ([{"CPU": 2}], (1, True, 3)),
-        ([{"CPU": 2}, {"CPU": 8, "GPU": 2, "accelerator_type:A100": 1}], (2, True, 3)),
+        (None, Needs(), [{"CPU": 1}]),
+        (2, Needs(cpus=3), [{"CPU": 3}] * 2),
+        ("2:8", Needs(device="cuda"), [{"GPU": 1}] * 2),
+        (1, Needs(accelerator_type="A100", cpus=2), [{"GPU": 1, "accelerator_type:A100": 0.001, "CPU": 2}]),
     ],
-    ids=["nothing is alive", "only a head", "some GPUs"],
 )
-def test_auto_takes_the_gpus_that_are_alive_and_one_where_they_have_yet_to_come(
-    nodes: list[Resources], expected: tuple[int, bool, float]
+def test_a_growing_cluster_is_told_what_workers_need_at_least_and_a_cpu_for_data(
+    workers: Workers, needs: Needs, expected: list[Resources]
 ) -> None:
-    for needs in (Needs(), Needs(accelerator_type="A100")):
-        given = resolve(None, threads=None, nodes=nodes, addable=_GPU_NODES, needs=needs)
-        assert (given.workers, given.use_gpu, given.cpus) == expected
-
-
-def test_a_number_of_workers_may_be_what_the_cluster_has_and_may_add() -> None:
-    given = resolve(8, threads=None, nodes=[{"CPU": 2}], addable=_GPU_NODES)
-    assert (given.workers, given.use_gpu, given.cpus, given.per_node) == (8, True, 3, 4)
-    with pytest.raises(ValueError, match="the number of GPUs that it has or may add, 8, got 9; or use --set device=cp"):
-        resolve(9, threads=None, nodes=[{"CPU": 2}], addable=_GPU_NODES)
-    on_cpus = resolve(4, threads=None, nodes=[], addable=[{"CPU": 3}] * 2)
-    assert (on_cpus.workers, on_cpus.use_gpu, on_cpus.cpus) == (4, False, 1)
-    with pytest.raises(ValueError, match="at most 5 on a cluster with 6 CPUs that it has or may add, got 6"):
-        resolve(6, threads=None, nodes=[], addable=[{"CPU": 3}] * 2)
-
-
-def test_elastic_workers_begin_with_what_is_alive_and_may_be_as_many_as_may_come() -> None:
-    given = resolve("1:8", threads=None, nodes=[{"CPU": 16, "GPU": 2}], addable=_GPU_NODES)
-    assert (given.workers, given.use_gpu) == (2, True)
-    assert resolve("3:8", threads=None, nodes=[], addable=_GPU_NODES).workers == 3
-
-
-@pytest.mark.parametrize(
-    ("nodes", "workers", "cpus"),
-    [([{"CPU": 2}], 1, 3), ([{"CPU": 2}, {"CPU": 16, "GPU": 2}], 2, 3), ([{"CPU": 16, "GPU": 4}] * 2, 8, 3)],
-    ids=["only a head", "some GPUs", "all GPUs"],
-)
-def test_elastic_workers_with_gpus_are_small_enough_for_as_many_as_may_come(
-    nodes: list[Resources], workers: int, cpus: float
-) -> None:
-    given = resolve("1:8", threads=None, nodes=nodes, addable=_GPU_NODES)
-    assert (given.workers, given.cpus) == (workers, cpus), "each node has room for four workers"
-    assert resolve("1:2", threads=None, nodes=nodes, addable=_GPU_NODES).cpus >= cpus, "no more than two may come"
-
-
-def test_elastic_workers_without_gpus_share_the_nodes_that_are_alive() -> None:
-    nodes: list[Resources] = [{"CPU": 8}]
-    given = resolve("1:4", threads=None, nodes=nodes, addable=[{"CPU": 4}] * 2, needs=Needs(device="cpu"))
-    assert (given.workers, given.cpus, given.per_node) == (4, 1, 4)
-    assert resolve("1:2", threads=None, nodes=nodes, addable=[{"CPU": 4}] * 2).cpus == 3
+    assert bundles(workers, needs) == [*expected, {"CPU": 1}]

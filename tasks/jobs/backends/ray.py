@@ -10,12 +10,12 @@ from ray.data import ActorPoolStrategy, Dataset
 
 from storage.manifest import File
 from storage.uri import DatasetURI
-from tasks.jobs import dataset_parts, datasource, node_types
+from tasks.jobs import dataset_parts, datasource, events
 from tasks.jobs.backends import tuned
 from tasks.jobs.backends.base import Function, Route, Row, route_rows
 from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import job as train
-from tasks.resources import scaling
+from tasks.resources import growing
 
 _SHUFFLED_AT_ONCE = 2**25
 """Bytes of rows that a local Ray collects before it compresses and sends them; Ray's default is 1 GiB."""
@@ -77,9 +77,9 @@ class RayBackend:
         yield from source.map(function, fn_kwargs=keywords).iter_rows()
 
     def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
-        addable = node_types.addable() if self.threads is None else []
-        nodes = scaling.nodes()
-        given = scaling.resolve(spec.workers, threads=self.threads, nodes=nodes, addable=addable, needs=spec.needs)
+        given = growing.resolve(
+            spec.workers, threads=self.threads, needs=spec.needs, limit_s=spec.stall_s, on_wait=events.write_line
+        )
         device = "cuda" if given.use_gpu else "cpu"
         shared = {"threads": given.threads, "sharing": given.per_node, "device": device}
         done = ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(

@@ -8,14 +8,14 @@ from typing import Any
 from storage import manifest, s3
 from storage.process import gc_paused
 from storage.terminal import count
-from tasks.jobs import dashboard, errors, node_types
+from tasks.jobs import dashboard, errors, events
 from tasks.jobs.backends import tuned
 from tasks.jobs.deadline import run_in_thread
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train.attempts import Assignment
 from tasks.learning.checkpoint import WrongResume
-from tasks.resources import scaling
+from tasks.resources import growing, scaling
 
 _MAX_FAILURES = 3
 _MAX_PREEMPTIONS = 100
@@ -31,32 +31,31 @@ for it: with the interval of all jobs (`jobs_api.JOB_ENV`) an epoch could not ta
 def run(spec: TrainSpec) -> None:
     """Commit the best epoch's checkpoint; on CPUs in fp32 its weights are bit-identical, also after an interruption.
 
-    Raises `ValueError` for what the cluster can never give and for a checkpoint that belongs to another run,
+    Raises `ValueError` for what the cluster does not have in time and for a checkpoint that belongs to another run,
     `NonFiniteLoss` if training diverges.
     """
     with gc_paused():
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
 
     started = time.monotonic()
-    nodes = scaling.nodes()
     needs = scaling.needs_of(spec.recipe)
-    addable = node_types.addable() if spec.threads is None else []
-    scaling.check_device(needs, [*nodes, *addable])
     prepared = manifest.load(spec.source)
     before = attempts.workers_before(spec, prepared)
     try:
         workers = before or spec.workers
-        given = scaling.resolve(workers, threads=spec.threads, nodes=nodes, addable=addable, needs=needs)
+        given = growing.resolve(
+            workers, threads=spec.threads, needs=needs, limit_s=spec.stall_s, on_wait=events.write_line
+        )
     except ValueError as error:
         if not before:
             raise
         raise WrongResume(
-            f"the interrupted training used {count(before, 'worker')}, more than this cluster allows ({error}); run "
-            "again on a cluster that allows them, or start over with --refresh or another --workers"
+            f"the interrupted training used {count(before, 'worker')}, more than this cluster has ({error}); run "
+            "again on a cluster that has them, or start over with --refresh or another --workers"
         ) from error
     elastic = scaling.limits(spec.workers)
     numbers = range(elastic[0], elastic[1] + 1) if elastic else [given.workers]
-    idle = given.use_gpu and scaling.has_idle_nodes(given.workers, nodes)
+    idle = given.use_gpu and scaling.has_idle_nodes(given.workers, scaling.nodes())
     loader, attempt = attempts.begin(spec, prepared, workers=numbers, has_idle_nodes=idle)
     # A frozen worker answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)

@@ -112,7 +112,7 @@ class Recipe:
     """Gate: largest p-value (exact McNemar test on the same test rows, two-sided) at which a challenger that is better
     than the champion is promoted; 0: no test. Ignored if `margin` is above 0."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device of every worker: a whole GPU (cuda), none (cpu), or auto: a GPU wherever Ray has or may add any. Does not
+    """Device of every worker: a whole GPU (cuda), none (cpu), or auto: a GPU wherever Ray has any now. Does not
     change the names of results."""
     step: Literal["eager", "graph", "auto"] = "eager"
     """Launch of a step on a GPU: kernel by kernel, as one CUDA graph (one worker, rows in memory, a model that never

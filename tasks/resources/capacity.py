@@ -1,74 +1,61 @@
 """Capacity check before a run: what this machine, or the cluster that RAY_ADDRESS names, can provide."""
 
-import contextlib
 import functools
 import json
 import os
-import re
 import sys
 import tempfile
 import time
 import urllib.request
-import uuid
-from collections.abc import Sequence
 from http.client import HTTPException
 from typing import Any
 
 from storage import error_policy, files, terminal
 from storage.terminal import count
 from storage.uri import URI, Root, redact
-from tasks.cluster import jobs_api
-from tasks.jobs import dashboard
-from tasks.jobs.spec import NODE_TYPES
 from tasks.resources import devices, machine, scaling
 
 SPARE_CPUS = 3
 """CPUs that a local Ray counts beyond the machine's own: a driver and data tasks run beside the workers."""
 _ASK_S = 4
 """Timeout of a request to a cluster's dashboard, and of the wait for its first usable node, in seconds."""
-_TYPE_OF_ITS_OWN = re.compile(r"node_?[0-9a-f]{40,}", re.IGNORECASE)
-"""Type of a node on a cluster without declared types: Ray's id of the node, whose case the dashboard changes."""
-_JOB_S = 60
-"""Timeout of the job that asks which nodes a cluster may add, in seconds."""
 LEAST_FREE_BYTES = 256_000_000
 """Least free disk for any run, in bytes: a checkpoint of the smallest model beside Ray's own files."""
 
 
 def check_workers(workers: scaling.Workers, needs: scaling.Needs = scaling.ANY) -> str:
-    """Describe the resources for `workers` (None: auto, 0: no Ray); waits at most 25 s, longer on a cluster that grows.
+    """Describe the resources for `workers` (None: auto, 0: no Ray); waits at most 25 s.
 
     Raises:
-        ValueError: These resources can never be provided, or RAY_ADDRESS or PIPELINE_DASHBOARD is wrong. The message
-            says what was asked for and what exists.
+        ValueError: This machine cannot provide them, or RAY_ADDRESS is wrong; says what was asked for and what exists.
     """
+    scaling.limits(workers)
     machine.cores_asked(workers)
-    address = jobs_api.cluster_address()
+    address = cluster_address()
     if not address or workers == 0:
         _check_gpus_here(workers, needs)
     if workers == 0:
         return "not used: the work runs in this process"
-    dashboard.kind()
     return _of_cluster(address, workers, needs) if address else _of_this_machine(workers, needs)
 
 
 def _of_cluster(address: str, workers: scaling.Workers, needs: scaling.Needs) -> str:
-    nodes, given = _usable_nodes(address), None
-    addable: list[scaling.Resources] = []
-    if nodes and (needs.device == "cpu" or scaling.num_gpus(*nodes)):  # else GPUs may come
-        with contextlib.suppress(ValueError):
-            given = scaling.resolve(workers, threads=None, nodes=nodes, needs=needs)
-    if given is None:
-        addable = _addable(address)
-        if not nodes and not addable:
-            raise ValueError(
-                f"RAY_ADDRESS={redact(address)}: no node of that cluster has any CPUs; add a node, or unset "
-                "RAY_ADDRESS to use a local Ray"
-            )
-        given = scaling.resolve(workers, threads=None, nodes=nodes, addable=addable, needs=needs)
-    have = _counted(nodes) + (f" and may add {_counted(addable)}" if addable else "")
+    nodes = _usable_nodes(address)
+    have = f"{redact(address)}: {scaling.counted(nodes)}; "
+    try:
+        given = scaling.resolve(workers, threads=None, nodes=nodes, needs=needs)
+    except ValueError as error:
+        return have + _warned(f"each stage waits up to --stall minutes for the cluster to add nodes: {error}")
     each = f"{'1 GPU and ' if given.use_gpu else ''}{count(given.cpus, 'CPU')} each"
     feeds = _fed(workers, needs, scaling.num_gpus(*nodes) if given.use_gpu else 0)
-    return f"{redact(address)}: {have}; {count(given.workers, 'worker')} with {each}{feeds}"
+    return f"{have}{count(given.workers, 'worker')} with {each}{feeds}"
+
+
+@functools.cache
+def _warned(text: str) -> str:
+    """Show `text` as a warning, once per process: on a cluster that adds no nodes, the run will fail."""
+    terminal.show(f"WARNING: {text}", sys.stderr)
+    return text
 
 
 def _fed(workers: scaling.Workers, needs: scaling.Needs, gpus: int) -> str:
@@ -77,11 +64,6 @@ def _fed(workers: scaling.Workers, needs: scaling.Needs, gpus: int) -> str:
     if workers is not None or fed >= gpus:
         return ""
     return f"; batch_size={needs.batch_size} keeps only {fed} of {gpus} GPUs busy, use --workers {gpus} for all of them"
-
-
-def _counted(nodes: Sequence[scaling.Resources]) -> str:
-    found = {"node": len(nodes), "CPU": scaling.cpus(nodes), "GPU": scaling.num_gpus(*nodes)}
-    return ", ".join(count(number, noun) for noun, number in found.items())
 
 
 def _of_this_machine(workers: scaling.Workers, needs: scaling.Needs) -> str:
@@ -123,6 +105,15 @@ def _check_gpus_here(workers: scaling.Workers, needs: scaling.Needs) -> None:
     )
 
 
+def cluster_address() -> str:
+    """Return RAY_ADDRESS without a slash at its end, empty for a local Ray; Ray's client reads the variable too."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    if address.endswith("/") and not address.endswith("//"):
+        address = address[:-1]
+        os.environ["RAY_ADDRESS"] = address
+    return address
+
+
 def check_disk(root: Root) -> str:
     """Describe the free disk space here (S3 reports none); raise `ValueError` if it is too little for any run."""
     places = [URI(tempfile.gettempdir())] if root.is_s3 else [root, URI(tempfile.gettempdir())]
@@ -153,29 +144,6 @@ def nodes_of(address: str) -> list[dict[str, float]]:
             f"{redact(address)!r} ({reason}); unset it to use a local Ray"
         ) from None
     return [node["resources_total"] for node in listed if node["state"] == "ALIVE"]
-
-
-@functools.cache
-def _addable(address: str) -> list[scaling.Resources]:
-    """Ask a job on the cluster's head which nodes the cluster may add; return none, with a warning, if that fails."""
-    if _is_fixed(address):
-        return []
-    command, name = "exec python -m tasks.jobs.node_types", f"node-types-{uuid.uuid4().hex[:12]}"
-    try:
-        pairs = jobs_api.ask(address, command, marker=NODE_TYPES, name=name, limit_s=_JOB_S)["addable"]
-    except ValueError as error:
-        terminal.show(f"WARNING: which nodes may be added is unknown, so only live ones count: {error}", sys.stderr)
-        return []
-    return [resources for resources, number in pairs for _ in range(number)]
-
-
-def _is_fixed(address: str) -> bool:
-    """Return True if the autoscaler's report shows that it adds no nodes: each node then has a type of its own."""
-    try:
-        report = _get(address, "/api/cluster_status")["clusterStatus"]["autoscalerReport"]
-        return bool(report["activeNodes"]) and all(map(_TYPE_OF_ITS_OWN.fullmatch, report["activeNodes"]))
-    except (OSError, ValueError, TypeError, KeyError, HTTPException):  # it has another one, or none
-        return False
 
 
 def _get(address: str, path: str) -> Any:

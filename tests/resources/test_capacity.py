@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from tasks.cluster import capacity, jobs_api, local_ray
-from tasks.resources import devices, machine
-from tasks.resources.scaling import Needs
-from tests import mirrors
+from tasks.cluster import jobs_api, local_ray
+from tasks.resources import capacity, devices, machine
+from tasks.resources.scaling import Needs, Workers
 
 
 @contextlib.contextmanager
@@ -48,9 +47,7 @@ NODE = {"state": "ALIVE", "resources_total": {"CPU": 4.0}}
 def test_nodes_that_are_not_there_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with dashboard([], [{"state": "ALIVE", "resources_total": {}}], [NODE]) as address:
         monkeypatch.setenv("RAY_ADDRESS", address)
-        capacity.check_workers(None)
-        with pytest.raises(ValueError, match="--workers must be at most 3 on a cluster with 4 CPUs, got 4"):
-            capacity.check_workers(4)
+        assert capacity.check_workers(None).endswith(": 1 node, 4 CPUs, 0 GPUs; 1 worker with 3 CPUs each")
 
 
 def test_an_address_copied_from_a_browser_with_its_slash_is_that_of_the_cluster(
@@ -62,12 +59,25 @@ def test_an_address_copied_from_a_browser_with_its_slash_is_that_of_the_cluster(
         assert os.environ["RAY_ADDRESS"] == address, "Ray's own client reads it"
 
 
-def test_a_cluster_without_any_cpu_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "_ASK_S", 3)
+def test_what_a_cluster_does_not_have_now_is_named_at_once_since_it_may_add_nodes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(capacity, "_ASK_S", 1)
+    waits = "each stage waits up to --stall minutes for the cluster to add nodes: "
+    missing: list[tuple[Workers, Needs, str]] = [
+        (4, Needs(), "--workers must be at most 3 on a cluster with 4 CPUs, got 4"),
+        (None, Needs(device="cuda"), "device=cuda needs a GPU, but this cluster has none"),
+    ]
+    with dashboard([NODE]) as address:
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        for workers, needs, what in missing:
+            assert f"{address}: 1 node, 4 CPUs, 0 GPUs; {waits}{what}" in capacity.check_workers(workers, needs)
+            assert f"WARNING: {waits}{what}" in capsys.readouterr().err
+        with pytest.raises(ValueError, match="--workers must be MIN:MAX"):
+            capacity.check_workers("2:1")
     with dashboard([{"state": "DEAD", "resources_total": {"CPU": 4.0}}]) as address:
         monkeypatch.setenv("RAY_ADDRESS", address)
-        with pytest.raises(ValueError, match=f"RAY_ADDRESS={address}: no node of that cluster has any CPUs"):
-            capacity.check_workers(None)
+        assert f"{address}: 0 nodes, 0 CPUs, 0 GPUs; {waits}" in capacity.check_workers(None)
 
 
 class TestThisMachine:
@@ -153,15 +163,6 @@ class TestThisMachine:
         ):
             with pytest.raises(ValueError, match=f"device=cuda needs a GPU, .* machine: no driver; {way} device=cpu"):
                 capacity.check_workers(workers, Needs(device="cuda"))
-
-
-def test_a_cluster_whose_limits_cannot_be_read_counts_live_nodes_alone_and_says_so(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with mirrors.refusing() as address:
-        assert capacity._addable(address.rstrip("/")) == []
-    warning = capsys.readouterr().err
-    assert warning.startswith("WARNING: which nodes may be added is unknown, so only live ones count: RAY_ADDRESS=http")
 
 
 def test_variables_for_gpus_and_their_network_go_along_to_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
