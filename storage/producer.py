@@ -5,6 +5,7 @@ import functools
 import getpass
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import subprocess
 from pathlib import Path
@@ -13,18 +14,32 @@ _CHECKOUT = Path(__file__).parent.parent
 _PACKAGES = ("mnist-pipeline", "ray", "torch", "torchvision", "prefect", "pyarrow")
 _CODE = ("flows", "storage", "tasks", "pyproject.toml", "requirements.lock")
 """Paths of a checkout that decide results; a change to the docs or the tests does not count as a change."""
+_IMPORTED = ("storage", "tasks")
+"""Packages that jobs import."""
 _DIGEST_LENGTH = 12
 _LIMIT_S = 10
 
 
 @functools.cache
 def producer() -> dict[str, str | None]:
-    """Return the version of each package (none if not installed) and, as `git`, the state of the checkout."""
+    """Return the version of each package (none if not installed); `code` and `git` say which code was imported."""
     versions: dict[str, str | None] = dict.fromkeys(_PACKAGES)
     for package in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    return versions | {"git": git_state(_CHECKOUT)}
+    return versions | {"code": _imported_code(), "git": git_state(_CHECKOUT)}
+
+
+def _imported_code() -> str:
+    """Return a digest of the Python files of `storage` and `tasks`, where this process imports them from."""
+    digest = hashlib.sha256()
+    for package in _IMPORTED:
+        spec = importlib.util.find_spec(package)
+        for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
+            for file in sorted(folder.rglob("*.py")):
+                digest.update(f"{package}/{file.relative_to(folder)}\0".encode())
+                digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()[:_DIGEST_LENGTH]
 
 
 def user() -> str:

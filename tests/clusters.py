@@ -6,6 +6,7 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 import urllib.request
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +18,7 @@ from tasks.cluster.jobs_api import JOB_ENV
 from tasks.cluster.local_ray import await_ray, start_ray
 from tasks.resources.capacity import nodes_of
 from tests.prefect_system import free_port
-from tests.runs import CHECKOUT, await_that, processes_with
+from tests.runs import CHECKOUT, await_that, kill_all_with, processes_with
 
 _CPUS = 3
 """That each node counts: a worker takes all but one, so that two workers need two nodes."""
@@ -119,6 +120,41 @@ def two_nodes(env: Mapping[str, str], *, apart: Path | None = None) -> Iterator[
         yield cluster
     finally:
         cluster.end()
+
+
+class Head:
+    """A cluster of one node, which can be lost and come back with the same ports; Ray starts in `start_folder`."""
+
+    def __init__(self, start_folder: Path) -> None:
+        self._start_folder, self._mark = start_folder, uuid.uuid4().hex
+        self._ports = free_port(), free_port()
+        self.address = f"http://127.0.0.1:{self._ports[1]}"
+        self.env = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_ADDRESS": self.address}
+        self.come_back()
+
+    def come_back(self) -> None:
+        """Start Ray; the nodes of a cluster have no `PYTHONPATH` of ours."""
+        folder = tempfile.mkdtemp(prefix="head-", dir="/tmp")
+        command = ["env", "-u", "PYTHONPATH", f"--chdir={self._start_folder}", sys.executable, "-m"]
+        command += ["ray.scripts.scripts", "start", "--head", "--block", f"--temp-dir={folder}/ray"]
+        command += [f"--port={self._ports[0]}", f"--dashboard-port={self._ports[1]}", "--num-cpus=4"]
+        command += ["--dashboard-agent-listen-port=0", f"--object-store-memory={2**28}", "--disable-usage-stats"]
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        env = dict(os.environ) | self.env | {"PATH": path, _MARK: self._mark}
+        env.pop("RAY_ADDRESS")
+        self._child = Child(command, env=env, remove=folder)
+
+    def jobs(self) -> dict[str, str]:
+        """Status of each job by its name."""
+        request = urllib.request.Request(f"{self.address}/api/jobs/")
+        request.add_header("Authorization", f"Bearer {self.env['RAY_AUTH_TOKEN']}")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return {job["submission_id"]: job["status"] for job in json.load(answer)}
+
+    def be_lost(self) -> None:
+        """Kill every process of the cluster."""
+        kill_all_with(f"{_MARK}={self._mark}")
+        self._child.end()
 
 
 class Growing:

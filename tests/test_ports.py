@@ -27,8 +27,8 @@ time.sleep(600)
 """
 _FLOW = """
 import sys
-from tasks.cluster.ray_jobs import RayJobs
-cluster = RayJobs(wanted=True)
+from tasks.cluster.local_runner import LocalRunner
+cluster = LocalRunner(wanted=True)
 try:
     cluster.connect().submit_job(entrypoint=sys.argv[1])
     sys.stdin.read()

@@ -23,8 +23,8 @@ from storage import failpoints, manifest, registry, tables
 from storage.uri import URI, Root
 from tasks.cluster.jobs_api import JOB_ENV
 from tasks.cluster.local_ray import await_ray, start_ray
-from tasks.cluster.ray_jobs import RayJobs
-from tasks.learning import images, user_code
+from tasks.cluster.local_runner import LocalRunner
+from tasks.learning import images
 from tasks.learning.datasets import DataSet, SourceFile, cifar10, fashion_mnist
 from tasks.learning.datasets.mnist import read_idx
 from tasks.report_page import plots
@@ -51,13 +51,13 @@ def ray_address(flow: Flow) -> Iterator[str]:
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
         head, address, _ = start_ray(os.environ | JOB_ENV | {"PYTHONPATH": str(CHECKOUT)})
 
-        def share(cluster: RayJobs) -> None:
+        def share(cluster: LocalRunner) -> None:
             cluster._child, cluster._address = head, address
 
         try:
             await_ray(head, address)
-            patch.setattr(RayJobs, "_start", share)
-            patch.setattr(RayJobs, "end", lambda cluster: None)
+            patch.setattr(LocalRunner, "_start", share)
+            patch.setattr(LocalRunner, "end", lambda cluster: None)
             yield address
         finally:
             head.end()
@@ -253,23 +253,6 @@ def test_parquet_as_hugging_face_writes_it_is_learned(flow: Flow, root: Root, tm
     made = manifest.load(URI(result["uris"]["checkpoint"])).statistics["model"]
     assert (made["classes"], made["image_shape"]) == (names, [24, 24, 1])
     assert result["metrics"]["num_rows"] == 12 and result["promoted"]
-
-
-@pytest.mark.slow
-def test_the_recipe_of_the_docs_runs_as_it_stands_on_a_cluster_that_it_is_sent_to(
-    flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_address: str
-) -> None:
-    page = (CHECKOUT / "docs" / "your-own.md").read_text()
-    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert len(example.splitlines()) <= 30
-    monkeypatch.setenv(user_code.FILES, "")
-    monkeypatch.setenv("RAY_ADDRESS", ray_address)
-    file = tmp_path / "my_recipe.py"
-    file.write_text(example)
-    result = flow(recipe=f"{file}:recipe", storage=str(root))
-    assert result["promoted"], result["reason"]
-    model = manifest.load(URI(result["uris"]["checkpoint"])).statistics["model"]["model"]
-    assert model.startswith("my_recipe.py:network@")
 
 
 @pytest.mark.parametrize(

@@ -6,23 +6,28 @@ import logging
 import re
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from storage.error_policy import Permanent
 from storage.manifest import File
 from storage.uri import URI, redact_text
 from tasks.jobs import errors
-from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK
+from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, JOB_NAME, PROGRESS, RANK
 from tasks.orchestration.stage import ProgressArtifact, logger
 
+if TYPE_CHECKING:
+    from ray.job_submission import JobStatus, JobSubmissionClient
+
 _CHATTER = re.compile(
-    r"core_worker\.cc:|Progress bars disabled|Dataset dataset_\S+ execution finished|Setting up process group|"
-    r"^\s*$|Runtime env is setting up|Running entrypoint for job|\tINFO |\tWARNING .*(Token auth|Progress bars)"
-    r"|Tip: |site-packages/\S+ \w*Warning: |^\s*(\(\w+ pid=.*\) +)?warnings\.warn|\[State Transition\]"
-    r"|Attempting to start training worker"
-    r"|find_unused_parameters=True was specified"
-    r"|Started training worker|Checkpoint successfully created|Reporting training result|- \(node_id=|world_rank="
+    r"^(\((\S+ )?pid=[^)]*\) )?("
+    r"\[\d{4}-\d\d-\d\d [\d:,]+ \w \d+ \d+\] core_worker\.cc:\d+: "
+    r"|\d{4}-\d\d-\d\d [\d:,]+\tINFO \S+\.py:\d+ -- "
+    r"|(\S+ \S+\tWARNING \S+ -- )?Progress bars disabled\. To enable, set `ray\.data\."
+    r"|\S+/site-packages/\S+\.py:\d+: \w*Warning: "  # a library's own code
+    r"|(\[rank\d+\]:)?\[W\S* \S+ reducer\.cpp:\d+\] Warning: find_unused_parameters=True was specified"
+    rf"|Running entrypoint for job \S+: exec env {JOB_NAME}=)"
 )
+"""Lines whose form says that Ray, torch or another library wrote them, with the prefix of a worker or without."""
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _FROM_WORKER = re.compile(r"^\((?P<actor>\S+) (?P<process>pid=\d+(?:, ip=[\d.]+)?)\) ?")
 """Prefix that Ray writes before each line that a worker printed."""
@@ -58,7 +63,7 @@ class Follower:
 
     def __init__(self, stage: str) -> None:
         self._artifact = ProgressArtifact(stage)
-        self._seen = 0  # characters of the log, or bytes if it is a file
+        self._rest, self._seen = "", 0  # an incomplete line, and how many bytes of a file are read
         self._error: errors.Description | None = None
         self._last: list[str] = []
         self._ranks: dict[str, int] = {}
@@ -66,20 +71,32 @@ class Follower:
         self._allowed, self._counted_at, self._left_out = float(_BURST), time.monotonic(), 0
         self._last_info_at = float("-inf")
 
-    def read(self, log: str, *, ended: bool) -> None:
-        """Handle the new lines of `log`; the last one only once it is complete or the job has ended."""
-        end = len(log) if ended else log.rfind("\n") + 1
-        new, self._seen = log[self._seen : end], max(end, self._seen)
-        self._handle(new, ended=ended)
+    def feed(self, text: str, *, ended: bool = False) -> None:
+        """Handle the next part of the log; its last line only once that is complete or the log has `ended`."""
+        text = self._rest + text
+        end = len(text) if ended else text.rfind("\n") + 1
+        self._rest = text[end:]
+        for line in text[:end].splitlines():
+            self.line(_ANSI.sub("", line))
+        if ended:
+            self._tell_left_out()
 
     def read_file(self, log: Path, *, ended: bool) -> None:
-        """Do the same for a log file, reading only what is new; a missing file counts as empty."""
+        """Handle what is new in a log file, which the job may not have made yet."""
         with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
             file.seek(self._seen)
             new = file.read()
             whole = new if ended else new[: new.rfind(b"\n") + 1]
             self._seen += len(whole)
-            self._handle(whole.decode(errors="replace"), ended=ended)
+            self.feed(whole.decode(errors="replace"), ended=ended)
+
+    def raise_unless_succeeded(self, client: "JobSubmissionClient", job: str, status: "JobStatus") -> None:
+        """Raise the error that ended the job, if its last `status` is not success."""
+        if status != "SUCCEEDED":
+            reason = ""
+            with contextlib.suppress(OSError, RuntimeError):
+                reason = f": {client.get_job_info(job).message}"
+            raise self.error(f"job {job} ended {status}{reason}")
 
     def error(self, otherwise: str) -> JobFailed:
         """Return the error that ended the job, `otherwise` if it named none; in that case log its last lines."""
@@ -90,12 +107,6 @@ class Follower:
                 logger().error(line)
             return JobFailed(otherwise)
         return failure(self._error)
-
-    def _handle(self, new: str, *, ended: bool) -> None:
-        for line in new.splitlines():
-            self.line(_ANSI.sub("", line))
-        if ended:
-            self._tell_left_out()
 
     def line(self, line: str) -> None:
         """Handle one complete line."""

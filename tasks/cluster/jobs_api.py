@@ -1,11 +1,15 @@
 """Ray's Jobs API: a client whose requests time out, and the runtime environment that a cluster's jobs get."""
 
+import contextlib
 import json
 import logging
 import os
 import re
+import shutil
 import sys
+import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +33,7 @@ JOB_ENV = {
     "RAY_COLOR_PREFIX": "0",
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+    "RAY_DATA_LOG_LEVEL": "WARNING",
     "PYTHONUNBUFFERED": "1",
 }
 """Environment of every job."""
@@ -42,7 +47,12 @@ def connect(address: str) -> "JobSubmissionClient":
 
     class Client(JobSubmissionClient):
         def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
-            return super()._do_request(method, endpoint, **{"timeout": 30, **options})  # seconds
+            answer = super()._do_request(method, endpoint, **{"timeout": 30, **options})  # seconds
+            if (
+                answer.status_code >= 500 and method != "POST"
+            ):  # of a proxy whose head is away, or of a head that starts
+                raise ConnectionError(f"HTTP {answer.status_code}: {answer.text[:200]}")
+            return answer
 
     for name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # they log every package that is uploaded with a job
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -57,7 +67,8 @@ def ask(address: str, entrypoint: str, *, marker: str, name: str, limit_s: float
     """
     try:
         client = connect(address)
-        job = client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=job_runtime_env())
+        with job_runtime_env() as runtime_env:
+            job = client.submit_job(entrypoint=entrypoint, submission_id=name, runtime_env=runtime_env)
         deadline = time.monotonic() + limit_s
         while not (status := client.get_job_status(job)).is_terminal() and time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -78,15 +89,20 @@ def ask(address: str, entrypoint: str, *, marker: str, name: str, limit_s: float
     raise ValueError(f"{where}: a job cannot run there ({status}): {told[-1].strip()}; see docs/cluster.md")
 
 
-def job_runtime_env() -> dict[str, Any]:
-    """Return the runtime environment of a job on a cluster.
+@contextlib.contextmanager
+def job_runtime_env(packages: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield the runtime environment of a job on a cluster, for as long as the block lasts.
 
-    It holds this checkout's code and the variables for S3's endpoint and region, the allowed storage roots, and NCCL,
-    its network and CUDA's memory. It never holds the S3 keys, since Ray's dashboard shows a job's environment. With
-    PIPELINE_DASHBOARD=full, training jobs also report their state; whether the cluster's dashboard shows it depends on
-    the cluster.
+    Its working directory is a copy of `packages` and of this checkout's code: Ray imports from there before any other
+    place, on the driver and on each worker. Without one it puts the folder first in which it was started. The variables
+    are those for S3's endpoint and region, the allowed storage roots, and NCCL, its network and CUDA's memory: never
+    the S3 keys, since Ray's dashboard shows a job's environment. With PIPELINE_DASHBOARD=full, training jobs also
+    report their state; whether the cluster's dashboard shows it depends on the cluster.
     """
     names = (*ENDPOINTS, "AWS_DEFAULT_REGION", "AWS_REGION", "AWS_CA_BUNDLE", ALLOWED_ROOTS)
     along = {name: value for name, value in os.environ.items() if name in names or _OF_GPUS.fullmatch(name)}
     shown = dashboard.TRAIN_STATE if dashboard.kind() == dashboard.FULL else {}
-    return {"env_vars": JOB_ENV | along | shown, "py_modules": [str(CODE / "tasks"), str(CODE / "storage")]}
+    with tempfile.TemporaryDirectory(prefix="pipeline-job-") as folder:
+        for package in (CODE / "tasks", CODE / "storage", *map(Path, packages)):
+            shutil.copytree(package, Path(folder, package.name), ignore=shutil.ignore_patterns("__pycache__"))
+        yield {"env_vars": JOB_ENV | along | shown, "working_dir": folder}

@@ -50,12 +50,16 @@ def find_problems(nodes: tuple[Node, ...], root: Root, *, here: Node) -> Iterato
         if node.trouble:
             yield f"node {node.name} {node.trouble}" + (f"; {advice_on_storage}" if root in node.trouble else "")
     answered = [node for node in nodes if not node.trouble]
-    for what, title in (("python", "Python"), ("ray", "Ray"), ("torch", "torch")):
+    locked = "install the versions of requirements.lock there"
+    started = "start Ray there without a copy of `tasks` or `storage` among Python's paths"
+    for what, title, advice in (
+        *(("python", "Python", locked), ("ray", "Ray", locked), ("torch", "torch", locked)),
+        ("code", "code", started),
+    ):
         wanted = getattr(here, what)
         others = [node for node in answered if getattr(node, what) != wanted]
         if others:
             found = ", ".join(sorted({str(getattr(node, what)) for node in others}))
-            advice = "install the versions of requirements.lock there"
             yield f"{named(others)}: {title} {found}, this process: {wanted}; {advice}"
     for node in answered:
         if node.gpu_trouble:

@@ -1,5 +1,8 @@
 """Interface of what runs a stage's job, the runner without Ray, and the retry policy of tasks that use them."""
 
+import contextlib
+import hashlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from storage import manifest
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Runner(Protocol):
-    """Runs jobs; implemented by `ray_jobs.RayJobs` and `InProcessRunner`."""
+    """Runs jobs; implemented by `LocalRunner`, `ClusterRunner` and `InProcessRunner`."""
 
     def run(self, stage: str, spec: JobSpec) -> None:
         """Run a job until its target is committed; its log and progress go to the logger of the running task.
@@ -30,6 +33,27 @@ class Runner(Protocol):
             JobRefused: A retry would meet the same error again.
             JobFailed: Any other error.
         """
+
+
+def job_prefix(stage: str, spec: JobSpec) -> str:
+    """Return how the names of all Ray jobs for the target begin, since one cluster may serve several roots."""
+    return f"{stage}-{spec.target.fingerprint}-{hashlib.sha256(spec.storage.encode()).hexdigest()[:8]}-"
+
+
+@contextlib.contextmanager
+def expecting_result(spec: JobSpec) -> Iterator[None]:
+    """Raise `JobFailed` if the target is not committed after a Ray job in the block, else delete the job's scratch.
+
+    When two runs make one URI, the first to commit wins; the other may fail over that, which is a success.
+    """
+    try:
+        yield
+        if not manifest.is_committed(spec.target):
+            raise JobFailed(f"the job succeeded, but {spec.target} is not committed; check that all nodes share it")
+    except JobFailed:
+        if not manifest.is_committed(spec.target):
+            raise
+    tidy(spec.scratch)
 
 
 class InProcessRunner:

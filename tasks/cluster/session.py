@@ -7,22 +7,24 @@ from contextvars import ContextVar
 
 from storage import manifest
 from storage.uri import Root, redact
+from tasks.cluster.cluster_runner import ClusterRunner
+from tasks.cluster.local_runner import LocalRunner
 from tasks.cluster.node_checks import check_nodes
-from tasks.cluster.ray_jobs import RayJobs
 from tasks.cluster.runner import InProcessRunner, Runner
 from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
 from tasks.orchestration.stage import logger
 from tasks.resources import capacity, machine, machine_locks
 from tasks.resources.scaling import ANY, Needs, Workers
 
-_early: ContextVar[list[RayJobs]] = ContextVar("early")
+_early: ContextVar[list[LocalRunner]] = ContextVar("early")
 """Holds the Ray that `starting` started for the next session; empty once a session has taken it."""
 
 
 @contextlib.contextmanager
 def starting(*, wanted: bool) -> Iterator[None]:
-    """Start a Ray in advance, if `wanted`, for the first session inside the context."""
-    jobs = RayJobs(wanted=wanted)
+    """Start a local Ray in advance, if it is `wanted`, for the first session inside the context."""
+    wanted = wanted and not capacity.cluster_address()
+    jobs = LocalRunner(wanted=wanted)
     token = _early.set([jobs] if wanted else [])
     try:
         yield
@@ -52,12 +54,15 @@ def session(root: Root, *, wanted: bool, workers: Workers, needs: Needs = ANY) -
         with contextlib.ExitStack() as locks:
             yield LockingRunner(InProcessRunner(), locks)
         return
+    if address := capacity.cluster_address():
+        yield ClusterRunner(address, has_answered=wanted)
+        return
     early = _early.get([])
     in_advance = wanted and bool(early)
-    jobs = early.pop() if in_advance else RayJobs(wanted=wanted)
+    jobs = early.pop() if in_advance else LocalRunner(wanted=wanted)
     with contextlib.ExitStack() as locks:
         try:
-            yield jobs if capacity.cluster_address() else LockingRunner(jobs, locks)
+            yield LockingRunner(jobs, locks)
         finally:
             jobs.dismiss() if in_advance else jobs.end()  # `starting` waits for the end of its Ray
 

@@ -199,6 +199,8 @@ class Node(BaseModel, frozen=True, extra="forbid"):
     ray: str | None = None
     torch: str | None = None
     """Version of torch; None: not installed."""
+    code: str | None = None
+    """Digest of the code that it imports."""
     free: int = 0
     """Free bytes on the disk of Ray's own files."""
     sees_storage: bool = True
@@ -214,4 +216,5 @@ class Node(BaseModel, frozen=True, extra="forbid"):
         ray, torch = ((producer()[name] or "").partition("+")[0] or None for name in ("ray", "torch"))
         python = ".".join(platform.python_version_tuple()[:2])
         free = shutil.disk_usage(tempfile.gettempdir()).free
-        return cls(name=name, probe=probe, python=python, ray=ray, torch=torch, free=free, **found)
+        code = producer()["code"]
+        return cls(name=name, probe=probe, python=python, ray=ray, torch=torch, code=code, free=free, **found)

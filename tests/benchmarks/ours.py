@@ -17,7 +17,7 @@ import torch
 
 from storage import manifest, process
 from storage.uri import URI, DatasetURI, Root
-from tasks.cluster.ray_jobs import RayJobs
+from tasks.cluster.local_runner import LocalRunner
 from tasks.cluster.session import session
 from tasks.jobs.train.attempts import RAY_DATA
 from tasks.jobs.train.make_loader import make_loader
@@ -120,7 +120,7 @@ def main() -> None:
         train(given)
         return
     with session(Root(given.scratch), wanted=True, workers=given.workers) as cluster:
-        assert isinstance(cluster, RayJobs)
+        assert isinstance(cluster, LocalRunner)
         client = cluster.connect()
         arguments = shlex.join(sys.argv[1:])
         job = client.submit_job(entrypoint=f"exec {sys.executable} -m tests.benchmarks.ours {arguments}")

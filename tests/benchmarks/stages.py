@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from storage import manifest
-from tasks.cluster.ray_jobs import RayJobs
+from tasks.cluster.local_runner import LocalRunner
 from tasks.cluster.session import session
 from tests.benchmarks import data, notebook_arm
 from tests.benchmarks.arm import Arm, alone, started
@@ -147,7 +147,7 @@ def notebook(bench: Bench) -> Iterator[Ratio]:
 
     def mine() -> float:
         with session(bench.root, wanted=True, workers=None) as cluster:
-            assert isinstance(cluster, RayJobs)
+            assert isinstance(cluster, LocalRunner)
             cluster.connect()
             begun = time.perf_counter()
             bench.train(cluster, bench.prepared)

@@ -28,7 +28,7 @@ def _epoch(epoch: int, note: str) -> str:
 
 def _followed(log: str, caplog: pytest.LogCaptureFixture, *, level: int = logging.INFO) -> list[str]:
     with caplog.at_level(level, logger="pipeline"):
-        Follower("train").read(log, ended=True)
+        Follower("train").feed(log, ended=True)
     return [record.getMessage() for record in caplog.records if record.levelno >= level]
 
 
@@ -42,10 +42,10 @@ def test_what_workers_print_is_told_with_rank_and_epoch_in_order(caplog: pytest.
 def test_a_line_is_told_once_and_only_when_it_is_whole(caplog: pytest.LogCaptureFixture) -> None:
     follower, log = Follower("train"), "one\ntwo\nthree"
     with caplog.at_level(logging.INFO, logger="pipeline"):
-        for end in range(len(log) + 1):
-            follower.read(log[:end], ended=False)
+        for character in log:
+            follower.feed(character)
         assert [record.getMessage() for record in caplog.records] == ["one", "two"]
-        follower.read(log, ended=True)
+        follower.feed("", ended=True)
     assert [record.getMessage() for record in caplog.records] == ["one", "two", "three"]
 
 
@@ -77,9 +77,39 @@ def test_a_limit_of_lines_drops_steps_and_what_is_printed_but_no_epoch(caplog: p
 def test_warnings_of_a_users_code_are_warnings_and_those_of_libraries_are_chatter(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    log = f"{_WORKER} /code/my_model.py:3: UserWarning: odd\n{_WORKER}   warnings.warn('odd')\n"
+    log = f"{_WORKER} /code/my_model.py:3: UserWarning: odd\n"
     log += f"{_WORKER} /env/site-packages/torch/x.py:1: FutureWarning: soon\n"
     assert _followed(log, caplog, level=logging.WARNING) == [f"{_WORKER} /code/my_model.py:3: UserWarning: odd"]
+
+
+def test_every_line_that_a_user_prints_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    printed = [
+        "Tip: use more data",
+        "state: world_rank=0",
+        "\tINFO my model",
+        "Progress bars disabled",
+        "",
+        "  warnings.warn",
+    ]
+    printed += ["Reporting training result", "see core_worker.cc: it aborts", "Checkpoint successfully created: mine"]
+    printed += ["[State Transition] A -> B", "Setting up process group", "docs: site-packages/x.py Warning: old"]
+    assert _followed("".join(f"{line}\n" for line in printed), caplog) == printed
+    caplog.clear()
+    assert _followed("".join(f"{_WORKER} {line}\n" for line in printed), caplog) == [
+        f"{_WORKER} {line}" for line in printed
+    ]
+
+
+def test_what_ray_says_of_itself_is_chatter(caplog: pytest.LogCaptureFixture) -> None:
+    log = """\
+2026-11-26 04:28:11,873\tINFO job_manager.py:568 -- Runtime env is setting up.
+Running entrypoint for job train-1: exec env PIPELINE_JOB=train-1 python -m tasks.jobs.train spec.json
+2026-11-26 04:44:50,201\tWARNING __init__.py:28 -- Progress bars disabled. To enable, set `ray.data.DataContext
+(SplitCoordinator pid=4711) Progress bars disabled. To enable, set `ray.data.DataContext
+[2026-11-26 04:28:14,001 W 71 93] core_worker.cc:2710: a worker
+(pid=4711) [2026-11-26 04:28:14,001 I 71 93] core_worker.cc:2710: a worker
+"""
+    assert _followed(log, caplog) == []
 
 
 def test_of_a_log_file_every_line_is_told_once_and_only_when_it_is_whole(
@@ -99,9 +129,9 @@ def test_of_a_log_file_every_line_is_told_once_and_only_when_it_is_whole(
 def test_end_marker_ends_the_job_and_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     follower = Follower("train")
     with caplog.at_level(logging.INFO, logger="pipeline"):
-        follower.read("one\n", ended=False)
+        follower.feed("one\n")
         assert not follower.ended
-        follower.read(f"one\n{ENDED}\n", ended=False)
+        follower.feed(f"{ENDED}\n")
     assert follower.ended
     assert [record.getMessage() for record in caplog.records] == ["one"]
 
@@ -118,7 +148,7 @@ def test_a_line_that_says_where_training_images_lie_is_not_shown_itself(caplog: 
 def test_the_error_that_ended_the_job_is_kept(permanent: bool, kind: type[Exception]) -> None:
     follower = Follower("train")
     error = {"type": "ValueError", "message": "no rows", "permanent": permanent}
-    follower.read(f"{ERROR}{json.dumps(error)}\n", ended=True)
+    follower.feed(f"{ERROR}{json.dumps(error)}\n", ended=True)
     assert type(follower.error("it ended")) is kind
     assert str(follower.error("it ended")) == "no rows"
 
@@ -148,7 +178,7 @@ def test_a_process_that_rays_memory_monitor_killed_is_one_line_with_its_size_the
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     follower = Follower("train")
-    follower.read(_KILLED, ended=True)
+    follower.feed(_KILLED, ended=True)
     caplog.clear()
     for message in (
         str(follower.error(f"job train-1 ended FAILED: {_KILLED}")),

@@ -169,5 +169,6 @@ def test_variables_for_gpus_and_their_network_go_along_to_a_cluster(monkeypatch:
     along = ("NCCL_DEBUG", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "FI_PROVIDER", "PYTORCH_CUDA_ALLOC_CONF")
     for name in (*along, "PYTORCH_ALLOC_CONF", "MY_NCCL_SECRET", "PYTORCH_OTHER"):
         monkeypatch.setenv(name, "1")
-    found = jobs_api.job_runtime_env()["env_vars"].keys()
+    with jobs_api.job_runtime_env() as runtime_env:
+        found = runtime_env["env_vars"].keys()
     assert {*along, "PYTORCH_ALLOC_CONF"} <= found and not {"MY_NCCL_SECRET", "PYTORCH_OTHER"} & found

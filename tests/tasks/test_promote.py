@@ -12,7 +12,7 @@ from storage.admin import champions
 from storage.decision import Decision
 from storage.registry import ChampionRemoved
 from storage.uri import CheckpointURI, EvaluationURI, Root
-from tasks.cluster.ray_jobs import RayJobs
+from tasks.cluster.local_runner import LocalRunner
 from tasks.learning import recipes
 from tasks.planning.plan import Plan
 from tasks.promote import decide
@@ -96,7 +96,7 @@ def test_a_decision_says_when_and_by_whom_it_was_made(
     for name, value in runtime.items():
         monkeypatch.setenv(f"PREFECT__RUNTIME__{name}", value)
     before = datetime.datetime.now(datetime.UTC)
-    made = decide(*scene.model("first", 0.95), scene.plan, RayJobs(wanted=False))
+    made = decide(*scene.model("first", 0.95), scene.plan, LocalRunner(wanted=False))
     assert made.decided and before <= made.decided <= datetime.datetime.now(datetime.UTC)
     assert made.author == author
     assert scene.decisions() == [made]
@@ -247,8 +247,8 @@ def test_a_checkpoint_that_was_removed_is_not_left_in_charge_and_is_judged_again
     removed = scene.model("removed", 0.95)
     files.remove(removed[0])
     with pytest.raises(ChampionRemoved, match="the previous champion of 'mnist-sample' stays; run again"):
-        decide(*removed, scene.plan, RayJobs(wanted=False))
+        decide(*removed, scene.plan, LocalRunner(wanted=False))
     assert registry.champion(scene.plan.root, "mnist-sample") is None
     assert scene.find_valid_decision(removed) is None
     commits.commit(removed[0], kind="checkpoint", parents={}, parameters={}, listed=[])
-    assert decide(*removed, scene.plan, RayJobs(wanted=False)).promoted
+    assert decide(*removed, scene.plan, LocalRunner(wanted=False)).promoted

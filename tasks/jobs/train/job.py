@@ -35,7 +35,7 @@ def run(spec: TrainSpec) -> None:
     `NonFiniteLoss` if training diverges.
     """
     with gc_paused():
-        from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+        from ray.train import CheckpointConfig, FailureConfig, LoggingConfig, RunConfig, ScalingConfig
 
     started = time.monotonic()
     needs = scaling.needs_of(spec.recipe)
@@ -88,6 +88,7 @@ def run(spec: TrainSpec) -> None:
                 name=attempt,
                 storage_path=spec.scratch.removeprefix("s3://"),
                 storage_filesystem=s3.for_pyarrow() if spec.scratch.is_s3 else None,
+                logging_config=LoggingConfig(log_level="WARNING"),
                 failure_config=FailureConfig(
                     max_failures=_MAX_FAILURES,
                     max_preemption_failures=_MAX_PREEMPTIONS,

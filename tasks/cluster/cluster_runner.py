@@ -1,0 +1,157 @@
+"""Runner on the cluster that RAY_ADDRESS names: submits stages as jobs, or attaches to live ones, and follows them."""
+
+import contextlib
+import shlex
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+from storage import manifest
+from storage.uri import redact_text
+from tasks.cluster import jobs_api
+from tasks.cluster.job_link import job_link
+from tasks.cluster.job_log import Follower, JobFailed
+from tasks.cluster.log_tail import LogTail
+from tasks.cluster.ray_head import RayHead
+from tasks.cluster.runner import expecting_result, job_prefix
+from tasks.jobs.deadline import DeadlineExceeded
+from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
+from tasks.learning import user_code
+from tasks.orchestration.stage import logger
+
+if TYPE_CHECKING:
+    from ray.job_submission import JobStatus, JobSubmissionClient
+
+_POLL_S, _AGAIN_S = 0.5, 2.0
+_SILENCE_S = 60
+"""Seconds without a line in a job's log after which Ray is asked about the job, and the log is attached to again."""
+_FLOW_RUN = "flow_run"
+"""Key in a job's metadata with the id of the flow run that submitted it."""
+
+
+class Job(NamedTuple):
+    """A job of the cluster."""
+
+    name: str
+    is_ours: bool
+    """True if this flow run submitted it, even before its process was started again."""
+
+
+class ClusterRunner:
+    """Jobs of one run on a cluster. They outlive its process, unless a person ends that or its deadline has passed."""
+
+    def __init__(self, address: str, *, has_answered: bool) -> None:
+        self._address = address
+        self._head = RayHead(address, has_answered=has_answered)
+
+    def run(self, stage: str, spec: JobSpec) -> None:
+        """Run a job, as `Runner` says, or attach to a live one for the same target; wait for a head that is away."""
+        until = time.monotonic() + spec.deadline_s + 30  # the job enforces its own deadline
+        with expecting_result(spec):
+            while True:
+                job = self._job(stage, spec, until)
+                with self._stopping(job), job_link(stage, job.name, self._address, is_kept=True):
+                    status = self._follow(job.name, stage, until)
+                if status or manifest.is_committed(spec.target):
+                    return
+                logger().warning("the cluster no longer knows job %s: submitting it again", job.name)
+
+    def _job(self, stage: str, spec: JobSpec, until: float) -> Job:
+        """Return the live job for the target, or submit one."""
+        place = write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())
+        prefix = job_prefix(stage, spec)
+
+        def attach_or_submit(client: "JobSubmissionClient") -> Job:
+            jobs = {
+                job.submission_id: job for job in client.list_jobs() if (job.submission_id or "").startswith(prefix)
+            }
+            for name, job in jobs.items():
+                if not job.status.is_terminal():
+                    logger().info("attached to job %s, which is running already", name)
+                    return Job(str(name), is_ours=(job.metadata or {}).get(_FLOW_RUN, "") == _flow_run() != "")
+            name = f"{prefix}{len(jobs) + 1}"
+            entrypoint = f"exec env {JOB_NAME}={name} python -m tasks.jobs.{stage} {shlex.quote(place)}"
+            options = {"entrypoint": entrypoint, "submission_id": name, "metadata": {_FLOW_RUN: _flow_run()}}
+            return Job(client.submit_job(runtime_env=runtime_env, **options), is_ours=True)
+
+        with user_code.packaged() as packages, jobs_api.job_runtime_env(packages) as runtime_env:
+            return self._head.ask(attach_or_submit, until=until)
+
+    @contextlib.contextmanager
+    def _stopping(self, job: Job) -> Iterator[None]:
+        """Stop the job if a person or the deadline ends this run; let it go on if only this process has to end."""
+        try:
+            yield
+        except JobFailed:
+            raise
+        except BaseException as error:
+            if job.is_ours and not _is_evicted(error):
+                with contextlib.suppress(Exception):
+                    self._head.client().stop_job(job.name)
+            else:
+                text = "job %s goes on: the same request attaches to it, `ray job stop %s` ends it"
+                logger().warning(text, job.name, job.name)
+            raise
+
+    def _follow(self, job: str, stage: str, until: float) -> "JobStatus | None":
+        """Follow the job until it has succeeded; return None if the cluster does not know it."""
+        follower, read = Follower(stage), 0
+        while True:
+            if not follower.ended:
+                read = self._read_live(follower, job, read, until)
+            status = self._status(job, until)
+            if status is None:
+                return None
+            if status.is_terminal():
+                break
+            if time.monotonic() > until:
+                raise DeadlineExceeded(f"{job}: not done in time; increase --deadline MINUTES")
+            time.sleep(_POLL_S if follower.ended else _AGAIN_S)
+        self._read_rest(follower, job, read)
+        follower.raise_unless_succeeded(self._head.client(), job, status)
+        return status
+
+    def _read_live(self, follower: Follower, job: str, read: int, until: float) -> int:
+        """Pass on the log beyond its first `read` characters until it says no more; return how many are read then."""
+        heard_at = time.monotonic()
+        with contextlib.closing(LogTail(self._head.client(), job, skip=read)) as tail:
+            while not follower.ended and time.monotonic() - heard_at < _SILENCE_S and time.monotonic() <= until:
+                text = tail.text(_POLL_S)
+                if text is None:
+                    logger().debug("the log of job %s ends: %s", job, tail.error)
+                    break
+                if text:
+                    follower.feed(text)
+                    read, heard_at = read + len(text), time.monotonic()
+        return read
+
+    def _status(self, job: str, until: float) -> "JobStatus | None":
+        jobs = self._head.ask(lambda client: client.list_jobs(), until=until)
+        return next((listed.status for listed in jobs if listed.submission_id == job), None)
+
+    def _read_rest(self, follower: Follower, job: str, read: int) -> None:
+        """Read what the log has beyond its first `read` characters."""
+        try:
+            follower.feed(self._head.client().get_job_logs(job)[read:], ended=True)
+        except (OSError, RuntimeError) as error:
+            logger().warning("the end of the log of job %s cannot be read: %s", job, redact_text(str(error)))
+
+
+def _flow_run() -> str:
+    from prefect.runtime import flow_run
+
+    return str(flow_run.id or "")
+
+
+def _is_evicted(error: BaseException) -> bool:
+    """Return True if the process was asked to end, such as for its node's sake, and nobody has cancelled the run."""
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import TerminationSignal
+
+    if not isinstance(error, TerminationSignal):
+        return False
+    with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # a server that does not answer now
+        state = client.read_flow_run(UUID(_flow_run())).state
+        return not (state and (state.is_cancelling() or state.is_cancelled()))
+    return True

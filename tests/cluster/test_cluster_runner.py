@@ -1,0 +1,236 @@
+"""Jobs on a cluster: a head that is away is waited for, each line of a log comes once, and who may stop a job."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import httpx
+import pytest
+from prefect import flow
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.exceptions import TerminationSignal
+from prefect.runtime import flow_run
+from prefect.states import Cancelling
+from ray.job_submission import JobStatus
+
+from storage import manifest
+from storage.uri import URI, Root
+from tasks.cluster import jobs_api, ray_head
+from tasks.cluster.cluster_runner import ClusterRunner
+from tasks.cluster.job_log import JobFailed, JobRefused
+from tasks.jobs.deadline import DeadlineExceeded
+from tasks.jobs.spec import ENDED, JobSpec
+
+ADDRESS = "http://127.0.0.1:8265"
+LOG = "one\ntwo\nthree\n" + ENDED + "\n"
+
+
+class Cluster:
+    """Jobs API of a cluster without nodes: a job succeeds once its log has been read to the end."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, SimpleNamespace] = {}
+        self.stopped: list[str] = []
+        self.silent = 0
+        """How many questions get no answer."""
+        self.at_end: Callable[[], object] = lambda: None
+        """What happens when a log has been read."""
+
+    def list_jobs(self) -> list[SimpleNamespace]:
+        if self.silent:
+            self.silent -= 1
+            raise ConnectionError("connection refused")
+        return list(self.jobs.values())
+
+    def submit_job(self, *, submission_id: str, metadata: dict[str, str], **_: Any) -> str:
+        self.add(submission_id, metadata)
+        return submission_id
+
+    def add(self, name: str, metadata: dict[str, str]) -> None:
+        self.jobs[name] = SimpleNamespace(submission_id=name, metadata=metadata, status=JobStatus.RUNNING)
+
+    def stop_job(self, name: str) -> None:
+        self.stopped.append(name)
+
+    def get_job_logs(self, name: str) -> str:
+        return LOG
+
+    async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
+        for text in re.findall(r".{1,5}", LOG, re.DOTALL):
+            yield text
+            await asyncio.sleep(0)
+        if name in self.jobs:
+            self.jobs[name].status = JobStatus.SUCCEEDED
+        self.at_end()
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """A cluster on which every job has committed its target once it has succeeded."""
+    cluster = Cluster()
+    monkeypatch.setattr(jobs_api, "connect", lambda address: cluster)
+    monkeypatch.setattr(manifest, "is_committed", lambda uri: any(map(_is_over, cluster.jobs.values())))
+    monkeypatch.setattr(ray_head, "_POLL_S", 0.01)
+    yield cluster
+
+
+@pytest.fixture
+def spec(tmp_path: Any) -> JobSpec:
+    return JobSpec(storage=Root(str(tmp_path)), target=URI(f"{tmp_path}/checkpoints/x-0123456789ab"), deadline_s=60)
+
+
+def test_lines_of_a_log_come_once_even_if_its_connection_breaks(
+    cluster: Cluster, spec: JobSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, breaks = cluster.tail_job_logs, iter((3, 9, len(LOG)))
+
+    async def broken(name: str) -> AsyncIterator[str]:
+        left = next(breaks)
+        async for text in whole(name) if left == len(LOG) else _start(left):
+            yield text
+        if left < len(LOG):
+            raise RuntimeError("WebSocket connection closed unexpectedly with close code 1006")
+
+    cluster.tail_job_logs = broken  # type: ignore[method-assign]
+    with caplog.at_level("INFO", logger="pipeline"):
+        ClusterRunner(ADDRESS, has_answered=True).run("train", spec)
+    assert [line for line in caplog.messages if line in LOG.splitlines()] == ["one", "two", "three"]
+
+
+def test_a_head_that_does_not_answer_is_waited_for_and_its_job_is_attached_to(
+    cluster: Cluster, spec: JobSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = ClusterRunner(ADDRESS, has_answered=True)
+    cluster.at_end = lambda: setattr(cluster, "silent", 3)
+    with caplog.at_level("INFO", logger="pipeline"):
+        runner.run("train", spec)
+    said = [line for line in caplog.messages if line.startswith("Ray's head")]
+    assert [re.sub(r"\d\d:\d\d", "hh:mm", line) for line in said] == [
+        f"Ray's head at {ADDRESS} does not answer; waiting until hh:mm (connection refused)",
+        "Ray's head answers again",
+    ]
+    assert len(cluster.jobs) == 1
+
+
+def test_a_job_that_the_cluster_does_not_know_any_more_is_submitted_again(
+    cluster: Cluster, spec: JobSpec, caplog: pytest.LogCaptureFixture
+) -> None:
+    def forget() -> None:
+        cluster.at_end = lambda: None
+        cluster.jobs.clear()
+
+    cluster.at_end = forget
+    ClusterRunner(ADDRESS, has_answered=True).run("train", spec)
+    (again,) = cluster.jobs
+    assert f"the cluster no longer knows job {again}: submitting it again" in caplog.messages
+
+
+def test_a_head_that_stays_away_ends_the_stage_at_its_deadline(cluster: Cluster, spec: JobSpec) -> None:
+    cluster.silent = 10**9
+    with pytest.raises(DeadlineExceeded, match=f"Ray's head at {ADDRESS} has not come back"):
+        ClusterRunner(ADDRESS, has_answered=True).run("train", spec.model_copy(update={"deadline_s": -30.0}))
+
+
+def test_an_address_that_never_answered_is_refused_at_once(monkeypatch: pytest.MonkeyPatch, spec: JobSpec) -> None:
+    def refuse(address: str) -> None:
+        raise ConnectionError(f"Failed to connect to Ray at address: {address}.")
+
+    monkeypatch.setattr(jobs_api, "connect", refuse)
+    with pytest.raises(JobRefused, match="check the address, RAY_AUTH_MODE and RAY_AUTH_TOKEN"):
+        ClusterRunner(ADDRESS, has_answered=False).run("train", spec)
+
+
+def test_an_error_of_ray_itself_is_not_waited_out(cluster: Cluster, spec: JobSpec) -> None:
+    def fail() -> list[Any]:
+        raise RuntimeError("Request failed with status code 400: no.")
+
+    cluster.list_jobs = fail  # type: ignore[method-assign]
+    with pytest.raises(JobFailed, match="status code 400"):
+        ClusterRunner(ADDRESS, has_answered=True).run("train", spec)
+
+
+@pytest.mark.usefixtures("prefect_server")
+@pytest.mark.parametrize("is_attached", [False, True], ids=["submitted", "attached to"])
+@pytest.mark.parametrize(
+    ("error", "is_cancelled", "is_stopped"),
+    [
+        (TerminationSignal(signal=15), False, False),
+        (TerminationSignal(signal=15), True, True),
+        (KeyboardInterrupt(), False, True),
+        (DeadlineExceeded(), False, True),
+    ],
+    ids=["evicted", "cancelled", "Ctrl-C", "deadline"],
+)
+def test_a_job_is_stopped_by_a_person_or_its_deadline_and_not_when_the_process_of_its_run_has_to_end(
+    cluster: Cluster,
+    spec: JobSpec,
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    is_cancelled: bool,
+    is_stopped: bool,
+    is_attached: bool,
+) -> None:
+    runner = ClusterRunner(ADDRESS, has_answered=True)
+
+    def interrupted(*_: Any) -> None:
+        if is_cancelled:
+            with get_client(sync_client=True) as client:
+                client.set_flow_run_state(UUID(str(flow_run.id)), Cancelling(), force=True)
+        raise error
+
+    @flow
+    def trains() -> None:
+        if is_attached:  # as after the pod of this flow run was started again
+            runner._job("train", spec, until=float("inf"))
+        monkeypatch.setattr(runner, "_follow", interrupted)
+        with pytest.raises(type(error)):
+            runner.run("train", spec)
+
+    trains()
+    assert cluster.stopped == (list(cluster.jobs) if is_stopped else [])
+    assert len(cluster.jobs) == 1
+
+
+def test_a_job_of_another_run_is_not_stopped(
+    cluster: Cluster, spec: JobSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = ClusterRunner(ADDRESS, has_answered=True)
+    job = runner._job("train", spec, until=float("inf")).name
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "_follow", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runner.run("train", spec)
+    assert cluster.stopped == []
+    assert f"job {job} goes on: the same request attaches to it, `ray job stop {job}` ends it" in caplog.messages
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_link_that_the_server_does_not_take_never_fails_the_job(
+    cluster: Cluster, spec: JobSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise httpx.ConnectError("connection refused")
+
+    monkeypatch.setattr(SyncPrefectClient, "create_artifact", fails)
+
+    @flow
+    def trains() -> str:
+        ClusterRunner(ADDRESS, has_answered=True).run("train", spec)
+        return "it goes on"
+
+    assert trains() == "it goes on"
+    assert "the link to the Ray dashboard cannot be shown: connection refused" in caplog.text
+
+
+async def _start(length: int) -> AsyncIterator[str]:
+    yield LOG[:length]
+
+
+def _is_over(job: SimpleNamespace) -> bool:
+    return bool(job.status.is_terminal())
