@@ -63,7 +63,8 @@ def ingest_pictures(pictures: UserData, request: BatchRequest, cluster: Runner) 
 
 
 def _run(chosen: Runner, asked: Plan | BatchRequest, raw: DatasetURI, **source: Any) -> None:
-    chosen.run("ingest", IngestSpec(storage=asked.root, deadline_s=asked.deadline_s, target=raw, **source))
+    spec = IngestSpec(storage=asked.root, deadline_s=asked.deadline_s, stall_s=asked.stall_s, target=raw, **source)
+    chosen.run("ingest", spec)
 
 
 def _own(found: UserData, scratch: URI) -> dict[str, Any]:

@@ -45,6 +45,7 @@ def _predict(
             spec = PredictSpec(
                 storage=asked.root,
                 deadline_s=asked.deadline_s,
+                stall_s=asked.stall_s,
                 model=checkpoint,
                 source=dataset,
                 target=target,

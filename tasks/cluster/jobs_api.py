@@ -6,14 +6,12 @@ import logging
 import os
 import re
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage import terminal
 from storage.s3 import ENDPOINTS
 from storage.uri import ALLOWED_ROOTS, redact, redact_text
 from tasks.jobs import dashboard
@@ -62,7 +60,6 @@ def connect(address: str) -> "JobSubmissionClient":
 def ask(address: str, entrypoint: str, *, marker: str, name: str, limit_s: float) -> Any:
     """Run a short job on the cluster, for `limit_s` at most; return the JSON that it prints after `marker`.
 
-    Repeats the warnings that it prints before that line.
     Raises `ValueError` if the cluster takes no jobs, or the job prints no such line.
     """
     try:
@@ -81,8 +78,6 @@ def ask(address: str, entrypoint: str, *, marker: str, name: str, limit_s: float
         raise ValueError(f"{where}: the cluster did not accept a job: {reason}; check its head's logs") from error
     told = [line for line in log.splitlines() if line.strip()] or ["it printed nothing"]
     for line in told:
-        if line.startswith("WARNING: "):
-            terminal.show(line, sys.stderr)
         if marker in line:
             return json.loads(line.partition(marker)[2])
     where = f"RAY_ADDRESS={redact(address)}"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from storage import lease, manifest
 from storage.failpoints import failpoint
 from storage.lease import Lease
-from storage.lease_records import Record
 from storage.process import gc_paused
 from storage.uri import URI
 from tasks.jobs import errors, events
@@ -135,9 +134,7 @@ def _lease(spec: JobSpec) -> contextlib.AbstractContextManager[Lease | None]:
         spec.target,
         owner=os.environ.get(JOB_NAME, f"process {os.getpid()}"),
         is_done=lambda: manifest.is_committed(spec.target),
-        on_wait=lambda other: _tell_of(spec, other),
+        on_wait=lambda other: events.write_line(
+            f"WARNING: waiting: {other.owner} on {other.host} is already producing {spec.target}"
+        ),
     )
-
-
-def _tell_of(spec: JobSpec, other: Record) -> None:
-    events.write_line(f"WARNING: waiting: {other.owner} on {other.host} is already producing {spec.target}")

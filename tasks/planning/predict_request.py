@@ -31,6 +31,8 @@ class BatchRequest:
     """Number of workers as requested; elastic workers are rejected."""
     deadline_s: float
     """Seconds after which the job is aborted."""
+    stall_s: float = 600.0
+    """Seconds that a cluster has to add nodes."""
 
     def is_done(self) -> bool:
         """Return whether the predictions are already committed."""

@@ -5,10 +5,8 @@ import json
 import os
 import sys
 import tempfile
-import time
 import urllib.request
 from http.client import HTTPException
-from typing import Any
 
 from storage import error_policy, files, terminal
 from storage.terminal import count
@@ -18,7 +16,7 @@ from tasks.resources import devices, machine, scaling
 SPARE_CPUS = 3
 """CPUs that a local Ray counts beyond the machine's own: a driver and data tasks run beside the workers."""
 _ASK_S = 4
-"""Timeout of a request to a cluster's dashboard, and of the wait for its first usable node, in seconds."""
+"""Timeout of a request to a cluster's dashboard, in seconds."""
 LEAST_FREE_BYTES = 256_000_000
 """Least free disk for any run, in bytes: a checkpoint of the smallest model beside Ray's own files."""
 
@@ -40,7 +38,7 @@ def check_workers(workers: scaling.Workers, needs: scaling.Needs = scaling.ANY) 
 
 
 def _of_cluster(address: str, workers: scaling.Workers, needs: scaling.Needs) -> str:
-    nodes = _usable_nodes(address)
+    nodes = scaling.usable(nodes_of(address))
     have = f"{redact(address)}: {scaling.counted(nodes)}; "
     try:
         given = scaling.resolve(workers, threads=None, nodes=nodes, needs=needs)
@@ -125,18 +123,12 @@ def check_disk(root: Root) -> str:
     return ", ".join(f"{files.free_bytes(place) / 1e9:.1f} GB free in {place}" for place in places)
 
 
-def _usable_nodes(address: str) -> list[scaling.Resources]:
-    """Wait a while for nodes that can take work: a dashboard that just started answers before its nodes are up."""
-    asked = time.monotonic()
-    while not (found := scaling.usable(nodes_of(address))) and time.monotonic() - asked < _ASK_S:
-        time.sleep(0.2)
-    return found
-
-
 def nodes_of(address: str) -> list[dict[str, float]]:
     """Return the resources of each live node of the cluster, from the dashboard that also takes jobs."""
     try:
-        listed = _get(address, "/api/v0/nodes?limit=10000")["result"]["result"]
+        request = urllib.request.Request(f"{address}/api/v0/nodes?limit=10000", headers=authorization())
+        with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
+            listed = json.load(answer)["data"]["result"]["result"]
     except (OSError, ValueError, TypeError, KeyError, HTTPException) as error:
         reason = "RAY_AUTH_TOKEN was not accepted" if getattr(error, "code", 0) in (401, 403) else error
         raise ValueError(
@@ -144,12 +136,6 @@ def nodes_of(address: str) -> list[dict[str, float]]:
             f"{redact(address)!r} ({reason}); unset it to use a local Ray"
         ) from None
     return [node["resources_total"] for node in listed if node["state"] == "ALIVE"]
-
-
-def _get(address: str, path: str) -> Any:
-    request = urllib.request.Request(f"{address}{path}", headers=authorization())
-    with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
-        return json.load(answer)["data"]
 
 
 def authorization() -> dict[str, str]:

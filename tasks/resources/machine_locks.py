@@ -9,7 +9,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -74,7 +74,7 @@ class _Run:
                     taken += 1
                 if taken == number:
                     return
-            owners = sorted(set(_owners(busy))) or ["another run"]
+            owners = sorted({path.read_text(errors="replace") for path in busy})
             self._wait(" and ".join(f"{owner} {doing}" for owner in owners))
 
     def _sign(self, file: int) -> None:
@@ -91,12 +91,6 @@ class _Run:
                 if self._is_done():
                     raise ResultExists
         time.sleep(_POLL_S)
-
-
-def _owners(locks: Iterable[Path]) -> Iterator[str]:
-    for path in locks:
-        with contextlib.suppress(OSError):
-            yield path.read_text(errors="replace")
 
 
 def _folder() -> Path:

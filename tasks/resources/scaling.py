@@ -76,11 +76,6 @@ def num_gpus(*nodes: Resources) -> int:
     return sum(int(node.get("GPU", 0)) for node in nodes)
 
 
-def kinds_of_gpu(*nodes: Resources) -> set[str]:
-    """Return the kinds of GPU that `nodes` have, by Ray's names."""
-    return {name.removeprefix(_ACCELERATOR) for node in nodes for name in node if name.startswith(_ACCELERATOR)}
-
-
 def node_name() -> str:
     """Return the name of this process's node: address and first digits of Ray's id; without Ray, its host name."""
     if sys.modules.get("ray"):
@@ -101,13 +96,7 @@ def limits(workers: Workers) -> tuple[int, int] | None:
     return int(fewest), int(most)
 
 
-def resolve(
-    workers: Workers,
-    *,
-    threads: int | None,
-    nodes: Sequence[Resources],
-    needs: Needs = ANY,
-) -> Scale:
+def resolve(workers: Workers, *, threads: int | None, nodes: Sequence[Resources], needs: Needs = ANY) -> Scale:
     """Choose number and size of workers on `nodes`; if `workers` is None, one per GPU (64 rows each) or node.
 
     Args:
@@ -119,7 +108,7 @@ def resolve(
     Raises:
         ValueError: The nodes cannot give it; says what was asked for and what they have.
     """
-    use_gpu = check_device(needs, nodes)
+    use_gpu = _takes_gpus(needs, nodes)
     number = _number(workers, nodes, needs, use_gpu, is_local=threads is not None)
     if number > _most(nodes, needs, use_gpu):
         raise ValueError(_too_many(workers or number, number, nodes, needs, use_gpu))
@@ -132,19 +121,15 @@ def resolve(
     return Scale(workers=number, use_gpu=use_gpu, cpus=cpus_each, threads=threads_each, per_node=per_node)
 
 
-def check_device(needs: Needs, nodes: Sequence[Resources]) -> bool:
+def _takes_gpus(needs: Needs, nodes: Sequence[Resources]) -> bool:
     """Return True if workers take GPUs; raise `ValueError` if they need one that no node among `nodes` has."""
     if needs.device == "cpu":
         return False
     wanted = needs.accelerator_type
     if wanted and not any(node.get(f"{_ACCELERATOR}{wanted}") for node in nodes):
-        there = sorted(kinds_of_gpu(*nodes))
-        has = (
-            f"has {', '.join(there)}: use one of these, or omit it"
-            if there
-            else "has no GPU with a known type; omit it"
-        )
-        raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; this cluster {has}")
+        kinds = sorted({name.removeprefix(_ACCELERATOR) for node in nodes for name in node if _ACCELERATOR in name})
+        has = f"has {', '.join(kinds)}: use one of these" if kinds else "has no GPU with a known type"
+        raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; the cluster {has}, or omit it")
     if needs.device == "cuda" and not num_gpus(*nodes):
         raise ValueError("device=cuda needs a GPU, but this cluster has none; add one, or use --set device=cpu")
     return num_gpus(*nodes) > 0

@@ -1,4 +1,4 @@
-"""Capacity of a cluster that is just starting: its dashboard answers before its nodes are there."""
+"""What a cluster and this machine have for a run, as it is said before the run starts."""
 
 import contextlib
 import json
@@ -17,13 +17,11 @@ from tasks.resources.scaling import Needs, Workers
 
 
 @contextlib.contextmanager
-def dashboard(*answers: list[dict[str, Any]]) -> Iterator[str]:
-    """The address of one that lists these nodes, one answer after the other, the last one for ever."""
-    left = list(answers)
+def dashboard(listed: list[dict[str, Any]]) -> Iterator[str]:
+    """The address of one that lists these nodes."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            listed = left.pop(0) if len(left) > 1 else left[0]
             self.send_response(200)
             self.end_headers()
             self.wfile.write(json.dumps({"data": {"result": {"result": listed}}}).encode())
@@ -44,25 +42,18 @@ def dashboard(*answers: list[dict[str, Any]]) -> Iterator[str]:
 NODE = {"state": "ALIVE", "resources_total": {"CPU": 4.0}}
 
 
-def test_nodes_that_are_not_there_yet_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    with dashboard([], [{"state": "ALIVE", "resources_total": {}}], [NODE]) as address:
-        monkeypatch.setenv("RAY_ADDRESS", address)
-        assert capacity.check_workers(None).endswith(": 1 node, 4 CPUs, 0 GPUs; 1 worker with 3 CPUs each")
-
-
 def test_an_address_copied_from_a_browser_with_its_slash_is_that_of_the_cluster(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with dashboard([NODE]) as address:
         monkeypatch.setenv("RAY_ADDRESS", f"{address}/")
-        assert capacity.check_workers(1).startswith(f"{address}: 1 node")
+        assert capacity.check_workers(None) == f"{address}: 1 node, 4 CPUs, 0 GPUs; 1 worker with 3 CPUs each"
         assert os.environ["RAY_ADDRESS"] == address, "Ray's own client reads it"
 
 
 def test_what_a_cluster_does_not_have_now_is_named_at_once_since_it_may_add_nodes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(capacity, "_ASK_S", 1)
     waits = "each stage waits up to --stall minutes for the cluster to add nodes: "
     missing: list[tuple[Workers, Needs, str]] = [
         (4, Needs(), "--workers must be at most 3 on a cluster with 4 CPUs, got 4"),

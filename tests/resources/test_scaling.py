@@ -124,7 +124,7 @@ def test_workers_with_a_kind_of_gpu_count_the_nodes_that_have_it() -> None:
     ]
     assert resolve(None, threads=None, nodes=nodes, needs=Needs(accelerator_type="A100")).workers == 2
     assert resolve(None, threads=None, nodes=nodes).workers == 6
-    with pytest.raises(ValueError, match="one that a node has, got 'H100'; this cluster has A100, T4: use one"):
+    with pytest.raises(ValueError, match="one that a node has, got 'H100'; the cluster has A100, T4: use one"):
         resolve(None, threads=None, nodes=nodes, needs=Needs(accelerator_type="H100"))
 
 
