@@ -1,4 +1,4 @@
-"""Leases: which process works on a target, so that a second run waits for the first one's result.
+"""Leases: which process works on a target and what it uses; a second run waits for the first one's result.
 
 Leases only save work. Safety does not depend on them: only one commit wins, and each attempt writes its own files. Two
 processes that both believe they hold a lease waste work but do no harm, so wall clocks are good enough. A lease ends
@@ -20,15 +20,17 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
-from storage import files, lease_records
+from storage import files, lease_records, reference
 from storage.lease_records import Record
 from storage.process import Process
 from storage.uri import URI, Root, redact_text
 
 _BEATS = 4
 """Renewals per duration of a lease."""
+_LONGEST_BEAT_S = 600.0
+"""Longest time between two renewals."""
 _POLL_S, _POLL_GROWTH, _LONGEST_POLL_S = 1.0, 1.2, 10.0
 """First pause of a waiting run between two looks at the lease, factor by which the pauses grow, and longest pause."""
 
@@ -49,10 +51,11 @@ class Held(RuntimeError):
 class Lease:
     """Lease that this process took with `take`; its methods are thread-safe."""
 
-    def __init__(self, folder: URI, record: Record, *, ttl_s: float) -> None:
+    def __init__(self, root: Root, folder: URI, record: Record, *, ttl_s: float) -> None:
         self.target = record.target
         self.generation = record.generation
         self.owner = record.owner
+        self._root = root
         self._folder = folder
         self._record = record
         self._ttl_s = ttl_s
@@ -67,6 +70,14 @@ class Lease:
         Errors of the storage pass through: the lease may then still be held, which the next renewal finds out.
         """
         return self._replace(released=False)
+
+    def use(self, uris: Iterable[URI]) -> bool:
+        """Record that the holder also reads `uris`, so that gc keeps them; return whether any of them is new."""
+        names = _references(self._root, uris)
+        is_new = not names.issubset(self._record.uses)
+        if is_new:
+            self._replace(released=False, uses=names)
+        return is_new
 
     def has_lapsed(self, *, within_s: float = 0.0) -> bool:
         """Return whether the lease had expired at any time, as after a suspension; others then counted it as free.
@@ -84,7 +95,7 @@ class Lease:
         """Release the lease, so that others can take it at once; do nothing if it is lost or released."""
         self._replace(released=True)
 
-    def _replace(self, *, released: bool) -> bool:
+    def _replace(self, *, released: bool, uses: Collection[str] = ()) -> bool:
         with self._writing:
             if self.lost or self._record.released:
                 return False
@@ -93,7 +104,8 @@ class Lease:
             if lease_records.newest_generation(self._folder) != self.generation:
                 self.lost = True
                 return False
-            changes = {"expires": lease_records.after(self._ttl_s), "released": released}
+            names = tuple(sorted({*self._record.uses, *uses}))
+            changes = {"expires": lease_records.after(self._ttl_s), "released": released, "uses": names}
             record = self._record.model_copy(update=changes)
             files.replace(lease_records.record_uri(self._folder, self.generation), lease_records.encoded(record))
             self._has_lapsed()  # during a slow write
@@ -101,14 +113,16 @@ class Lease:
             return not released
 
 
-def take(root: Root, target: URI, *, owner: str, ttl_s: float = 60.0) -> Lease:
+def take(root: Root, target: URI, *, owner: str, ttl_s: float = 60.0, uses: Iterable[URI] = ()) -> Lease:
     """Take the lease on `target` for `ttl_s` from now; of several processes at once exactly one succeeds.
+
+    Garbage collection keeps `uses`, the results below `root` that the holder reads.
 
     The lease is free if nobody took it, or if its last holder released it, let it expire, is a process of this machine
     that has ended, or left an unreadable file. Raises `Held` if it is not free. Nothing renews it; `held` does.
     """
     assert ttl_s > 0, ttl_s
-    folder = lease_records.folder_of(root, target)
+    folder, names = lease_records.folder_of(root, target), tuple(sorted(_references(root, uses)))
     while True:
         looked = lease_records.now()
         generation, newest = lease_records.newest(folder)
@@ -121,9 +135,10 @@ def take(root: Root, target: URI, *, owner: str, ttl_s: float = 60.0) -> Lease:
             owner=owner,
             process=Process.current(),
             expires=lease_records.after(ttl_s),
+            uses=names,
         )
         if lease_records.create(folder, record):
-            return Lease(folder, record, ttl_s=ttl_s)
+            return Lease(root, folder, record, ttl_s=ttl_s)
 
 
 @contextlib.contextmanager
@@ -133,22 +148,23 @@ def held(
     *,
     owner: str,
     ttl_s: float = 60.0,
+    uses: Iterable[URI] = (),
     waits: bool = True,
     is_done: Callable[[], bool] = lambda: False,
     on_wait: Callable[[Record], None] = lambda holder: None,
 ) -> Iterator[Lease | None]:
     """Hold the lease on `target` inside the block, renewed by a thread; yield none if `is_done()`.
 
-    `owner` is the name that waiting processes see. A lease that is not renewed expires after `ttl_s` seconds. While
-    another process holds it, wait, or raise `Held` if not `waits`; `on_wait` is called once, when waiting begins.
-    `is_done` returns whether the result exists. It is called after every look at the lease, even a free one: the other
-    process may have committed and released it a moment ago.
+    `owner` is the name that waiting processes see; gc keeps `uses`. A lease that is not renewed expires after `ttl_s`
+    seconds. While another process holds it, wait, or raise `Held` if not `waits`; `on_wait` is called once, when the
+    wait begins. `is_done` returns whether the result exists. It is called after every look at the lease, even a free
+    one: the other process may have committed and released it a moment ago.
     """
     with contextlib.ExitStack() as stack:
         lease, pause_s, is_waiting = None, _POLL_S, False
         while not lease:
             try:
-                lease = take(root, target, owner=owner, ttl_s=ttl_s)
+                lease = take(root, target, owner=owner, ttl_s=ttl_s, uses=uses)
             except Held as refused:
                 if is_done():
                     break
@@ -160,11 +176,16 @@ def held(
                 time.sleep(pause_s)
                 pause_s = min(pause_s * _POLL_GROWTH, _LONGEST_POLL_S)
         if lease:
-            stack.enter_context(_renewed(lease, every_s=ttl_s / _BEATS))
+            stack.enter_context(_renewed(lease, every_s=min(ttl_s / _BEATS, _LONGEST_BEAT_S)))
             if is_done():
                 stack.close()
                 lease = None
         yield lease
+
+
+def _references(root: Root, uris: Iterable[URI]) -> set[str]:
+    """Return the names of those `uris` that are results below `root`."""
+    return {name for uri in uris if (name := reference.of(uri, root=root)) != uri}
 
 
 def holder(root: Root, target: URI) -> Record | None:

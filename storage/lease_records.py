@@ -3,13 +3,16 @@
 import contextlib
 import datetime
 import re
+from collections.abc import Iterable
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
 from storage import files
+from storage.manifest import Damaged
 from storage.process import Process
 from storage.uri import URI, Root
 
+_SHELF = "leases"
 _NAME = re.compile(r"([0-9]{6,})\.json")
 
 
@@ -27,6 +30,8 @@ class Record(BaseModel, frozen=True, extra="forbid"):
     process: Process
     expires: AwareDatetime
     """Time at which the lease ends unless it is renewed."""
+    uses: tuple[str, ...] = ()
+    """References of the results that the holder reads, relative to the root; garbage collection keeps them."""
     released: bool = False
 
     @property
@@ -39,6 +44,10 @@ class Record(BaseModel, frozen=True, extra="forbid"):
         A later time would be wrong: a renewal could have come in time, but after the record was read.
         """
         return not self.released and at < self.expires and not self.process.has_ended()
+
+    def used(self, root: Root) -> list[URI]:
+        """Return the URIs of the results that the holder reads; the lease lies below `root`."""
+        return [root.child(path) for path in self.uses]
 
 
 def create(folder: URI, record: Record) -> bool:
@@ -71,6 +80,24 @@ def newest(folder: URI) -> tuple[int, Record | None]:
     return 0, None
 
 
+def names(root: Root) -> list[str]:
+    """Return the names of all targets that were ever leased below `root` and whose records were not deleted."""
+    return files.children(root.child(_SHELF))
+
+
+def read_all(root: Root, names: Iterable[str]) -> list[Record]:
+    """Return the newest record of each target in `names`, live or not; raises `Damaged` for one that cannot be read."""
+    records = []
+    for folder in (root.child(f"{_SHELF}/{name}") for name in names):
+        generation, record = newest(folder)
+        if record:
+            records.append(record)
+        elif generation and newest_generation(folder) == generation:
+            place = record_uri(folder, generation)
+            raise Damaged(f"{place} cannot be read; delete it when no run is active below {root}")
+    return records
+
+
 def newest_generation(folder: URI) -> int:
     return max(_generations(folder), default=0)
 
@@ -80,7 +107,7 @@ def _generations(folder: URI) -> list[int]:
 
 
 def folder_of(root: Root, target: URI) -> URI:
-    return root.child(f"leases/{target.name}")
+    return root.child(f"{_SHELF}/{target.name}")
 
 
 def record_uri(folder: URI, generation: int) -> URI:

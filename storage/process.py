@@ -46,27 +46,19 @@ class Process(BaseModel, frozen=True, extra="forbid"):
 
     def has_ended(self) -> bool:
         """Return whether the process has provably ended; never true for a process on another host."""
-        return self._runs() is False
-
-    def is_running_here(self) -> bool:
-        """Return whether the process provably exists, running or stopped; never true for one on another host."""
-        return self._runs() is True
-
-    def _runs(self) -> bool | None:
-        """Return whether the process exists, running or stopped; none if that cannot be known."""
         here = Process.current()
         if None in (self.boot, self.pid_namespace, self.started):
-            return None
+            return False
         if (self.host, self.boot, self.pid_namespace) != (here.host, here.boot, here.pid_namespace):
-            return None
+            return False
         try:
             os.kill(self.pid, 0)  # /proc may hide other users' processes
         except ProcessLookupError:
-            return False
+            return True
         except PermissionError:
             pass
         state, started = _state_and_start(self.pid)
-        return None if started is None else started == self.started and state not in ("Z", "X")
+        return started is not None and (started != self.started or state in ("Z", "X"))
 
 
 @contextlib.contextmanager

@@ -185,8 +185,6 @@ def _gc(root: Root, garbage: Garbage, *, is_dry_run: bool) -> int:
         for removal in batch.removals:
             if removal.uri not in {each.uri for each in gone}:
                 _say(f"kept {removal.uri}: it is now needed, was changed or deleted, or gc's lease expired")
-    if garbage.is_blocked:
-        _say("an active run does not record what it uses: all committed results are kept this time")
     total = "Dry run: would delete" if is_dry_run else "Deleted"
     _print([f"{total} {terminal.count(num_items, 'item')} ({format.size(num_bytes)})"])
     return 0

@@ -8,12 +8,12 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from storage import files, in_use, lease, manifest, s3
+from storage import files, in_use, lease, lease_records, manifest, s3
 from storage.admin import catalog
 from storage.admin.catalog import SCRATCH, Folder
-from storage.admin.kept_by_gc import NeededResults, inputs
+from storage.admin.kept_by_gc import NeededResults
 from storage.files import Entry
-from storage.kinds import KINDS, RUNS
+from storage.kinds import KINDS
 from storage.manifest import Damaged
 from storage.terminal import count
 from storage.uri import FINGERPRINT_LENGTH, URI, Root
@@ -56,7 +56,7 @@ class Garbage:
     """Garbage below a root: finds and deletes it.
 
     Every method raises `Damaged`, and nothing more is deleted, if the needed results cannot be determined because a
-    decision of the registry, a manifest or a folder cannot be read, or a champion is missing.
+    decision of the registry, a manifest, a lease or a folder cannot be read, or a champion is missing.
     """
 
     def __init__(
@@ -74,8 +74,7 @@ class Garbage:
         self._needs = NeededResults(root)
         self._seen: set[URI] = set()
         self._committed: set[str] = set()
-        self.is_blocked = False
-        """True if a run is active and its inputs are unknown: all committed results are then kept."""
+        self._leases: set[str] = set()
         self._folders = self._arrivals()
 
     def plan(self) -> list[Batch]:
@@ -111,7 +110,7 @@ class Garbage:
             return False
         with contextlib.suppress(FileNotFoundError):
             os.rename(removal.uri, aside)
-        if (has_lapsed() or self._has_lease(folder)) and not os.path.lexists(removal.uri):
+        if (has_lapsed() or self._is_leased(folder.uri)) and not os.path.lexists(removal.uri):
             with contextlib.suppress(FileNotFoundError):
                 os.rename(aside, removal.uri)  # a run uses it, or is making it again
             return False
@@ -124,13 +123,13 @@ class Garbage:
         first = [uri for uri in listed if uri == folder.uri.child(manifest.NAME)]
         rest = [uri for uri in listed if uri not in first]
         is_gone = s3.remove_listed(first, has_lapsed=has_lapsed)
-        if first and self._has_lease(folder):  # a run is making it again, with the same file names
+        if first and self._is_leased(folder.uri):  # a run is making it again, with the same file names
             return False
         return is_gone and s3.remove_listed(rest, has_lapsed=has_lapsed)
 
     def _arrivals(self) -> list[Folder]:
-        """Return the folders that are new since the last call, and count what live runs use as needed from now on."""
-        self._needs.keep(in_use.used(self._root))
+        """Return the folders that are new since the last call, and count what leases use as needed from now on."""
+        self._read_leases()
         found = catalog.read_folders(
             [place for place in catalog.list_folders(self._root) if place[0] not in self._seen]
         )
@@ -140,22 +139,28 @@ class Garbage:
             self._learn(folder)
         return found
 
+    def _read_leases(self) -> None:
+        """Read the leases of runs, and those that are new since the last call; keep what live ones use."""
+        looked = lease_records.now()
+        names = lease_records.names(self._root)
+        new = [name for name in names if name not in self._leases or name.startswith(in_use.RUN)]
+        self._leases.update(new)
+        for record in lease_records.read_all(self._root, new):
+            if record.is_live(at=looked):
+                self._needs.keep(record.used(self._root))
+
     def _learn(self, folder: Folder) -> None:
         """Count as needed: results that are young or leased, and the inputs of attempts that may still be resumed."""
         if folder.damage:
             raise Damaged(folder.damage)
         if folder.kind == SCRATCH:
-            read, has_lease = inputs(folder), self._has_lease(folder)
-            if has_lease or self._reason(folder, ()) is None:
-                self._needs.keep(read)
-            self.is_blocked |= has_lease and not read
+            for attempt in lease_records.read_all(self._root, [folder.uri.name]):
+                if self._is_leased(folder.uri) or self._reason(folder, ()) is None:
+                    self._needs.keep(attempt.used(self._root))
             return
         self._needs.know(folder)
-        if folder.manifest:
-            if self._is_young(folder) or self._has_lease(folder):
-                self._needs.keep([folder.uri])
-        elif self._root.child(f"{RUNS}/{folder.uri.name}") not in self._seen:
-            self.is_blocked |= self._has_lease(folder)
+        if folder.manifest and (self._is_young(folder) or self._is_leased(folder.uri)):
+            self._needs.keep([folder.uri])
 
     def _judge(self, folder: Folder, needed: Collection[str]) -> list[Removal]:
         is_ours = folder.manifest or folder.kind == _LEASES or _OURS.fullmatch(folder.uri.name)
@@ -163,7 +168,7 @@ class Garbage:
             return []
         why = self._reason(folder, needed)
         found = [Removal(uri=folder.uri, why=why, found=folder.found)] if why else list(self._strays(folder))
-        return [] if found and self._has_lease(folder) else found
+        return [] if found and self._is_leased(folder.uri) else found
 
     def _reason(self, folder: Folder, needed: Collection[str]) -> str | None:
         unchanged_s = self._now - folder.changed
@@ -176,7 +181,7 @@ class Garbage:
             return f"scratch files unchanged for {_days(unchanged_s)}" if is_old else None
         if folder.manifest is None:
             return f"no manifest, unchanged for {_days(unchanged_s)}" if unchanged_s >= _DAY_S else None
-        if self._is_young(folder) or self.is_blocked:
+        if self._is_young(folder):
             return None
         return f"committed {_days(self._now - (folder.committed or 0))} ago, not needed"
 
@@ -201,11 +206,6 @@ class Garbage:
 
     def _is_young(self, folder: Folder) -> bool:
         return self._now - (folder.committed or 0) < self._keep_s
-
-    def _has_lease(self, folder: Folder) -> bool:
-        if folder.kind != SCRATCH:
-            return self._is_leased(folder.uri)
-        return any(self._is_leased(kind.place(self._root, folder.uri.name)) for kind in KINDS.values())
 
 
 def _days(seconds: float) -> str:

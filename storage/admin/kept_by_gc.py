@@ -1,11 +1,9 @@
 """Needed results of a storage root: champions, inputs of active runs, kept results, and the ancestors of all these."""
 
-import contextlib
-import json
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Final
 
-from storage import files, registry
+from storage import registry
 from storage.admin import catalog
 from storage.admin import champions as championship
 from storage.admin.catalog import Folder
@@ -15,8 +13,6 @@ from storage.manifest import Damaged
 from storage.uri import URI, Root
 
 _DERIVED: Final = [kind.name for kind in KINDS.values() if kind.stays_with_champion]
-_LONGEST_SPEC = 2**20
-"""Maximum bytes of a job's spec; a larger JSON file in scratch is something else."""
 
 
 class NeededResults:
@@ -98,28 +94,3 @@ class NeededResults:
             for place in [*known, uri]:
                 self.know(catalog.find(place, with_files=False))
         return list(known.values())
-
-
-def inputs(scratch: Folder) -> set[URI]:
-    """Return the inputs of the attempts in `scratch`: all URIs in the specs of their jobs except their own result."""
-    found = [entry for entry in scratch.found if "/" not in entry.path and entry.path.endswith(".json")]
-    specs = [scratch.uri.child(entry.path) for entry in found if entry.size <= _LONGEST_SPEC]
-    return {uri for spec in specs for uri in _named(spec) if uri.name != scratch.uri.name}
-
-
-def _named(spec: URI) -> Iterator[URI]:
-    try:
-        content = json.loads(files.read(spec))
-    except (FileNotFoundError, ValueError, RecursionError):
-        return
-    for text in _strings(content):
-        with contextlib.suppress(ValueError):
-            yield URI(text)
-
-
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from _strings(item)

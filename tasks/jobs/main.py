@@ -133,6 +133,7 @@ def _lease(spec: JobSpec) -> contextlib.AbstractContextManager[Lease | None]:
         spec.storage,
         spec.target,
         owner=os.environ.get(JOB_NAME, f"process {os.getpid()}"),
+        uses=spec.uses,
         is_done=lambda: manifest.is_committed(spec.target),
         on_wait=lambda other: events.write_line(
             f"WARNING: waiting: {other.owner} on {other.host} is already producing {spec.target}"

@@ -90,6 +90,11 @@ class JobSpec(BaseModel):
         """Folder for the spec and for temporary files of all attempts."""
         return scratch_of(self.storage, self.target)
 
+    @property
+    def uses(self) -> list[URI]:
+        """The results that the job reads, and other places in the spec."""
+        return [value for _, value in self if isinstance(value, URI)]
+
 
 class SourceEntry(BaseModel, frozen=True, extra="forbid"):
     """One of the user's own files."""

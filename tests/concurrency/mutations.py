@@ -132,15 +132,15 @@ MUTATIONS = (
     Mutation(
         protection="garbage collection keeps what runs use",
         file="storage/admin/gc.py",
-        code="        self._needs.keep(in_use.used(self._root))\n",
-        instead="",
+        code="                self._needs.keep(record.used(self._root))\n",
+        instead="                pass\n",
         notices=("use must not raise",),
     ),
     Mutation(
         protection="a run waits for the garbage collection that began before it",
         file="storage/in_use.py",
-        code="        _await_collector(self._root)\n",
-        instead="",
+        code="        _await_collector(root)\n        yield held\n",
+        instead="        yield held\n",
         notices=("use must not raise",),
     ),
     Mutation(

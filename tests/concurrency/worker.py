@@ -221,10 +221,10 @@ def _recorded_leases(recorder: Recorder) -> Iterator[None]:
     """Every take, renewal and release is recorded, also those that `lease.held` makes; takers get the call's name."""
     take, renew, release = lease.take, Lease.renew, Lease.release
 
-    def recorded_take(root: Root, target: URI, *, owner: str, ttl_s: float) -> Lease:
+    def recorded_take(root: Root, target: URI, *, owner: str, ttl_s: float, uses: Iterable[URI] = ()) -> Lease:
         with recorder.call("take", target.name, may_raise=Held, ttl_s=ttl_s) as call:
             try:
-                taken = take(root, target, owner=call.name, ttl_s=ttl_s)
+                taken = take(root, target, owner=call.name, ttl_s=ttl_s, uses=uses)
             except Held as refused:
                 call.result["holder"] = refused.holder.owner
                 raise

@@ -124,8 +124,8 @@ MUTATIONS = (
     Mutation(
         protection="garbage collection keeps what a live run uses",
         file="storage/admin/gc.py",
-        code="        self._needs.keep(in_use.used(self._root))\n",
-        instead="",
+        code="                self._needs.keep(record.used(self._root))\n",
+        instead="                pass\n",
         kind="garbage collected while a flow is frozen in promote",
         notices="what a live run uses was collected",
     ),

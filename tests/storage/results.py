@@ -4,11 +4,11 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from storage import commits, files, manifest, registry, tables
+from storage import commits, files, lease, manifest, registry, tables
 from storage.decision import Decision
 from storage.kinds import KINDS, RUNS
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root
@@ -100,11 +100,13 @@ def decide(
     registry.append(root, data, decision)
 
 
-def write_scratch(root: Root, target: URI, **spec: object) -> URI:
-    """What an attempt at `target` keeps: the spec of its job and a file of its own."""
+def write_scratch(root: Root, target: URI, *, uses: Sequence[URI] = (), **spec: object) -> URI:
+    """What an ended attempt at `target` leaves: the spec of its job, a file of its own, and its lease."""
     scratch = root.child(f"runs/{target.name}")
     files.replace(scratch.child(f"train-{64 * '0'}.json"), json.dumps({"runs": scratch, **spec}).encode())
     files.replace(scratch.child("attempt-1/weights"), b"weights")
+    if uses:
+        lease.take(root, target, owner="train-0123456789ab-1", uses=uses).release()
     return scratch
 
 

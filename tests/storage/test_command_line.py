@@ -594,13 +594,6 @@ class TestGc:
         ask("gc", "--keep-days", "0", "--storage", root)
         assert not any(files.exists(uri.child(manifest.NAME)) for uri in old.all())
 
-    def test_gc_warns_of_a_lease_without_recorded_inputs(self, root: Root, old: Model, ask: Ask) -> None:
-        target = results.place(root, "checkpoint", "slow")
-        results.write_part(target)
-        lease.take(root, target, owner="train-0123456789ab-1")
-        answer = ask("gc", "--storage", root)
-        assert (answer.code, len(answer.out), len(answer.err)) == (0, 2, 1)
-
     def test_garbled_registry_stops_it_in_one_line(self, root: Root, old: Model, ask: Ask) -> None:
         files.create(root.child("registry/letters/000001.json"), b"garbage")
         before = results.listing(root)

@@ -26,7 +26,8 @@ DAY_S = 24 * 3600
 
 def look(root: Root, *, days_later: float = 40, leased: Collection[URI] = (), keep_days: int = 30) -> Garbage:
     """The garbage as somebody sees it who comes `days_later`, while `leased` are worked on."""
-    return Garbage(root, keep_days=keep_days, is_leased=lambda uri: uri in leased, now=time.time() + days_later * DAY_S)
+    now = time.time() + days_later * DAY_S
+    return Garbage(root, keep_days=keep_days, is_leased=lambda uri: uri.name in [each.name for each in leased], now=now)
 
 
 def collect(found: Garbage) -> set[URI]:
@@ -257,14 +258,15 @@ class TestScratch:
         target = results.place(root, "checkpoint", "model")
         if is_committed:
             results.run(root, "model")
-        scratch = results.write_scratch(root, target, prepared="")
+        scratch = results.write_scratch(root, target)
         assert scratch not in collect(look(root, leased=[target]))
 
     @pytest.mark.parametrize("days", [40, 400])
     def test_scratch_of_what_is_leased_keeps_what_its_attempts_read(self, root: Root, days: float) -> None:
         read, other = results.run(root, "read"), results.run(root, "other")
         target = results.place(root, "checkpoint", "slow")
-        results.write_scratch(root, target, prepared=read.prepared, recipe={"data": DATA})
+        results.write_scratch(root, target)
+        lease.take(root, target, owner="train-0123456789ab-1", uses=[read.prepared])
         collect(look(root, days_later=days, leased=[target]))
         assert rest(root, read.all() | other.all()) == {read.prepared, read.raw}
 
@@ -273,32 +275,9 @@ class TestScratch:
         model = results.run(root, "model")
         for uri in model.all():
             results.set_age(uri, days=40)
-        results.write_scratch(root, results.place(root, "checkpoint", "slow"), prepared=model.prepared)
+        results.write_scratch(root, results.place(root, "checkpoint", "slow"), uses=[model.prepared])
         collect(look(root, days_later=0))
         assert rest(root, model.all()) == {model.prepared, model.raw}
-
-    def test_places_that_a_spec_names_are_not_searched(self, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-        results.write_scratch(root, results.place(root, "checkpoint", "slow"), a="/", b="/etc", c="x")
-        walk = files.walk
-
-        def walk_below(uri: URI) -> list[files.Entry]:
-            assert uri.startswith(f"{root}/")
-            return walk(uri)
-
-        monkeypatch.setattr(files, "walk", walk_below)
-        assert collect(look(root, days_later=29)) == set()
-
-    @pytest.mark.parametrize("spec", [None, b"garbage", b"[" * 10**5, b'{"runs": '])
-    def test_committed_results_stay_while_the_inputs_of_a_lease_are_unknown(
-        self, root: Root, spec: bytes | None
-    ) -> None:
-        model, target = results.run(root, "model"), results.place(root, "checkpoint", "slow")
-        results.write_part(target)
-        if spec is not None:
-            files.create(root.child(f"runs/{target.name}/train.json"), spec)
-        found = look(root, leased=[target])
-        assert (collect(found), found.is_blocked) == (set(), True)
-        assert rest(root, model.all()) == model.all()
 
 
 class TestWhatCannotBeKnown:
@@ -310,8 +289,16 @@ class TestWhatCannotBeKnown:
             ("{checkpoint}", None),
             ("{root}/registry/digits/000002.json", b"garbage"),
             ("{root}/registry/digits/000001.json", None),
+            ("{root}/leases/_run-1/000001.json", b"garbage"),
         ],
-        ids=["manifest garbled", "champion's manifest lost", "champion lost", "decision garbled", "decision lost"],
+        ids=[
+            "manifest garbled",
+            "champion's manifest lost",
+            "champion lost",
+            "decision garbled",
+            "decision lost",
+            "lease garbled",
+        ],
     )
     def test_nothing_goes_when_it_cannot_be_known_what_is_needed(
         self, root: Root, place: str, content: bytes | None
@@ -396,9 +383,9 @@ class TestMeanwhile:
         assert rest(root, model.all()) == model.lineage()
 
     def test_a_run_begins_to_use_it(self, root: Root, model: results.Model) -> None:
-        run = in_use.Use(root, owner="a run")
         found = Garbage(root, keep_days=30, is_leased=lambda uri: False)
-        self.remove(found, lambda: run.add([model.predictions]))
+        with in_use.using(root, [], owner="a run") as run:
+            self.remove(found, lambda: run.add([model.predictions]))
         assert rest(root, model.all()) == model.lineage() | {model.predictions}
 
     def test_a_run_begins_to_use_it_while_the_collector_is_suspended(self, root: Root, model: results.Model) -> None:
@@ -412,7 +399,7 @@ class TestMeanwhile:
 
     def test_an_attempt_begins_to_read_it(self, root: Root, model: results.Model, found: Garbage) -> None:
         target = results.place(root, "checkpoint", "new")
-        self.remove(found, lambda: results.write_scratch(root, target, prepared=model.prepared))
+        self.remove(found, lambda: results.write_scratch(root, target, uses=[model.prepared]))
         assert rest(root, model.all()) == {model.prepared, model.raw}
 
     def test_something_new_was_made_from_it(self, root: Root, model: results.Model, found: Garbage) -> None:
@@ -481,13 +468,13 @@ class TestMeanwhile:
         self, root: Root, model: results.Model
     ) -> None:
         target = results.place(root, "checkpoint", "dead")
-        scratch = results.write_scratch(root, target, prepared=model.raw)
+        scratch = results.write_scratch(root, target, uses=[model.raw])
         results.set_age(scratch, days=40)
         found = look(root, days_later=0)
         for batch in found.plan():
             found.remove(batch)
             if batch.folder.uri == scratch:
-                results.write_scratch(root, target, prepared=model.prepared)
+                results.write_scratch(root, target, uses=[model.prepared])
         assert rest(root, model.all()) == {model.prepared, model.raw}
 
     def test_its_attempt_commits_after_all(self, root: Root) -> None:
@@ -499,7 +486,7 @@ class TestMeanwhile:
 
     def test_an_attempt_goes_on_in_old_scratch(self, root: Root, model: results.Model, leased: list[URI]) -> None:
         target = results.place(root, "checkpoint", "dead")
-        scratch = results.write_scratch(root, target, prepared=model.prepared)
+        scratch = results.write_scratch(root, target, uses=[model.prepared])
         results.set_age(scratch, days=40)
         self.remove(look(root, days_later=0, leased=leased), lambda: leased.append(target))
         assert len(files.walk(scratch)) == 2
