@@ -12,6 +12,7 @@ from storage import files, in_use, lease, lease_records, manifest, s3
 from storage.admin import catalog
 from storage.admin.catalog import SCRATCH, Folder
 from storage.admin.kept_by_gc import NeededResults
+from storage.failpoints import failpoint
 from storage.files import Entry
 from storage.kinds import KINDS
 from storage.manifest import Damaged
@@ -114,6 +115,7 @@ class Garbage:
             with contextlib.suppress(FileNotFoundError):
                 os.rename(aside, removal.uri)  # a run uses it, or is making it again
             return False
+        failpoint("collect", removal.uri)
         files.remove(aside)
         return True
 

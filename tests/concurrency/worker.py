@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import os
 import random
@@ -25,7 +26,11 @@ from tests.concurrency.record import Abandoned, Recorder
 SHELVES = "datasets"
 """Folder of the folders in which datasets are committed."""
 _COLLECTED = "collected"
-"""A root of its own, from which garbage collection deletes whatever no run uses; on a disk."""
+"""A root of its own, from which garbage collection deletes whatever no run uses."""
+_COLLECTOR_TTLS = {"disk": 1, "s3": 6}
+"""How much longer than `TTL_S` the lease of garbage collection lasts."""
+_MARGIN_TTLS = {"disk": 0, "s3": 3}
+"""How long before the end of its lease it deletes nothing more: on S3 a stalled request may arrive late."""
 _OWN_STEPS = {plan.WORKERS: [Step(does="audit")]}
 """The last process comes when all others have ended, and reads everything."""
 
@@ -53,8 +58,9 @@ def work(spec: WorkerSpec) -> None:
     recorder = Recorder(spec.folder, worker=spec.worker, life=spec.life)
     random.seed(f"{spec.seed} {spec.worker} {spec.life}")  # pauses between tries
     mine = _OWN_STEPS.get(spec.worker) or plan.steps(spec.seed, spec.worker, spec.steps)
-    with _recorded_leases(recorder), _impatient(spec.ttl_s):
-        worker = _Worker(Root(spec.root), recorder, ttl_s=spec.ttl_s)
+    root = Root(spec.root)
+    with _recorded_leases(recorder), _impatient(collector_ttl_s=spec.ttl_s * _COLLECTOR_TTLS[_kind(root)]):
+        worker = _Worker(root, recorder, ttl_s=spec.ttl_s)
         for number in range(recorder.steps_begun, len(mine)):
             recorder.note("step")
             with contextlib.suppress(Abandoned):
@@ -172,8 +178,6 @@ class _Worker:
         """Find or make a result as a run does; until the run ends, it is whole."""
         root = self._root.child(_COLLECTED)
         uri = _place(root.child("datasets/raw"), step.target)
-        if root.is_s3:
-            return
         with self._recorder.call("use", uri.name), in_use.using(Root(root), [uri], owner="a run"):
             if not manifest.find(uri):
                 file = commits.write_file(uri, "train/part-00000.bin", b"the same each time", split="train", rows=1)
@@ -184,13 +188,12 @@ class _Worker:
 
     def _collect(self) -> None:
         root = Root(self._root.child(_COLLECTED))
-        if root.is_s3:
-            return
+        margin_s = self._ttl_s * _MARGIN_TTLS[_kind(root)]
         with self._recorder.call("collect", _COLLECTED):
             garbage = Garbage(root, keep_days=0)
             for batch in garbage.plan():
                 with in_use.collecting(root) as held:
-                    garbage.remove(batch, has_lapsed=held.has_lapsed)
+                    garbage.remove(batch, has_lapsed=functools.partial(held.has_lapsed, within_s=margin_s))
 
     def _audit(self) -> None:
         for shelf in map(self._root.child(SHELVES).child, self._listed(self._root.child(SHELVES))):
@@ -204,11 +207,11 @@ class _Worker:
 
 
 @contextlib.contextmanager
-def _impatient(ttl_s: float) -> Iterator[None]:
+def _impatient(*, collector_ttl_s: float) -> Iterator[None]:
     """Short pauses and leases, and no waiting for the disk: nothing here takes power away."""
     with (
         patch.object(in_use, "_POLL_S", 0.01),
-        patch.object(in_use, "_COLLECTOR_TTL_S", ttl_s),
+        patch.object(in_use, "_COLLECTOR_TTL_S", collector_ttl_s),
         patch.object(lease, "_POLL_S", 0.01),
         patch.object(retry, "_FIRST_PAUSE_S", 0.05),
         patch.object(files, "_flush", lambda path: None),
@@ -273,6 +276,10 @@ def _decision(number: int, note: str) -> Decision:
         gate={},
         metrics={},
     )
+
+
+def _kind(root: Root) -> str:
+    return "s3" if root.is_s3 else "disk"
 
 
 def _place(shelf: URI, number: int) -> URI:

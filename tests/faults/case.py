@@ -80,7 +80,14 @@ class Case:
         self.history.begin(name=self.name)
 
     def start(
-        self, point: str | None = None, at: str = "", *, action: str = "kill", rank: int | None = None, skip: int = 0
+        self,
+        point: str | None = None,
+        at: str = "",
+        *,
+        action: str = "kill",
+        rank: int | None = None,
+        skip: int = 0,
+        script: str = "pipeline.py",
     ) -> Run:
         """Start the command; with a `point`, inject the fault into the first process that reaches it, once per case."""
         fault = {"point": point, "at": at, "rank": rank, "skip": skip, "action": action, "once": str(self.once)}
@@ -89,7 +96,8 @@ class Case:
             *self.harness.arguments(self.root, *self.settings, workers=self.workers),
             *self.options,
         ]
-        run = Run(*arguments, folder=self.folder, env=env | self.env, checkout=self.harness.checkout)
+        env |= self.env
+        run = Run(*arguments, folder=self.folder, env=env, checkout=self.harness.checkout, script=script)
         self.runs.append(run)
         return run
 

@@ -130,6 +130,23 @@ MUTATIONS = (
         notices="what a live run uses was collected",
     ),
     Mutation(
+        protection="garbage collection moves a folder aside before it deletes it",
+        file="storage/admin/gc.py",
+        code="            os.rename(removal.uri, aside)\n",
+        instead="            pass\n",
+        also=(("storage/admin/gc.py", "        files.remove(aside)\n", "        files.remove(removal.uri)\n"),),
+        kind="garbage collection frozen as it deletes, thawed after a run made the same results",
+        notices="No such file",
+    ),
+    Mutation(
+        protection="garbage collection sends no request once its lease has lapsed",
+        file="storage/s3.py",
+        code="    if has_lapsed():\n        raise _Lapsed\n",
+        instead="",
+        kind="S3: 503 to garbage collection for 100 s, while a run makes the same results",
+        notices="No such file",
+    ),
+    Mutation(
         protection="transient errors of S3 are retried",
         file="storage/retry.py",
         code="    return retrying(request)\n",

@@ -2,13 +2,10 @@
 
 import json
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-from storage import files, manifest
 from tests.faults import deployed
 from tests.faults.case import Case, Failed
 from tests.faults.history import Event, checkpoint_of, step
@@ -148,24 +145,6 @@ def _holder_frozen(case: Case) -> dict[str, Any]:
     if case.expect_recovery(first)["uris"] != result["uris"]:
         raise Failed("the thawed holder came to another result")
     return result
-
-
-@kind("garbage collected while a flow is frozen in promote", quick=True)
-def _collected_while_frozen(case: Case) -> dict[str, Any]:
-    case.begin(after="evaluation")
-    run = case.start("promote", action="freeze")
-    case.reaches(run, lambda event: "struck" in event, "the flow froze")
-    before = _manifests(case)
-    command = [sys.executable, "-m", "storage", "gc", "--keep-days", "0", "--storage", case.root]
-    collected = subprocess.run(command, cwd=case.harness.checkout, capture_output=True, text=True)
-    case.send_signal(run.process.pid, signal.SIGCONT, what="the flow again")
-    if collected.returncode or before - _manifests(case):
-        raise Failed(f"what a live run uses was collected:\n{collected.stdout}{collected.stderr}")
-    return case.expect_recovery(run)
-
-
-def _manifests(case: Case) -> set[str]:
-    return {entry.path for entry in files.walk(case.root) if entry.path.endswith("/" + manifest.NAME)}
 
 
 def _deadline(case: Case, point: str, at: str, *, after: str, minutes: str) -> dict[str, Any]:
