@@ -52,7 +52,8 @@ def connect(address: str) -> "JobSubmissionClient":
                 raise ConnectionError(f"HTTP {answer.status_code}: {answer.text[:200]}")
             return answer
 
-    for name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # they log every package that is uploaded with a job
+    # They log every package that is uploaded with a job, and every connection to its log that ends.
+    for name in ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return Client(address)
 

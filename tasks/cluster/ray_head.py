@@ -84,4 +84,4 @@ class RayHead:
         at = datetime.datetime.now() + datetime.timedelta(seconds=max(0.0, until - time.monotonic()))
         since = f"has not answered for {silent_s / 60:.0f} min" if silent_s >= _TELL_EVERY_S else "does not answer"
         text = "Ray's head at %s %s; waiting until %s (%s)"
-        logger().warning(text, redact(self._address), since, f"{at:%H:%M}", redact_text(str(error)))
+        logger().warning(text, redact(self._address), since, f"{at:%d %b %H:%M}", redact_text(str(error)))

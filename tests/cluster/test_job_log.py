@@ -105,6 +105,7 @@ def test_what_ray_says_of_itself_is_chatter(caplog: pytest.LogCaptureFixture) ->
 2026-11-26 04:28:11,873\tINFO job_manager.py:568 -- Runtime env is setting up.
 Running entrypoint for job train-1: exec env PIPELINE_JOB=train-1 python -m tasks.jobs.train spec.json
 2026-11-26 04:44:50,201\tWARNING __init__.py:28 -- Progress bars disabled. To enable, set `ray.data.DataContext
+(RayTrainWorker pid=4711) Reporting training result 1: TrainingReport(checkpoint=None, metrics={}) from rank 1
 (SplitCoordinator pid=4711) Progress bars disabled. To enable, set `ray.data.DataContext
 [2026-11-26 04:28:14,001 W 71 93] core_worker.cc:2710: a worker
 (pid=4711) [2026-11-26 04:28:14,001 I 71 93] core_worker.cc:2710: a worker

@@ -3,7 +3,6 @@
 import contextlib
 import faulthandler
 import functools
-import logging
 import os
 import threading
 import time
@@ -45,7 +44,6 @@ def train(config: Assignment) -> None:
 
     A permanent error is left in a file for the driver, since Ray Train would retry it.
     """
-    logging.getLogger("ray.train").setLevel(logging.WARNING)  # of its own lines only warnings matter in the job's log
     spec = TrainSpec.model_validate_json(config["spec"])
     attempt = spec.scratch.child(config["attempt"])
     if errors.has_saved_error(attempt):
