@@ -137,13 +137,6 @@ MUTATIONS = (
         notices=("use must not raise",),
     ),
     Mutation(
-        protection="a run waits for the garbage collection that began before it",
-        file="storage/in_use.py",
-        code="        _await_collector(root)\n        yield held\n",
-        instead="        yield held\n",
-        notices=("use must not raise",),
-    ),
-    Mutation(
         protection="S3 is asked to create a file only where none is",
         file="storage/s3.py",
         code=', mode="create"',
