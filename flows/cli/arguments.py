@@ -91,9 +91,9 @@ def parser() -> argparse.ArgumentParser:
 def parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line; set the dashboard and the cores for this process and its children."""
     arguments = parser.parse_args(argv)
-    dashboard.choose(arguments.dashboard)
+    dashboard.choose(on=arguments.dashboard)
     try:
-        dashboard.kind()
+        dashboard.is_on()
     except ValueError as error:
         parser.error(str(error))
     machine.choose(arguments.cores)
@@ -161,9 +161,8 @@ def add_shared(
     _add_minutes(parser, "--deadline", 24 * 60, "abort a stage that takes longer")
     add(
         "--dashboard",
-        choices=dashboard.KINDS,
-        help="dashboard of a local Ray; full adds Ray Data, Ray Train's state and profiling, and needs more "
-        "resources (default: $PIPELINE_DASHBOARD or trimmed)",
+        action="store_true",
+        help="start Ray's dashboard with a local Ray, and report trainings to it (default: $PIPELINE_DASHBOARD or off)",
     )
     add("--json", action="store_true", help=f"print {printed}")
 

@@ -37,6 +37,11 @@ class Child:
         """True until the command has ended."""
         return self._process.poll() is None
 
+    @property
+    def exit_code(self) -> int | None:
+        """The command's exit code, 128 and the signal's number if a signal ended it; None while it runs."""
+        return self._process.poll()
+
     def output(self) -> str:
         """Return everything written so far, standard output and error together."""
         size = os.fstat(self._log.fileno()).st_size

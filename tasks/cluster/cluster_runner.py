@@ -10,7 +10,7 @@ from uuid import UUID
 from storage import manifest
 from storage.uri import redact_text
 from tasks.cluster import jobs_api
-from tasks.cluster.job_link import job_link
+from tasks.cluster.job_link import show_job_link
 from tasks.cluster.job_log import Follower, JobFailed
 from tasks.cluster.log_tail import LogTail
 from tasks.cluster.ray_head import RayHead
@@ -51,7 +51,8 @@ class ClusterRunner:
         with expecting_result(spec):
             while True:
                 job = self._job(stage, spec, until)
-                with self._stopping(job), job_link(stage, job.name, self._address, is_kept=True):
+                show_job_link(stage, job.name, self._address)
+                with self._stopping(job):
                     status = self._follow(job.name, stage, until)
                 if status or manifest.is_committed(spec.target):
                     return
@@ -109,7 +110,8 @@ class ClusterRunner:
                 raise DeadlineExceeded(f"{job}: not done in time; increase --deadline MINUTES")
             time.sleep(_POLL_S if follower.ended else _AGAIN_S)
         self._read_rest(follower, job, read)
-        follower.raise_unless_succeeded(self._head.client(), job, status)
+        if status != "SUCCEEDED":
+            raise follower.error(f"job {job} ended {status}{self._reason(job)}")
         return status
 
     def _read_live(self, follower: Follower, job: str, read: int, until: float) -> int:
@@ -129,6 +131,11 @@ class ClusterRunner:
     def _status(self, job: str, until: float) -> "JobStatus | None":
         jobs = self._head.ask(lambda client: client.list_jobs(), until=until)
         return next((listed.status for listed in jobs if listed.submission_id == job), None)
+
+    def _reason(self, job: str) -> str:
+        with contextlib.suppress(OSError, RuntimeError):
+            return f": {self._head.client().get_job_info(job).message}"
+        return ""
 
     def _read_rest(self, follower: Follower, job: str, read: int) -> None:
         """Read what the log has beyond its first `read` characters."""

@@ -1,12 +1,10 @@
 """Follower of a Ray job: turns its growing log into log records, and into the error that ended it."""
 
-import contextlib
 import json
 import logging
 import re
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from storage.error_policy import Permanent
 from storage.manifest import File
@@ -14,9 +12,6 @@ from storage.uri import URI, redact_text
 from tasks.jobs import errors
 from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, JOB_NAME, PROGRESS, RANK
 from tasks.orchestration.stage import ProgressArtifact, logger
-
-if TYPE_CHECKING:
-    from ray.job_submission import JobStatus, JobSubmissionClient
 
 _CHATTER = re.compile(
     r"^(\((\S+ )?pid=[^)]*\) )?("
@@ -64,7 +59,7 @@ class Follower:
 
     def __init__(self, stage: str) -> None:
         self._artifact = ProgressArtifact(stage)
-        self._rest, self._seen = "", 0  # an incomplete line, and how many bytes of a file are read
+        self._rest = ""  # an incomplete line
         self._error: errors.Description | None = None
         self._last: list[str] = []
         self._ranks: dict[str, int] = {}
@@ -81,23 +76,6 @@ class Follower:
             self.line(_ANSI.sub("", line))
         if ended:
             self._tell_left_out()
-
-    def read_file(self, log: Path, *, ended: bool) -> None:
-        """Handle what is new in a log file, which the job may not have made yet."""
-        with contextlib.suppress(FileNotFoundError), log.open("rb") as file:
-            file.seek(self._seen)
-            new = file.read()
-            whole = new if ended else new[: new.rfind(b"\n") + 1]
-            self._seen += len(whole)
-            self.feed(whole.decode(errors="replace"), ended=ended)
-
-    def raise_unless_succeeded(self, client: "JobSubmissionClient", job: str, status: "JobStatus") -> None:
-        """Raise the error that ended the job, if its last `status` is not success."""
-        if status != "SUCCEEDED":
-            reason = ""
-            with contextlib.suppress(OSError, RuntimeError):
-                reason = f": {client.get_job_info(job).message}"
-            raise self.error(f"job {job} ended {status}{reason}")
 
     def error(self, otherwise: str) -> JobFailed:
         """Return the error that ended the job, `otherwise` if it named none; in that case log its last lines."""
@@ -164,7 +142,7 @@ class Follower:
 
     def _tell_left_out(self) -> None:
         if self._left_out:
-            text = "%d log lines omitted; see the job's log in the Ray dashboard"
+            text = "%d log lines omitted: the job printed more than ten per second"
             logger().warning(text, self._left_out, extra={"job": True})
             self._left_out = 0
 

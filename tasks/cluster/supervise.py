@@ -22,7 +22,7 @@ _PATIENCE_S, _LIMIT_S = 6.0, 10.0
 
 
 def main() -> int:
-    """Run the command until it ends or standard input closes; return its exit code, 0 if it had to be ended."""
+    """Run the command until it ends or standard input closes; return its exit code, as a shell does."""
     (grace_s, folder), command = sys.argv[1:3], sys.argv[4:]
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
@@ -42,7 +42,8 @@ def main() -> int:
     _end(child, grace_s=float(grace_s))
     if folder:
         shutil.rmtree(folder, ignore_errors=True)
-    return max(child.returncode or 0, 0)
+    code = child.returncode or 0
+    return code if code >= 0 else 128 - code
 
 
 def _end(child: "subprocess.Popen[bytes]", *, grace_s: float) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -76,7 +77,10 @@ def _work_on_ray(spec: JobSpec) -> None:
     address = os.environ.get("RAY_ADDRESS", "local")
     if address == "local":  # run by hand: without a token Ray would write one that every user can read
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-    ray.init(address, logging_level="WARNING")
+    python = shlex.quote(sys.executable)
+    # Ray starts workers by a line of the shell.
+    runtime_env = {"py_executable": python} if spec.threads is not None and python != sys.executable else None
+    ray.init(address, logging_level="WARNING", runtime_env=runtime_env)
     configure(max_cpus=spec.threads)
     if spec.threads is None:
         from tasks.resources import growing

@@ -1,8 +1,7 @@
-"""Start a local Ray faster and with fewer processes on a small machine, using private names of Ray.
+"""Start jobs on a local Ray faster and with fewer processes on a small machine, using private names of Ray.
 
 Every piece has a public counterpart, which clusters, large machines and other versions of Ray use:
 
-- `start_ray`: `ray start`
 - `data`: Ray Data with its own settings
 - `trainer`: `ray.train.torch.TorchTrainer`
 """

@@ -20,7 +20,7 @@ _TRAIN = "ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinato
 def configure() -> None:
     """Run shuffles in the usual workers, and Ray Data's coordinator in this process; keep no statistics.
 
-    Each process takes seconds to start, and wakes up a hundred times a second as long as it lives. The full dashboard
+    Each process takes seconds to start, and wakes up a hundred times a second as long as it lives. The dashboard
     shows the statistics, so with it they are kept.
     """
     # Ray runs the tasks of a shuffle in separate processes, meant for gigabytes of rows; here they share processes.
@@ -30,9 +30,9 @@ def configure() -> None:
     here = _Here(_Coordinator(send_resources_request=lambda *_: None))  # a local Ray never adds nodes
     for module in filter(None, [coordinator, sys.modules.get(_TRAIN)]):
         module.get_or_create_autoscaling_coordinator = lambda: here  # type: ignore[attr-defined]
-    if dashboard.kind() == dashboard.FULL:
+    if dashboard.is_on():
         return
-    # Only the full dashboard shows the statistics, which an actor collects.
+    # Only the dashboard shows the statistics, which an actor collects.
     for name in ("update_execution_metrics", "update_iteration_metrics", "register_dataset_to_stats_actor"):
         setattr(stats._StatsManager, name, lambda *_, **__: None)
     stats._StatsManager.gen_dataset_id_from_stats_actor = lambda: uuid4().hex
