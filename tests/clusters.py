@@ -15,7 +15,7 @@ from typing import Any
 
 from tasks.cluster.child import Child
 from tasks.cluster.jobs_api import JOB_ENV
-from tasks.cluster.local_ray import await_ray, start_ray
+from tasks.cluster.local_ray import start_ray
 from tasks.resources.capacity import nodes_of
 from tests.prefect_system import free_port
 from tests.runs import CHECKOUT, await_that, kill_all_with, processes_with
@@ -43,14 +43,16 @@ class TwoNodes:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         }
         self._port = free_port()
-        options = [f"--port={self._port}", f"--num-cpus={_CPUS}"]
-        self._head, self.address, self._folder = start_ray(self._env, *options, prefix=_on_core(0))
+        self._head = start_ray(
+            self._env, f"--num-cpus={_CPUS}", port=self._port, prefix=_on_core(0), has_dashboard=True
+        )
+        self.address, self._folder = self._head.dashboard, self._head.folder
         self._nodes: list[tuple[Child, str]] = []
 
     def begin(self) -> None:
         """Return once both nodes are there."""
         os.environ.update({name: self._env[name] for name in _AUTH})
-        await_ray(self._head, self.address)
+        self._head.wait()
         nodes(self.address)
         self.add_a_node()
 
@@ -106,7 +108,7 @@ class TwoNodes:
         """End every node."""
         for node, _ in self._nodes:
             node.end()
-        self._head.end()
+        self._head.child.end()
         for name in _AUTH:
             os.environ.pop(name, None)
 
@@ -174,8 +176,9 @@ class Growing:
             "RAY_FAKE_CLUSTER": "1",
             "AUTOSCALER_UPDATE_INTERVAL_S": "1",
         }
-        options = [f"--port={port}", "--num-cpus=0", f"--autoscaling-config={file}"]
-        self._head, self.address, _ = start_ray(self._env, *options)
+        options = ["--num-cpus=0", f"--autoscaling-config={file}"]
+        self._head = start_ray(self._env, *options, port=port, has_dashboard=True)
+        self.address = self._head.dashboard
 
     @property
     def env(self) -> dict[str, str]:
@@ -185,12 +188,12 @@ class Growing:
     def begin(self) -> None:
         """Return once the head is there."""
         os.environ.update({name: self._env[name] for name in _AUTH})
-        await_ray(self._head, self.address)
+        self._head.wait()
         nodes(self.address)
 
     def end(self) -> None:
         """End every node."""
-        self._head.end()
+        self._head.child.end()
         for name in _AUTH:
             os.environ.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""The full dashboard of a local Ray, queried over HTTP during a run."""
+"""The dashboard of a local Ray, queried over HTTP during a run."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ from tests.runs import Run, await_that
 
 pytestmark = pytest.mark.slow
 
-_RUN = ["--recipe", "mnist-sample-resnet18", "--source", "sample", "--set", "epochs=1", "--dashboard", "full", "--json"]
+_RUN = ["--recipe", "mnist-sample-resnet18", "--source", "sample", "--set", "epochs=1", "--dashboard", "--json"]
 _ADDRESS = re.compile(r"(http://127\.0\.0\.1:\d+)\. The token is in (\S+)")
 
 

@@ -4,7 +4,6 @@ import contextlib
 import ipaddress
 import os
 import secrets
-import shlex
 import socket
 import subprocess
 import sys
@@ -27,27 +26,31 @@ time.sleep(600)
 """
 _FLOW = """
 import sys
+import os
+import subprocess
 from tasks.cluster.local_runner import LocalRunner
-cluster = LocalRunner(wanted=True)
+runner = LocalRunner(wanted=True)
 try:
-    cluster.connect().submit_job(entrypoint=sys.argv[1])
-    sys.stdin.read()
+    env = os.environ | {"RAY_ADDRESS": runner.connect().address}
+    with subprocess.Popen(sys.argv[1:], env=env) as job:
+        sys.stdin.read()
+        job.kill()
 finally:
-    cluster.end()
+    runner.end()
 """
 
 
-@pytest.fixture(params=["trimmed", "full"])
+@pytest.fixture(params=["off", "on"])
 def processes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[set[int]]:
-    """Those of a local Ray while a job of its is at work, by either dashboard.
+    """Those of a local Ray while a job of its is at work, without and with a dashboard.
 
     A process of its own starts it: Ray reads its token once in a process, and other tests have had it read theirs.
     """
     token = secrets.token_hex(32)
     env = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_MODE")}
     env |= {"PIPELINE_DASHBOARD": request.param, "RAY_AUTH_TOKEN": token}
-    job = shlex.join([sys.executable, "-c", _JOB, str(tmp_path / "at-work")])
-    with subprocess.Popen([sys.executable, "-c", _FLOW, f"exec {job}"], env=env, stdin=subprocess.PIPE) as flow:
+    job = [sys.executable, "-c", _JOB, str(tmp_path / "at-work")]
+    with subprocess.Popen([sys.executable, "-c", _FLOW, *job], env=env, stdin=subprocess.PIPE) as flow:
         await_that(lambda: (tmp_path / "at-work").exists() or flow.poll() is not None, limit_s=120)
         assert flow.poll() is None, "the local Ray did not start"
         yield set(processes_with(f"RAY_AUTH_TOKEN={token}"))

@@ -5,11 +5,9 @@ import functools
 import gzip
 import hashlib
 import json
-import os
 import re
 import struct
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +19,12 @@ import pytest
 from flows.cli import console
 from storage import failpoints, manifest, registry, tables
 from storage.uri import URI, Root
-from tasks.cluster.jobs_api import JOB_ENV
-from tasks.cluster.local_ray import await_ray, start_ray
-from tasks.cluster.local_runner import LocalRunner
 from tasks.learning import images
 from tasks.learning.datasets import DataSet, SourceFile, cifar10, fashion_mnist
 from tasks.learning.datasets.mnist import read_idx
 from tasks.report_page import plots
 from tests.learning.test_cifar10 import write_archive
 from tests.pictures import BROKEN, CLASSES, encoded, write_folder
-from tests.rays import token_of_its_own
-from tests.runs import CHECKOUT
 
 Flow = Callable[..., dict[str, Any]]
 
@@ -42,25 +35,6 @@ def flow(prefect_server: None) -> Flow:
     from flows import pipeline
 
     return pipeline.images
-
-
-@pytest.fixture(scope="module")
-def ray_address(flow: Flow) -> Iterator[str]:
-    """Address of one Ray, which the flow uses instead of a Ray of its own."""
-    with token_of_its_own() as patch:
-        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-        head, address, _ = start_ray(os.environ | JOB_ENV | {"PYTHONPATH": str(CHECKOUT)})
-
-        def share(cluster: LocalRunner) -> None:
-            cluster._child, cluster._address = head, address
-
-        try:
-            await_ray(head, address)
-            patch.setattr(LocalRunner, "_start", share)
-            patch.setattr(LocalRunner, "end", lambda cluster: None)
-            yield address
-        finally:
-            head.end()
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +139,6 @@ def test_report_and_summary_state_the_problems_of_the_data_and_the_interval_of_t
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("ray_address")
 def test_the_same_photographs_become_the_same_rows_on_a_ray(
     flow: Flow, trained: dict[str, Any], pictures: Path, tmp_path: Path
 ) -> None:
@@ -277,7 +250,6 @@ def test_every_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("ray_address")
 def test_a_vision_transformer_has_the_same_loss_curve_with_other_loaders_and_workers(
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

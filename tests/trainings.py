@@ -12,7 +12,7 @@ from typing import Any
 from storage import manifest
 from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.cluster.jobs_api import JOB_ENV
-from tasks.cluster.local_ray import await_ray, start_ray
+from tasks.cluster.local_ray import start_ray
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import recipes
 from tests.faults import injection
@@ -23,7 +23,6 @@ from tests.prefect_system import free_port
 from tests.runs import CHECKOUT
 
 _LIMIT_S = 600
-_AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 
 
 class Trainings:
@@ -43,9 +42,8 @@ class Trainings:
         # checkpoint of the first is whole.
         fault = {"point": "step", "at": "epoch 3", "rank": None, "skip": 5, "action": "kill", "once": str(self._once)}
         env = self._env | injection.environment(self.history.path, fault)
-        self._ray, address, _ = start_ray(env, f"--port={port}")
-        os.environ.update({name: self._env[name] for name in _AUTH})  # for `await_ray`
-        await_ray(self._ray, address)
+        self._ray = start_ray(env, port=port, has_dashboard=False)
+        self._ray.wait()
 
     def run(
         self, name: str, *, loader: str, workers: int, kill: bool, **changed: Any
@@ -81,9 +79,7 @@ class Trainings:
 
     def end(self) -> None:
         """End the Ray."""
-        self._ray.end()
-        for name in _AUTH:
-            os.environ.pop(name, None)
+        self._ray.child.end()
 
 
 @contextlib.contextmanager

@@ -1,12 +1,11 @@
 """This project's arm: its training worker on a Ray as in a run, doing one piece of work per request."""
 
 import argparse
-import contextlib
 import dataclasses
 import functools
 import itertools
 import os
-import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import torch
 
 from storage import manifest, process
 from storage.uri import URI, DatasetURI, Root
+from tasks.cluster.jobs_api import JOB_ENV
 from tasks.cluster.local_runner import LocalRunner
 from tasks.cluster.session import session
 from tasks.jobs.train.attempts import RAY_DATA
@@ -31,8 +31,6 @@ from tests.jobs.feeds import reader
 
 LOADERS = ("resident", "streaming", "dataloader")
 """Loaders that run in the worker; with `--loader ray-data`, only that one is measured."""
-_LOOK_S = 2.0
-"""How often a run looks at a job that takes minutes."""
 _EPOCHS = 1000
 """More than are ever asked for: the schedule has to know their number."""
 
@@ -121,16 +119,9 @@ def main() -> None:
         return
     with session(Root(given.scratch), wanted=True, workers=given.workers) as cluster:
         assert isinstance(cluster, LocalRunner)
-        client = cluster.connect()
-        arguments = shlex.join(sys.argv[1:])
-        job = client.submit_job(entrypoint=f"exec {sys.executable} -m tests.benchmarks.ours {arguments}")
-        status = client.get_job_status(job)
-        while not status.is_terminal():
-            time.sleep(_LOOK_S)
-            with contextlib.suppress(OSError, RuntimeError):  # Ray stands still while others are timed
-                status = client.get_job_status(job)
-        if status != "SUCCEEDED":
-            raise SystemExit(client.get_job_logs(job)[-4000:])
+        env = os.environ | JOB_ENV | {"RAY_ADDRESS": cluster.connect().address}
+        command = [sys.executable, "-m", "tests.benchmarks.ours", *sys.argv[1:]]
+        subprocess.run(command, env=env, check=True)
 
 
 def train(given: argparse.Namespace) -> None:

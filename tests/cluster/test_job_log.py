@@ -2,7 +2,6 @@
 
 import json
 import logging
-from pathlib import Path
 
 import pytest
 from ray.exceptions import OutOfMemoryError
@@ -113,17 +112,13 @@ Running entrypoint for job train-1: exec env PIPELINE_JOB=train-1 python -m task
     assert _followed(log, caplog) == []
 
 
-def test_of_a_log_file_every_line_is_told_once_and_only_when_it_is_whole(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    follower, file, log = Follower("train"), tmp_path / "log", "one\ntwö\nthree".encode()
+def test_every_line_is_logged_once_and_only_when_it_is_complete(caplog: pytest.LogCaptureFixture) -> None:
+    follower = Follower("train")
     with caplog.at_level(logging.INFO, logger="pipeline"):
-        follower.read_file(file, ended=False)
-        for end in range(len(log) + 1):
-            file.write_bytes(log[:end])
-            follower.read_file(file, ended=False)
+        for character in "one\ntwö\nthree":
+            follower.feed(character)
         assert [record.getMessage() for record in caplog.records] == ["one", "twö"]
-        follower.read_file(file, ended=True)
+        follower.feed("", ended=True)
     assert [record.getMessage() for record in caplog.records] == ["one", "twö", "three"]
 
 

@@ -156,8 +156,7 @@ PIPELINE = [
     Bad("pipeline --data s3://bucket/x-0123456789ab", "--data ... s3://bucket/x ... AWS_ENDPOINT_URL", _NOBODY),
     Bad("pipeline --data {raw}", "RAY_ADDRESS ... http://head:8265 ... 'head:8265'", {"RAY_ADDRESS": "head:8265"}),
     Bad("pipeline --data {raw}", "RAY_ADDRESS ... 'http://head:port'", {"RAY_ADDRESS": "http://head:port"}),
-    Bad("pipeline --dashboard whole", "--dashboard ... 'whole' ... 'trimmed', 'full'"),
-    Bad("pipeline", "PIPELINE_DASHBOARD ... trimmed or full ... 'whole' ... unset", {"PIPELINE_DASHBOARD": "whole"}),
+    Bad("pipeline", "PIPELINE_DASHBOARD ... on or off ... 'whole' ... unset", {"PIPELINE_DASHBOARD": "whole"}),
 ]
 STORAGES = [
     Bad('pipeline --storage ""', "--storage ... got an empty value"),

@@ -16,7 +16,7 @@ from storage import manifest
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.cluster import node_checks
 from tasks.cluster.jobs_api import JOB_ENV
-from tasks.cluster.local_ray import await_ray, start_ray
+from tasks.cluster.local_ray import start_ray
 from tasks.jobs.spec import ASKED, NODES, Node, PredictSpec, TrainSpec
 from tasks.jobs.train import checked_gpus, worker
 from tasks.resources import devices
@@ -28,7 +28,6 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.is_available(), reason="the GPUs of this machine are real"),
     pytest.mark.timeout(900),
 ]
-_AUTH = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN")
 _POOL = """
 import json, os, sys, time
 import ray
@@ -109,15 +108,12 @@ def env() -> Iterator[Mapping[str, str]]:
     port = free_port()
     auth = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     env = os.environ | JOB_ENV | auth | {"PYTHONPATH": str(CHECKOUT), "RAY_ADDRESS": f"127.0.0.1:{port}"}
-    head, address, _ = start_ray(env, f"--port={port}", "--num-cpus=4", "--num-gpus=8", "--no-monitor")
+    ray = start_ray(env, "--num-cpus=4", "--num-gpus=8", port=port, has_dashboard=False)
     try:
-        os.environ.update(auth)
-        await_ray(head, address)
+        ray.wait()
         yield env
     finally:
-        head.end()
-        for name in _AUTH:
-            os.environ.pop(name, None)
+        ray.child.end()
 
 
 @pytest.fixture(scope="module")

@@ -140,7 +140,7 @@ class TestThisMachine:
             os.rmdir(remove)
 
         monkeypatch.setattr(local_ray, "Child", start)
-        local_ray.start_ray(env)
+        local_ray.start_ray(env, has_dashboard=False)
         return [option for option in commands[0] if option.startswith("--num-gpus")]
 
     def test_a_machine_without_gpus_refuses_what_needs_one_also_without_ray(
