@@ -200,9 +200,8 @@ def test_two_workers_that_stream_from_an_s3_of_aws_config_predict_every_row_and_
     run = Run(*quick(), *arguments, "--storage", root, folder=tmp_path, env=env)
     await_that(lambda: run.says("predict started") or run.process.poll() is not None)
     ray = next(line for line in map(_ray_folder, run.processes().values()) if line)
-    assert (stat.S_IMODE(ray.stat().st_mode), stat.S_IMODE((ray / "token").stat().st_mode)) == (0o700, 0o600)
-    assert _places(ray, s3.secret_key) == []
-    assert _places(ray, token) == [ray / "token"]
+    assert stat.S_IMODE(ray.stat().st_mode) == 0o700
+    assert _places(ray, s3.secret_key) == _places(ray, token) == []
     result = run.result()
     for secret in (s3.secret_key, token):
         assert _places(tmp_path, secret) == []
