@@ -72,8 +72,8 @@ def mnist(
         judge_only: Record the decision, but keep the current champion in any case, as a backfill does.
         refresh: Recompute everything, even if results exist.
         deadline_minutes: Abort a stage that takes longer.
-        stall_minutes: Restart a training worker that makes no progress for this long; longest wait for a cluster to
-            add nodes.
+        stall_minutes: Restart a training worker that makes no progress for this long; also the longest wait for a
+            cluster to add nodes.
         patience_minutes: How long to retry if no mirror can be reached.
     """
     with begun():

@@ -124,7 +124,7 @@ def add_recipe(parser: Parser, *, default: str) -> None:
         help="name of the championship to compete in: a-z, 0-9 and '-' (default: named after the data set; for your "
         "own data, after its location)",
     )
-    stall = "restart a training worker that makes no progress for this long; longest wait for a cluster to add nodes"
+    stall = "restart a training worker without progress for this long; also the longest wait for a cluster to add nodes"
     _add_minutes(parser, "--stall", 10, stall)
 
 

@@ -27,8 +27,8 @@ _WORKER = f"make-up-{socket.gethostname()}"
 _LEASE_STORAGE = "prefect.server.concurrency.lease_storage.filesystem"
 """Keeps the leases of running flow runs in PREFECT_HOME; with Prefect's default a restarted server crashes the runs."""
 _EPILOG = """\
-Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also resumes
-runs that crashed with it, at most three times.
+Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
+runs that crashed, each at most three times.
 Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server listens on this machine only; for others
 --host needs PREFECT_SERVER_API_AUTH_STRING (docs/operating.md)."""
 

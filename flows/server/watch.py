@@ -1,6 +1,6 @@
 """Watch over a Prefect server's runs: mark dead ones as Crashed, and restart crashed ones at most three times.
 
-Looks at the runs' states, since a busy server on SQLite loses some events. `make up` watches its own server. Beside a
+It reads the runs' states, since a busy server on SQLite loses some events. `make up` watches its own server. Beside a
 server for several machines, keep `python flows/server/watch.py` running on one of them.
 """
 
@@ -48,7 +48,7 @@ _EPILOG = """\
 environment:
   PREFECT_API_URL       the server to watch, such as http://127.0.0.1:4200/api
 
-Runs until Ctrl-C. One such process per server is enough; `make up` does the same by itself."""
+Runs until Ctrl-C. One such process per server is enough; `make up` includes it."""
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def look() -> Iterator[str]:
             for run, state in list(_dead_runs(client)):
                 yield from _set_state(client, run, state)
     except (httpx.HTTPError, PrefectException) as error:
-        yield f"the server's runs cannot be read, will be tried again: {type(error).__name__}: {error}"
+        yield f"cannot read the server's runs; trying again: {type(error).__name__}: {error}"
 
 
 def release(client: SyncPrefectClient, *, worker: str) -> Iterator[str]:
@@ -109,7 +109,7 @@ def _dead_runs(client: SyncPrefectClient) -> Iterator[tuple[FlowRun, State[Any]]
 
 
 def _unfinished_runs(client: SyncPrefectClient) -> list[FlowRun]:
-    """List this project's deployment runs that have begun and not ended; one that crashed has not, until given up."""
+    """List this project's deployment runs that have begun and not ended; a crashed one ends when it is given up."""
     types = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED]
     wanted = filters.FlowRunFilter(
         tags=filters.FlowRunFilterTags(all_=[PROJECT]),
@@ -132,12 +132,10 @@ def _restarted(client: SyncPrefectClient, run: FlowRun) -> State[Any]:
 
 
 def _cancelled() -> State[Any]:
-
     return Cancelled(message="its process ended while the run was being cancelled")
 
 
 def _has_heartbeat(client: SyncPrefectClient, run: FlowRun, *, since: datetime) -> bool:
-
     heartbeats = EventFilter(
         occurred=EventOccurredFilter.model_validate({"since": since}),
         event=EventNameFilter(name=["prefect.flow-run.heartbeat"]),

@@ -107,7 +107,7 @@ class ClusterRunner:
             if status.is_terminal():
                 break
             if time.monotonic() > until:
-                raise DeadlineExceeded(f"{job}: not done in time; increase --deadline MINUTES")
+                raise DeadlineExceeded(f"job {job} is not done in time; increase --deadline MINUTES")
             time.sleep(_POLL_S if follower.ended else _AGAIN_S)
         self._read_rest(follower, job, read)
         if status != "SUCCEEDED":

@@ -57,8 +57,8 @@ def start_ray(
 ) -> LocalRay:
     """Start a head node; return at once: see `LocalRay.wait`.
 
-    The dashboard listens on loopback only. The other ports cannot, so `env` must have `RAY_AUTH_MODE=token` and a
-    token. `options` of `ray start` override the usual ones; `prefix` precedes the command.
+    `env` must have `RAY_AUTH_MODE=token` and a token, since only the dashboard always listens on loopback alone.
+    `options` of `ray start` override the usual ones; `prefix` precedes the command.
     """
     # Ray puts sockets below this folder; their paths must stay below 107 bytes, so the storage root may be too long.
     folder = tempfile.mkdtemp(prefix="ray-", dir="/tmp")

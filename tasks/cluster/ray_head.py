@@ -1,4 +1,4 @@
-"""Head of a Ray cluster, which may be away for minutes: whoever asks it something waits for the answer."""
+"""Head of a Ray cluster, which may be away for minutes: requests wait until it answers."""
 
 import datetime
 import os
@@ -21,7 +21,7 @@ _Answer = TypeVar("_Answer")
 
 
 class RayHead:
-    """Jobs API at `address`; `has_answered` if it is known to be the right address."""
+    """Jobs API at `address`; `has_answered`: the address is known to be right."""
 
     def __init__(self, address: str, *, has_answered: bool) -> None:
         self._address, self._has_answered = address, has_answered
@@ -46,7 +46,9 @@ class RayHead:
                     told_at = now
                     self._tell(now - silent_since, until, error)
                 if time.monotonic() > until:
-                    raise DeadlineExceeded(f"Ray's head at {redact(self._address)} has not come back") from error
+                    raise DeadlineExceeded(
+                        f"Ray's head at {redact(self._address)} has not come back; run again once it answers"
+                    ) from error
                 time.sleep(_POLL_S)
             except JobFailed:
                 raise

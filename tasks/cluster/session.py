@@ -44,7 +44,7 @@ def session(root: Root, *, wanted: bool, workers: Workers, needs: Needs = ANY) -
         needs: Resources that each worker needs.
 
     Raises:
-        ValueError: A job is wanted, but there can never be the workers, the disk is full or a node is unfit.
+        ValueError: A job is wanted, but the machine is too small, its disk is full or a node is unfit.
     """
     if wanted:
         capacity.check_workers(workers, needs)

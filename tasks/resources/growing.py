@@ -29,7 +29,7 @@ def resolve(
         on_wait: Called once with what is missing, if it has to wait.
 
     Raises:
-        ValueError: They are not enough; says what was asked for and what the cluster has.
+        ValueError: They are too few after `limit_s`; the message names what was asked for and what the cluster has.
     """
 
     def attempt() -> Scale:

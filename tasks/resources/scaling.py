@@ -106,7 +106,7 @@ def resolve(workers: Workers, *, threads: int | None, nodes: Sequence[Resources]
         needs: Resources that each worker requires.
 
     Raises:
-        ValueError: The nodes cannot give it; says what was asked for and what they have.
+        ValueError: The nodes have too little; the message names what was asked for and what they have.
     """
     use_gpu = _takes_gpus(needs, nodes)
     number = _number(workers, nodes, needs, use_gpu, is_local=threads is not None)
