@@ -39,7 +39,7 @@ class Job(NamedTuple):
 
 
 class ClusterRunner:
-    """Jobs of one run on a cluster. They outlive its process, unless a person ends that or its deadline has passed."""
+    """Jobs of one run on a cluster. They outlive its process, unless the run is cancelled or its deadline passes."""
 
     def __init__(self, address: str, *, has_answered: bool) -> None:
         self._address = address
@@ -81,7 +81,7 @@ class ClusterRunner:
 
     @contextlib.contextmanager
     def _stopping(self, job: Job) -> Iterator[None]:
-        """Stop the job if a person or the deadline ends this run; let it go on if only this process has to end."""
+        """Stop the job if the run is cancelled or its deadline passes; let it go on if only this process ends."""
         try:
             yield
         except JobFailed:
@@ -115,7 +115,7 @@ class ClusterRunner:
         return status
 
     def _read_live(self, follower: Follower, job: str, read: int, until: float) -> int:
-        """Pass on the log beyond its first `read` characters until it says no more; return how many are read then."""
+        """Pass on the log beyond its first `read` characters until it ends or falls silent; return its new length."""
         heard_at = time.monotonic()
         with contextlib.closing(LogTail(self._head.client(), job, skip=read)) as tail:
             while not follower.ended and time.monotonic() - heard_at < _SILENCE_S and time.monotonic() <= until:
@@ -152,7 +152,7 @@ def _flow_run() -> str:
 
 
 def _is_evicted(error: BaseException) -> bool:
-    """Return True if the process was asked to end, such as for its node's sake, and nobody has cancelled the run."""
+    """Return True if SIGTERM ends this process, as in an eviction, and nobody has cancelled the run."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import TerminationSignal
 

@@ -41,7 +41,7 @@ def resolve(
 
 
 def await_a_cpu(*, limit_s: float, on_wait: Callable[[str], None]) -> None:
-    """Return once a task can run; a cluster may have shrunk to a head without CPUs. Otherwise like `resolve`."""
+    """Wait until a task can run: a cluster may have shrunk to a head without CPUs. Otherwise like `resolve`."""
 
     def attempt() -> None:
         if not scaling.cpus(scaling.nodes()):

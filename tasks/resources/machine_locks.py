@@ -63,7 +63,7 @@ class _Run:
         self._message, self._looked = "", time.monotonic()
 
     def take(self, stack: contextlib.ExitStack, names: list[str], number: int, *, doing: str) -> None:
-        """Take `number` of the locks `names` into `stack`; the owners of the others are `doing` something."""
+        """Take `number` of the locks `names` into `stack`; `doing` says in the log what the owners of busy ones do."""
         busy, taken = [self._folder / f"{name}.lock" for name in names], 0
         while taken < number:
             for path in busy.copy():

@@ -128,8 +128,8 @@ def _takes_gpus(needs: Needs, nodes: Sequence[Resources]) -> bool:
     wanted = needs.accelerator_type
     if wanted and not any(node.get(f"{_ACCELERATOR}{wanted}") for node in nodes):
         kinds = sorted({name.removeprefix(_ACCELERATOR) for node in nodes for name in node if _ACCELERATOR in name})
-        has = f"has {', '.join(kinds)}: use one of these" if kinds else "has no GPU with a known type"
-        raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; the cluster {has}, or omit it")
+        has = f"{', '.join(kinds)}: use one of these, or" if kinds else "no GPU of a known type:"
+        raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; the cluster has {has} omit it")
     if needs.device == "cuda" and not num_gpus(*nodes):
         raise ValueError("device=cuda needs a GPU, but this cluster has none; add one, or use --set device=cpu")
     return num_gpus(*nodes) > 0
