@@ -215,9 +215,9 @@ def test_photographs_that_stay_files_are_learned_shown_and_predicted_and_their_c
 def test_parquet_as_hugging_face_writes_it_is_learned(flow: Flow, root: Root, tmp_path: Path) -> None:
     names = ["pear", "apple", "egg"]
     features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
-    for split, count in (("train", 48), ("test", 12)):
-        contents = [{"bytes": encoded(number, number % 3), "path": None} for number in range(count)]
-        frame = pd.DataFrame({"image": contents, "label": [number % 3 for number in range(count)]})
+    for split, numbers in (("train", range(48)), ("test", range(48, 60))):
+        contents = [{"bytes": encoded(number, number % 3), "path": None} for number in numbers]
+        frame = pd.DataFrame({"image": contents, "label": [number % 3 for number in numbers]})
         _write(frame, tmp_path / "fruit" / "data" / f"{split}-00000-of-00001.parquet", features)
     settings = SMALL | {"channels": 1, "epochs": 5}  # after 3 it depends on the machine whether it has learned
     result = flow(

@@ -121,7 +121,7 @@ def test_the_prepared_dataset_has_these_test_rows_and_says_how_they_were_chosen(
         tables.read_split(uri, "test", columns=["image", "label"]) for uri in (planned.raw, planned.prepared)
     )
     assert raw.num_rows and prepared.equals(raw)
-    assert manifest.load(planned.prepared).statistics["split"]["test_fraction"] == 0.2
+    assert manifest.load(planned.raw).parameters["test_fraction"] == 0.2
 
 
 def entry(first_digits: str, label: int = 0) -> SourceEntry:
