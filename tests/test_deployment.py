@@ -19,11 +19,13 @@ from tests.runs import Run, await_that, copy_of_checkout, find, kill_process
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2400)]
 
 
-def test_deploying_the_same_file_again_changes_nothing(prefect_system: PrefectSystem) -> None:
+def test_deploying_the_same_file_again_changes_nothing(prefect_system: PrefectSystem, received: Hook) -> None:
+    num_test_messages = received[1].count({"event": "test"})
     before = {name: prefect_system.deployment(name)["id"] for name in prefect_system.deployments()}
     assert "the server matches prefect.yaml: cifar10/train, " in prefect_system.deploy()
     assert {name: prefect_system.deployment(name)["id"] for name in prefect_system.deployments()} == before
     assert len(prefect_system.deployment("mnist/train")["schedules"]) == 1
+    assert received[1].count({"event": "test"}) == num_test_messages, "a webhook that is down must not stop it"
 
 
 def test_what_somebody_paused_on_the_server_is_active_again_after_deploying(prefect_system: PrefectSystem) -> None:

@@ -47,9 +47,9 @@ _PROMOTION = """{
 
 
 def apply(client: SyncPrefectClient) -> str:
-    """Update the server's automations and webhook block; return a remark if the webhook does not respond."""
+    """Update the server's automations and webhook block; return a remark if a new webhook does not respond."""
     url, name = webhook_url(), f"{PROJECT}-webhook"
-    remark = try_webhook(url) if url else ""
+    remark = try_webhook(url) if url and url != _saved_url(client, name) else ""
     wanted = _automations(_save_block(name, url)) if url else {}
     held = {automation.name: automation for automation in _all(client) if automation.name.startswith(f"{PROJECT}: ")}
     for title in held.keys() - wanted.keys():
@@ -63,6 +63,12 @@ def apply(client: SyncPrefectClient) -> str:
         with contextlib.suppress(ObjectNotFound):
             client.delete_block_document(client.read_block_document_by_name(name, "webhook").id)
     return remark
+
+
+def _saved_url(client: SyncPrefectClient, name: str) -> str | None:
+    with contextlib.suppress(ObjectNotFound):
+        return str(client.read_block_document_by_name(name, "webhook", include_secrets=True).data["url"])
+    return None
 
 
 def webhook_url() -> str | None:

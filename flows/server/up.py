@@ -127,7 +127,7 @@ def _running(name: str, *words: str) -> Iterator[Child]:
 
 @contextlib.contextmanager
 def _worker() -> Iterator[Child]:
-    """Run the worker; at the end, return the runs that it leaves to the queue."""
+    """Run the worker; after Ctrl-C, return the runs that it leaves to the queue."""
     from prefect.client.orchestration import get_client
 
     from flows.server import watch
@@ -135,9 +135,10 @@ def _worker() -> Iterator[Child]:
     try:
         with _running("worker", "start", "--pool", "pipeline", "--name", _WORKER) as worker:
             yield worker
-    finally:
+    except KeyboardInterrupt:
         with contextlib.suppress(Exception), get_client(sync_client=True) as client:  # the server may be gone
             _tell(watch.release(client, worker=_WORKER))
+        raise
 
 
 def _tell(lines: Iterable[str]) -> None:
@@ -152,14 +153,14 @@ def _watch(server: Child, worker: Child, started: datetime) -> None:
     """
     from flows.server import schedules, watch
 
-    errors = ErrorLines()
+    errors, runs = ErrorLines(), watch.Watch()
     looked, next_runs_shown = time.monotonic(), False
     while server.running and worker.running:
         sys.stdout.write(terminal.printable(worker.new_output()))
         sys.stdout.flush()
         _tell(errors.read(server.new_output()))
         if time.monotonic() - looked > watch.LOOK_S:
-            _tell(watch.look())
+            _tell(runs.look())
             if not next_runs_shown:
                 next_runs = schedules.next_run_lines(since=started)
                 _tell(next_runs)

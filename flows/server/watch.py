@@ -35,8 +35,8 @@ SILENCE = timedelta(seconds=90)
 """Time without a heartbeat after which a run counts as dead: three heartbeats of 30 s, as Prefect advises."""
 PAUSE = timedelta(seconds=30)
 """Time from a crash to the restart: the worker may report a crash twice, and the user may want to cancel."""
-START_LIMIT = timedelta(seconds=300)
-"""Time after which a run that has not started counts as dead; a start normally takes seconds."""
+START_LIMIT = timedelta(seconds=900)
+"""Time after which a run that has not started counts as dead: longer than Kubernetes may take to start its pod."""
 OLD = timedelta(days=1)
 """Age from which a crash is left alone: nobody waits for that run any more."""
 MAX_RESTARTS = 3
@@ -44,6 +44,7 @@ GIVEN_UP = "GivenUp"
 """Final state, of type CRASHED, of a run that crashed again after its last restart."""
 
 _RESTARTED = "restarted after a crash"
+_SILENT = f"no heartbeat for {SILENCE.total_seconds():.0f} s"
 _EPILOG = """\
 environment:
   PREFECT_API_URL       the server to watch, such as http://127.0.0.1:4200/api
@@ -61,26 +62,54 @@ def main() -> int:
 def _main() -> int:
     require_named_server()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way
+    watch = Watch()
     with contextlib.suppress(KeyboardInterrupt):
         while True:
-            for line in look():
+            for line in watch.look():
                 terminal.show(line)
             time.sleep(LOOK_S)
     return 0
 
 
-def look() -> Iterator[str]:
-    """Look once at the runs of the server at PREFECT_API_URL; yield a line for each change, or if it is silent."""
-    try:
-        with get_client(sync_client=True) as client:
-            for run, state in list(_dead_runs(client)):
-                yield from _set_state(client, run, state)
-    except (httpx.HTTPError, PrefectException) as error:
-        yield f"cannot read the server's runs; trying again: {type(error).__name__}: {error}"
+class Watch:
+    """Looks at the runs of the server at PREFECT_API_URL, again and again."""
+
+    def __init__(self) -> None:
+        self._answered_since: datetime | None = None
+        """Since when the server has answered every look; heartbeats before that may have been lost with it."""
+
+    def look(self) -> Iterator[str]:
+        """Look once at all runs; yield a line for each change, or if the server does not answer."""
+        try:
+            with get_client(sync_client=True) as client:
+                runs = _unfinished_runs(client)
+                self._answered_since = self._answered_since or datetime.now(UTC)
+                for run in runs:
+                    if state := self._new_state(client, run):
+                        yield from _set_state(client, run, state)
+        except (httpx.HTTPError, PrefectException) as error:
+            self._answered_since = None
+            yield f"cannot read the server's runs; trying again: {type(error).__name__}: {error}"
+
+    def _new_state(self, client: SyncPrefectClient, run: FlowRun) -> State[Any] | None:
+        """Return the state that a run without a process gets; None for any other run."""
+        assert run.state is not None and self._answered_since is not None
+        now = datetime.now(UTC)
+        age = now - run.state.timestamp
+        if run.state.type == StateType.PENDING:
+            return _restarted(client, run) if age > START_LIMIT else None
+        if str(run.id) in _with_processes():
+            return None
+        if run.state.type == StateType.CRASHED:
+            is_dead = age > PAUSE and not has_heartbeat(client, run, since=run.state.timestamp)
+            return _restarted(client, run) if is_dead else None
+        if min(age, now - self._answered_since) < SILENCE or has_heartbeat(client, run, since=now - SILENCE):
+            return None
+        return _cancelled() if run.state.is_cancelling() else Crashed(message=_SILENT)
 
 
 def release(client: SyncPrefectClient, *, worker: str) -> Iterator[str]:
-    """Return the unfinished runs of `worker`, which was stopped, to the queue; this does not count as a restart."""
+    """Return the runs that ended with `worker`, which a person stopped, to the queue; this counts as no restart."""
     for run in _unfinished_runs(client):
         assert run.state is not None
         is_older = run.state.is_crashed() and datetime.now(UTC) - run.state.timestamp > SILENCE
@@ -89,33 +118,19 @@ def release(client: SyncPrefectClient, *, worker: str) -> Iterator[str]:
             yield from _set_state(client, run, state)
 
 
-def _dead_runs(client: SyncPrefectClient) -> Iterator[tuple[FlowRun, State[Any]]]:
-    """Yield the runs without a process, each with its new state."""
-    alive, now = _with_processes(), datetime.now(UTC)
-    for run in _unfinished_runs(client):
-        assert run.state is not None
-        age = now - run.state.timestamp
-        if str(run.id) in alive:
-            continue
-        if run.state.type == StateType.CRASHED:
-            if PAUSE < age < OLD:
-                yield run, _restarted(client, run)
-        elif run.state.type == StateType.PENDING:
-            if age > START_LIMIT:
-                yield run, _restarted(client, run)
-        elif age > SILENCE and not _has_heartbeat(client, run, since=now - SILENCE):
-            silent: State[Any] = Crashed(message=f"no heartbeat for {SILENCE.total_seconds():.0f} s")
-            yield run, _cancelled() if run.state.is_cancelling() else silent
-
-
 def _unfinished_runs(client: SyncPrefectClient) -> list[FlowRun]:
-    """List this project's deployment runs that have begun and not ended; a crashed one ends when it is given up."""
-    types = [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING, StateType.CRASHED]
+    """List this project's deployment runs that have begun and not ended, or crashed within a day and not given up."""
+    begun = _read(client, [StateType.PENDING, StateType.RUNNING, StateType.CANCELLING])
+    since = filters.FlowRunFilterEndTime.model_validate({"after_": datetime.now(UTC) - OLD})
+    crashed = _read(client, [StateType.CRASHED], end_time=since)
+    return begun + [run for run in crashed if run.state and run.state.name != GIVEN_UP]
+
+
+def _read(client: SyncPrefectClient, types: list[StateType], **more: Any) -> list[FlowRun]:
     wanted = filters.FlowRunFilter(
         tags=filters.FlowRunFilterTags(all_=[PROJECT]),
-        state=filters.FlowRunFilterState(
-            type=filters.FlowRunFilterStateType(any_=types), name=filters.FlowRunFilterStateName(not_any_=[GIVEN_UP])
-        ),
+        state=filters.FlowRunFilterState(type=filters.FlowRunFilterStateType(any_=types)),
+        **more,
     )
     runs: list[FlowRun] = []
     while len(page := client.read_flow_runs(flow_run_filter=wanted, limit=200, offset=len(runs))) == 200:
@@ -135,7 +150,8 @@ def _cancelled() -> State[Any]:
     return Cancelled(message="its process ended while the run was being cancelled")
 
 
-def _has_heartbeat(client: SyncPrefectClient, run: FlowRun, *, since: datetime) -> bool:
+def has_heartbeat(client: SyncPrefectClient, run: FlowRun, *, since: datetime) -> bool:
+    """Return whether the server has stored a heartbeat of `run` since then."""
     heartbeats = EventFilter(
         occurred=EventOccurredFilter.model_validate({"since": since}),
         event=EventNameFilter(name=["prefect.flow-run.heartbeat"]),

@@ -17,7 +17,13 @@ class Child:
     """
 
     def __init__(
-        self, command: Sequence[str], *, env: Mapping[str, str], remove: str | None = None, grace_s: float = 3.0
+        self,
+        command: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path = Path(os.sep),
+        remove: str | None = None,
+        grace_s: float = 3.0,
     ) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
         self._read = 0
@@ -29,7 +35,7 @@ class Child:
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            cwd=os.sep,
+            cwd=cwd,
         )
 
     @property

@@ -18,6 +18,7 @@ _CHATTER = re.compile(
     r"\[\d{4}-\d\d-\d\d [\d:,]+ \w \d+ \d+\] core_worker\.cc:\d+: "
     r"|\d{4}-\d\d-\d\d [\d:,]+\tINFO \S+\.py:\d+ -- "
     r"|Reporting training result \d+: TrainingReport\("  # which Ray Train logs under a name of no logger of its own
+    r"|\S+ \S+\tWARNING placement_group_cleaner\.py:\d+ -- Failed to query"  # it asks the dashboard, which is off
     r"|(\S+ \S+\tWARNING \S+ -- )?Progress bars disabled\. To enable, set `ray\.data\."
     r"|\S+/site-packages/\S+\.py:\d+: \w*Warning: "  # a library's own code
     r"|(\[rank\d+\]:)?\[W\S* \S+ reducer\.cpp:\d+\] Warning: find_unused_parameters=True was specified"

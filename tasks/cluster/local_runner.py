@@ -35,6 +35,8 @@ class LocalRunner:
 
     def __init__(self, *, wanted: bool) -> None:
         self._ray: LocalRay | None = None
+        self._announced: LocalRay | None = None
+        """The Ray whose dashboard the log has named."""
         if wanted:
             self._ray = self._start()
 
@@ -45,7 +47,7 @@ class LocalRunner:
         ray = self.connect()
         env = _environment() | {"RAY_ADDRESS": ray.address, JOB_NAME: f"{job_prefix(stage, spec)}{os.getpid()}"}
         with expecting_result(spec):
-            job = Child([sys.executable, "-m", f"tasks.jobs.{stage}", place], env=env)
+            job = Child([sys.executable, "-m", f"tasks.jobs.{stage}", place], env=env, cwd=jobs_api.CODE)
             try:
                 self._follow(ray, job, Follower(stage), deadline_s=spec.deadline_s)
             finally:
@@ -56,12 +58,12 @@ class LocalRunner:
         if self._ray is not None and not self._ray.child.running:
             logger().warning("the local Ray has stopped; starting another")
             self.end()
-        is_new = self._ray is None
         self._ray = self._ray or self._start()
         self._ray.wait()
-        if self._ray.dashboard and is_new:
+        if self._ray.dashboard and self._ray is not self._announced:
             token = Path(self._ray.folder, "token")
             logger().info("Ray dashboard (during this run): %s. The token is in %s", self._ray.dashboard, token)
+            self._announced = self._ray
         return self._ray
 
     def dismiss(self) -> None:

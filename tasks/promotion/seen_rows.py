@@ -66,8 +66,13 @@ def _seen_by(model: CheckpointURI) -> tuple[pa.ChunkedArray, str]:
 
 
 def _datasets(model: URI) -> Iterator[DatasetURI]:
-    """Yield the prepared datasets of `model` and of the models that it began with, back to random weights."""
-    made = manifest.load(model)
-    yield DatasetURI(made.parent("prepared", of=model))
-    if "initial" in made.parents:
-        yield from _datasets(made.parent("initial", of=model))
+    """Yield the prepared datasets of `model` and of the models that it began with, each once."""
+    datasets: set[DatasetURI] = set()
+    initial: URI | None = model
+    while initial is not None:
+        checkpoint, made = initial, manifest.load(initial)
+        dataset = DatasetURI(made.parent("prepared", of=checkpoint))
+        if dataset not in datasets:
+            datasets.add(dataset)
+            yield dataset
+        initial = made.parent("initial", of=checkpoint) if "initial" in made.parents else None

@@ -9,6 +9,7 @@ import jsonschema
 import pytest
 import yaml
 
+from flows.server import watch
 from tasks.resources import scaling
 from tests.deploy import image
 from tests.runs import CHECKOUT
@@ -153,3 +154,7 @@ def _resources(container: dict[str, Any]) -> dict[str, float]:
     """What Ray counts on a pod of this container: its limits."""
     limits = container["resources"]["limits"]
     return {"CPU": float(limits["cpu"]), "GPU": float(limits.get("nvidia.com/gpu", 0))}
+
+
+def test_run_is_not_queued_again_while_kubernetes_may_still_pull_its_image() -> None:
+    assert watch.START_LIMIT.total_seconds() > _DEFAULTS["pod_watch_timeout_seconds"]
