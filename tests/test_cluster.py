@@ -48,16 +48,6 @@ train.run(TrainSpec.model_validate_json(to_train))
 """
 """The stages on a cluster whose GPU exists by name only: its worker holds it, and computes on the CPU."""
 
-_ASKS = """
-import sys
-
-from tasks.cluster import jobs_api
-
-warns = "echo 'WARNING: a node has no GPU'; echo '::ans'wer'[2]'"  # Ray prints the command, which has no marker
-print(jobs_api.ask(sys.argv[1], warns, marker="::answer", name="answer", limit_s=60))
-"""
-"""A check that asks the cluster; in a process of its own, since Ray reads its token only once."""
-
 
 @pytest.fixture(scope="module")
 def apart(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -82,11 +72,6 @@ def test_a_folder_that_the_nodes_do_not_share_is_refused_by_name_before_anything
     assert said.startswith(f"error: RAY_ADDRESS={cluster.address}: --storage: {root} is a different folder on node ")
     assert said.endswith("use s3://bucket/prefix or a shared file system\n") and len(said.splitlines()) == 1
     assert not root.exists()
-
-
-def test_a_warning_of_a_job_that_answers_a_check_is_shown(cluster: TwoNodes) -> None:
-    answer = cluster.drive(_ASKS, cluster.address)
-    assert (answer.stdout, answer.stderr) == ("[2]\n", "WARNING: a node has no GPU\n")
 
 
 def test_a_cluster_that_can_do_the_run_is_told_to_be_fine_in_a_line_each(
