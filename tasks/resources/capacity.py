@@ -43,7 +43,7 @@ def _of_cluster(address: str, workers: scaling.Workers, needs: scaling.Needs) ->
     try:
         given = scaling.resolve(workers, threads=None, nodes=nodes, needs=needs)
     except ValueError as error:
-        return have + _warned(f"each stage waits up to --stall minutes for the cluster to add nodes: {error}")
+        return have + _warned(f"each stage waits for the cluster to add nodes: {error}")
     each = f"{'1 GPU and ' if given.use_gpu else ''}{count(given.cpus, 'CPU')} each"
     feeds = _fed(workers, needs, scaling.num_gpus(*nodes) if given.use_gpu else 0)
     return f"{have}{count(given.workers, 'worker')} with {each}{feeds}"

@@ -37,7 +37,7 @@ def resolve(
 
     if threads is not None:
         return attempt()
-    return _retry(attempt, scaling.bundles(workers, needs), limit_s, on_wait)
+    return _retry(attempt, scaling.bundles(workers, needs, scaling.nodes()), limit_s, on_wait)
 
 
 def await_a_cpu(*, limit_s: float, on_wait: Callable[[str], None]) -> None:
@@ -53,7 +53,7 @@ def await_a_cpu(*, limit_s: float, on_wait: Callable[[str], None]) -> None:
 def _retry(
     attempt: Callable[[], _Result], bundles: Sequence[Resources], limit_s: float, on_wait: Callable[[str], None]
 ) -> _Result:
-    demand, limit = None, f"{limit_s / 60:.3g} min (--stall)"
+    demand, limit = None, f"{limit_s / 60:.3g} min"
     until = time.monotonic() + limit_s
     try:
         while True:

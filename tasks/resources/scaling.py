@@ -185,11 +185,15 @@ def _too_many(asked: Workers, number: int, nodes: Sequence[Resources], needs: Ne
     return f"--workers {each}must be {limit}, got {asked}; one CPU of the cluster stays free"
 
 
-def bundles(workers: Workers, needs: Needs) -> list[Resources]:
-    """Return what each worker requires at least, and a CPU for data tasks, as Ray takes requests for resources."""
+def bundles(workers: Workers, needs: Needs, nodes: Sequence[Resources]) -> list[Resources]:
+    """Return what each worker requires at least, and a CPU for data tasks, as Ray takes requests for resources.
+
+    Workers take GPUs, as in `resolve`, also because some of `nodes` have them.
+    """
     number = (limits(workers) or (int(workers or 1),))[0]
     kind = {f"{_ACCELERATOR}{needs.accelerator_type}": 0.001} if needs.accelerator_type else {}
-    gpu = {"GPU": 1.0} if needs.device == "cuda" or kind else {}
+    use_gpu = needs.device == "cuda" or kind or (needs.device == "auto" and num_gpus(*nodes))
+    gpu = {"GPU": 1.0} if use_gpu else {}
     each: Resources = gpu | kind | ({"CPU": needs.cpus or 1.0} if needs.cpus or not gpu else {})
     return [each] * number + [{"CPU": 1.0}]
 

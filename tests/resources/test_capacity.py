@@ -54,7 +54,7 @@ def test_an_address_copied_from_a_browser_with_its_slash_is_that_of_the_cluster(
 def test_what_a_cluster_does_not_have_now_is_named_at_once_since_it_may_add_nodes(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    waits = "each stage waits up to --stall minutes for the cluster to add nodes: "
+    waits = "each stage waits for the cluster to add nodes: "
     missing: list[tuple[Workers, Needs, str]] = [
         (4, Needs(), "--workers must be at most 3 on a cluster with 4 CPUs, got 4"),
         (None, Needs(device="cuda"), "device=cuda needs a GPU, but this cluster has none"),

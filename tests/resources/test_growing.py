@@ -34,7 +34,17 @@ def test_nodes_are_asked_for_once_and_workers_start_as_soon_as_they_are_there(mo
     assert (given.workers, given.use_gpu, given.cpus) == (2, True, 4)
     assert cluster.requests == [[{"GPU": 1}, {"GPU": 1}, {"CPU": 1}]]
     (line,) = cluster.lines
-    assert line.startswith("WARNING: waiting up to 1 min (--stall) for the cluster to add nodes: device=cuda needs")
+    assert line.startswith("WARNING: waiting up to 1 min for the cluster to add nodes: device=cuda needs")
+
+
+def test_more_workers_than_gpus_make_a_cluster_add_gpus_unless_they_take_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu_nodes: list[Resources] = [{"CPU": 8, "GPU": 1}] * 2
+    for device, each in (("auto", {"GPU": 1}), ("cpu", {"CPU": 1})):
+        workers = 4 if device == "auto" else 20
+        cluster = Cluster(monkeypatch, gpu_nodes, gpu_nodes, gpu_nodes * 2)
+        needs = Needs(device=device)  # type: ignore[arg-type]
+        assert cluster.resolve(workers, needs, limit_s=60).use_gpu is (device == "auto")
+        assert cluster.requests == [[each] * workers + [{"CPU": 1}]]
 
 
 def test_after_the_limit_the_error_says_what_was_asked_for_and_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +53,7 @@ def test_after_the_limit_the_error_says_what_was_asked_for_and_what_there_is(mon
         cluster.resolve(8, Needs(), limit_s=0.3)
     assert str(error.value) == (
         "--workers must be at most 4 on a cluster with 5 CPUs, got 8; one CPU of the cluster stays free; the cluster "
-        "has 2 nodes, 5 CPUs, 0 GPUs and added no others within 0.005 min (--stall)"
+        "has 2 nodes, 5 CPUs, 0 GPUs and added no others within 0.005 min"
     )
 
 

@@ -199,4 +199,4 @@ def test_workers_that_ask_for_a_gpu_never_take_cpus_instead() -> None:
 def test_a_growing_cluster_is_told_what_workers_need_at_least_and_a_cpu_for_data(
     workers: Workers, needs: Needs, expected: list[Resources]
 ) -> None:
-    assert bundles(workers, needs) == [*expected, {"CPU": 1}]
+    assert bundles(workers, needs, nodes=_LAPTOP) == [*expected, {"CPU": 1}]
