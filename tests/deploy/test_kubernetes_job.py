@@ -92,3 +92,7 @@ def test_no_job_has_the_password_in_clear_with_the_settings_of_the_docs(
     assert env["PREFECT_API_AUTH_STRING"]["valueFrom"] == {"secretKeyRef": reference}
     assert env["RAY_AUTH_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "pipeline-ray"
     assert _PASSWORD not in json.dumps(list(env.values()))
+
+
+def test_an_evicted_flow_run_is_queued_again_by_its_own_pod(jobs: list[dict[str, Any]]) -> None:
+    assert _environment(jobs)["PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR"]["value"] == "reschedule"
