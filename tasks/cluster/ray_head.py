@@ -47,7 +47,8 @@ class RayHead:
                     self._tell(now - silent_since, until, error)
                 if time.monotonic() > until:
                     raise DeadlineExceeded(
-                        f"Ray's head at {redact(self._address)} has not come back; run again once it answers"
+                        f"Ray's head at {redact(self._address)} has not come back before the deadline; run again once "
+                        "it answers, or increase --deadline MINUTES"
                     ) from error
                 time.sleep(_POLL_S)
             except JobFailed:

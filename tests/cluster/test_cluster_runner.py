@@ -1,8 +1,7 @@
 """Jobs on a cluster: a head that is away is waited for, each line of a log comes once, and who may stop a job."""
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -18,53 +17,13 @@ from ray.job_submission import JobStatus
 
 from storage import manifest
 from storage.uri import URI, Root
-from tasks.cluster import jobs_api, ray_head
+from tasks.cluster import cluster_runner, jobs_api, ray_head
 from tasks.cluster.cluster_runner import ClusterRunner
 from tasks.cluster.job_log import JobFailed, JobRefused
+from tasks.cluster.runner import job_prefix
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.jobs.spec import ENDED, JobSpec
-
-ADDRESS = "http://127.0.0.1:8265"
-LOG = "one\ntwo\nthree\n" + ENDED + "\n"
-
-
-class Cluster:
-    """Jobs API of a cluster without nodes: a job succeeds once its log has been read to the end."""
-
-    def __init__(self) -> None:
-        self.jobs: dict[str, SimpleNamespace] = {}
-        self.stopped: list[str] = []
-        self.silent = 0
-        """How many questions get no answer."""
-        self.at_end: Callable[[], object] = lambda: None
-        """What happens when a log has been read."""
-
-    def list_jobs(self) -> list[SimpleNamespace]:
-        if self.silent:
-            self.silent -= 1
-            raise ConnectionError("connection refused")
-        return list(self.jobs.values())
-
-    def submit_job(self, *, submission_id: str, metadata: dict[str, str], **_: Any) -> str:
-        self.add(submission_id, metadata)
-        return submission_id
-
-    def add(self, name: str, metadata: dict[str, str]) -> None:
-        self.jobs[name] = SimpleNamespace(submission_id=name, metadata=metadata, status=JobStatus.RUNNING)
-
-    def stop_job(self, name: str) -> None:
-        self.stopped.append(name)
-
-    def get_job_logs(self, name: str) -> str:
-        return LOG
-
-    async def tail_job_logs(self, name: str) -> AsyncIterator[str]:
-        for text in re.findall(r".{1,5}", LOG, re.DOTALL):
-            yield text
-            await asyncio.sleep(0)
-        if name in self.jobs:
-            self.jobs[name].status = JobStatus.SUCCEEDED
-        self.at_end()
+from tasks.jobs.spec import JobSpec
+from tests.cluster.jobs import ADDRESS, LOG, Cluster
 
 
 @pytest.fixture
@@ -74,6 +33,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     monkeypatch.setattr(jobs_api, "connect", lambda address: cluster)
     monkeypatch.setattr(manifest, "is_committed", lambda uri: any(map(_is_over, cluster.jobs.values())))
     monkeypatch.setattr(ray_head, "_POLL_S", 0.01)
+    monkeypatch.setattr(cluster_runner, "_AGAIN_S", 0.01)
     yield cluster
 
 
@@ -128,9 +88,89 @@ def test_a_job_that_the_cluster_does_not_know_any_more_is_submitted_again(
     assert f"the cluster no longer knows job {again}: submitting it again" in caplog.messages
 
 
+@pytest.mark.parametrize(
+    ("deadline_s", "error", "message", "num_submitted"),
+    [(60.0, JobFailed, "forgotten job .* and 3 before it", 4), (-31.0, DeadlineExceeded, "increase --deadline", 1)],
+    ids=["within the deadline", "after it"],
+)
+def test_a_job_that_takes_the_head_down_is_submitted_again_three_times_at_most(
+    cluster: Cluster,
+    spec: JobSpec,
+    monkeypatch: pytest.MonkeyPatch,
+    deadline_s: float,
+    error: type[Exception],
+    message: str,
+    num_submitted: int,
+) -> None:
+    submitted: list[str] = []
+
+    def lose(name: str, metadata: dict[str, str]) -> None:
+        submitted.append(name)
+        assert len(submitted) < 9
+
+    monkeypatch.setattr(cluster, "add", lose)
+    with pytest.raises(error, match=message):
+        ClusterRunner(ADDRESS, has_answered=True).run("train", spec.model_copy(update={"deadline_s": deadline_s}))
+    assert len(submitted) == num_submitted
+
+
+def test_the_name_of_a_job_is_free_although_an_earlier_one_was_deleted(cluster: Cluster, spec: JobSpec) -> None:
+    prefix = job_prefix("train", spec)
+    for number in (2, 10):
+        cluster.add(f"{prefix}{number}", {})
+        cluster.jobs[f"{prefix}{number}"].status = JobStatus.FAILED
+    assert ClusterRunner(ADDRESS, has_answered=True)._job("train", spec, until=float("inf")) == f"{prefix}11"
+
+
+def test_a_job_is_stopped_if_its_run_is_cancelled_while_it_is_submitted(
+    cluster: Cluster, spec: JobSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def submit(*, submission_id: str, metadata: dict[str, str], **_: Any) -> str:
+        cluster.add(submission_id, metadata)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster_runner, "_flow_run", lambda: "this flow run")
+    monkeypatch.setattr(cluster, "submit_job", submit)
+    with pytest.raises(KeyboardInterrupt):
+        ClusterRunner(ADDRESS, has_answered=True).run("train", spec)
+    assert cluster.stopped == list(cluster.jobs) and len(cluster.jobs) == 1
+
+
+@pytest.mark.parametrize("is_proxied", [True, False])
+def test_a_log_that_cannot_be_followed_through_a_proxy_is_announced_once_and_comes_at_the_end(
+    cluster: Cluster, spec: JobSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_proxied: bool
+) -> None:
+    attempts: list[str] = []
+
+    async def refuse(name: str) -> AsyncIterator[str]:
+        attempts.append(name)
+        if len(attempts) == 3:
+            cluster.jobs[name].status = JobStatus.SUCCEEDED
+        raise ConnectionError("no route to host")
+        yield ""
+
+    cluster.tail_job_logs = refuse  # type: ignore[method-assign]
+    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.setenv("no_proxy", "localhost" if is_proxied else "localhost,head")
+    with caplog.at_level("INFO", logger="pipeline"):
+        ClusterRunner("http://head:8265", has_answered=True).run("train", spec)
+    assert [line for line in caplog.messages if line in LOG.splitlines()] == ["one", "two", "three"]
+    warnings = [line for line in caplog.messages if "comes at its end" in line]
+    assert len(attempts) == 3 and len(warnings) == is_proxied
+    assert all(attempts[0] in line and "tunnel" in line for line in warnings)
+
+
+def test_the_error_of_the_deadline_says_how_long_it_was_and_how_to_change_it(cluster: Cluster, spec: JobSpec) -> None:
+    cluster.tail_job_logs = lambda name: _start(0)  # type: ignore[method-assign]
+    message = "job train-.* is not done within -40 s; increase --deadline MINUTES"
+    with pytest.raises(DeadlineExceeded, match=message):
+        ClusterRunner(ADDRESS, has_answered=True).run("train", spec.model_copy(update={"deadline_s": -40.0}))
+
+
 def test_a_head_that_stays_away_ends_the_stage_at_its_deadline(cluster: Cluster, spec: JobSpec) -> None:
     cluster.silent = 10**9
-    with pytest.raises(DeadlineExceeded, match=f"Ray's head at {ADDRESS} has not come back"):
+    message = f"Ray's head at {ADDRESS} has not come back .*; run again once it answers, or increase --deadline"
+    with pytest.raises(DeadlineExceeded, match=message):
         ClusterRunner(ADDRESS, has_answered=True).run("train", spec.model_copy(update={"deadline_s": -30.0}))
 
 
@@ -198,7 +238,7 @@ def test_a_job_of_another_run_is_not_stopped(
     cluster: Cluster, spec: JobSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     runner = ClusterRunner(ADDRESS, has_answered=True)
-    job = runner._job("train", spec, until=float("inf")).name
+    job = runner._job("train", spec, until=float("inf"))
 
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
