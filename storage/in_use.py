@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from storage import error_policy, lease, lease_records, reference
 from storage.lease import Held, Lease
@@ -31,15 +31,19 @@ _POLL_S = 0.2
 class Use:
     """Results of one run, protected from garbage collection; thread-safe."""
 
-    def __init__(self, leases: Sequence[tuple[Root, Lease]]) -> None:
-        self._leases = leases
+    def __init__(self, leases: Mapping[Root, Lease], stack: contextlib.ExitStack) -> None:
+        self._leases = dict(leases)
+        self._stack = stack
 
     def add(self, uris: Iterable[URI]) -> None:
         """Protect `uris` too: those that exist when this returns will stay."""
         uris = list(uris)
-        for root, held in self._leases:
-            if held.use(uris):
-                _await_collector(root)
+        for root, held in self._leases.items():
+            held.use(uris)
+            if held.lost:  # it had lapsed, as after a suspension, and another run took it
+                again = _of_run(root, [*held.uses, *uris], owner=held.owner)
+                self._leases[root] = self._stack.enter_context(again)
+            _await_collector(root)  # even for known URIs: another thread may have added them a moment ago
 
 
 @contextlib.contextmanager
@@ -51,15 +55,15 @@ def using(root: Root, uris: Iterable[URI], *, owner: str) -> Iterator[Use]:
     uris = list(uris)
     others = {other for other in map(reference.root_of, uris) if not reference.is_same(other, root)}
     with contextlib.ExitStack() as stack:
-        leases = [(root, stack.enter_context(_of_run(root, uris, owner=owner)))]
+        leases = {root: stack.enter_context(_of_run(root, uris, owner=owner))}
         for other in sorted(others):
             try:
-                leases.append((other, stack.enter_context(_of_run(other, uris, owner=owner))))
+                leases[other] = stack.enter_context(_of_run(other, uris, owner=owner))
             except Exception as error:
                 if not error_policy.is_storage_error(error):
                     raise
                 lease.warn(f"results used from {other} are not protected from gc there: cannot take a lease", error)
-        yield Use(leases)
+        yield Use(leases, stack)
 
 
 @contextlib.contextmanager
@@ -79,9 +83,8 @@ def _of_run(root: Root, uris: Iterable[URI], *, owner: str) -> Iterator[Lease]:
 def used(root: Root) -> Collection[URI]:
     """Return the URIs of all results that live runs use; raises `Damaged` if a lease cannot be parsed."""
     looked = lease_records.now()
-    runs = [name for name in lease_records.names(root) if name.startswith(RUN)]
-    live = [record for record in lease_records.read_all(root, runs) if record.is_live(at=looked)]
-    return {uri for record in live for uri in record.used(root)}
+    runs = [lease_records.read(root, name) for name in lease_records.names(root) if name.startswith(RUN)]
+    return {uri for record in runs if record and record.is_live(at=looked) for uri in record.used(root)}
 
 
 @contextlib.contextmanager

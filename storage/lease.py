@@ -71,13 +71,14 @@ class Lease:
         """
         return self._replace(released=False)
 
-    def use(self, uris: Iterable[URI]) -> bool:
-        """Record that the holder also reads `uris`, so that gc keeps them; return whether any of them is new."""
-        names = _references(self._root, uris)
-        is_new = not names.issubset(self._record.uses)
-        if is_new:
-            self._replace(released=False, uses=names)
-        return is_new
+    @property
+    def uses(self) -> list[URI]:
+        """The results below its root that gc keeps for the holder."""
+        return self._record.used(self._root)
+
+    def use(self, uris: Iterable[URI]) -> None:
+        """Renew the lease and record that the holder also reads `uris`; do nothing if it is lost or released."""
+        self._replace(released=False, uses=_references(self._root, uris))
 
     def has_lapsed(self, *, within_s: float = 0.0) -> bool:
         """Return whether the lease had expired at any time, as after a suspension; others then counted it as free.

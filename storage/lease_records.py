@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import re
-from collections.abc import Iterable
 
 from pydantic import AwareDatetime, BaseModel, Field, ValidationError
 
@@ -85,17 +84,14 @@ def names(root: Root) -> list[str]:
     return files.children(root.child(_SHELF))
 
 
-def read_all(root: Root, names: Iterable[str]) -> list[Record]:
-    """Return the newest record of each target in `names`, live or not; raises `Damaged` for one that cannot be read."""
-    records = []
-    for folder in (root.child(f"{_SHELF}/{name}") for name in names):
-        generation, record = newest(folder)
-        if record:
-            records.append(record)
-        elif generation and newest_generation(folder) == generation:
-            place = record_uri(folder, generation)
-            raise Damaged(f"{place} cannot be read; delete it when no run is active below {root}")
-    return records
+def read(root: Root, name: str) -> Record | None:
+    """Return the newest record of the target called `name`, live or not; raises `Damaged` if it cannot be read."""
+    folder = root.child(f"{_SHELF}/{name}")
+    generation, record = newest(folder)
+    if generation and not record and newest_generation(folder) == generation:
+        place = record_uri(folder, generation)
+        raise Damaged(f"{place} cannot be read; delete it when no run is active below {root}")
+    return record
 
 
 def newest_generation(folder: URI) -> int:

@@ -2,13 +2,14 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 import re
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
 
-from storage import files, in_use, lease, lease_records, manifest, s3
+from storage import files, lease, lease_records, manifest, s3
 from storage.admin import catalog
 from storage.admin.catalog import SCRATCH, Folder
 from storage.admin.kept_by_gc import NeededResults
@@ -75,7 +76,7 @@ class Garbage:
         self._needs = NeededResults(root)
         self._seen: set[URI] = set()
         self._committed: set[str] = set()
-        self._leases: set[str] = set()
+        self._leases: dict[str, list[Entry]] = {}
         self._folders = self._arrivals()
 
     def plan(self) -> list[Batch]:
@@ -142,23 +143,26 @@ class Garbage:
         return found
 
     def _read_leases(self) -> None:
-        """Read the leases of runs, and those that are new since the last call; keep what live ones use."""
+        """Read the leases that were taken or written since the last call; keep what live ones use."""
         looked = lease_records.now()
-        names = lease_records.names(self._root)
-        new = [name for name in names if name not in self._leases or name.startswith(in_use.RUN)]
-        self._leases.update(new)
-        for record in lease_records.read_all(self._root, new):
-            if record.is_live(at=looked):
+        listed: dict[str, list[Entry]] = {}
+        for entry in files.walk(self._root.child(_LEASES)):
+            listed.setdefault(entry.path.partition("/")[0], []).append(entry)
+        names = lease_records.names(self._root)  # `walk` may miss a file that is being replaced
+        changed = [name for name in names if listed.get(name, []) != self._leases.get(name)]
+        for record in catalog.map_in_threads(functools.partial(lease_records.read, self._root), changed):
+            if record and record.is_live(at=looked):
                 self._needs.keep(record.used(self._root))
+        self._leases = listed
 
     def _learn(self, folder: Folder) -> None:
         """Count as needed: results that are young or leased, and the inputs of attempts that may still be resumed."""
         if folder.damage:
             raise Damaged(folder.damage)
         if folder.kind == SCRATCH:
-            for attempt in lease_records.read_all(self._root, [folder.uri.name]):
-                if self._is_leased(folder.uri) or self._reason(folder, ()) is None:
-                    self._needs.keep(attempt.used(self._root))
+            attempt = lease_records.read(self._root, folder.uri.name)
+            if attempt and (self._is_leased(folder.uri) or self._reason(folder, ()) is None):
+                self._needs.keep(attempt.used(self._root))
             return
         self._needs.know(folder)
         if folder.manifest and (self._is_young(folder) or self._is_leased(folder.uri)):

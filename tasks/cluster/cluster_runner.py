@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 from uuid import UUID
 
-from storage import manifest
+from storage import lease, manifest
+from storage.lease import Held
 from storage.uri import redact, redact_text
 from tasks.cluster import jobs_api
 from tasks.cluster.job_link import show_job_link
@@ -60,7 +61,13 @@ class ClusterRunner:
                 logger().warning("the cluster no longer knows job %s: submitting it again", job)
 
     def _job(self, stage: str, spec: JobSpec, until: float) -> str:
-        """Return the name of the live job for the target, or submit one."""
+        """Return the name of the live job for the target, or submit one.
+
+        While a submitted job is pending it holds no lease. gc keeps the inputs of recent attempts, which the target's
+        last lease names, so that one is written here.
+        """
+        with contextlib.suppress(Held):
+            lease.take(spec.storage, spec.target, owner=stage, uses=spec.uses).release()
         place = write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())
         prefix = job_prefix(stage, spec)
 

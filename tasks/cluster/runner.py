@@ -63,7 +63,7 @@ class InProcessRunner:
         """Run the job in this process, as `Runner` says; the cause of a `JobFailed` is the original error."""
         follower = Follower(stage)
         spec = spec.model_copy(update={"threads": machine.cores()})
-        write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())  # gc keeps what it names
+        write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())  # to repeat it by hand
         try:
             main.run_here(spec, tell=follower.line)
         except DeadlineExceeded:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
@@ -15,15 +16,17 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelling
 from ray.job_submission import JobStatus
 
-from storage import manifest
-from storage.uri import URI, Root
+from storage import lease, manifest
+from storage.admin.gc import Garbage
+from storage.uri import URI, DatasetURI, Root
 from tasks.cluster import cluster_runner, jobs_api, ray_head
 from tasks.cluster.cluster_runner import ClusterRunner
 from tasks.cluster.job_log import JobFailed, JobRefused
 from tasks.cluster.runner import job_prefix
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.jobs.spec import JobSpec
+from tasks.jobs.spec import JobSpec, PreprocessSpec
 from tests.cluster.jobs import ADDRESS, LOG, Cluster
+from tests.storage import results
 
 
 @pytest.fixture
@@ -165,6 +168,20 @@ def test_the_error_of_the_deadline_says_how_long_it_was_and_how_to_change_it(clu
     message = "job train-.* is not done within -40 s; increase --deadline MINUTES"
     with pytest.raises(DeadlineExceeded, match=message):
         ClusterRunner(ADDRESS, has_answered=True).run("train", spec.model_copy(update={"deadline_s": -40.0}))
+
+
+def test_inputs_of_a_pending_job_stay_when_its_run_has_ended(cluster: Cluster, tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    raw = DatasetURI(results.commit(root, "raw", "old"))
+    results.set_age(raw, days=40)
+    target = DatasetURI(results.place(root, "prepared", "new"))
+    spec = PreprocessSpec(storage=root, source=raw, target=target, deadline_s=60, parameters={})
+    runner = ClusterRunner(ADDRESS, has_answered=True)
+    runner._job("preprocess", spec, until=float("inf"))
+    assert list(cluster.jobs) and Garbage(root, keep_days=30).plan() == []
+    lease.take(root, target, owner="the job", uses=spec.uses)
+    runner._job("preprocess", spec, until=float("inf"))
+    assert len(cluster.jobs) == 1
 
 
 def test_a_head_that_stays_away_ends_the_stage_at_its_deadline(cluster: Cluster, spec: JobSpec) -> None:

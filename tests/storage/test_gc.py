@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import threading
 import time
 import uuid
 from collections.abc import Callable, Collection
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import files, in_use, lease, manifest
+from storage import files, in_use, lease, lease_records, manifest
 from storage import s3 as s3_requests
 from storage.admin import champions
 from storage.admin.gc import Garbage
@@ -387,6 +388,30 @@ class TestMeanwhile:
         with in_use.using(root, [], owner="a run") as run:
             self.remove(found, lambda: run.add([model.predictions]))
         assert rest(root, model.all()) == model.lineage() | {model.predictions}
+
+    def test_a_job_that_reads_it_takes_the_lease_on_its_target_again(self, root: Root, model: results.Model) -> None:
+        target = results.place(root, "checkpoint", "new")
+        lease.take(root, target, owner="train-1", uses=[model.prepared]).release()
+        found = Garbage(root, keep_days=30, is_leased=lambda uri: False)
+        self.remove(found, lambda: lease.take(root, target, owner="train-2", uses=[model.prepared]))
+        assert rest(root, model.all()) == {model.prepared, model.raw}
+
+    @pytest.mark.usefixtures("model")
+    def test_leases_are_read_at_the_same_time_and_only_once(self, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+        targets = [results.place(root, "checkpoint", name) for name in ("one", "two")]
+        for target in targets:
+            lease.take(root, target, owner="train-1")
+        both, newest, folders = threading.Barrier(2), lease_records.newest, list[URI]()
+
+        def read(folder: URI) -> tuple[int, lease_records.Record | None]:
+            if folder.name != "collector":
+                folders.append(folder)
+                both.wait(timeout=20)
+            return newest(folder)
+
+        monkeypatch.setattr(lease_records, "newest", read)
+        self.remove(Garbage(root, keep_days=30, is_leased=lambda uri: False), lambda: None)
+        assert sorted(folder.name for folder in folders) == sorted(target.name for target in targets)
 
     def test_a_run_begins_to_use_it_while_the_collector_is_suspended(self, root: Root, model: results.Model) -> None:
         found = Garbage(root, keep_days=30, is_leased=lambda uri: False)

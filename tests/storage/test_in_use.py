@@ -1,5 +1,6 @@
 """Garbage collection sees what live runs use, and neither misses the other."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -27,6 +28,20 @@ def test_what_a_run_uses_is_known_until_it_ends(root: Root) -> None:
     with in_use.using(root, [first], owner="the next"):
         assert in_use.used(root) == {first}
     assert lease_records.names(root) == ["_run-1", "_run-2"], "the leases of ended runs are taken again"
+
+
+def test_run_whose_lease_was_taken_after_a_suspension_is_protected_again(root: Root) -> None:
+    first, second = root.child("checkpoints/a-0123456789ab"), root.child("predictions/b-0123456789ab")
+    place = root.child("leases/_run-1/000001.json")
+    with in_use.using(root, [first], owner="a run") as use:
+        expired = json.loads(files.read(place)) | {"expires": "2020-01-01T00:00:00Z"}
+        files.replace(place, json.dumps(expired).encode())
+        with in_use.using(root, [], owner="another"):
+            assert in_use.used(root) == set()
+            use.add([second])
+            assert in_use.used(root) == {first, second}
+        assert in_use.used(root) == {first, second}
+    assert in_use.used(root) == set()
 
 
 def test_what_a_run_uses_of_another_root_is_known_there(root: Root) -> None:
@@ -82,6 +97,23 @@ def test_run_that_begins_while_somebody_collects_waits_for_that_and_is_seen_by_t
     with in_use.collecting(root):
         assert begun.wait(20), "it waits for a collector that has seen it"
         assert in_use.used(root) == {uri}
+
+
+@pytest.mark.timeout(60)
+def test_every_thread_that_adds_a_result_waits_for_the_collector(root: Root) -> None:
+    uri, added = root.child("checkpoints/a-0123456789ab"), threading.Semaphore(0)
+
+    def add() -> None:
+        use.add([uri])
+        added.release()
+
+    with in_use.using(root, [], owner="a run") as use:
+        with in_use.collecting(root):
+            threading.Thread(target=add, daemon=True).start()
+            await_that(lambda: in_use.used(root), limit_s=20)
+            threading.Thread(target=add, daemon=True).start()
+            assert not added.acquire(timeout=1.0), "what it added may be in the middle of being removed"
+        assert added.acquire(timeout=20) and added.acquire(timeout=20)
 
 
 @pytest.mark.timeout(60)
