@@ -110,7 +110,7 @@ def _steps(history: Path) -> list[float]:
 
 
 def _waits_or_has_ended(run: Run) -> bool:
-    return run.says("waiting: the test is computing") or run.process.poll() is not None
+    return run.says("waiting: ") or run.process.poll() is not None
 
 
 def _weights(uri: str) -> str:
