@@ -46,7 +46,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Shown:
     await_that(lambda: has_workers() or run.process.poll() is not None, interval_s=0.5)
     pids = {pid for pid, command in run.processes().items() if command.startswith("ray::RayTrainWorker")}
     jobs = json.loads(_ask(run, "/api/jobs/"))
-    job = next(job["job_id"] for job in jobs if job["submission_id"].startswith("preprocess-"))
+    job = next(job["job_id"] for job in jobs if "tasks.jobs.preprocess" in job["entrypoint"])
     datasets = json.loads(_ask(run, f"/api/data/datasets/{job}"))["datasets"]
     worker = found[0]["attempts"][0]["workers"][0]
     traceback = _ask(run, f"/worker/traceback?pid={worker['pid']}&node_id={worker['node_id']}")
