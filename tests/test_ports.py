@@ -26,12 +26,11 @@ time.sleep(600)
 """
 _FLOW = """
 import sys
-import os
 import subprocess
-from tasks.cluster.local_runner import LocalRunner
+from tasks.cluster.local_runner import LocalRunner, environment
 runner = LocalRunner(wanted=True)
 try:
-    env = os.environ | {"RAY_ADDRESS": runner.connect().address}
+    env = environment() | {"RAY_ADDRESS": runner.connect().address}
     with subprocess.Popen(sys.argv[1:], env=env) as job:
         sys.stdin.read()
         job.kill()

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from tasks.cluster.child import Child
 from tasks.cluster.job_log import JobFailed
-from tasks.jobs import dashboard
 from tasks.resources import machine
 from tasks.resources.capacity import SPARE_CPUS
 
@@ -26,8 +25,8 @@ _ENV = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",  # else Ray lists all log files ten times a second
 }
-_DASHBOARD_ENV = {"RAY_DASHBOARD_ENABLE_PROFILING": "1", **dashboard.TRAIN_STATE}
-"""Shows training and stacks of processes; the dashboard's token already allows running any program."""
+_DASHBOARD_ENV = {"RAY_DASHBOARD_ENABLE_PROFILING": "1"}
+"""Shows stacks of processes; the dashboard's token already allows running any program."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +80,7 @@ def start_ray(
             "RAY_API_SERVER_ADDRESS": url,
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)]),  # py-spy
         }
-    child = Child([*prefix, *command, *options], env={**more, **env, "TMPDIR": folder}, remove=folder)
+    child = Child([*prefix, *command, *options], env={**env, **more}, remove=folder)
     return LocalRay(child, f"127.0.0.1:{port}", url, folder)
 
 

@@ -26,6 +26,7 @@ _ENV = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     # No other machine may join: the node's address becomes 127.0.0.1, and Ray listens on that alone.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_START_HOOK": "tasks.cluster.start_hook.without_client_server",
 }
 """Additional environment of a local Ray and its jobs."""
 
@@ -45,7 +46,7 @@ class LocalRunner:
         spec = spec.model_copy(update={"threads": machine.cores()})
         place = write_digested(spec.scratch, stage, spec.model_dump_json(indent=1).encode())
         ray = self.connect()
-        env = _environment() | {"RAY_ADDRESS": ray.address, JOB_NAME: f"{job_prefix(stage, spec)}{os.getpid()}"}
+        env = environment() | {"RAY_ADDRESS": ray.address, JOB_NAME: f"{job_prefix(stage, spec)}{os.getpid()}"}
         with expecting_result(spec):
             job = Child([sys.executable, "-m", f"tasks.jobs.{stage}", place], env=env, cwd=jobs_api.CODE)
             try:
@@ -81,7 +82,7 @@ class LocalRunner:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32)
         reach_loopback_directly()
-        ray = start_ray(_environment(), has_dashboard=dashboard.is_on())
+        ray = start_ray(environment(), has_dashboard=dashboard.is_on())
         if ray.dashboard:
             token = Path(ray.folder, "token")
             token.touch(mode=0o600)
@@ -104,6 +105,8 @@ class LocalRunner:
             raise follower.error(f"the job {reason} (exit code {job.exit_code})")
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """Return the environment of a local Ray, and of the drivers that connect to it."""
     path = os.pathsep.join(filter(None, [str(jobs_api.CODE), os.environ.get("PYTHONPATH")]))
-    return os.environ | jobs_api.JOB_ENV | _ENV | {"PYTHONPATH": path}
+    shown = dashboard.TRAIN_STATE if dashboard.is_on() else {}
+    return os.environ | jobs_api.JOB_ENV | _ENV | shown | {"PYTHONPATH": path}
