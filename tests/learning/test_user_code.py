@@ -192,7 +192,8 @@ def test_a_file_that_was_only_named_goes_to_a_cluster_too(file: Path, monkeypatc
     file.write_text(f"{RECIPE}\nNAMED = True\n")
     monkeypatch.setenv(user_code.FILES, str(file))
     with user_code.packaged() as packages:
-        assert file.read_bytes() in [Path(package, "my_recipe.py").read_bytes() for package in packages]
+        shipped = [content.read_bytes() for package in packages for content in Path(package).glob("my_recipe.py")]
+    assert file.read_bytes() in shipped
 
 
 def test_what_shipped_code_lacks_is_told_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
