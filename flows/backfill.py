@@ -14,9 +14,9 @@ from flows.cli.arguments import Parser, add_recipe, add_shared, parsed
 from flows.cli.exits import HUNG_UP, INTERRUPTED, guarded, note, refused_if_invalid
 from storage import in_use, terminal
 from storage.uri import check_name, parse_root
-from tasks.cluster import node_checks
 from tasks.learning import recipes
 from tasks.resources import capacity, scaling
+from tasks.runners import node_checks
 
 _EPILOG = """\
 A version is a raw dataset below <storage>/datasets/raw, such as mnist-1d9802c1c0d9; `python -m storage ls raw` lists

@@ -19,7 +19,6 @@ from prefect import Flow, flow
 from prefect.runtime import flow_run
 
 from flows.server.flow_runs import begun, end_task_runs
-from tasks.cluster.session import session
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
@@ -34,6 +33,7 @@ from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote
 from tasks.report import report
+from tasks.runners.session import session
 from tasks.train import train
 
 

@@ -18,7 +18,6 @@ from typing import Any
 from prefect import flow
 
 from flows.server.flow_runs import begun, end_task_runs
-from tasks.cluster.session import session
 from tasks.ingest import ingest_pictures
 from tasks.orchestration.prefect_options import Limit, NumWorkers, flow_options
 from tasks.orchestration.stage import using
@@ -26,6 +25,7 @@ from tasks.orchestration.summary import outcome, summarize_prediction
 from tasks.planning import predict_request
 from tasks.planning.make_plan import default_storage
 from tasks.predict import predict_batch
+from tasks.runners.session import session
 
 
 @flow(name="predict", on_crashed=[end_task_runs], **flow_options)

@@ -6,7 +6,6 @@ from prefect import task
 
 from storage import manifest
 from storage.uri import URI, DatasetURI, FilesURI
-from tasks.cluster.runner import InProcessRunner, Runner, retry_on_fault
 from tasks.jobs.ingest import user_files
 from tasks.jobs.spec import IngestSpec, scratch_of
 from tasks.learning import datasets
@@ -16,6 +15,7 @@ from tasks.planning import data_summary, new_images, warm_start
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
 from tasks.planning.user_images import UserData
+from tasks.runners.runner import InProcessRunner, Runner, retry_on_fault
 
 
 @task(name="ingest", **task_options, **retry_on_fault, task_run_name="ingest {plan.data_name}")

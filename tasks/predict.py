@@ -5,7 +5,6 @@ from dataclasses import replace
 from prefect import task
 
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI
-from tasks.cluster.runner import Runner, retry_on_fault
 from tasks.jobs.spec import PredictSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
@@ -13,6 +12,7 @@ from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
 from tasks.planning.result_uris import predictions_of
 from tasks.resources.scaling import ANY, Needs
+from tasks.runners.runner import Runner, retry_on_fault
 
 
 @task(name="predict", **task_options, **retry_on_fault)

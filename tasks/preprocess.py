@@ -3,11 +3,11 @@
 from prefect import task
 
 from storage.uri import DatasetURI
-from tasks.cluster.runner import Runner, retry_on_fault
 from tasks.jobs.spec import PreprocessSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
 from tasks.planning.plan import Plan
+from tasks.runners.runner import Runner, retry_on_fault
 
 
 @task(name="preprocess", **task_options, **retry_on_fault)

@@ -6,7 +6,6 @@ from storage import registry
 from storage.decision import Decision
 from storage.registry import Superseded
 from storage.uri import CheckpointURI, EvaluationURI
-from tasks.cluster.runner import Runner
 from tasks.evaluate import evaluate
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.orchestration.announce import announce, with_event
@@ -15,6 +14,7 @@ from tasks.orchestration.stage import logger, stage
 from tasks.planning.plan import Plan
 from tasks.predict import predict
 from tasks.promotion.gate import find_valid_decision, judge, rivals_of
+from tasks.runners.runner import Runner
 
 
 @task(name="promote", **task_options)

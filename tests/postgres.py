@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.cluster.child import Child
+from tasks.runners.child import Child
 from tests.prefect_system import free_port
 from tests.runs import await_that
 

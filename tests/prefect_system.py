@@ -20,7 +20,7 @@ from typing import Any
 
 from tenacity import retry, retry_if_exception, stop_after_attempt, wait_fixed
 
-from tasks.cluster.child import Child
+from tasks.runners.child import Child
 from tests.runs import CHECKOUT, await_that, kill_process, processes_with, repeatedly
 
 CANARY = "canary-4f1c7b2e"

@@ -17,7 +17,7 @@ MODULES = sorted(path for top in OURS for path in (CHECKOUT / top).rglob("*.py")
 DOCUMENTED = {"os._exit", "client._call_s3"}
 """Names that begin with an underscore and are public: fsspec documents its coroutines under such names."""
 OVERRIDDEN = {
-    "tasks/cluster/jobs_api.py": {"super()._do_request"},  # never called by a Ray that does not have it
+    "tasks/runners/jobs_api.py": {"super()._do_request"},  # never called by a Ray that does not have it
 }
 """Private methods of other libraries that a class of ours overrides."""
 

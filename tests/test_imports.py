@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 LAYERS = [
-    *("flows", "tasks", "tasks.cluster", "tasks.orchestration", "tasks.planning", "tasks.promotion"),
+    *("flows", "tasks", "tasks.runners", "tasks.orchestration", "tasks.planning", "tasks.promotion"),
     *("tasks.report_page", "tasks.jobs", "tasks.resources", "tasks.learning", "storage"),
 ]
 """Each may import itself and what comes after it."""

@@ -9,7 +9,6 @@ from storage import registry
 from storage.decision import Decision
 from storage.uri import URI, Root
 from tasks import report as report_task
-from tasks.cluster.runner import InProcessRunner
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
@@ -20,6 +19,7 @@ from tasks.planning.plan import Plan
 from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote
+from tasks.runners.runner import InProcessRunner
 from tasks.train import train
 
 pytestmark = pytest.mark.usefixtures("in_this_process")

@@ -27,7 +27,7 @@ time.sleep(600)
 _FLOW = """
 import sys
 import subprocess
-from tasks.cluster.local_runner import LocalRunner, environment
+from tasks.runners.local_runner import LocalRunner, environment
 runner = LocalRunner(wanted=True)
 try:
     env = environment() | {"RAY_ADDRESS": runner.connect().address}

@@ -11,10 +11,10 @@ from typing import Any
 
 from storage import manifest
 from storage.uri import CheckpointURI, DatasetURI, Root
-from tasks.cluster.jobs_api import JOB_ENV
-from tasks.cluster.local_ray import start_ray
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import recipes
+from tasks.runners.jobs_api import JOB_ENV
+from tasks.runners.local_ray import start_ray
 from tests.faults import injection
 from tests.faults.harness import raw_name, write_raw
 from tests.faults.history import History

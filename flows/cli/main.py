@@ -17,8 +17,8 @@ from flows.cli.preflight import CheckReport, check_and_plan
 from storage import terminal
 from storage.process import gc_paused
 from storage.uri import PredictionsURI, parse_root
-from tasks.cluster import node_checks
 from tasks.resources import capacity
+from tasks.runners import node_checks
 
 if TYPE_CHECKING:
     from prefect import Flow
@@ -139,7 +139,7 @@ def run(
     Slow starts run in parallel: Ray (if `start_ray`), which takes longest, Prefect's server, and the imports for
     downloads (if `uses_network`).
     """
-    from tasks.cluster.session import starting
+    from tasks.runners.session import starting
 
     terminal.keep_whole(request["storage"])
     os.environ.setdefault("DO_NOT_TRACK", "1")

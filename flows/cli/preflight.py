@@ -11,10 +11,10 @@ from storage import manifest, terminal
 from storage.manifest import Damaged
 from storage.terminal import count
 from storage.uri import URI, Root
-from tasks.cluster import node_checks
 from tasks.learning import recipes, user_code
 from tasks.learning.recipes import Recipe
 from tasks.resources import capacity, scaling
+from tasks.runners import node_checks
 
 if TYPE_CHECKING:
     from tasks.planning.data_summary import Summary

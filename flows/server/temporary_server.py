@@ -17,7 +17,7 @@ from pathlib import Path
 from flows.cli.exits import refuse
 from storage.error_policy import Permanent
 from storage.uri import is_web_address, redact, redact_text
-from tasks.cluster.child import Child
+from tasks.runners.child import Child
 
 _START_LIMIT_S = 120
 _ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception): |ERROR: +\[Errno).*$", re.MULTILINE)

@@ -20,7 +20,7 @@ from flows.cli.exits import guarded, refused_if_invalid
 from flows.server.server_log import ErrorLines
 from storage import terminal
 from storage.uri import parse_root
-from tasks.cluster.child import Child
+from tasks.runners.child import Child
 
 _WORKER = f"make-up-{socket.gethostname()}"
 """Worker name; identifies the runs that end with this `make up`."""

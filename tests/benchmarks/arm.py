@@ -12,7 +12,7 @@ from functools import cached_property
 from multiprocessing.connection import Client, Connection, Listener, wait
 from typing import Any
 
-from tasks.cluster.child import Child
+from tasks.runners.child import Child
 from tests.runs import CHECKOUT, processes_with
 
 _WHERE = "PIPELINE_BENCHMARK"

@@ -11,8 +11,6 @@ import torch
 
 from storage import manifest, tables
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.cluster.runner import Runner
-from tasks.cluster.session import session
 from tasks.jobs.spec import JobSpec, PredictSpec, PreprocessSpec, TrainSpec, scratch_of
 from tasks.learning import checkpoint, checkpoint_result, images, recipes, training_state
 from tasks.learning.datasets import Split
@@ -20,6 +18,8 @@ from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
+from tasks.runners.runner import Runner
+from tasks.runners.session import session
 from tests.benchmarks import data
 from tests.benchmarks.arm import Arm
 from tests.benchmarks.ratios import Target

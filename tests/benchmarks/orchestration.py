@@ -11,7 +11,6 @@ from typing import Any
 
 from flows.pipeline import mnist
 from flows.server.temporary_server import own_server
-from tasks.cluster.session import session
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
@@ -22,6 +21,7 @@ from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote
 from tasks.report import report
+from tasks.runners.session import session
 from tasks.train import train
 from tests.benchmarks import data
 from tests.benchmarks.arm import serve

@@ -16,9 +16,6 @@ import torch
 
 from storage import manifest, process
 from storage.uri import URI, DatasetURI, Root
-from tasks.cluster.jobs_api import JOB_ENV
-from tasks.cluster.local_runner import LocalRunner
-from tasks.cluster.session import session
 from tasks.jobs.train.attempts import RAY_DATA
 from tasks.jobs.train.make_loader import make_loader
 from tasks.jobs.train.train_loop import Checkpoints, model_of, reporter
@@ -26,6 +23,9 @@ from tasks.learning import recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision
 from tasks.learning.recipes import Recipe
+from tasks.runners.jobs_api import JOB_ENV
+from tasks.runners.local_runner import LocalRunner
+from tasks.runners.session import session
 from tests.benchmarks.arm import passed, serve
 from tests.jobs.feeds import reader
 

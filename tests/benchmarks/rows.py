@@ -19,10 +19,10 @@ import numpy as np
 
 from storage import commits, files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.cluster.session import session
 from tasks.jobs.ingest.data_sets import write_split
 from tasks.learning import datasets, images
 from tasks.learning.datasets import DataSet, Split
+from tasks.runners.session import session
 from tests import s3
 from tests.benchmarks.bench import commit_untrained, predict, preprocess
 from tests.faults import proxy

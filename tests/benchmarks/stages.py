@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator
 
 from storage import manifest
-from tasks.cluster.local_runner import LocalRunner
-from tasks.cluster.session import session
+from tasks.runners.local_runner import LocalRunner
+from tasks.runners.session import session
 from tests.benchmarks import data, notebook_arm
 from tests.benchmarks.arm import Arm, alone, started
 from tests.benchmarks.bench import Bench, at_least, at_most, rate, rate_of, seconds_of

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from storage.uri import CheckpointURI, DatasetURI
-from tasks.cluster.runner import Runner
-from tasks.cluster.session import session
 from tasks.learning import recipes
 from tasks.learning.datasets import Split
+from tasks.runners.runner import Runner
+from tasks.runners.session import session
 from tests.benchmarks import data
 from tests.benchmarks.arm import started
 from tests.benchmarks.bench import Bench, at_most, seconds_of

@@ -18,7 +18,7 @@ import pytest
 
 from storage import registry
 from storage.uri import Root
-from tasks.cluster.child import Child
+from tasks.runners.child import Child
 from tests import schedules
 from tests.deploy import composed, image
 from tests.pictures import write_folder

@@ -16,10 +16,10 @@ import numpy as np
 
 from storage import commits, files, manifest, tables
 from storage.uri import URI
-from tasks.cluster.child import Child
 from tasks.learning import images, recipes
 from tasks.planning import make_plan
 from tasks.resources.machine_locks import LOCK_DIR
+from tasks.runners.child import Child
 from tests import s3
 from tests.faults import injection, proxy
 from tests.faults.history import History

@@ -180,7 +180,7 @@ MUTATIONS = (
     ),
     Mutation(
         protection="everything that a flow started ends with it, even after SIGKILL",
-        file="tasks/cluster/supervise.py",
+        file="tasks/runners/supervise.py",
         code="        if readable and not os.read(sys.stdin.fileno(), 1024):\n",
         instead="        if False:\n",
         kind="flow killed in train",

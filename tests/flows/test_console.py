@@ -115,7 +115,7 @@ def _train(narrator: Narrator) -> None:
 
 def _progress(what: str, done: int, told: str, **content: Any) -> logging.LogRecord:
     record = logging.LogRecord(
-        "prefect.task_runs", logging.INFO, str(CHECKOUT / "tasks/cluster/job_log.py"), 1, told, (), None
+        "prefect.task_runs", logging.INFO, str(CHECKOUT / "tasks/runners/job_log.py"), 1, told, (), None
     )
     record.progress = {"what": what, "done": done, "total": 12, "note": "", "figures": None} | content
     return record

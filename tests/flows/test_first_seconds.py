@@ -16,7 +16,7 @@ from prefect.settings import PREFECT_HOME, PREFECT_SERVER_DATABASE_CONNECTION_UR
 
 from flows.server.temporary_server import ServerFailed, await_server, check_home
 from storage.process import reach_loopback_directly
-from tasks.cluster.child import Child
+from tasks.runners.child import Child
 from tests.runs import CHECKOUT, await_that, prefect_home, processes_with
 
 _RUN = """

@@ -4,7 +4,7 @@ import os
 import sys
 
 from flows.server.server_log import ErrorLines
-from tasks.cluster.child import Child
+from tasks.runners.child import Child
 from tests.runs import await_that
 
 _SERVER = """

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from storage.uri import DatasetURI, Root
-from tasks.cluster.jobs_api import JOB_ENV
 from tasks.jobs import errors, events, main
 from tasks.jobs.spec import EPOCHS, ERROR, PROGRESS, JobSpec, TrainSpec
+from tasks.runners.jobs_api import JOB_ENV
 from tests.jobs import raw
 from tests.runs import CHECKOUT
 

@@ -7,10 +7,10 @@ import numpy as np
 
 from storage import commits, tables
 from storage.uri import CheckpointURI, DatasetURI, Root
-from tasks.cluster.runner import InProcessRunner
 from tasks.jobs.spec import JobSpec, PreprocessSpec, TrainSpec
 from tasks.learning import images
 from tasks.learning.recipes import Recipe
+from tasks.runners.runner import InProcessRunner
 
 CLASSES = ("dark", "light", "striped")
 PREPROCESS = {"split_seed": 0, "validation_fraction": 0.25, "max_quarantined": 0.1}

@@ -22,7 +22,7 @@ from flows.cli.console import Narrator
 from tasks.jobs.spec import TrainSpec
 from tasks.learning import models
 from tasks.learning.loop import Trainer
-from tasks.cluster.runner import InProcessRunner
+from tasks.runners.runner import InProcessRunner
 
 models.__path__.append({str(MORE_MODELS)!r})
 narrator = Narrator(Console(stderr=True))

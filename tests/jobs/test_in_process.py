@@ -14,7 +14,6 @@ import torch
 
 from storage import commits, error_policy, files, lease, manifest
 from storage.uri import URI, DatasetURI, PredictionsURI, Root
-from tasks.cluster.job_log import JobFailed, JobRefused
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import attempts, make_loader, single_process, train_loop
@@ -23,6 +22,7 @@ from tasks.learning import epoch_metrics as epoch
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.modeling import Classifier
 from tasks.resources import scaling
+from tasks.runners.job_log import JobFailed, JobRefused
 from tests.jobs import raw
 from tests.jobs.raw import run
 from tests.learning.training import MORE_MODELS, same

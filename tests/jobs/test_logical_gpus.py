@@ -14,12 +14,12 @@ import torch
 
 from storage import manifest
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.cluster import node_checks
-from tasks.cluster.jobs_api import JOB_ENV
-from tasks.cluster.local_ray import start_ray
 from tasks.jobs.spec import ASKED, NODES, Node, PredictSpec, TrainSpec
 from tasks.jobs.train import checked_gpus, worker
 from tasks.resources import devices
+from tasks.runners import node_checks
+from tasks.runners.jobs_api import JOB_ENV
+from tasks.runners.local_ray import start_ray
 from tests.jobs import raw
 from tests.prefect_system import free_port
 from tests.runs import CHECKOUT

@@ -13,13 +13,13 @@ import torch
 
 from storage import files, manifest
 from storage.uri import URI, DatasetURI, PredictionsURI, Root
-from tasks.cluster.job_log import JobFailed
 from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
 from tasks.jobs.train import attempts, train_loop
 from tasks.learning import checkpoint, checkpoint_result, hardware, loop, models
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta
 from tasks.learning.hardware import Hardware
 from tasks.resources import scaling
+from tasks.runners.job_log import JobFailed
 from tests.faults import injection
 from tests.jobs import raw
 from tests.jobs.raw import run

@@ -10,7 +10,6 @@ from ray.exceptions import OutOfMemoryError, RayTaskError
 
 from storage import commits, files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
-from tasks.cluster.jobs_api import JOB_ENV
 from tasks.jobs import datasource, errors
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts
@@ -21,6 +20,7 @@ from tasks.learning import images, recipes
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import WrongBatchSize, local_batch_size
 from tasks.resources import growing, scaling
+from tasks.runners.jobs_api import JOB_ENV
 
 
 def training(folder: Path, *, rows: int, batch_size: int, workers: int) -> TrainSpec:

@@ -13,10 +13,10 @@ from torch.nn.functional import cross_entropy
 
 from storage import error_policy, manifest
 from storage.uri import DatasetURI, Root
-from tasks.cluster.job_log import Follower
 from tasks.jobs.spec import IMAGES, TrainSpec
 from tasks.learning import checkpoint, checkpoint_result, images, step
 from tasks.learning.modeling import Classifier
+from tasks.runners.job_log import Follower
 from tests.jobs import raw
 from tests.jobs.raw import run
 

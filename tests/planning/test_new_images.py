@@ -12,11 +12,11 @@ import pytest
 from storage import commits, files, manifest, tables
 from storage.admin import champions
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
-from tasks.cluster.runner import InProcessRunner
 from tasks.ingest import ingest_pictures
 from tasks.learning import decode
 from tasks.planning import new_images, predict_request
 from tasks.predict import predict_batch
+from tasks.runners.runner import InProcessRunner
 from tests.pictures import encoded, picture
 from tests.planning.conftest import NAMES, promote
 

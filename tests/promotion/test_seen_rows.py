@@ -13,7 +13,6 @@ import pytest
 from storage import commits, files, manifest, registry, tables
 from storage.decision import Decision
 from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI, EvaluationURI, PredictionsURI, Root
-from tasks.cluster.runner import InProcessRunner
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
 from tasks.learning import recipes
@@ -21,6 +20,7 @@ from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.preprocess import preprocess
 from tasks.promotion.gate import judge
+from tasks.runners.runner import InProcessRunner
 from tests.pictures import encoded
 
 CLASSES = ("down", "plain")

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tasks.cluster import jobs_api, local_ray
 from tasks.resources import capacity, devices, machine
 from tasks.resources.scaling import Needs, Workers
+from tasks.runners import jobs_api, local_ray
 
 
 @contextlib.contextmanager

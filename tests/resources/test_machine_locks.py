@@ -14,11 +14,11 @@ import pytest
 
 from storage import commits
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.cluster.session import LockingRunner
 from tasks.jobs.deadline import deadline
 from tasks.jobs.spec import JobSpec, PredictSpec, PreprocessSpec
 from tasks.orchestration.stage import stage
 from tasks.resources import machine, machine_locks
+from tasks.runners.session import LockingRunner
 from tests.runs import CHECKOUT, await_that
 
 pytestmark = pytest.mark.timeout(120)

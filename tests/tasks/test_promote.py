@@ -12,11 +12,11 @@ from storage.admin import champions
 from storage.decision import Decision
 from storage.registry import ChampionRemoved
 from storage.uri import CheckpointURI, EvaluationURI, Root
-from tasks.cluster.local_runner import LocalRunner
 from tasks.learning import recipes
 from tasks.planning.plan import Plan
 from tasks.promote import decide
 from tasks.promotion.gate import find_valid_decision, judge, rivals_of
+from tasks.runners.local_runner import LocalRunner
 
 _GATE = {"accuracy_floor": 0.9, "margin": 0.01}
 

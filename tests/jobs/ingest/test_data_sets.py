@@ -13,7 +13,6 @@ import pytest
 
 from storage import commits, files, manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.cluster.runner import InProcessRunner
 from tasks.download import download
 from tasks.ingest import ingest
 from tasks.jobs.ingest.data_sets import write_split
@@ -23,6 +22,7 @@ from tasks.learning.datasets import DataSet, Split
 from tasks.learning.sources import mirror_address
 from tasks.planning import make_plan, user_images
 from tasks.planning.plan import Plan
+from tasks.runners.runner import InProcessRunner
 from tests.jobs.ingest import pets
 from tests.learning.test_cifar10 import write_archive
 from tests.runs import CHECKOUT

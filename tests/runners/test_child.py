@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tasks.cluster.child import Child
+from tasks.runners.child import Child
 from tests.runs import CHECKOUT, await_that
 
 _TREE = """
@@ -22,7 +22,7 @@ time.sleep(600)
 
 _OWNER = """
 import sys, time
-from tasks.cluster.child import Child
+from tasks.runners.child import Child
 import os
 child = Child([sys.executable, "-c", sys.argv[1], sys.argv[2]], env=os.environ, remove=sys.argv[3])
 time.sleep(600)

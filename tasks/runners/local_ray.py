@@ -9,10 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tasks.cluster.child import Child
-from tasks.cluster.job_log import JobFailed
 from tasks.resources import machine
 from tasks.resources.capacity import SPARE_CPUS
+from tasks.runners.child import Child
+from tasks.runners.job_log import JobFailed
 
 _START_LIMIT_S = 120
 _POLL_S = 0.1

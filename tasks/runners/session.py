@@ -7,14 +7,14 @@ from contextvars import ContextVar
 
 from storage import manifest
 from storage.uri import Root, redact
-from tasks.cluster.cluster_runner import ClusterRunner
-from tasks.cluster.local_runner import LocalRunner
-from tasks.cluster.node_checks import check_nodes
-from tasks.cluster.runner import InProcessRunner, Runner
 from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
 from tasks.orchestration.stage import logger
 from tasks.resources import capacity, machine, machine_locks
 from tasks.resources.scaling import ANY, Needs, Workers
+from tasks.runners.cluster_runner import ClusterRunner
+from tasks.runners.local_runner import LocalRunner
+from tasks.runners.node_checks import check_nodes
+from tasks.runners.runner import InProcessRunner, Runner
 
 _early: ContextVar[list[LocalRunner]] = ContextVar("early")
 """Holds the Ray that `starting` started for the next session; empty once a session has taken it."""

@@ -7,9 +7,9 @@ import pytest
 from ray.exceptions import OutOfMemoryError
 
 from storage.uri import URI
-from tasks.cluster.job_log import Follower, JobFailed, JobRefused
 from tasks.jobs import errors
 from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK
+from tasks.runners.job_log import Follower, JobFailed, JobRefused
 
 _WORKER = "(RayTrainWorker pid=4711)"
 _OTHER = "(RayTrainWorker pid=4711, ip=10.0.0.2)"

@@ -13,16 +13,16 @@ from uuid import UUID
 from storage import lease, manifest
 from storage.lease import Held
 from storage.uri import redact, redact_text
-from tasks.cluster import jobs_api
-from tasks.cluster.job_link import show_job_link
-from tasks.cluster.job_log import Follower, JobFailed
-from tasks.cluster.log_tail import LogTail
-from tasks.cluster.ray_head import RayHead
-from tasks.cluster.runner import expecting_result, job_prefix
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
 from tasks.learning import user_code
 from tasks.orchestration.stage import logger
+from tasks.runners import jobs_api
+from tasks.runners.job_link import show_job_link
+from tasks.runners.job_log import Follower, JobFailed
+from tasks.runners.log_tail import LogTail
+from tasks.runners.ray_head import RayHead
+from tasks.runners.runner import expecting_result, job_prefix
 
 if TYPE_CHECKING:
     from ray.job_submission import JobDetails, JobStatus, JobSubmissionClient

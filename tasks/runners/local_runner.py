@@ -8,16 +8,16 @@ import time
 from pathlib import Path
 
 from storage.process import reach_loopback_directly
-from tasks.cluster import jobs_api
-from tasks.cluster.child import Child
-from tasks.cluster.job_log import Follower, JobFailed
-from tasks.cluster.local_ray import LocalRay, start_ray
-from tasks.cluster.runner import expecting_result, job_prefix
 from tasks.jobs import dashboard
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
 from tasks.orchestration.stage import logger
 from tasks.resources import machine
+from tasks.runners import jobs_api
+from tasks.runners.child import Child
+from tasks.runners.job_log import Follower, JobFailed
+from tasks.runners.local_ray import LocalRay, start_ray
+from tasks.runners.runner import expecting_result, job_prefix
 
 _POLL_S = 0.1
 _KILLED = 128 + signal.SIGKILL
@@ -26,7 +26,7 @@ _ENV = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     # No other machine may join: the node's address becomes 127.0.0.1, and Ray listens on that alone.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_START_HOOK": "tasks.cluster.start_hook.without_client_server",
+    "RAY_START_HOOK": "tasks.runners.start_hook.without_client_server",
 }
 """Additional environment of a local Ray and its jobs."""
 

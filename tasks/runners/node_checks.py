@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from storage import files
 from storage.terminal import count
 from storage.uri import URI, Root, redact
-from tasks.cluster import jobs_api
 from tasks.jobs.spec import ASKED, NODES, Node
 from tasks.resources import capacity, devices, machine
 from tasks.resources.scaling import ANY, Needs, Workers
+from tasks.runners import jobs_api
 
 _LIMIT_S = 90
 """Timeout of the whole check, in seconds; after 30 s the check's own job reports the nodes that did not answer."""

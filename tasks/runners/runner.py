@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from storage import manifest
 from storage.error_policy import Permanent
-from tasks.cluster.job_log import Follower, JobFailed, failure
 from tasks.jobs import errors, main
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JobSpec, write_digested
 from tasks.orchestration.stage import tidy
 from tasks.resources import machine
+from tasks.runners.job_log import Follower, JobFailed, failure
 
 if TYPE_CHECKING:
     from prefect import Task

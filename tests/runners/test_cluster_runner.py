@@ -19,13 +19,13 @@ from ray.job_submission import JobStatus
 from storage import lease, manifest
 from storage.admin.gc import Garbage
 from storage.uri import URI, DatasetURI, Root
-from tasks.cluster import cluster_runner, jobs_api, ray_head
-from tasks.cluster.cluster_runner import ClusterRunner
-from tasks.cluster.job_log import JobFailed, JobRefused
-from tasks.cluster.runner import job_prefix
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JobSpec, PreprocessSpec
-from tests.cluster.jobs import ADDRESS, LOG, Cluster
+from tasks.runners import cluster_runner, jobs_api, ray_head
+from tasks.runners.cluster_runner import ClusterRunner
+from tasks.runners.job_log import JobFailed, JobRefused
+from tasks.runners.runner import job_prefix
+from tests.runners.jobs import ADDRESS, LOG, Cluster
 from tests.storage import results
 
 

@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 
 from storage.uri import Root
-from tasks.cluster.local_runner import LocalRunner
-from tasks.cluster.session import LockingRunner, session, starting
+from tasks.runners.local_runner import LocalRunner
+from tasks.runners.session import LockingRunner, session, starting
 
 
 def test_the_first_session_takes_the_ray_that_is_on_its_way_and_any_other_starts_its_own(

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from storage.uri import redact, redact_text
-from tasks.cluster import jobs_api
-from tasks.cluster.job_log import JobFailed, JobRefused
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.orchestration.stage import logger
+from tasks.runners import jobs_api
+from tasks.runners.job_log import JobFailed, JobRefused
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
