@@ -10,7 +10,7 @@ from storage.admin import champions
 from storage.kinds import Kind, U
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root
 from tasks.jobs.deadline import deadline
-from tasks.learning import datasets, user_code
+from tasks.learning import datasets, recipes, user_code
 from tasks.learning.recipes import Recipe
 from tasks.planning import user_images
 from tasks.planning.result_uris import evaluation_of, predictions_of, result_uri
@@ -20,14 +20,6 @@ from tasks.resources.scaling import Needs, Workers, needs_of
 
 _CHAIN = ("prepared", "checkpoint", "predictions", "evaluation")
 """Kinds whose URIs change with the bytes of their parents; each comes after those that it depends on."""
-
-_PREPROCESS_FIELDS = ("split_seed", "validation_fraction", "max_quarantined")
-_OWN_FIELDS = ("image_size", "channels", "image_encoding")
-_SCALE_FIELDS = ("device", "step", "accelerator_type", "cpus_per_worker", "prefetch_batches")
-_NOT_TRAINING_FIELDS = {
-    *("name", "data", "fallback", "origin", "accuracy_floor", "margin", "significance", "test_fraction"),
-    *(*_OWN_FIELDS, *_SCALE_FIELDS, *_PREPROCESS_FIELDS),
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,13 +147,12 @@ class Plan:
     @property
     def preprocess_parameters(self) -> dict[str, Any]:
         """Parameters that determine the prepared dataset besides the raw one."""
-        return {name: getattr(self.recipe, name) for name in _PREPROCESS_FIELDS}
+        return recipes.preprocess_parameters(self.recipe)
 
     @property
     def own_parameters(self) -> dict[str, Any]:
         """Parameters that determine the raw dataset of the user's own images besides their files."""
-        found = {"data": self.data_name, "ingest": user_images.VERSION}
-        found |= {name: getattr(self.recipe, name) for name in _OWN_FIELDS}
+        found = {"data": self.data_name, "ingest": user_images.VERSION, **recipes.ingest_parameters(self.recipe)}
         return found if self.test_fraction is None else found | {"test_fraction": self.test_fraction}
 
     @property
@@ -174,7 +165,7 @@ class Plan:
     @property
     def train_parameters(self) -> dict[str, Any]:
         """Parameters that determine the weights besides the prepared dataset."""
-        fields = {name: value for name, value in self.recipe.to_dict().items() if name not in _NOT_TRAINING_FIELDS}
+        fields = recipes.training_parameters(self.recipe)
         if self.initial is not None:
             fields["initialize"] = self.initial.fingerprint
         if self.cores:  # the number of threads changes the order of summation

@@ -9,7 +9,7 @@ from storage import manifest, registry
 from storage.accuracy_difference import Difference
 from storage.decision import Decision
 from storage.uri import CheckpointURI, EvaluationURI
-from tasks.learning.recipes import Recipe
+from tasks.learning.recipes import Recipe, gate_settings
 from tasks.promotion import correct_rows, seen_rows
 from tasks.promotion.correct_rows import Answers
 from tasks.promotion.seen_rows import SeenRows
@@ -34,9 +34,7 @@ def settings_of(recipe: Recipe, *, judge_only: bool, is_own: bool) -> Gate:
 
     A model of the user's own data (`is_own`) must beat always predicting the largest class.
     """
-    found: Gate = {"accuracy_floor": recipe.accuracy_floor, "margin": recipe.margin}
-    if recipe.significance and not recipe.margin:
-        found["significance"] = recipe.significance
+    found: Gate = gate_settings(recipe)
     if is_own:
         found["above_largest_class"] = True
     return found | ({"judge_only": True} if judge_only else {})

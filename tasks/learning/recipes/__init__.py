@@ -22,6 +22,14 @@ from tasks.learning.field_errors import errors_in_one_line
 _SHORT = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size"}
 """Fields by names that are usual elsewhere."""
 _NOT_SETTINGS = ("name", "fallback", "origin")
+_DATA = ("image_size", "channels", "image_encoding")
+"""Fields that decide the raw dataset of the user's own images."""
+_SPLIT = ("split_seed", "validation_fraction", "max_quarantined")
+"""Fields that decide the prepared dataset."""
+_GATE = ("accuracy_floor", "margin", "significance")
+"""Fields that decide promotion, and no result."""
+_RESOURCES = ("device", "step", "accelerator_type", "cpus_per_worker", "prefetch_batches")
+"""Fields that decide no result."""
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -256,6 +264,30 @@ def changes(recipe: Recipe) -> dict[str, Any]:
     """Return the fields in which `recipe` differs from its original, so that `override` can rebuild it."""
     usual = load(recipe.origin or recipe.name).to_dict()
     return {name: value for name, value in recipe.to_dict().items() if value != usual[name]}
+
+
+def ingest_parameters(recipe: Recipe) -> dict[str, Any]:
+    """Return the fields that determine the raw dataset of the user's own images, besides their files."""
+    return {name: getattr(recipe, name) for name in _DATA}
+
+
+def preprocess_parameters(recipe: Recipe) -> dict[str, Any]:
+    """Return the fields that determine the prepared dataset, besides the raw one."""
+    return {name: getattr(recipe, name) for name in _SPLIT}
+
+
+def training_parameters(recipe: Recipe) -> dict[str, Any]:
+    """Return the fields that determine the weights, besides the prepared dataset."""
+    others = (*_NOT_SETTINGS, *_DATA, *_SPLIT, *_GATE, *_RESOURCES, "data", "test_fraction")
+    return {name: value for name, value in recipe.to_dict().items() if name not in others}
+
+
+def gate_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return the fields that determine promotion, as `tasks.promotion.gate` takes them."""
+    settings = {name: getattr(recipe, name) for name in _GATE}
+    if recipe.margin or not recipe.significance:
+        del settings["significance"]
+    return settings
 
 
 def _convert(value: str, kind: Any) -> Any:
