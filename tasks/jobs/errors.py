@@ -12,7 +12,7 @@ from typing import TypedDict
 from storage import error_policy, files
 from storage.error_policy import DiskFull
 from storage.uri import URI, redact_text
-from tasks.learning.user_errors import UserCodeError
+from tasks.learning.user_code import UserCodeError
 
 _LONGEST = 2000
 """Characters of an error's message that are kept."""

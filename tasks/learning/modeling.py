@@ -55,7 +55,10 @@ class Classifier(nn.Module):
         wanted = (images_BHWC.shape[0], len(self.spec.classes))  # `len` would fix the size of a batch for torch.export
         if not isinstance(logits, Tensor) or logits.shape != wanted or not logits.is_floating_point():
             got = f"{logits.dtype} of {tuple(logits.shape)}" if isinstance(logits, Tensor) else type(logits).__name__
-            raise TypeError(f"model must return logits: a float tensor of shape {wanted} (images, classes), got {got}")
+            raise TypeError(
+                f"model {self.spec.model} must return logits: a float tensor of shape {wanted} (images, classes), "
+                f"got {got}"
+            )
         return logits
 
     def normalised(self, images_BHWC: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Code outside the project: a recipe, a model or a data set in the user's own file.
+"""Code outside the project: a recipe, a model or a data set in the user's own file, and its errors.
 
 A recipe refers to such code by file name, object name and a digest of the file, of the user's modules that it imports
 and of the files that `own(..., files=[...])` names, so that exactly this version is found wherever the recipe is used.
@@ -8,7 +8,6 @@ its files on this machine.
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import importlib.util
 import inspect
@@ -16,7 +15,6 @@ import json
 import linecache
 import os
 import re
-import shutil
 import sys
 import tempfile
 import traceback
@@ -25,10 +23,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from storage import error_policy
+from storage.error_policy import Permanent
 from storage.uri import redact_text
 from tasks.learning.user_modules import (
+    PROJECT,
     Sources,
     digest_of,
+    file_sha256,
     importable,
     opened_files,
     read_allowed,
@@ -41,6 +43,10 @@ FILES = "PIPELINE_USER_CODE"
 PRETRAINED = "pretrained"
 """Parameter of a model factory: whether to read weights from files; false if a checkpoint's weights follow."""
 
+_FRAMES = 3
+"""Maximum number of lines of the user's file that an error shows, the innermost ones."""
+_LONGEST = 1500
+"""Maximum characters of the error's own message that are shown."""
 _PACKAGE = "pipeline_code_"
 _ORIGIN = "origin.txt"  # file in a package sent to a cluster, with the path of the recipe's file on this machine
 _DIGITS = 12
@@ -84,7 +90,7 @@ def load(path: Path) -> ModuleType:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     code = _registered(sources)
-    if path not in (paths := _listed()):  # child processes find it too
+    if path not in (paths := check_listed()):  # child processes find it too
         os.environ[FILES] = os.pathsep.join(map(str, [*paths, path]))
     return code.module
 
@@ -110,12 +116,12 @@ def _executed(sources: Sources, *, name: str) -> _Code:
     return _Code(module, sources, {file for file in opened if file.is_relative_to(path.parent)})
 
 
-def check_listed() -> None:
-    """Make the paths in `PIPELINE_USER_CODE` absolute, for processes that start in other folders.
+def check_listed() -> list[Path]:
+    """Return the files in `PIPELINE_USER_CODE`; make them absolute there, for processes that start in other folders.
 
     Raises `ValueError` naming the variable if one of its files does not exist or is outside the allowed roots.
     """
-    paths = [path.expanduser().absolute() for path in _listed()]
+    paths = [Path(name).expanduser().absolute() for name in os.environ.get(FILES, "").split(os.pathsep) if name]
     for path in paths:
         try:
             resolve_allowed(path)
@@ -125,6 +131,7 @@ def check_listed() -> None:
             raise ValueError(f"{FILES}: there is no file {path}; give the path of the Python file, or unset {FILES}")
     if paths:
         os.environ[FILES] = os.pathsep.join(map(str, paths))
+    return paths
 
 
 def reference(thing: Any, *, files: Iterable[str] = ()) -> str:
@@ -158,8 +165,7 @@ def _declared(code: _Code, thing: Any, files: Iterable[str]) -> str:
             raise ValueError(
                 f"own(): files: there is no file {path}; give a path relative to {code.path}, or an absolute one"
             )
-        changed = path.stat()
-        digests[name] = _sha256(resolve_allowed(path), changed.st_size, changed.st_mtime_ns)
+        digests[name] = file_sha256(resolve_allowed(path))
         code.declared.add(path)
     if digests and callable(thing) and PRETRAINED not in inspect.signature(thing).parameters:
         raise ValueError(
@@ -168,13 +174,6 @@ def _declared(code: _Code, thing: Any, files: Iterable[str]) -> str:
         )
     content = json.dumps(sorted(digests.items())).encode()
     return f"-{hashlib.sha256(content).hexdigest()[:_DIGITS]}" if digests else ""
-
-
-@functools.cache
-def _sha256(path: Path, size: int, mtime_ns: int) -> str:
-    """Return the digest of a file; size and time tell versions of it apart."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def undeclared(text: str, opened: set[Path]) -> list[Path]:
@@ -187,29 +186,63 @@ def undeclared(text: str, opened: set[Path]) -> list[Path]:
     return sorted(path for path in code.opened | opened if path.resolve() not in declared)
 
 
-def is_theirs(names: dict[str, Any]) -> bool:
-    """Return whether `names` are the globals of a user's file."""
-    return str(names.get("__name__")).startswith(_PACKAGE)
+class UserCodeError(Permanent):
+    """The user's code failed; the message ends with the last lines of it that ran."""
+
+    def __init__(self, message: str, trace: str = "") -> None:
+        super().__init__(message, trace)  # pickling needs both
+        self.trace = trace
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
-def place_of(names: dict[str, Any]) -> str:
-    """Return the path of the file with the globals `names`, as on the machine where the run began."""
-    file = Path(str(names["__file__"]))
+@contextlib.contextmanager
+def wrap_user_errors() -> Iterator[None]:
+    """Turn errors that pass through the user's file into `UserCodeError`, since a retry fails again.
+
+    Other errors pass unchanged, and so do those of this project, of a full memory and of a lost peer (`DistError`).
+    """
+    try:
+        yield
+    except Exception as error:
+        lines = _lines(error)
+        package, kind = type(error).__module__.partition(".")[0], type(error).__name__
+        is_ours = package in PROJECT or (package == "torch" and kind.startswith("Dist"))
+        if not lines or is_ours or error_policy.is_out_of_memory(error):
+            raise
+        message = f"{kind}: {redact_text(str(error)).strip()[:_LONGEST]}"
+        if isinstance(error, ModuleNotFoundError):
+            message += "; install it, or if it lies beside the recipe, import it at the top of the recipe's file"
+        trace = redact_text("".join(traceback.format_exception(error)))
+        for file, line, function, code in lines[-_FRAMES:]:
+            message += f"\n  {file}, line {line}, in {function}\n    {code}".rstrip()
+        raise UserCodeError(message, trace) from error
+
+
+def line_in(error: BaseException) -> str:
+    """Return ` (line N: its code)` for the last line of a user's file that ran before `error`, or an empty text."""
+    return "".join(f" (line {line}: {code})" for _, line, _, code in _lines(error)[-1:])
+
+
+def _lines(error: BaseException) -> list[tuple[str, int, str, str]]:
+    """Return file, line, function and code of the user's lines that led to `error`, innermost last."""
+    return [
+        (_path_of(file), line, frame.f_code.co_name, redact_text(linecache.getline(file, line).strip()))
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__")).startswith(_PACKAGE) and (file := frame.f_code.co_filename)
+    ]
+
+
+def _path_of(name: str) -> str:
+    """Return the path of a user's file as on the machine where the run began."""
+    file = Path(name)
     package = next((folder for folder in file.parents if folder.name.startswith(_PACKAGE)), None)
     return str(_origin(package).parent / file.relative_to(package)) if package else str(file)
 
 
 def _origin(package: Path) -> Path:
     return Path((package / _ORIGIN).read_text())
-
-
-def line_in(error: BaseException) -> str:
-    """Return ` (line N: its code)` for the last line of a user's file that ran before `error`, or an empty text."""
-    text = ""
-    for frame, line in traceback.walk_tb(error.__traceback__):
-        if is_theirs(frame.f_globals):
-            text = f" (line {line}: {redact_text(linecache.getline(frame.f_code.co_filename, line).strip())})"
-    return text
 
 
 def is_reference(text: str) -> bool:
@@ -219,22 +252,27 @@ def is_reference(text: str) -> bool:
 
 def resolve(text: str) -> Any:
     """Return the object that the reference `text` names, from code with exactly the referenced content."""
-    match = _REFERENCE.fullmatch(text)
-    assert match is not None
-    return getattr(_code_of(text).module, match["name"])
+    return getattr(_code_of(text).module, text[text.index(":") + 1 : text.index("@")])
 
 
 def _code_of(text: str) -> _Code:
     match = _REFERENCE.fullmatch(text)
     assert match is not None
-    code = _loaded.get(match["digest"]) or _find(match["digest"])
-    if code is None:
-        listed = f"none of its files ({', '.join(map(str, _listed()))}) has" if _listed() else "it names no file with"
-        raise ValueError(
-            f"{text} is code outside the project: set {FILES} to the unchanged {match['file']}, with its modules "
-            f"beside it; {listed} that content"
-        )
-    return code
+    if (digest := match["digest"]) in _loaded:
+        return _loaded[digest]
+    if spec := importlib.util.find_spec(_PACKAGE + digest):  # on a cluster
+        package = Path(next(iter(spec.submodule_search_locations or ())))
+        return _registered(read_sources(package / _origin(package).name, read=Path.read_bytes))
+    paths = check_listed()
+    for path in paths:
+        if digest_of(read_sources(path, read=read_allowed)).startswith(digest):
+            load(path)
+            return _loaded[digest]
+    searched = f"none of its files ({', '.join(map(str, paths))}) has" if paths else "it names no file with"
+    raise ValueError(
+        f"{text} is code outside the project: set {FILES} to the unchanged {match['file']}, with its modules "
+        f"beside it; {searched} that content"
+    )
 
 
 @contextlib.contextmanager
@@ -244,36 +282,17 @@ def packaged() -> Iterator[list[str]]:
     Of the files that `own` names, those below the folder of the recipe's file travel too.
     """
     with tempfile.TemporaryDirectory(prefix="pipeline-code-") as folder:
-        check_listed()
-        listed = [read_sources(path, read=read_allowed) for path in _listed()]  # loaded or not
+        listed = [read_sources(path, read=read_allowed) for path in check_listed()]  # loaded or not
         packages = {digest_of(sources)[:_DIGITS]: sources for sources in listed}
         packages |= {digest: code.sources for digest, code in _loaded.items()}
         for digest, sources in packages.items():
             package, origin = Path(folder, _PACKAGE + digest), sources[""][0]
-            for path, content in [(origin.with_name("__init__.py"), b""), *sources.values()]:
-                place = package / path.relative_to(origin.parent)
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.write_bytes(content)
-            for path in _loaded[digest].declared if digest in _loaded else ():
-                if path.is_relative_to(origin.parent) and path.is_file():  # a checkpoint does without
-                    place = package / path.relative_to(origin.parent)
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    shutil.copyfile(path, place)
-            (package / _ORIGIN).write_text(str(origin))
+            contents = {origin.with_name("__init__.py"): b"", origin.with_name(_ORIGIN): str(origin).encode()}
+            contents |= dict(sources.values())
+            declared = _loaded[digest].declared if digest in _loaded else set()
+            for path in [*contents, *declared]:
+                if path in contents or (path.is_relative_to(origin.parent) and path.is_file()):
+                    copy = package / path.relative_to(origin.parent)
+                    copy.parent.mkdir(parents=True, exist_ok=True)
+                    copy.write_bytes(contents[path] if path in contents else path.read_bytes())
         yield [str(Path(folder, _PACKAGE + digest)) for digest in packages]
-
-
-def _find(digest: str) -> _Code | None:
-    if spec := importlib.util.find_spec(_PACKAGE + digest):  # on a cluster
-        package = Path(next(iter(spec.submodule_search_locations or ())))
-        return _registered(read_sources(package / _origin(package).name, read=Path.read_bytes))
-    check_listed()
-    for path in _listed():
-        if digest_of(read_sources(path, read=read_allowed)).startswith(digest):
-            load(path)
-            return _loaded[digest]
-    return None
-
-
-def _listed() -> list[Path]:
-    return [Path(place) for place in os.environ.get(FILES, "").split(os.pathsep) if place]

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import functools
 import hashlib
 import os
 import sys
@@ -17,7 +18,8 @@ from storage.uri import URI, check_allowed
 Sources = dict[str, tuple[Path, bytes]]
 """Path and content by module name; the recipe's own file has the empty name and comes first."""
 
-_PROJECT = ("flows", "tasks", "storage")
+PROJECT = ("flows", "tasks", "storage")
+"""This project's own packages."""
 _PYTHON = (sys.prefix, sys.base_prefix, "/proc", "/sys", "/dev", "/etc")
 """Folders whose files are Python's, a package's or the system's."""
 _CODE = (".py", ".pyc", ".so")
@@ -42,6 +44,17 @@ def digest_of(sources: Sources) -> str:
     for name in sorted(sources)[1:]:
         digest.update(hashlib.sha256(name.encode() + b"\0" + sources[name][1]).digest())
     return digest.hexdigest()
+
+
+def file_sha256(path: Path) -> str:
+    """Return the digest of a file of any size; an unchanged one is read once."""
+    return _file_sha256(path, path.stat().st_size, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _file_sha256(path: Path, _size: int, _mtime_ns: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_allowed(path: Path) -> bytes:
@@ -139,7 +152,7 @@ def _imported(content: bytes) -> set[str]:
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names.add(node.module.partition(".")[0])
-    return names - {*_PROJECT}
+    return names - {*PROJECT}
 
 
 def _modules(folder: Path, top: str) -> Iterator[tuple[str, Path]]:

@@ -12,7 +12,7 @@ from storage.uri import CheckpointURI
 from tasks.learning import user_code
 from tasks.learning.epoch_metrics import smallest_piece
 from tasks.learning.recipes import Recipe
-from tasks.learning.user_errors import UserCodeError, wrap_user_errors
+from tasks.learning.user_code import UserCodeError, wrap_user_errors
 from tasks.learning.user_modules import opened_files
 from tasks.planning import warm_start
 from tasks.planning.plan import Plan
@@ -101,7 +101,7 @@ def _try(plan: Plan, *, rows: int) -> tuple[int, set[Path]]:
         model=plan.recipe.model, image_shape=shape, classes=classes, mean=(0.0,) * channels, std=(1.0,) * channels
     )
     # Another folder: a path relative to this one would not be found by workers.
-    with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors(model=spec.model):
+    with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors():
         with opened_files() as opened:
             model = Classifier(spec, pretrained=plan.initial is None)
         if rows and max(shape[:2]) <= _LONGEST_SIDE:

@@ -143,16 +143,17 @@ def test_a_bug_in_a_model_of_ones_own_is_told_with_its_line_and_its_traceback_is
 ) -> None:
     monkeypatch.setenv(user_code.FILES, "")
     file = tmp_path / "mine.py"
-    file.write_text("from torch import nn\n\n\ndef network(*, image_shape, num_classes):\n    return nn.Linear(3, 2)\n")
+    file.write_text(
+        "from torch import nn\n\n\nclass Net(nn.Linear):\n    def forward(self, x):\n"
+        "        return super().forward(x)\n\n\n"
+        "def network(*, image_shape, num_classes):\n    return Net(3, 2)\n"
+    )
     model = user_code.reference(user_code.load(file).network)
     spec = raw.to_train(Root(str(tmp_path)), prepared, model=model)
     with pytest.raises(JobRefused, match="^RuntimeError: mat1 and mat2 shapes cannot be multiplied") as caught:
         run(spec)
     _, place, source, kept = str(caught.value).splitlines()
-    assert (place, source) == (
-        f"  {file}, line 4, in network, which made the model",
-        "    def network(*, image_shape, num_classes):",
-    )
+    assert (place, source) == (f"  {file}, line 6, in forward", "    return super().forward(x)")
     assert "torch/nn/modules/linear.py" in Path(kept.removeprefix("  full traceback: ")).read_text()
 
 

@@ -11,7 +11,7 @@ from tasks.jobs.deadline import DeadlineExceeded
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import NonFiniteLoss
 from tasks.learning.sources import Unreachable, WrongChecksum
-from tasks.learning.user_errors import UserCodeError
+from tasks.learning.user_code import UserCodeError
 from tasks.runners.job_log import JobFailed, JobRefused
 
 NCCL = "NCCL error: unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'"

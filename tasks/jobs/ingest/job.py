@@ -13,7 +13,7 @@ from tasks.jobs.backends.base import Row, StageBackend
 from tasks.jobs.ingest import data_sets, image_files, parquet_files, pieces, user_files
 from tasks.jobs.ingest.pieces import Piece, Source
 from tasks.jobs.spec import IngestSpec
-from tasks.learning import images, user_errors
+from tasks.learning import images, user_code
 
 _SOURCES: dict[str, Source] = {"files": data_sets, "images": image_files, "parquet": parquet_files}
 
@@ -67,6 +67,6 @@ def _each(
 
 
 def _call(row: Row, *, function: Callable[..., Piece], spec: str, more: dict[str, Any]) -> Row:
-    with user_errors.wrap_user_errors():
+    with user_code.wrap_user_errors():
         made = function(json.loads(row["piece"]), IngestSpec.model_validate_json(spec), **more)
     return {"made": json.dumps(made)}

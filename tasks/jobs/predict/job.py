@@ -18,7 +18,7 @@ from storage.process import gc_paused
 from tasks.jobs import events, row_origins
 from tasks.jobs.backends.base import StageBackend
 from tasks.jobs.spec import PredictSpec
-from tasks.learning import hardware, images, user_errors
+from tasks.learning import hardware, images, user_code
 from tasks.learning.hardware import Hardware
 from tasks.resources import devices, scaling
 
@@ -112,7 +112,7 @@ class Predictor:
             from tasks.learning.inference import Inference  # imports torch, which the driver does not need
 
             device = devices.choose(self._device, where=scaling.node_name())
-            with user_errors.wrap_user_errors():
+            with user_code.wrap_user_errors():
                 return Inference(self.spec.model, threads=self._threads, device=device)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
@@ -157,7 +157,7 @@ class Predictor:
         table = tables.read_part(self.spec.source, source)
         model = self.inference.model.spec
         pixels, labels = images.to_arrays(table, model.image_shape)
-        with self._turn, user_errors.wrap_user_errors(model=model.model):
+        with self._turn, user_code.wrap_user_errors():
             probabilities = self.inference.probabilities(pixels)
         columns = {"id": table["id"].to_numpy()} | ({} if labels is None else {"label": table["label"]})
         answers = {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}

@@ -9,7 +9,7 @@ from storage.uri import URI
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, train_loop
 from tasks.jobs.train.make_loader import RankContext
-from tasks.learning import user_errors
+from tasks.learning import user_code
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch
 from tasks.learning.loaders import to_device
 from tasks.resources import devices, machine, scaling
@@ -33,7 +33,7 @@ def run(spec: TrainSpec) -> None:
         report=functools.partial(keep_newest_and_best, every=spec.recipe.checkpoint_every),
         loader=loader,
     )
-    with user_errors.wrap_user_errors(model=spec.recipe.model):
+    with user_code.wrap_user_errors():
         train_loop.train(spec, prepared, spec.scratch.child(attempt), here)
     attempts.commit(spec, prepared, started=started, loader=loader)
 

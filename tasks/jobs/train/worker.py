@@ -23,7 +23,7 @@ from tasks.jobs.spec import RANK, TrainSpec
 from tasks.jobs.train import attempts, train_loop
 from tasks.jobs.train.attempts import Assignment
 from tasks.jobs.train.make_loader import RankContext
-from tasks.learning import images, user_errors
+from tasks.learning import images, user_code
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize, best_epoch
 from tasks.learning.recipes import Recipe
@@ -49,7 +49,7 @@ def train(config: Assignment) -> None:
     if errors.has_saved_error(attempt):
         return  # this is the retry of a permanent error
     try:
-        with watched(limit_s=spec.stall_s) as beat, user_errors.wrap_user_errors(model=spec.recipe.model):
+        with watched(limit_s=spec.stall_s) as beat, user_code.wrap_user_errors():
             _train(spec, attempt, config, beat=beat)
     except Exception as error:
         cause = errors.root_cause(error)  # the message of Ray Data's own error is its whole traceback
