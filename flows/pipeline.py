@@ -22,8 +22,8 @@ from flows.server.flow_runs import begun, end_task_runs
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
-from tasks.learning import datasets, recipes
-from tasks.learning.sources import mirror_address
+from tasks.learning import recipes, sources
+from tasks.learning.downloading import mirror_address
 from tasks.orchestration.prefect_options import Limit, Name, Patience, RecipeName, Settings, Workers, flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize
@@ -116,5 +116,5 @@ images = mnist.with_options(name="images")
 def flow_of(request: dict[str, Any]) -> Flow[..., Any]:
     """Return the flow named after the data set of `request`, the parameters of a run."""
     data = request["settings"].get("data") or recipes.load(request["recipe"]).data
-    siblings = {"fashion-mnist": fashion_mnist, "cifar10": cifar10, datasets.OWN: images}
+    siblings = {"fashion-mnist": fashion_mnist, "cifar10": cifar10, sources.USER_IMAGES: images}
     return siblings.get(data, mnist)

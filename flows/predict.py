@@ -18,7 +18,7 @@ from typing import Any
 from prefect import flow
 
 from flows.server.flow_runs import begun, end_task_runs
-from tasks.ingest import ingest_pictures
+from tasks.ingest import ingest_user_images
 from tasks.orchestration.prefect_options import Limit, NumWorkers, flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_prediction
@@ -64,7 +64,7 @@ def predict(
         using(request.root, [request.checkpoint, request.dataset]) as stages,
         session(request.root, wanted=not request.is_done(), workers=workers) as cluster,
     ):
-        if request.pictures:
-            ingest_pictures(request.pictures, request, cluster)
+        if request.user_images:
+            ingest_user_images(request.user_images, request, cluster)
         predictions = predict_batch(request, cluster)
         return outcome(summarize_prediction(request, predictions, stages))

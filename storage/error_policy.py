@@ -1,6 +1,6 @@
 """The error policy: which errors are permanent, which are retried, and which mean that the storage fails.
 
-- A transient error of a server or the network is retried at the request: `storage.retry`, `tasks.learning.sources`.
+- A transient error of a server or the network is retried at the request: `storage.retry`, `tasks.learning.downloading`.
 - A permanent error ends the run: the Prefect task does not retry it, and the user has to change something first. Ray
   Train does not restart workers after it either, unless the restart may help (`tasks.jobs.train.worker`).
 - Any other error ends the job and is retried by Ray Train and by the Prefect task (`tasks.runners.runner`).

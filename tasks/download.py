@@ -13,8 +13,8 @@ from storage import commits, files, lease, manifest
 from storage.manifest import Damaged, File, Manifest
 from storage.uri import URI, FilesURI
 from tasks.jobs.spec import scratch_of
-from tasks.learning.datasets import DataSet, SourceFile
-from tasks.learning.sources import fetch_file
+from tasks.learning.downloading import fetch_file
+from tasks.learning.sources import Source, SourceFile
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage, tidy
 from tasks.planning.plan import Plan
@@ -44,9 +44,9 @@ def download(plan: Plan, sources: Sequence[str]) -> FilesURI | None:
             ) as held:
                 if held:
                     fetch_and_commit(
-                        plan.data_set,
+                        plan.source,
                         uri,
-                        mirrors=[*sources, *plan.data_set.mirrors],
+                        mirrors=[*sources, *plan.source.mirrors],
                         scratch=scratch_of(plan.root, uri),
                         log=logger().info,
                         patience_s=plan.patience_s,
@@ -66,7 +66,7 @@ def _are_not_needed(uri: FilesURI, raw: URI) -> bool:
 
 
 def fetch_and_commit(
-    data_set: DataSet,
+    source: Source,
     uri: FilesURI,
     *,
     mirrors: Sequence[str],
@@ -74,12 +74,12 @@ def fetch_and_commit(
     log: Callable[..., None],
     patience_s: float = 0.0,
 ) -> Manifest:
-    """Fetch the missing files of `data_set` one by one and commit `uri`; keep trying mirrors for `patience_s`."""
+    """Fetch the missing files of `source` one by one and commit `uri`; keep trying mirrors for `patience_s`."""
     started = time.monotonic()
     until = started + patience_s
     listed: list[File] = []
     origins: list[dict[str, Any]] = []
-    for file in data_set.files:
+    for file in source.files:
         place, origin = uri.child(file.stored), scratch.child(f"origins/{file.stored}.json")
         if files.exists(place) and files.sha256(place) == file.sha256:
             log("%s: reusing the file of an earlier attempt", file.name)
@@ -95,7 +95,7 @@ def fetch_and_commit(
         uri,
         kind="files",
         parents={},
-        parameters={"data": data_set.name},
+        parameters={"data": source.name},
         listed=listed,
         statistics={"sources": origins, "seconds": time.monotonic() - started},
     )

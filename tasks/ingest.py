@@ -8,13 +8,13 @@ from storage import manifest
 from storage.uri import URI, DatasetURI, FilesURI
 from tasks.jobs.ingest import user_files
 from tasks.jobs.spec import IngestSpec, scratch_of
-from tasks.learning import datasets
+from tasks.learning import sources
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage
 from tasks.planning import data_summary, new_images, warm_start
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
-from tasks.planning.user_images import UserData
+from tasks.planning.user_images import UserImages
 from tasks.runners.runner import InProcessRunner, Runner, retry_on_fault
 
 
@@ -26,38 +26,38 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
     ingested by a Ray job, other data in the flow's own process.
     """
     with stage("ingest", plan.raw) as current:
-        if plan.user_data is not None:
-            for note in [*plan.user_data.left_out, *plan.user_data.notes]:
+        if plan.user_images is not None:
+            for note in [*plan.user_images.left_out, *plan.user_images.notes]:
                 logger().warning("--data: %s", note)
-        elif plan.recipe.data != datasets.OWN and plan.data_set.notice:
-            logger().warning("this is %s", plan.data_set.notice)
+        elif plan.recipe.data != sources.USER_IMAGES and plan.source.notice:
+            logger().warning("this is %s", plan.source.notice)
         if not current.reused:
             chosen = cluster if plan.ingest_on_ray() else InProcessRunner()
-            if plan.user_data is not None:
-                own = _own(plan.user_data, scratch_of(plan.root, plan.raw))
-                _run(chosen, plan, plan.raw, parameters=plan.own_parameters, **own)
+            if plan.user_images is not None:
+                own = _own(plan.user_images, scratch_of(plan.root, plan.raw))
+                _run(chosen, plan, plan.raw, parameters=plan.user_images_parameters, **own)
             else:
-                source = {"kind": "files", "source": files, "data_set": plan.recipe.data}
+                source = {"kind": "files", "source": files, "source_name": plan.recipe.data}
                 _run(chosen, plan, plan.raw, parameters={"data": plan.data_name}, **source)
             warm_start.check_comparable(plan)  # the classes of Parquet data are only known now
         for line in data_summary.of_raw(manifest.load(plan.raw)):
             logger().info(line)
-        if plan.user_data is not None:
+        if plan.user_images is not None:
             _tell_unreadable("--data", plan.raw)
     return plan.raw
 
 
-@task(name="ingest", **task_options, **retry_on_fault, task_run_name="ingest {pictures.name}")
-def ingest_pictures(pictures: UserData, request: BatchRequest, cluster: Runner) -> DatasetURI:
-    """Write new pictures as rows of Parquet, resized like the images that the model was trained on."""
+@task(name="ingest", **task_options, **retry_on_fault, task_run_name="ingest {user_images.name}")
+def ingest_user_images(user_images: UserImages, request: BatchRequest, cluster: Runner) -> DatasetURI:
+    """Write new user images as rows of Parquet, resized like the images that the model was trained on."""
     raw = request.dataset
     with stage("ingest", raw) as current:
-        for note in [*pictures.left_out, *pictures.notes]:
+        for note in [*user_images.left_out, *user_images.notes]:
             logger().warning("--dataset: %s", note)
         if not current.reused:
-            chosen = cluster if pictures.is_large else InProcessRunner()
-            own = _own(pictures, scratch_of(request.root, raw))
-            _run(chosen, request, raw, parameters=new_images.parameters(pictures, request.checkpoint), **own)
+            chosen = cluster if user_images.is_large else InProcessRunner()
+            own = _own(user_images, scratch_of(request.root, raw))
+            _run(chosen, request, raw, parameters=new_images.parameters(user_images, request.checkpoint), **own)
         _tell_unreadable("--dataset", raw)
     return raw
 
@@ -67,7 +67,7 @@ def _run(chosen: Runner, asked: Plan | BatchRequest, raw: DatasetURI, **source: 
     chosen.run("ingest", spec)
 
 
-def _own(found: UserData, scratch: URI) -> dict[str, Any]:
+def _own(found: UserImages, scratch: URI) -> dict[str, Any]:
     """Return the job's parameters for the user's own files, and write the list of files to `scratch` for it."""
     told = {
         "listing": user_files.write_listing(scratch, found.files),

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
-from tasks.learning.datasets import DataSet
-from tasks.learning.sources import fetch_file
+from tasks.learning.downloading import fetch_file
+from tasks.learning.sources import Source
 
 Fault = int | Literal["truncated", "wrong", "reset", "garbage", "stall"] | None
 """What one request gets: an HTTP status, half of the file, other bytes of the same length, a connection reset,
@@ -37,9 +37,9 @@ class Mirror:
         return next(self._faults.get(name, iter(())), None)
 
 
-def fetch(data_set: DataSet, folder: Path, *addresses: str) -> dict[str, str]:
-    """Fetch every file of `data_set` into `folder`, and return where each came from, by its name."""
-    origins = [fetch_file(file, folder, mirrors=addresses, log=lambda *_: None) for file in data_set.files]
+def fetch(source: Source, folder: Path, *addresses: str) -> dict[str, str]:
+    """Fetch every file of `source` into `folder`, and return where each came from, by its name."""
+    origins = [fetch_file(file, folder, mirrors=addresses, log=lambda *_: None) for file in source.files]
     return {origin["name"]: origin["url"] for origin in origins}
 
 

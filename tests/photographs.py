@@ -11,7 +11,7 @@ from tasks.planning import user_images
 
 RECIPE = Recipe(
     name="photos",
-    data="own",
+    data="user-images",
     model="small-cnn",
     epochs=2,
     batch_size=8,

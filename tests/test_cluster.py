@@ -12,8 +12,8 @@ from storage import files, manifest, tables
 from storage.uri import URI, Root
 from tests.clusters import TwoNodes, two_nodes
 from tests.faults.harness import NUM_TEST, raw_name, write_raw
+from tests.image_folder import write_folder
 from tests.photographs import to_make, trains
-from tests.pictures import write_folder
 from tests.runs import Run, await_that
 from tests.s3 import Server
 

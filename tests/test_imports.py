@@ -66,7 +66,7 @@ def test_wrong_import_is_noticed(layer: str, statement: str) -> None:
 @pytest.mark.parametrize(
     "module",
     [
-        *("storage.files", "storage.tables", "tasks.learning.recipes", "tasks.learning.datasets"),
+        *("storage.files", "storage.tables", "tasks.learning.recipes", "tasks.learning.sources"),
         *("tasks.jobs.train", "tasks.jobs.predict", "tasks.jobs.preprocess"),
     ],
 )

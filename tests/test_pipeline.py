@@ -19,8 +19,8 @@ import pytest
 
 from storage import commits, files, manifest, registry, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, Root
-from tasks.learning import datasets, images
-from tasks.learning.datasets import mnist_sample
+from tasks.learning import images, sources
+from tasks.learning.sources import mnist_sample
 from tests import mirrors
 from tests.runs import CHECKOUT, Run, await_that, lineage, repeatedly
 from tests.s3 import Server
@@ -103,7 +103,7 @@ def test_every_usable_row_is_in_exactly_one_split(finished: Finished) -> None:
 
 def test_a_prediction_leads_back_to_the_checksums_of_the_raw_files(finished: Finished) -> None:
     made = dict(lineage(finished.result["uris"]["predictions"]))
-    expected = {file.name: file.sha256 for file in datasets.load("mnist-sample").files}
+    expected = {file.name: file.sha256 for file in sources.load("mnist-sample").files}
     for kind in ("raw", "files"):
         (one,) = [one for one in made.values() if one["kind"] == kind]
         assert {source["name"]: source["sha256"] for source in one["statistics"]["sources"]} == expected

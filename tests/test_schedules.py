@@ -11,7 +11,7 @@ import pytest
 from storage import manifest, registry
 from storage.uri import URI, Root
 from tests import schedules
-from tests.pictures import write_folder
+from tests.image_folder import write_folder
 from tests.prefect_system import CANARY, Hook, PrefectSystem
 from tests.runs import await_that, copy_of_checkout
 

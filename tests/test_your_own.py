@@ -20,11 +20,11 @@ from flows.cli import console
 from storage import failpoints, manifest, registry, tables
 from storage.uri import URI, Root
 from tasks.learning import images
-from tasks.learning.datasets import DataSet, SourceFile, cifar10, fashion_mnist
-from tasks.learning.datasets.mnist import read_idx
+from tasks.learning.sources import Source, SourceFile, cifar10, fashion_mnist
+from tasks.learning.sources.mnist import read_idx
 from tasks.report_page import plots
+from tests.image_folder import BROKEN, CLASSES, encoded, write_folder
 from tests.learning.test_cifar10 import write_archive
-from tests.pictures import BROKEN, CLASSES, encoded, write_folder
 
 Flow = Callable[..., dict[str, Any]]
 
@@ -240,9 +240,9 @@ def test_every_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str
 ) -> None:
     if recipe.startswith("cifar10"):
-        monkeypatch.setattr(cifar10, "DATA_SET", write_archive(tmp_path, rows=10))
+        monkeypatch.setattr(cifar10, "SOURCE", write_archive(tmp_path, rows=10))
     else:
-        monkeypatch.setattr(fashion_mnist, "DATA_SET", write_idx(tmp_path, train=50, test=10))
+        monkeypatch.setattr(fashion_mnist, "SOURCE", write_idx(tmp_path, train=50, test=10))
     settings = {"epochs": 1, "batch_size": 16, "accuracy_floor": 0.0, "precision": "fp32", "device": "cpu"}
     result = flow(recipe=recipe, storage=str(root), source=[str(tmp_path)], settings=settings, workers=0)
     assert result["metrics"]["num_rows"] == 10
@@ -253,7 +253,7 @@ def test_every_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
 def test_a_vision_transformer_has_the_same_loss_curve_with_other_loaders_and_workers(
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cifar10, "DATA_SET", write_archive(tmp_path, rows=24, plain=True))
+    monkeypatch.setattr(cifar10, "SOURCE", write_archive(tmp_path, rows=24, plain=True))
     settings = {"epochs": 2, "batch_size": 12, "learning_rate": 1e-4, "max_shift": 0, "precision": "fp32"}
     curves = []
     for workers, loader in ((0, "resident"), (2, "ray-data")):
@@ -269,13 +269,13 @@ def test_a_vision_transformer_has_the_same_loss_curve_with_other_loaders_and_wor
 def test_the_cifar_recipe_that_one_would_deploy_learns(
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cifar10, "DATA_SET", write_archive(tmp_path, rows=48, plain=True))
+    monkeypatch.setattr(cifar10, "SOURCE", write_archive(tmp_path, rows=48, plain=True))
     settings = {"epochs": 4, "batch_size": 16, "max_shift": 0, "accuracy_floor": 0.5, "device": "cpu"}
     result = flow(recipe="cifar10-resnet18", storage=str(root), source=[str(tmp_path)], settings=settings, workers=0)
     assert result["promoted"], result["reason"]
 
 
-def write_idx(folder: Path, *, train: int, test: int) -> DataSet:
+def write_idx(folder: Path, *, train: int, test: int) -> Source:
     """A data set in the form of Fashion-MNIST, whose files lie in `folder`."""
     written = []
     for prefix, rows in (("train", train), ("t10k", test)):
@@ -286,7 +286,7 @@ def write_idx(folder: Path, *, train: int, test: int) -> DataSet:
             (folder / f"{prefix}-{kind}-ubyte.gz").write_bytes(content)
             sums = {name: hashlib.new(name, content).hexdigest() for name in ("md5", "sha256")}
             written.append(SourceFile(name=f"{prefix}-{kind}-ubyte.gz", **sums))
-    usual = fashion_mnist.DATA_SET
+    usual = fashion_mnist.SOURCE
     return dataclasses.replace(usual, files=tuple(written), read=functools.partial(read_idx, files=written))
 
 

@@ -157,7 +157,7 @@ def run(
             from rich.console import Console
 
             from flows.cli import console, predictions_csv
-            from tasks.learning import sources
+            from tasks.learning import downloading
 
         # Without workers, breakpoints work: a progress bar would overwrite the debugger's prompt.
         narrator = console.Narrator(Console(stderr=True), has_bar=request["workers"] != 0)
@@ -166,7 +166,7 @@ def run(
             with gc_paused():
                 flow_of(request)
                 if uses_network:
-                    sources.import_what_downloading_needs()
+                    downloading.import_what_downloading_needs()
 
         # Tags make every task request concurrency slots, which Prefect's busy SQLite postpones by two seconds.
         # Only a server that outlives this run needs the tag.

@@ -129,7 +129,7 @@ class Asked:
 
 
 def _asked(arguments: argparse.Namespace) -> Asked:
-    from tasks.learning import sources
+    from tasks.learning import downloading
     from tasks.planning import data_option, make_plan
 
     base = recipes.load(data_option.default_recipe(arguments.data) if arguments.recipe is None else arguments.recipe)
@@ -141,7 +141,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         patience_minutes=arguments.patience,
     )
     mirrors = [source for source in arguments.source if source != "sample"]
-    addresses = tuple(map(sources.mirror_address, mirrors))
+    addresses = tuple(map(downloading.mirror_address, mirrors))
     sample = len(mirrors) < len(arguments.source)
     if sample and (arguments.no_sample or mirrors):
         raise ValueError("--source sample cannot be combined with another --source or with --no-sample")
@@ -200,7 +200,7 @@ class Planned:
         """True if the run downloads a data set and its first mirror is not a folder."""
         if not self.downloads:
             return False
-        mirrors = [*self.request["source"], *self.plan.data_set.mirrors]
+        mirrors = [*self.request["source"], *self.plan.source.mirrors]
         return bool(mirrors) and not mirrors[0].startswith("file:")
 
     @property
@@ -216,26 +216,26 @@ class Planned:
 
 def _planned(arguments: argparse.Namespace, asked: Asked, root: Root) -> Planned:
     """Plan the request; fall back to the bundled sample if no mirror can be reached and the request allows it."""
-    from tasks.learning import sources
+    from tasks.learning import downloading
 
     is_sample = asked.sample and asked.base.fallback is not None
     recipe = _sample_of(asked, arguments) if is_sample else asked.recipe
     made = _plan(arguments, recipe, root, championship=arguments.championship)
-    if asked.sample and asked.base.fallback is None and made.data_set.notice is None:
+    if asked.sample and asked.base.fallback is None and made.source.notice is None:
         raise ValueError(f"--source: recipe {asked.base.name!r} has no sample; omit --source sample")
     there = next((uri for uri in (made.raw, made.files) if uri and manifest.is_committed(uri)), None)
-    unreachable = not (there or made.user_data or asked.sample or sources.reachable(made.data_set, asked.addresses))
+    unreachable = not (there or made.user_images or asked.sample or downloading.reachable(made.source, asked.addresses))
     may_fall_back = asked.base.fallback is not None and not asked.addresses and not arguments.no_sample
     waits = unreachable and arguments.patience > 0
     if unreachable and not may_fall_back and not waits:
-        raise ValueError(sources.unreachable_message(made.data_set, asked.addresses))
-    if made.user_data:
-        noted = [*made.user_data.left_out, *made.user_data.notes]
-        about = "; ".join([f"{len(made.user_data.files):,} files in {made.user_data.uri}", *map(str, noted)])
+        raise ValueError(downloading.unreachable_message(made.source, asked.addresses))
+    if made.user_images:
+        noted = [*made.user_images.left_out, *made.user_images.notes]
+        about = "; ".join([f"{len(made.user_images.files):,} files in {made.user_images.uri}", *map(str, noted)])
     elif waits:
-        about = f"no mirror of {made.data_set.name} responds; the run will retry for {arguments.patience:g} minutes"
+        about = f"no mirror of {made.source.name} responds; the run will retry for {arguments.patience:g} minutes"
     else:
-        about = f"{there} exists" if there else f"a mirror of {made.data_set.name} responds"
+        about = f"{there} exists" if there else f"a mirror of {made.source.name} responds"
     if unreachable and not waits:
         # The user did not ask for the sample in the named championship, so it competes in its own.
         is_sample, made = True, _plan(arguments, _sample_of(asked, arguments), root, championship=None)

@@ -201,23 +201,23 @@ def _of_data(root: Root, checkpoint: CheckpointURI, made: Manifest) -> str:
 
 
 def default_of_raw(raw: Manifest) -> str:
-    """Return the default championship of a raw dataset: the data set's name, or `default_for_user_data`.
+    """Return the default championship of a raw dataset: the data set's name, or `default_for_user_images`.
 
     Raises `ValueError` if the manifest does not name the data set.
     """
     if "data" not in raw.parameters:
         raise ValueError("does not name the data set it belongs to")
     name, place = str(raw.parameters["data"]), _place(raw)
-    return name if place is None else default_for_user_data(name, place)
+    return name if place is None else default_for_user_images(name, place)
 
 
-def default_for_user_data(name: str, place: URI) -> str:
+def default_for_user_images(name: str, place: URI) -> str:
     """Return the default championship of user data at `place`: the folder's `name` and a digest of the whole URI."""
     digest = hashlib.sha256(_canonical(place).encode()).hexdigest()[:_DIGEST_DIGITS]
     return f"{name[: _LONGEST_NAME - _DIGEST_DIGITS - 1].rstrip('-')}-{digest}"
 
 
-def trained_on_user_data(root: Root, names: Sequence[str]) -> list[str]:
+def trained_on_user_images(root: Root, names: Sequence[str]) -> list[str]:
     """Return those of `names` whose champion was trained on a user's own data, as far as is known."""
     return [name for name in names if _place_of_champion(root, name)]
 

@@ -96,7 +96,7 @@ class JobSpec(BaseModel):
         return [value for _, value in self if isinstance(value, URI)]
 
 
-class SourceEntry(BaseModel, frozen=True, extra="forbid"):
+class UserFile(BaseModel, frozen=True, extra="forbid"):
     """One of the user's own files."""
 
     split: str
@@ -134,8 +134,8 @@ class IngestSpec(JobSpec):
     target: DatasetURI
     kind: Literal["files", "images", "parquet"]
     """`files`: downloaded files of a data set; else the user's own, `images` (one file each) or `parquet`."""
-    data_set: str | None = None
-    """Name of the downloaded data set, as in a recipe; None for the user's own files."""
+    source_name: str | None = None
+    """Name of the downloaded source, as in a recipe; None for the user's own files."""
     classes: list[str] = []
     """Name of each label for image files; empty for Parquet and data sets, which name their classes themselves."""
     labels: str = ""
@@ -143,7 +143,7 @@ class IngestSpec(JobSpec):
     digest: str = ""
     """SHA-256 of the list of the user's own files."""
     listing: URI | None = None
-    """JSON list with a `SourceEntry` for each of the user's own files, from `write_digested`."""
+    """JSON list with a `UserFile` for each of the user's own files, from `write_digested`."""
     left_out: list[LeftOut] = []
     parameters: dict[str, Any]
     """Name of the data set. For the user's own also image_size, channels and, if no folder is called train or test,

@@ -138,7 +138,7 @@ def reference(thing: Any, *, files: Iterable[str] = ()) -> str:
     """Return the name under which a recipe refers to `thing`, a top-level object of the recipe's file.
 
     Args:
-        thing: A model factory or a `DataSet`.
+        thing: A model factory or a `Source`.
         files: Files that `thing` reads, such as pretrained weights: absolute, or relative to the recipe's file. Their
             content becomes part of the name. The factory must then take `pretrained`, and read them only if it is true.
 

@@ -5,10 +5,10 @@ import re
 
 from storage import access, manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, parse_root
-from tasks.learning import datasets, images, recipes
+from tasks.learning import images, recipes, sources
 from tasks.learning.recipes import Recipe
 from tasks.planning import split_names, user_images
-from tasks.planning.user_images import UserData
+from tasks.planning.user_images import UserImages
 
 
 def default_recipe(data: str | None, *, flow: str = "mnist") -> str:
@@ -48,7 +48,7 @@ def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tupl
     return made
 
 
-def resolve_data(data: str, recipe: Recipe) -> DatasetURI | UserData:
+def resolve_data(data: str, recipe: Recipe) -> DatasetURI | UserImages:
     """Return the raw dataset or the user's own images at `data`; raise `ValueError` if they do not fit the recipe."""
     uri = DatasetURI(parse_root(data, option="--data"))
     try:
@@ -71,7 +71,7 @@ def resolve_data(data: str, recipe: Recipe) -> DatasetURI | UserData:
         return found_own
     made = check_committed("--data", uri, kinds=("raw",))
     found = made.parameters.get("data")
-    if found != datasets.name_of(recipe.data) and (recipe.data != datasets.OWN or found is None):
+    if found != sources.name_of(recipe.data) and (recipe.data != sources.USER_IMAGES or found is None):
         raise ValueError(f"--data must be of data set {recipe.data!r}, got {uri} of {found!r}; choose another --recipe")
     check_shift(recipe, side=min(images.shape_of(made.columns["metadata"])[:2]))
     encoding = images.encoding_of(made.columns["metadata"])

@@ -9,9 +9,9 @@ from storage import manifest, s3
 from storage.manifest import Manifest
 from storage.terminal import count
 from tasks.jobs.ingest import class_names, content_split
-from tasks.jobs.spec import SourceEntry
+from tasks.jobs.spec import UserFile
 from tasks.planning.plan import Plan
-from tasks.planning.user_images import UserData
+from tasks.planning.user_images import UserImages
 
 _SHOWN = 10
 """Most classes of which each is named."""
@@ -57,10 +57,10 @@ def of_plan(plan: Plan) -> Summary:
     if manifest.is_committed(plan.raw):
         raw = manifest.load(plan.raw)
         return Summary(of_counts(raw.statistics["class_counts"]), raw.statistics.get("labels") or _PUBLISHED)
-    if plan.user_data is not None:
-        return of_user_data(plan.user_data)
-    names = ", ".join(plan.data_set.classes[:_SHOWN])
-    return Summary(f"{len(plan.data_set.classes)} classes: {names}; their rows are counted by the run", _PUBLISHED)
+    if plan.user_images is not None:
+        return of_user_images(plan.user_images)
+    names = ", ".join(plan.source.classes[:_SHOWN])
+    return Summary(f"{len(plan.source.classes)} classes: {names}; their rows are counted by the run", _PUBLISHED)
 
 
 def of_raw(raw: Manifest) -> Iterator[str]:
@@ -70,11 +70,11 @@ def of_raw(raw: Manifest) -> Iterator[str]:
         yield f"labels: {labels}"
 
 
-def of_user_data(data: UserData) -> Summary:
+def of_user_images(data: UserImages) -> Summary:
     """Summarize the user's own files; raise `ValueError` if the labels of Parquet files cannot be used."""
     if data.kind == "parquet":
         return _of_first_file(data) if data.uri.is_s3 else _of_parquet(data)
-    files: Sequence[SourceEntry] = data.files
+    files: Sequence[UserFile] = data.files
     if data.test_fraction is not None and not content_split.undigested(files):
         files = content_split.with_splits(files, fraction=data.test_fraction, classes=data.classes, sha256={})
     counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -85,7 +85,7 @@ def of_user_data(data: UserData) -> Summary:
     return Summary(of_counts(in_order), data.labels)
 
 
-def _of_parquet(data: UserData) -> Summary:
+def _of_parquet(data: UserImages) -> Summary:
     """Read the labels of all files, and nothing else."""
     surveyed = [_surveyed(data, file) for file in data.files]
     classes = class_names.of_files(surveyed)
@@ -98,7 +98,7 @@ def _of_parquet(data: UserData) -> Summary:
     return Summary(of_counts(counts) + remarks, class_names.sources(surveyed))
 
 
-def _of_first_file(data: UserData) -> Summary:
+def _of_first_file(data: UserImages) -> Summary:
     """Look at the columns of one file: reading the labels of all from S3 would take as long as ingest."""
     first = next(file for file in data.files if file.split == "train")
     labels = _surveyed(data, first, only_source=True)["source"]
@@ -106,7 +106,7 @@ def _of_first_file(data: UserData) -> Summary:
     return Summary(f"counted by the run, which reads the labels of {files}", f"{labels}, as in {first.path}")
 
 
-def _surveyed(data: UserData, file: SourceEntry, *, only_source: bool = False) -> dict[str, Any]:
+def _surveyed(data: UserImages, file: UserFile, *, only_source: bool = False) -> dict[str, Any]:
     """Survey a file in place, or only find out where its labels are; add its name to a `ValueError`."""
     from tasks.jobs.ingest import parquet_images  # imports the decoders of images
 

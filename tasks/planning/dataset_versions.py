@@ -7,14 +7,14 @@ from storage import access, manifest
 from storage.admin import catalog, champions
 from storage.manifest import Damaged
 from storage.uri import DatasetURI, Root
-from tasks.learning import datasets
+from tasks.learning import sources
 
 
 def known(root: Root, data: str) -> list[DatasetURI]:
     """List the committed raw datasets of data set `data` below `root`, by the time of their commit.
 
-    The time comes from the manifest, so that it survives a copy of the root. `own` selects all datasets of users' own
-    images, each of which is named after its folder, but not the new pictures that batch prediction stored.
+    The time comes from the manifest, so that it survives a copy of the root. `user-images` selects the datasets of all
+    folders of user images, each of which is named after its folder, but not images that batch prediction stored.
 
     Raises `ValueError` if there is none or the storage cannot be read, and `Damaged` for a damaged manifest.
     """
@@ -30,8 +30,8 @@ def known(root: Root, data: str) -> list[DatasetURI]:
             raise Damaged(folder.damage)
         if folder.manifest:
             parameters = folder.manifest.parameters
-            is_own = data == datasets.OWN and "image_size" in parameters and "classes" not in parameters
-            of[DatasetURI(folder.uri)] = data if is_own else parameters.get("data")
+            is_user_images = data == sources.USER_IMAGES and "image_size" in parameters and "classes" not in parameters
+            of[DatasetURI(folder.uri)] = data if is_user_images else parameters.get("data")
     if data not in of.values():
         others = ", ".join(sorted({str(name) for name in of.values()}))
         hint = f"there are datasets of {others}: choose a matching --recipe" if others else "run the pipeline first"

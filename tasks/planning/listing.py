@@ -12,7 +12,7 @@ from storage import files
 from storage.files import Entry
 from storage.terminal import count
 from storage.uri import URI
-from tasks.jobs.spec import LeftOut, SourceEntry
+from tasks.jobs.spec import LeftOut, UserFile
 from tasks.planning import file_kinds, system_files
 from tasks.planning.split_names import LAYOUT
 
@@ -98,7 +98,7 @@ def _shown(path: str) -> str:
 
 def source_entries(
     uri: URI, entries: list[Entry], *, splits: Mapping[str, str], labels: Mapping[str, int], option: str
-) -> list[SourceEntry]:
+) -> list[UserFile]:
     """Add checksums, splits and labels, by path, to `entries`; raise `ValueError` for a file that cannot be used."""
     found = []
     for entry, digest in zip(entries, _digests(uri, entries, option=option), strict=True):
@@ -109,7 +109,7 @@ def source_entries(
             message = f"{option}: the file name {path!r} below {uri} is not allowed: {error}; rename it"
             raise ValueError(message) from None
         label = labels.get(path)
-        found.append(SourceEntry(split=splits[path], label=label, path=path, size=entry.size, digest=digest))
+        found.append(UserFile(split=splits[path], label=label, path=path, size=entry.size, digest=digest))
     return found
 
 

@@ -9,14 +9,14 @@ from storage.admin.catalog import check_links
 from storage.terminal import count
 from storage.uri import DatasetURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
-from tasks.learning import datasets
+from tasks.learning import sources
 from tasks.learning.epoch_metrics import few_steps_hint
 from tasks.learning.recipes import Recipe
 from tasks.planning import model_check, warm_start
 from tasks.planning.data_option import as_made, check_shift, resolve_data
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import report_of
-from tasks.planning.user_images import UserData, check_apart
+from tasks.planning.user_images import UserImages, check_apart
 from tasks.resources import devices, machine
 from tasks.resources.scaling import Workers, limits
 
@@ -50,8 +50,8 @@ def make(
         root = check_root(storage)
         found = resolve_data(data, recipe) if data else None
         if found is None:
-            check_shift(recipe, side=min(datasets.load(recipe.data).image_shape[:2]))
-        if isinstance(found, UserData):
+            check_shift(recipe, side=min(sources.load(recipe.data).image_shape[:2]))
+        if isinstance(found, UserImages):
             check_apart(root, found.uri, option="--data")
         elif found is not None:
             recipe = as_made(recipe, found)
@@ -61,7 +61,7 @@ def make(
             workers=workers,
             cores=machine.cores_asked(workers),
             data=found if isinstance(found, DatasetURI) else None,
-            user_data=found if isinstance(found, UserData) else None,
+            user_images=found if isinstance(found, UserImages) else None,
             named_championship=check_name(championship, field="--championship") if championship else None,
             judge_only=judge_only,
             deadline_s=deadline_minutes * 60,
@@ -97,9 +97,9 @@ def num_train_rows(plan: Plan) -> tuple[int | None, int | None]:
     kept = 1 - plan.recipe.validation_fraction
     if manifest.is_committed(plan.raw):
         most = sum(file.rows or 0 for file in manifest.load(plan.raw).split("train"))
-    elif plan.user_data is not None and plan.user_data.kind == "images":
-        most = sum(file.split in ("train", "") for file in plan.user_data.files)
-        kept *= 1 - (plan.user_data.test_fraction or 0)
+    elif plan.user_images is not None and plan.user_images.kind == "images":
+        most = sum(file.split in ("train", "") for file in plan.user_images.files)
+        kept *= 1 - (plan.user_images.test_fraction or 0)
     else:
         return None, None
     return most, round(most * kept)

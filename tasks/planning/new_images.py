@@ -12,7 +12,7 @@ from tasks.jobs.spec import NEW
 from tasks.planning import file_kinds, listing, user_images
 from tasks.planning.class_folders import class_name, class_of
 from tasks.planning.result_uris import result_uri
-from tasks.planning.user_images import UserData
+from tasks.planning.user_images import UserImages
 
 _LAYOUT = "expected images, Parquet, or folders with either"
 
@@ -40,7 +40,7 @@ def _is_picture(file: URI) -> bool:
     return True
 
 
-def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None) -> UserData:
+def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None) -> UserImages:
     """List the new pictures at `uri`; raise `ValueError` if the model of `checkpoint` cannot use them."""
     if split is not None:
         raise ValueError(
@@ -56,7 +56,7 @@ def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str |
     return listed(URI(uri), classes=model["classes"])
 
 
-def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> UserData:
+def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> UserImages:
     """List the images or Parquet at or below `uri`; an image below a folder named after a class has its label."""
     single = files.entry(uri) if files.exists(uri) else None
     folder = uri if single is None else uri.parent
@@ -68,7 +68,7 @@ def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Us
         file_kinds.check_shards((entry.path for entry in there.parquet), option=option)
     splits = dict.fromkeys((entry.path for entry in entries), NEW)
     listed = listing.source_entries(folder, entries, splits=splits, labels=labels, option=option)
-    return UserData(
+    return UserImages(
         uri=folder,
         kind="images" if there.images else "parquet",
         classes=tuple(classes),
@@ -78,14 +78,14 @@ def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> Us
     )
 
 
-def parameters(found: UserData, checkpoint: CheckpointURI) -> dict[str, Any]:
+def parameters(found: UserImages, checkpoint: CheckpointURI) -> dict[str, Any]:
     """Return what determines the raw dataset of new pictures besides their files."""
     model = manifest.load(checkpoint).statistics["model"]
     shape = {"image_size": model["image_shape"][0], "channels": model["image_shape"][2]}
     return {"data": found.name, "ingest": user_images.VERSION, "classes": list(model["classes"])} | shape
 
 
-def raw_of(root: Root, found: UserData, checkpoint: CheckpointURI) -> DatasetURI:
+def raw_of(root: Root, found: UserImages, checkpoint: CheckpointURI) -> DatasetURI:
     """Return the URI of the pictures' raw dataset, shared by all models with the same image shape and classes."""
     made_from = parameters(found, checkpoint) | {"files": found.digest}
     return result_uri(kinds.RAW, root, name=found.name, parents=[], parameters=made_from)
@@ -98,11 +98,11 @@ def championship_of(root: Root, uri: DatasetURI) -> tuple[str, str | None]:
     whose champion was trained on a user's own images. Raises `ValueError` listing the championships if there are more.
     """
     named = champions.with_champion(root)
-    of_folder = champions.default_for_user_data(user_images.name_of(uri), uri)
+    of_folder = champions.default_for_user_images(user_images.name_of(uri), uri)
     if of_folder in named or not named:
         return of_folder, None
     if len(named) == 1:
         return named[0], None
-    if len(own := champions.trained_on_user_data(root, named)) == 1:
+    if len(own := champions.trained_on_user_images(root, named)) == 1:
         return own[0], f"predicted with champion:{own[0]}, the only one of {len(named)} champions trained on own images"
     raise ValueError(f"--model: there are several champions; choose one: champion:{', champion:'.join(named)}")

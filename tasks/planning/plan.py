@@ -10,11 +10,11 @@ from storage.admin import champions
 from storage.kinds import Kind, U
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root
 from tasks.jobs.deadline import deadline
-from tasks.learning import datasets, recipes, user_code
+from tasks.learning import recipes, sources, user_code
 from tasks.learning.recipes import Recipe
 from tasks.planning import user_images
 from tasks.planning.result_uris import evaluation_of, predictions_of, result_uri
-from tasks.planning.user_images import UserData
+from tasks.planning.user_images import UserImages
 from tasks.promotion import gate
 from tasks.resources.scaling import Needs, Workers, needs_of
 
@@ -34,7 +34,7 @@ class Plan:
     """Requested number of this machine's cores; 0: all."""
     data: DatasetURI | None = None
     """An existing raw dataset, instead of the recipe's download."""
-    user_data: UserData | None = None
+    user_images: UserImages | None = None
     """The user's own images, instead of the recipe's download."""
     named_championship: str | None = None
     """The championship that the user named; None: the default one of the data."""
@@ -52,34 +52,34 @@ class Plan:
     """Seconds for which to retry if no mirror can be reached."""
 
     @functools.cached_property
-    def data_set(self) -> datasets.DataSet:
+    def source(self) -> sources.Source:
         """The recipe's data set: its files, mirrors and image shape."""
-        return datasets.load(self.recipe.data)
+        return sources.load(self.recipe.data)
 
     @functools.cached_property
     def data_name(self) -> str:
         """Name of the data set, or of the folder with the user's own data."""
-        if self.user_data is not None:
-            return self.user_data.name
-        if self.data is not None and self.is_own:
+        if self.user_images is not None:
+            return self.user_images.name
+        if self.data is not None and self.is_user_images:
             return str(manifest.load(self.data).parameters["data"])
-        return datasets.name_of(self.recipe.data)
+        return sources.name_of(self.recipe.data)
 
     @functools.cached_property
     def championship(self) -> str:
         """The championship to compete in: the named one, else the default one of the data."""
         if self.named_championship is not None:
             return self.named_championship
-        if self.user_data is not None:
-            return champions.default_for_user_data(self.user_data.name, self.user_data.uri)
-        if self.data is not None and self.is_own:
+        if self.user_images is not None:
+            return champions.default_for_user_images(self.user_images.name, self.user_images.uri)
+        if self.data is not None and self.is_user_images:
             return champions.default_of_raw(manifest.load(self.data))
         return self.data_name
 
     @property
-    def is_own(self) -> bool:
+    def is_user_images(self) -> bool:
         """Whether the run trains on the user's own data."""
-        return self.user_data is not None or (self.data is not None and self.recipe.data == datasets.OWN)
+        return self.user_images is not None or (self.data is not None and self.recipe.data == sources.USER_IMAGES)
 
     @property
     def model_name(self) -> str:
@@ -87,12 +87,12 @@ class Plan:
 
         The recipe's name; for the user's own data with the championship, because all such data share a recipe.
         """
-        return f"{self.championship}-{self.recipe.name}" if self.is_own else self.recipe.name
+        return f"{self.championship}-{self.recipe.name}" if self.is_user_images else self.recipe.name
 
     @property
     def source_uri(self) -> URI | None:
         """URI from `--data`; None if the recipe's data set is downloaded."""
-        return self.user_data.uri if self.user_data else self.data
+        return self.user_images.uri if self.user_images else self.data
 
     @functools.cached_property
     def files(self) -> FilesURI | None:
@@ -106,8 +106,8 @@ class Plan:
         """The raw dataset: the images in Parquet, not yet checked."""
         if self.data is not None:
             return self.data
-        if self.user_data is not None:
-            made_from = {**self.own_parameters, "files": self.user_data.digest}
+        if self.user_images is not None:
+            made_from = {**self.user_images_parameters, "files": self.user_images.digest}
         else:
             made_from = self._download_parameters
             if user_code.is_reference(self.recipe.data):  # the user's own code reads the files
@@ -142,7 +142,7 @@ class Plan:
 
     @property
     def _download_parameters(self) -> dict[str, Any]:
-        return {"data": self.data_name, "sha256": {file.name: file.sha256 for file in self.data_set.files}}
+        return {"data": self.data_name, "sha256": {file.name: file.sha256 for file in self.source.files}}
 
     @property
     def preprocess_parameters(self) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class Plan:
         return recipes.preprocess_parameters(self.recipe)
 
     @property
-    def own_parameters(self) -> dict[str, Any]:
+    def user_images_parameters(self) -> dict[str, Any]:
         """Parameters that determine the raw dataset of the user's own images besides their files."""
         found = {"data": self.data_name, "ingest": user_images.VERSION, **recipes.ingest_parameters(self.recipe)}
         return found if self.test_fraction is None else found | {"test_fraction": self.test_fraction}
@@ -160,7 +160,7 @@ class Plan:
         """Share of rows that a hash of their content makes test rows; None if the source defines the test rows."""
         if self.data is not None:
             return manifest.load(self.data).parameters.get("test_fraction")
-        return self.user_data.test_fraction if self.user_data else None
+        return self.user_images.test_fraction if self.user_images else None
 
     @property
     def train_parameters(self) -> dict[str, Any]:
@@ -180,8 +180,8 @@ class Plan:
     @property
     def gate(self) -> dict[str, Any]:
         """Settings of the gate; optional ones are present only if requested."""
-        is_own = self.is_own or self.recipe.data == datasets.OWN
-        return gate.settings_of(self.recipe, judge_only=self.judge_only, is_own=is_own)
+        is_user_images = self.is_user_images or self.recipe.data == sources.USER_IMAGES
+        return gate.settings_of(self.recipe, judge_only=self.judge_only, is_user_images=is_user_images)
 
     def predictions_of(self, checkpoint: CheckpointURI) -> PredictionsURI:
         """Return the URI of the predictions of any `checkpoint` on this plan's test rows."""
@@ -212,9 +212,9 @@ class Plan:
 
     def ingest_on_ray(self) -> bool:
         """Return whether ingest is worth a Ray job: the data is large, in pieces that can be spread over nodes."""
-        if self.user_data is not None:
-            return self.user_data.is_large
-        if self.files is None or manifest.is_committed(self.raw) or len({f.shard for f in self.data_set.files}) <= 1:
+        if self.user_images is not None:
+            return self.user_images.is_large
+        if self.files is None or manifest.is_committed(self.raw) or len({f.shard for f in self.source.files}) <= 1:
             return False
         try:
             listed = manifest.load(self.files).files
@@ -233,7 +233,7 @@ class Plan:
         The user's own data may be in several championships: a result that was made for another one is found too.
         """
         find = functools.partial(
-            result_uri, kind, self.root, parents=parents, beside=beside, by_any_name=self.is_own, **how
+            result_uri, kind, self.root, parents=parents, beside=beside, by_any_name=self.is_user_images, **how
         )
         return self._once(kind, [*parents, *beside], find)
 

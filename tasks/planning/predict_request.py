@@ -7,12 +7,11 @@ from storage.admin import champions
 from storage.uri import URI, CheckpointURI, DatasetURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
 from tasks.learning import images, user_code
-from tasks.planning import model_check
-from tasks.planning import new_images as pictures
+from tasks.planning import model_check, new_images
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_numbers, check_root
 from tasks.planning.result_uris import predictions_of
-from tasks.planning.user_images import UserData
+from tasks.planning.user_images import UserImages
 from tasks.resources.scaling import Workers, limits
 
 
@@ -23,8 +22,8 @@ class BatchRequest:
     root: Root
     checkpoint: CheckpointURI
     dataset: DatasetURI
-    pictures: UserData | None = None
-    """New pictures from which `dataset` is made; None if `dataset` exists."""
+    user_images: UserImages | None = None
+    """User images from which `dataset` is made; None if `dataset` exists."""
     split: str | None
     """The split to predict; None: all."""
     workers: Workers
@@ -61,12 +60,12 @@ def resolve(
         root = check_root(storage)
         data = DatasetURI(parse_root(dataset, option="--dataset"))
         found = None
-        if pictures.are_at(data):
-            name, note = pictures.championship_of(root, data) if model == "champion" else ("", None)
+        if new_images.are_at(data):
+            name, note = new_images.championship_of(root, data) if model == "champion" else ("", None)
             checkpoint = _model(root, f"champion:{name}" if name else model, data)
-            found = pictures.find(root, data, checkpoint, split=split)
+            found = new_images.find(root, data, checkpoint, split=split)
             found = dataclasses.replace(found, notes=(*found.notes, note)) if note else found
-            data = pictures.raw_of(root, found, checkpoint)
+            data = new_images.raw_of(root, found, checkpoint)
         else:
             made = check_committed("--dataset", data, kinds=("raw", "prepared"))
             splits = sorted(
@@ -83,7 +82,7 @@ def resolve(
         root=root,
         checkpoint=checkpoint,
         dataset=data,
-        pictures=found,
+        user_images=found,
         split=split,
         workers=workers,
         deadline_s=deadline_minutes * 60,
@@ -121,7 +120,7 @@ def _championship(root: Root, dataset: DatasetURI) -> str:
         raw = DatasetURI(made.parent("raw", of=dataset))
         made = check_committed("--dataset: its source", raw, kinds=("raw",))
     if "classes" in made.parameters:
-        return pictures.championship_of(root, DatasetURI(URI(made.statistics["sources"][0]["url"])))[0]
+        return new_images.championship_of(root, DatasetURI(URI(made.statistics["sources"][0]["url"])))[0]
     try:
         return champions.default_of_raw(made)
     except ValueError as error:

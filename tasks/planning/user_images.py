@@ -14,8 +14,8 @@ from typing import Literal
 
 from storage.uri import URI, Root
 from tasks.jobs.ingest import content_split
-from tasks.jobs.spec import LeftOut, SourceEntry
-from tasks.learning import datasets
+from tasks.jobs.spec import LeftOut, UserFile
+from tasks.learning import sources
 from tasks.planning import class_folders, file_kinds, label_tables, listing, parquet_names
 from tasks.planning.listing import Listing
 
@@ -26,14 +26,14 @@ MAX_IN_PROCESS_BYTES = 2**28
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UserData:
+class UserImages:
     """The user's data found below a URI; the same files give the same `digest`."""
 
     uri: URI
     kind: Literal["images", "parquet"]
     classes: tuple[str, ...]
     """Sorted names of the class folders; empty for Parquet, whose labels are read later."""
-    files: tuple[SourceEntry, ...]
+    files: tuple[UserFile, ...]
     """Sorted by split and path; the split is empty if the content decides it, `new` for files to predict."""
     labels: str = ""
     """Which folders are the classes, in words; empty for Parquet and for files to predict."""
@@ -78,10 +78,10 @@ def name_of(uri: URI) -> str:
     """Return the folder's name in lower-case ASCII, with other characters replaced by `-`."""
     plain = unicodedata.normalize("NFKD", uri.name).encode("ascii", "ignore").decode().lower()
     name = re.sub("[^a-z0-9]+", "-", plain).strip("-")[:64].strip("-") or "images"
-    return f"own-{name}"[:64] if name in datasets.known() else name
+    return f"user-{name}"[:64] if name in sources.known() else name
 
 
-def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> UserData:
+def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> UserImages:
     """List the images or Parquet files below `uri`, with splits, classes and checksums.
 
     `test_fraction` of the images become test rows if the class folders are not below split folders. Raises `ValueError`
@@ -104,7 +104,7 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Use
     is_split = set(layout.splits.values()) != {""}
     unread = file_kinds.describe_unread(there.skipped, num_read=len(kept))
     more = _missing(layout.classes, entries) if is_split else _by_content(layout.classes, entries, test_fraction)
-    return UserData(
+    return UserImages(
         uri=uri,
         kind="images",
         classes=layout.classes,
@@ -116,7 +116,7 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Use
     )
 
 
-def _parquet(uri: URI, there: Listing, *, option: str) -> UserData:
+def _parquet(uri: URI, there: Listing, *, option: str) -> UserImages:
     with _naming(uri, option):
         parquet_names.check_no_table([*itertools.chain(*there.skipped.values())])
         splits, skipped, notes = parquet_names.splits([entry.path for entry in there.parquet])
@@ -124,7 +124,7 @@ def _parquet(uri: URI, there: Listing, *, option: str) -> UserData:
     kept = [entry for entry in there.parquet if entry.path in splits]
     file_kinds.check_shards(splits, option=option)
     entries = listing.source_entries(uri, kept, splits=splits, labels={}, option=option)
-    return UserData(
+    return UserImages(
         uri=uri,
         kind="parquet",
         classes=(),
@@ -143,7 +143,7 @@ def _naming(uri: URI, option: str, *, hint: str = "") -> Iterator[None]:
         raise ValueError(f"{option}: {uri}: {error}{hint}") from None
 
 
-def _by_content(classes: tuple[str, ...], listed: list[SourceEntry], fraction: float) -> Iterator[str]:
+def _by_content(classes: tuple[str, ...], listed: list[UserFile], fraction: float) -> Iterator[str]:
     """Describe the split as far as it is known before S3 files are read; raise `ValueError` if it must fail."""
     chosen = f"about {fraction:g}"
     if not content_split.undigested(listed):
@@ -156,7 +156,7 @@ def _by_content(classes: tuple[str, ...], listed: list[SourceEntry], fraction: f
     )
 
 
-def _missing(classes: tuple[str, ...], listed: Sequence[SourceEntry]) -> Iterator[str]:
+def _missing(classes: tuple[str, ...], listed: Sequence[UserFile]) -> Iterator[str]:
     if not classes:  # Parquet: ingest reports missing classes later
         return
     there = {file.label for file in listed if file.split == "test"}

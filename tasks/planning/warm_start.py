@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage import manifest, registry
 from storage.uri import URI, CheckpointURI
-from tasks.learning import datasets, images
+from tasks.learning import images, sources
 
 if TYPE_CHECKING:
     from tasks.planning.plan import Plan
@@ -108,11 +108,11 @@ def _check_encoding(plan: "Plan", champion: CheckpointURI, prepared: URI) -> Non
 
 def known_images(plan: "Plan") -> dict[str, Any]:
     """Return shape and classes of the images; None where they are unknown until the data is read."""
-    if plan.user_data is not None and (plan.user_data.classes or not manifest.is_committed(plan.raw)):
+    if plan.user_images is not None and (plan.user_images.classes or not manifest.is_committed(plan.raw)):
         size = plan.recipe.image_size
-        return {"image_shape": [size, size, plan.recipe.channels], "classes": list(plan.user_data.classes) or None}
+        return {"image_shape": [size, size, plan.recipe.channels], "classes": list(plan.user_images.classes) or None}
     if plan.source_uri is not None:
         metadata = manifest.load(plan.raw).columns["metadata"]
         return {"image_shape": list(images.shape_of(metadata)), "classes": list(images.classes_of(metadata))}
-    data_set = datasets.load(plan.recipe.data)
-    return {"image_shape": list(data_set.image_shape), "classes": list(data_set.classes)}
+    source = sources.load(plan.recipe.data)
+    return {"image_shape": list(source.image_shape), "classes": list(source.classes)}

@@ -29,13 +29,13 @@ _SHOWN = 10
 """Maximum number of class names in a reason."""
 
 
-def settings_of(recipe: Recipe, *, judge_only: bool, is_own: bool) -> Gate:
+def settings_of(recipe: Recipe, *, judge_only: bool, is_user_images: bool) -> Gate:
     """Return the settings of the gate for `recipe`; optional ones are present only if requested.
 
-    A model of the user's own data (`is_own`) must beat always predicting the largest class.
+    A model of the user's own data (`is_user_images`) must beat always predicting the largest class.
     """
     found: Gate = gate_settings(recipe)
-    if is_own:
+    if is_user_images:
         found["above_largest_class"] = True
     return found | ({"judge_only": True} if judge_only else {})
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
-from tasks.learning import datasets
+from tasks.learning import sources
 from tests.benchmarks import data
 from tests.benchmarks.bench import Bench
 from tests.benchmarks.lines import FULL_ONLY, LINES
@@ -39,7 +39,7 @@ def main() -> int:
     if unknown:
         raise SystemExit(f"error: --only must be one of {', '.join(LINES)}, got {unknown[0]!r}")
     console = Console(width=None if sys.stdout.isatty() else 150)
-    source = given.source or (data.SAMPLE if given.quick else datasets.load("mnist").mirrors[0])
+    source = given.source or (data.SAMPLE if given.quick else sources.load("mnist").mirrors[0])
     about = machine(source)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=given.folder) as folder:
         os.environ["PREFECT_HOME"] = str(Path(folder, "prefect"))

@@ -13,11 +13,11 @@ from storage import manifest, tables
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.spec import JobSpec, PredictSpec, PreprocessSpec, TrainSpec, scratch_of
 from tasks.learning import checkpoint, checkpoint_result, images, recipes, training_state
-from tasks.learning.datasets import Split
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
 from tasks.learning.recipes import Recipe
+from tasks.learning.sources import Split
 from tasks.runners.runner import Runner
 from tasks.runners.session import session
 from tests.benchmarks import data

@@ -8,11 +8,11 @@ import numpy as np
 
 from storage import commits, tables
 from storage.uri import DatasetURI, Root
-from tasks.jobs.ingest import data_sets
-from tasks.learning import datasets, images
-from tasks.learning.datasets import DataSet, Split
-from tasks.learning.datasets.mnist_sample import FOLDER
-from tasks.learning.sources import mirror_address
+from tasks.jobs.ingest import downloads
+from tasks.learning import images, sources
+from tasks.learning.downloading import mirror_address
+from tasks.learning.sources import Source, Split
+from tasks.learning.sources.mnist_sample import FOLDER
 from tests.mirrors import fetch
 
 SAMPLE = "sample"
@@ -27,9 +27,9 @@ def load(source: str) -> dict[str, Split]:
         return {split.name: split for split in found.read(Path(folder))}
 
 
-def of(source: str) -> DataSet:
+def of(source: str) -> Source:
     """The data set that lies at `source`."""
-    return datasets.load("mnist-sample" if source == SAMPLE else "mnist")
+    return sources.load("mnist-sample" if source == SAMPLE else "mnist")
 
 
 def address(source: str) -> str:
@@ -46,10 +46,10 @@ def tiled(split: Split, times: int) -> Split:
 def write_raw(root: Root, splits: dict[str, Split], *, source: str, name: str) -> DatasetURI:
     """A committed raw dataset of `splits`, said to be of the data set at `source`; `name` ends in a fingerprint."""
     uri = DatasetURI(root.child(f"datasets/raw/{name}"))
-    data_set = of(source)
-    listed = [part for split in splits.values() for part in data_sets.write_split(data_set, uri, split)]
-    schema = tables.describe(images.schema(data_set.image_shape, data_set.classes))
-    about: dict[str, Any] = {"sources": [], "notice": data_set.notice, "seconds": 0.0}
-    parameters = {"data": data_set.name}
+    published = of(source)
+    listed = [part for split in splits.values() for part in downloads.write_split(published, uri, split)]
+    schema = tables.describe(images.schema(published.image_shape, published.classes))
+    about: dict[str, Any] = {"sources": [], "notice": published.notice, "seconds": 0.0}
+    parameters = {"data": published.name}
     commits.commit(uri, kind="raw", parents={}, parameters=parameters, listed=listed, schema=schema, statistics=about)
     return uri

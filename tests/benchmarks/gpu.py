@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tasks.learning import datasets, recipes
+from tasks.learning import recipes, sources
 from tasks.resources import devices
 from tests.benchmarks.gpu_bench import TRAIN_ROWS, Bench
 from tests.benchmarks.gpu_lines import LINES, Measured
@@ -66,7 +66,7 @@ def _checked(given: argparse.Namespace) -> dict[str, str]:
             raise SystemExit(f"error: --{option} must be >= {least}, got {getattr(given, option)}")
     if given.rows > TRAIN_ROWS:
         raise SystemExit(f"error: --rows must be <= {TRAIN_ROWS}, got {given.rows}")
-    found = datasets.load("cifar10")
+    found = sources.load("cifar10")
     if given.data is not None and not (given.data / found.files[0].name).is_file():
         raise SystemExit(
             f"error: --data must be a folder with {found.files[0].name} (from {found.mirrors[0]}), got {given.data}"

@@ -13,22 +13,22 @@ import torch
 
 from storage import commits, manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.jobs.ingest import data_sets
+from tasks.jobs.ingest import downloads
 from tasks.jobs.main import run_here
 from tasks.jobs.spec import JobSpec, PreprocessSpec
 from tasks.jobs.train import attempts
-from tasks.learning import datasets, images, recipes, sources, training_state
-from tasks.learning.datasets import Split
+from tasks.learning import downloading, images, recipes, sources, training_state
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
 from tasks.learning.recipes import Recipe
+from tasks.learning.sources import Split
 from tests.benchmarks.ratios import Target
 
 DAY_S = 24 * 3600.0
 TRAIN_ROWS = 50_000
 """Training rows of CIFAR-10."""
-_DATA_SET = datasets.load("cifar10")
+_SOURCE = sources.load("cifar10")
 _VALIDATION = 10  # one row of so many
 
 
@@ -58,7 +58,7 @@ class Bench:
         self.device, self.data, self.rows, self.epochs = device, data, rows, epochs
         self.settings = dict(settings or {})
         self.threads = os.cpu_count() or 1
-        self.image_shape = _DATA_SET.image_shape
+        self.image_shape = _SOURCE.image_shape
         self.lines = list[str]()
         """What jobs have said."""
 
@@ -81,10 +81,10 @@ class Bench:
         """Training and test rows: CIFAR-10's, or random ones."""
         if self.data is not None:
             with tempfile.TemporaryDirectory() as folder:
-                mirrors = [sources.mirror_address(str(self.data))]
-                for file in _DATA_SET.files:
-                    sources.fetch_file(file, Path(folder), mirrors=mirrors, log=lambda *_: None)
-                read = {one.name: one for one in _DATA_SET.read(Path(folder))}
+                mirrors = [downloading.mirror_address(str(self.data))]
+                for file in _SOURCE.files:
+                    downloading.fetch_file(file, Path(folder), mirrors=mirrors, log=lambda *_: None)
+                read = {one.name: one for one in _SOURCE.read(Path(folder))}
                 counts = {"train": self.rows, "test": len(read["test"].labels)}
                 return {
                     name: Split(name, np.ascontiguousarray(read[name].images[:count]), read[name].labels[:count])
@@ -93,7 +93,7 @@ class Bench:
         random, made = np.random.default_rng(0), {}
         for name, count in (("train", self.rows), ("test", self.rows // 5)):
             pixels = random.integers(0, 256, (count, *self.image_shape), dtype=np.uint8)
-            made[name] = Split(name, pixels, np.arange(count) % len(_DATA_SET.classes))
+            made[name] = Split(name, pixels, np.arange(count) % len(_SOURCE.classes))
         return made
 
     @cached_property
@@ -102,8 +102,8 @@ class Bench:
         target = DatasetURI(self.root.child("datasets/prepared/cifar10-0123456789ab"))
         if not manifest.is_committed(target):
             raw = DatasetURI(self.root.child("datasets/raw/cifar10-0123456789ab"))
-            listed = [part for split in self.splits.values() for part in data_sets.write_split(_DATA_SET, raw, split)]
-            schema = tables.describe(images.schema(self.image_shape, _DATA_SET.classes))
+            listed = [part for split in self.splits.values() for part in downloads.write_split(_SOURCE, raw, split)]
+            schema = tables.describe(images.schema(self.image_shape, _SOURCE.classes))
             commits.commit(raw, kind="raw", parents={}, parameters={"data": "cifar10"}, listed=listed, schema=schema)
             asked = {"split_seed": 0, "validation_fraction": 1 / _VALIDATION, "max_quarantined": 0.01}
             self.run(PreprocessSpec(storage=self.root, deadline_s=DAY_S, source=raw, target=target, parameters=asked))
@@ -116,9 +116,7 @@ class Bench:
         train, validation = self._batches()
         mean, std = (tuple(one.tolist()) for one in _moments(train[0]))
         seed_everything(recipe.seed)
-        about = ModelSpec(
-            model=recipe.model, image_shape=self.image_shape, classes=_DATA_SET.classes, mean=mean, std=std
-        )
+        about = ModelSpec(model=recipe.model, image_shape=self.image_shape, classes=_SOURCE.classes, mean=mean, std=std)
         model, loader = Classifier(about), ResidentLoader(train, validation, seed=0, rank=0, device=self.device)
         training_state.initialize_from_rows(model, loader)
         is_graphed = attempts.takes_graph(recipe, device=self.device.type, world_size=1, loader="resident")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from storage.uri import DatasetURI
-from tasks.jobs.ingest.data_sets import write_split
+from tasks.jobs.ingest.downloads import write_split
 from tasks.learning import images
 from tests.benchmarks import data, notebook_arm
 from tests.benchmarks.arm import serve
@@ -24,15 +24,15 @@ def main() -> None:
     parser.add_argument("--times", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
-    data_set, split = data.of(given.source), data.tiled(data.load(given.source)["train"], given.times)
+    source, split = data.of(given.source), data.tiled(data.load(given.source)["train"], given.times)
     rows = len(split.labels)
 
     def ours() -> int:
-        write_split(data_set, DatasetURI(str(given.out / "ours-000000000000")), split)
+        write_split(source, DatasetURI(str(given.out / "ours-000000000000")), split)
         return rows
 
     def plain() -> int:
-        table = images.to_table(split.labels, np.asarray(split.images), split.labels, classes=data_set.classes)
+        table = images.to_table(split.labels, np.asarray(split.images), split.labels, classes=source.classes)
         pq.write_table(table, given.out / "plain.parquet", compression="zstd", use_dictionary=["id", "label"])
         return rows
 

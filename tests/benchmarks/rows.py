@@ -19,9 +19,9 @@ import numpy as np
 
 from storage import commits, files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.jobs.ingest.data_sets import write_split
-from tasks.learning import datasets, images
-from tasks.learning.datasets import DataSet, Split
+from tasks.jobs.ingest.downloads import write_split
+from tasks.learning import images, sources
+from tasks.learning.sources import Source, Split
 from tasks.runners.session import session
 from tests import s3
 from tests.benchmarks.bench import commit_untrained, predict, preprocess
@@ -40,14 +40,14 @@ def main() -> None:
     os.environ |= {_MARK: str(os.getpid()), "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore"}
     with tempfile.TemporaryDirectory(prefix="rows-", dir=given.folder) as folder, _storage(folder, given.s3) as place:
         root, requests = place
-        data_set = dataclasses.replace(datasets.load("mnist"), image_shape=(given.side, given.side, 1))
+        source = dataclasses.replace(sources.load("mnist"), image_shape=(given.side, given.side, 1))
         raw = DatasetURI(root.child("datasets/raw/mnist-000000000000"))
         prepared = DatasetURI(root.child("datasets/prepared/mnist-000000000000"))
         model = CheckpointURI(root.child("checkpoints/mnist-resnet18-000000000000"))
         predictions = PredictionsURI(root.child("predictions/mnist-resnet18-000000000000"))
         with session(root, wanted=True, workers=None) as cluster:
             stages: dict[str, tuple[URI, Callable[[], object]]] = {
-                "raw parts": (raw, lambda: _write_raw(data_set, raw, times=given.times)),
+                "raw parts": (raw, lambda: _write_raw(source, raw, times=given.times)),
                 "preprocess": (prepared, lambda: preprocess(cluster, root, raw, prepared)),
                 "predict": (predictions, lambda: predict(cluster, root, model, prepared, predictions)),
             }
@@ -81,15 +81,15 @@ def _storage(folder: str, on_s3: bool) -> Iterator[tuple[Root, Counter[str]]]:
         yield Root(f"s3://{server.bucket}/root"), counting.requests
 
 
-def _write_raw(data_set: DataSet, uri: DatasetURI, *, times: int) -> None:
+def _write_raw(source: Source, uri: DatasetURI, *, times: int) -> None:
     random = np.random.default_rng(0)
     listed = []
     for name, rows in _ROWS.items():
-        pixels = random.integers(0, 256, (rows * times, *data_set.image_shape), dtype=np.uint8)
-        labels = random.integers(0, len(data_set.classes), rows * times)
-        listed += write_split(data_set, uri, Split(name, pixels, labels))
-    schema = tables.describe(images.schema(data_set.image_shape, data_set.classes))
-    commits.commit(uri, kind="raw", parents={}, parameters={"data": data_set.name}, listed=listed, schema=schema)
+        pixels = random.integers(0, 256, (rows * times, *source.image_shape), dtype=np.uint8)
+        labels = random.integers(0, len(source.classes), rows * times)
+        listed += write_split(source, uri, Split(name, pixels, labels))
+    schema = tables.describe(images.schema(source.image_shape, source.classes))
+    commits.commit(uri, kind="raw", parents={}, parameters={"data": source.name}, listed=listed, schema=schema)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from storage.uri import CheckpointURI, DatasetURI
 from tasks.learning import recipes
-from tasks.learning.datasets import Split
+from tasks.learning.sources import Split
 from tasks.runners.runner import Runner
 from tasks.runners.session import session
 from tests.benchmarks import data

@@ -21,7 +21,7 @@ from storage.uri import Root
 from tasks.runners.child import Child
 from tests import schedules
 from tests.deploy import composed, image
-from tests.pictures import write_folder
+from tests.image_folder import write_folder
 from tests.postgres import postgres
 from tests.prefect_system import Server, free_port
 from tests.runs import await_that

@@ -196,7 +196,7 @@ MUTATIONS = (
     ),
     Mutation(
         protection="downloads are compared with the published checksums",
-        file="tasks/learning/sources.py",
+        file="tasks/learning/downloading.py",
         code="        if found != expected:\n",
         instead="        if False:\n",
         kind="download tampered",

@@ -23,7 +23,7 @@ from tasks.learning import images, user_code
 from tasks.resources import capacity
 from tasks.runners import node_checks
 from tests import mirrors
-from tests.pictures import write_folder
+from tests.image_folder import write_folder
 from tests.runs import CHECKOUT, no_flow, prefect_home
 
 HERE = Node(name="here", probe="", python="3.11", ray="2.60.0", torch="2.14.1", free=10**10)

@@ -23,9 +23,9 @@ from tasks.learning import images, loop
 from tasks.learning.recipes import Recipe
 from tasks.learning.transforms import Transform, crop
 from tests import photographs
+from tests.image_folder import BROKEN, encoded, write_folder
 from tests.jobs.feeds import reader
 from tests.jobs.raw import run
-from tests.pictures import BROKEN, encoded, write_folder
 from tests.rays import token_of_its_own
 
 _SHAPE = (16, 16, 3)

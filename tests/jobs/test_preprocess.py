@@ -68,7 +68,7 @@ def prepare(
     said: pa.Schema = COLUMNS,
     limit: float = 0.2,
     backend: StageBackend = ON_RAY,
-    is_own: bool = False,
+    is_user_images: bool = False,
 ) -> Manifest:
     """What the job makes of a raw dataset whose manifest says the schema `said`."""
     raw, prepared = (DatasetURI(f"{folder}/{name}-0123456789ab") for name in ("raw", "prepared"))
@@ -78,7 +78,7 @@ def prepare(
         for index, (start, length) in enumerate([(0, 3), (3, len(table) - 3)])
         if len(table)
     ]
-    made_from = {"ingest": 1} if is_own else {}
+    made_from = {"ingest": 1} if is_user_images else {}
     commits.commit(raw, kind="raw", parents={}, parameters=made_from, listed=listed, schema=tables.describe(said))
     parameters = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": limit}
     preprocess.run(
@@ -239,22 +239,22 @@ def test_images_of_one_class_each_are_in_no_two(tmp_path: Path, capsys: pytest.C
     assert "more than one class" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("is_own", [True, False])
+@pytest.mark.parametrize("is_user_images", [True, False])
 def test_copies_within_a_class_are_told_and_of_ones_own_test_images_each_counts_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_own: bool
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, is_user_images: bool
 ) -> None:
     cat, dog, other = (number.to_bytes(4, "big") for number in (102, 105, 2))
     train = rows(0, 40, image={8: other, 11: dog, 13: dog})
     test = rows(100, 10, image={4: cat, 6: cat, 7: dog, 8: dog})
-    made = prepare(tmp_path, train, test, limit=0, backend=InProcessBackend(), is_own=is_own)
+    made = prepare(tmp_path, train, test, limit=0, backend=InProcessBackend(), is_user_images=is_user_images)
     assert made.statistics["copies_in_class"] == {"train": 2, "test": 3}
     line = next(line for line in capsys.readouterr().out.splitlines() if "as another row of their class" in line)
     assert ": 2 of train and 3 of test, such as test id 4, test id 6, test id 7; " in line
     uri = DatasetURI(f"{tmp_path}/prepared-0123456789ab")
-    left_out = [4, 6, 7] if is_own else []  # but not row 8, the same image in another class
+    left_out = [4, 6, 7] if is_user_images else []  # but not row 8, the same image in another class
     assert tables.read_split(uri, "test")["id"].to_pylist() == [id_ for id_ in range(10) if id_ not in left_out]
-    assert made.statistics["quarantined"] == ({"copy of another test row of its class": 3} if is_own else {})
-    if is_own:
+    assert made.statistics["quarantined"] == ({"copy of another test row of its class": 3} if is_user_images else {})
+    if is_user_images:
         assert tables.read_split(uri, "quarantine")["id"].to_pylist() == left_out
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from tasks.learning import models
-from tasks.learning.datasets import Split
-from tasks.learning.datasets.mnist_sample import DATA_SET
+from tasks.learning.sources import Split
+from tasks.learning.sources.mnist_sample import SOURCE
 from tests.learning.training import MORE_MODELS
 from tests.mirrors import fetch
 
@@ -17,8 +17,8 @@ from tests.mirrors import fetch
 def digits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Split]:
     """The splits `train` (6,000 digits) and `test` (1,000) of the data set `mnist-sample`."""
     folder = tmp_path_factory.mktemp("digits")
-    fetch(DATA_SET, folder, *DATA_SET.mirrors)
-    return {split.name: split for split in DATA_SET.read(folder)}
+    fetch(SOURCE, folder, *SOURCE.mirrors)
+    return {split.name: split for split in SOURCE.read(folder)}
 
 
 @pytest.fixture(scope="module")

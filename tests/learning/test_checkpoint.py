@@ -20,9 +20,9 @@ from storage.manifest import Damaged, Parent
 from storage.uri import URI, CheckpointURI
 from tasks.learning import checkpoint, checkpoint_result, images, training_state
 from tasks.learning.checkpoint import FILES, META, TRAINING, WEIGHTS, Meta, WrongResume
-from tasks.learning.datasets import Split
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Trainer
+from tasks.learning.sources import Split
 from tests.learning import training
 from tests.learning.training import same, weights
 

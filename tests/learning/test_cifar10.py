@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.learning.datasets import DataSet, SourceFile, cifar10
+from tasks.learning.sources import Source, SourceFile, cifar10
 from tests.mirrors import fetch
 
 ROWS = 7
@@ -26,7 +26,7 @@ def labels(batch: int, *, rows: int = ROWS) -> np.ndarray:
     return np.arange(batch, batch + rows) % 10
 
 
-def write_archive(folder: Path, *, rows: int = ROWS, cut: int = 0, without: str = "", plain: bool = False) -> DataSet:
+def write_archive(folder: Path, *, rows: int = ROWS, cut: int = 0, without: str = "", plain: bool = False) -> Source:
     """A data set whose archive lies in `folder`; `cut` bytes are missing at the end of the last file.
 
     With `plain` images of another class are of another brightness, which can be learned.
@@ -47,14 +47,14 @@ def write_archive(folder: Path, *, rows: int = ROWS, cut: int = 0, without: str 
             archive.addfile(entry, io.BytesIO(content))
     sums = {name: hashlib.new(name, path.read_bytes()).hexdigest() for name in ("md5", "sha256")}
     file = SourceFile(name=path.name, **sums)
-    return dataclasses.replace(cifar10.DATA_SET, files=(file,), read=functools.partial(cifar10.read_binary, file=file))
+    return dataclasses.replace(cifar10.SOURCE, files=(file,), read=functools.partial(cifar10.read_binary, file=file))
 
 
 def test_every_image_comes_out_in_its_place_with_its_label(tmp_path: Path) -> None:
     (tmp_path / "mirror").mkdir()
-    data_set = write_archive(tmp_path / "mirror")
-    fetch(data_set, tmp_path, f"{(tmp_path / 'mirror').as_uri()}/")
-    train, test = data_set.read(tmp_path)
+    source = write_archive(tmp_path / "mirror")
+    fetch(source, tmp_path, f"{(tmp_path / 'mirror').as_uri()}/")
+    train, test = source.read(tmp_path)
     assert np.array_equal(train.images[:], np.concatenate([pixels(batch) for batch in range(5)]))
     assert np.array_equal(train.labels, np.concatenate([labels(batch) for batch in range(5)]))
     assert np.array_equal(test.images[:], pixels(5)) and np.array_equal(test.labels, labels(5))
@@ -62,12 +62,12 @@ def test_every_image_comes_out_in_its_place_with_its_label(tmp_path: Path) -> No
 
 
 def test_a_file_that_is_cut_off_is_named(tmp_path: Path) -> None:
-    data_set = write_archive(tmp_path, cut=10)
+    source = write_archive(tmp_path, cut=10)
     with pytest.raises(ValueError, match="test_batch.bin is truncated: 21501 bytes"):
-        list(data_set.read(tmp_path))
+        list(source.read(tmp_path))
 
 
 def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
-    data_set = write_archive(tmp_path, without="data_batch_3.bin")
+    source = write_archive(tmp_path, without="data_batch_3.bin")
     with pytest.raises(ValueError, match="data_batch_3.bin is not in the archive"):
-        list(data_set.read(tmp_path))
+        list(source.read(tmp_path))

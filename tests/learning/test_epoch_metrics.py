@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tasks.learning import loop
-from tasks.learning.datasets import Split
 from tasks.learning.epoch_metrics import wait_hints
 from tasks.learning.loop import Batch
+from tasks.learning.sources import Split
 from tests.learning import training
 
 

@@ -15,9 +15,9 @@ from storage.decision import Decision
 from storage.manifest import Parent
 from storage.uri import CheckpointURI, Root
 from tasks.learning import checkpoint, checkpoint_result, decode, inference, training_state
-from tasks.learning.datasets import Split
+from tasks.learning.sources import Split
+from tests.image_folder import encoded, picture
 from tests.learning import training
-from tests.pictures import encoded, picture
 from tests.runs import CHECKOUT
 
 

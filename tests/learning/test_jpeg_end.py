@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from tasks.learning import decode
-from tests.pictures import picture
+from tests.image_folder import picture
 
 KINDS: tuple[dict[str, Any], ...] = (
     {},

@@ -13,10 +13,10 @@ from torch.nn.functional import cross_entropy
 from storage.uri import URI
 from tasks.learning import checkpoint, training_state
 from tasks.learning.augmentation import shifted
-from tasks.learning.datasets import Split
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss
 from tasks.learning.loaders import MapStyleLoader, ResidentLoader
 from tasks.learning.loop import Batch, Trainer
+from tasks.learning.sources import Split
 from tests.learning import ranks, training
 from tests.learning.training import CPU, computed, same, weights
 

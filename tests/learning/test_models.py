@@ -5,8 +5,8 @@ import torch
 
 from tasks.learning import models, recipes
 from tasks.learning.augmentation import flipped
-from tasks.learning.datasets import OWN, load
 from tasks.learning.modeling import Classifier, ModelSpec
+from tasks.learning.sources import USER_IMAGES, load
 from tests.learning import training
 
 
@@ -14,7 +14,7 @@ from tests.learning import training
 def test_the_model_of_every_recipe_gives_one_logit_for_each_class(name: str) -> None:
     recipe = recipes.load(name)
     size, classes = recipe.image_size, tuple("abc")
-    shape = (size, size, recipe.channels) if recipe.data == OWN else load(recipe.data).image_shape
+    shape = (size, size, recipe.channels) if recipe.data == USER_IMAGES else load(recipe.data).image_shape
     spec = ModelSpec(
         model=recipe.model, image_shape=shape, classes=classes, mean=(100.0,) * shape[2], std=(50.0,) * shape[2]
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.learning import datasets, models, recipes
+from tasks.learning import models, recipes, sources
 from tasks.learning.recipes import Recipe
 
 
@@ -40,7 +40,7 @@ def recipe() -> Recipe:
             "model=nosuch",
             f"--set: model must be one of {', '.join(models.known())}, or the name of a torchvision classifier such ",
         ),
-        ("data=nosuch", f"--set: data must be one of {', '.join(datasets.known())}, got 'nosuch'"),
+        ("data=nosuch", f"--set: data must be one of {', '.join(sources.known())}, got 'nosuch'"),
         ("epoch=3", "--set: there is no recipe field 'epoch'; did you mean 'epochs'? docs/cli.md lists all"),
         ("lr=1e-3", "--set: there is no recipe field 'lr'; did you mean 'learning_rate'? docs/cli.md lists all"),
         ("nosuch=1", "--set: there is no recipe field 'nosuch'; the fields are data, model, epochs, "),

@@ -8,7 +8,7 @@ import torch
 
 from storage.uri import URI
 from tasks.learning import checkpoint, training_state
-from tasks.learning.datasets import Split
+from tasks.learning.sources import Split
 from tests.learning import ranks, training
 from tests.learning.training import same, weights
 

@@ -14,9 +14,9 @@ import torch
 
 from storage.uri import Root
 from tasks.learning import loop, step, training_state
-from tasks.learning.datasets import Split
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
+from tasks.learning.sources import Split
 from tasks.learning.step import GraphedStep
 from tests.learning import training
 from tests.learning.training import computed, same, weights

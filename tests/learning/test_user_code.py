@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from storage.uri import ALLOWED_ROOTS
-from tasks.learning import datasets, models, recipes, user_code
+from tasks.learning import models, recipes, sources, user_code
 from tests.runs import CHECKOUT
 
 RECIPE = """
 from torch import nn
 
-from tasks.learning.datasets import DataSet
+from tasks.learning.sources import Source
 from tasks.learning.recipes import Recipe, own
 
-DIGITS = DataSet(
+DIGITS = Source(
     name="my-digits", files=(), mirrors=(), classes=("a", "b"), image_shape=(4, 4, 1), read=lambda folder: iter(())
 )
 
@@ -56,11 +56,11 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_a_recipe_of_ones_own_brings_its_model_and_its_data_set(file: Path) -> None:
+def test_a_recipe_of_ones_own_brings_its_model_and_its_source(file: Path) -> None:
     recipe = recipes.load(f"{file}:recipe")
     assert recipe.model.startswith("my_recipe.py:network@") and recipe.origin == f"{file}:recipe"
     assert models.build(recipe.model, image_shape=(4, 4, 1), num_classes=2)[1].out_features == 2  # type: ignore[index]
-    assert datasets.load(recipe.data).name == datasets.name_of(recipe.data) == "my-digits"
+    assert sources.load(recipe.data).name == sources.name_of(recipe.data) == "my-digits"
     assert recipes.changes(recipes.override(recipe, {"epochs": 5})) == {"epochs": 5}
 
 

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from tasks.learning import augmentation, recipes
-from tasks.learning.datasets import Split
-from tasks.learning.datasets.mnist import CLASSES
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec
 from tasks.learning.recipes import Recipe
+from tasks.learning.sources import Split
+from tasks.learning.sources.mnist import CLASSES
 
 CPU = torch.device("cpu")
 MORE_MODELS = Path(__file__).parent / "more_models"

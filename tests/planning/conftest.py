@@ -11,7 +11,7 @@ from storage.decision import Decision
 from storage.manifest import Parent
 from storage.uri import CheckpointURI, Root
 from tasks.learning import checkpoint, checkpoint_result, training_state
-from tasks.learning.datasets import Split
+from tasks.learning.sources import Split
 from tests.learning import training
 from tests.learning.conftest import digits
 

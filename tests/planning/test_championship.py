@@ -16,7 +16,7 @@ from tasks.learning import recipes
 from tasks.planning import make_plan, predict_request, warm_start
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import report_of
-from tests.pictures import CLASSES, encoded, write_folder
+from tests.image_folder import CLASSES, encoded, write_folder
 
 
 @pytest.fixture
@@ -36,16 +36,16 @@ def make(root: Root, data: Path | str, *settings: str, **more: Any) -> Plan:
 
 def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
     """The raw dataset of a plan, of two rows that nobody reads."""
-    assert made.user_data is not None
+    assert made.user_images is not None
     listed = [manifest.File(path=split, split=split, size=1, rows=1, sha256="") for split in ("train", "test")]
     commits.commit(
         made.raw,
         kind="raw",
         parents={},
-        parameters=made.own_parameters,
+        parameters=made.user_images_parameters,
         listed=listed,
         schema={"columns": {}, "metadata": {"shape": "[64, 64, 3]", "dtype": "uint8", "classes": json.dumps(classes)}},
-        statistics={"sources": [{"name": "3 files", "sha256": made.user_data.digest, "url": made.user_data.uri}]},
+        statistics={"sources": [{"name": "3 files", "sha256": made.user_images.digest, "url": made.user_images.uri}]},
     )
     return made.raw
 

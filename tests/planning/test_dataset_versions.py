@@ -91,20 +91,20 @@ def test_new_pictures_that_were_predicted_are_no_versions(tmp_path: Path) -> Non
     root = Root(str(tmp_path))
     photos = _own(root, "photos-00000000000a", "/photos")
     _own(root, "today-00000000000b", "/today", classes=["cat", "dog"])
-    assert known(root, "own") == [photos]
+    assert known(root, "user-images") == [photos]
 
 
 def test_folders_of_one_name_are_several_data_sets_unless_their_championship_is_named(tmp_path: Path) -> None:
     root = Root(str(tmp_path))
     _own(root, "photos-00000000000a", "/a/photos")
     _own(root, "photos-00000000000b", "/a/photos")
-    check_one(root, known(root, "own"), named=False)
+    check_one(root, known(root, "user-images"), named=False)
     _own(root, "photos-00000000000c", "/b/photos")
     with pytest.raises(
         ValueError, match=r"^version: the versions belong to several data sets, photos-\w+, photos-\w+;"
     ):
-        check_one(root, known(root, "own"), named=False)
-    check_one(root, known(root, "own"), named=True)
+        check_one(root, known(root, "user-images"), named=False)
+    check_one(root, known(root, "user-images"), named=True)
 
 
 @pytest.mark.parametrize(("words", "judge_only"), [([], True), (["--promote"], False)])

@@ -15,8 +15,8 @@ from tasks.jobs.ingest import class_names
 from tasks.learning import recipes
 from tasks.planning import data_summary, make_plan, new_images, system_files, user_images
 from tasks.planning.plan import Plan
+from tests.image_folder import encoded
 from tests.ingested import ingested
-from tests.pictures import encoded
 from tests.s3 import Server
 
 CLASSES = ("cat", "dog", "owl")
@@ -98,21 +98,21 @@ def check(root: Root, meant: Meant, *settings: str) -> Plan:
     found = rows(ingested(plan))
     classes = {path: name for path, (_, name) in used.items()}
     assert {path: name for path, (_, name) in found.items()} == classes
-    assert plan.user_data is not None
+    assert plan.user_images is not None
     if plan.test_fraction is None:
         assert found == used
-    classes_line = data_summary.of_user_data(plan.user_data).classes
+    classes_line = data_summary.of_user_images(plan.user_images).classes
     assert next(data_summary.of_raw(manifest.load(plan.raw))) == classes_line
     numbers = {
         name: [list(found.values()).count((split, name)) for split in ("train", "test")] for name in classes.values()
     }
     shown = ", ".join(f"{name} {train} + {test}" for name, (train, test) in sorted(numbers.items()))
     assert classes_line == f"{len(numbers)} classes, rows in train + test: {shown}"
-    assert sum(files.count for files in plan.user_data.left_out) == len(meant) - len(used)
-    new = new_images.listed(folder, classes=plan.user_data.classes)
+    assert sum(files.count for files in plan.user_images.left_out) == len(meant) - len(used)
+    new = new_images.listed(folder, classes=plan.user_images.classes)
     predicted = {file.path: file.label for file in new.files}
     assert {
-        path: plan.user_data.classes[predicted[path] or 0] for path in used if predicted[path] is not None
+        path: plan.user_images.classes[predicted[path] or 0] for path in used if predicted[path] is not None
     } == classes
     return plan
 
@@ -181,11 +181,11 @@ def test_parquet_has_the_labels_of_its_folders_or_of_its_column(local: Root, lay
         assert tables.read_split(raw, split)["label"].to_pylist() == [0, 0, 1, 1, 2, 2]
     counts = manifest.load(raw).statistics["class_counts"]
     assert counts == {split: dict.fromkeys(CLASSES, 2) for split in ("train", "test")}
-    assert plan.user_data and list(data_summary.of_raw(manifest.load(raw))) == [
+    assert plan.user_images and list(data_summary.of_raw(manifest.load(raw))) == [
         "3 classes, rows in train + test: cat 2 + 2, dog 2 + 2, owl 2 + 2",
         f"labels: {source}",
     ]
-    before = data_summary.of_user_data(plan.user_data)
+    before = data_summary.of_user_images(plan.user_images)
     assert (before.classes, before.labels) == (
         "3 classes, rows in train + test: cat 2 + 2, dog 2 + 2, owl 2 + 2",
         source,
@@ -195,8 +195,8 @@ def test_parquet_has_the_labels_of_its_folders_or_of_its_column(local: Root, lay
 def test_check_on_s3_names_the_column_of_labels_and_says_that_the_run_counts(root: Root) -> None:
     if root.is_s3:
         write_parquet(root.child("photos"), *PARQUET["words"][:2])
-        data = planned(root, root.child("photos")).user_data
-        assert data and data_summary.of_user_data(data) == data_summary.Summary(
+        data = planned(root, root.child("photos")).user_images
+        assert data and data_summary.of_user_images(data) == data_summary.Summary(
             "counted by the run, which reads the labels of 6 files", "column label, as in mnist_train-cat.parquet"
         )
 
@@ -357,7 +357,7 @@ def test_parquet_with_labels_in_two_places_or_in_none_is_refused(local: Root) ->
         write_parquet(local, path, columns)
         data = user_images.find(local)
         with pytest.raises(ValueError, match=f"^--data: .*parquet: .*{says}"):
-            data_summary.of_user_data(data)
+            data_summary.of_user_images(data)
 
 
 def test_parquet_beside_the_splits_is_left_out_for_the_true_reason(local: Root) -> None:

@@ -12,12 +12,12 @@ import pytest
 from storage import commits, files, manifest, tables
 from storage.admin import champions
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
-from tasks.ingest import ingest_pictures
+from tasks.ingest import ingest_user_images
 from tasks.learning import decode
 from tasks.planning import new_images, predict_request
 from tasks.predict import predict_batch
 from tasks.runners.runner import InProcessRunner
-from tests.pictures import encoded, picture
+from tests.image_folder import encoded, picture
 from tests.planning.conftest import NAMES, promote
 
 RESULTS = ("datasets/raw", "datasets/prepared", "checkpoints")
@@ -31,8 +31,8 @@ def request(models: Path, dataset: str | Path, **more: Any) -> predict_request.B
 def predicted(asked: predict_request.BatchRequest) -> URI:
     """What the flow does, without Prefect."""
     here = InProcessRunner()
-    if asked.pictures:
-        ingest_pictures.fn(asked.pictures, asked, here)
+    if asked.user_images:
+        ingest_user_images.fn(asked.user_images, asked, here)
     return predict_batch.fn(asked, here)
 
 
@@ -185,10 +185,10 @@ def test_with_several_champions_the_folders_own_is_taken_or_one_has_to_be_named(
         commits.commit(mine, kind="checkpoint", parents=parents, parameters={}, listed=[], statistics={"model": model})
         promote(root, "photos-00000000", CheckpointURI(mine))
         chosen = request(models, folder)
-        assert chosen.checkpoint == mine and chosen.pictures is not None
+        assert chosen.checkpoint == mine and chosen.user_images is not None
         only = "predicted with champion:photos-00000000, the only one of 3 champions trained on own images"
-        assert chosen.pictures.notes[-1:] == (only,)
-        own = champions.default_for_user_data("new-photos", URI(str(folder)))
+        assert chosen.user_images.notes[-1:] == (only,)
+        own = champions.default_for_user_images("new-photos", URI(str(folder)))
         other = CheckpointURI(str(models / "checkpoints" / "photos-0123456789ab"))
         promote(root, own, other)
         with pytest.raises(ValueError, match=f"^--model: nothing is committed at {other}"):

@@ -265,7 +265,7 @@ def promote(made: Plan, champion: CheckpointURI) -> Decision:
         gate={},
         metrics={},
     )
-    registry.append(made.root, made.data_set.name, decision)
+    registry.append(made.root, made.source.name, decision)
     return decision
 
 

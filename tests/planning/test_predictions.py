@@ -14,7 +14,7 @@ from storage.__main__ import main as storage_main
 from storage.manifest import Damaged
 from storage.uri import PredictionsURI
 from tasks.orchestration.summary import summarize_prediction
-from tests.pictures import encoded
+from tests.image_folder import encoded
 from tests.planning.conftest import NAMES
 from tests.planning.test_new_images import CONTENTS, folder, predicted, request, rows_of
 

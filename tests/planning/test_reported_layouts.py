@@ -9,7 +9,7 @@ import pytest
 from storage.uri import URI
 from tasks.jobs.ingest import class_names
 from tasks.planning import data_summary, parquet_names, user_images
-from tests.pictures import encoded
+from tests.image_folder import encoded
 
 NUMBERS = [str(number) for number in range(12)]
 

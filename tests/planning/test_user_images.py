@@ -18,15 +18,15 @@ from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, Root
 from tasks.learning import recipes
 from tasks.planning import data_option, file_kinds, make_plan, parquet_names, plan, user_images
+from tests.image_folder import BROKEN, CLASSES, encoded, write_folder
 from tests.ingested import ingested
-from tests.pictures import BROKEN, CLASSES, encoded, write_folder
 from tests.storage.test_files import without_privileges
 
 SPLIT: dict[str, Any] = {"split_seed": 0, "validation_fraction": 0.1}
 """How the rows of the general recipe are split, as a checkpoint says it."""
 
 
-def found(folder: Path | URI) -> user_images.UserData:
+def found(folder: Path | URI) -> user_images.UserImages:
     return user_images.find(URI(str(folder)))
 
 
@@ -44,7 +44,7 @@ def test_every_image_has_its_split_its_class_and_its_checksum(pictures: Path) ->
     assert listed.files[0].digest.startswith("sha256:")
 
 
-def left_out(listed: user_images.UserData) -> dict[str, tuple[int, list[str]]]:
+def left_out(listed: user_images.UserImages) -> dict[str, tuple[int, list[str]]]:
     return {one.reason: (one.count, one.first) for one in listed.left_out}
 
 
@@ -308,7 +308,7 @@ def test_a_validation_split_stands_in_for_test_and_is_left_out_beside_it(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"), [("Photos", "photos"), ("数据", "images"), ("mnist", "own-mnist"), ("-a__b.", "a-b")]
+    ("name", "expected"), [("Photos", "photos"), ("数据", "images"), ("mnist", "user-mnist"), ("-a__b.", "a-b")]
 )
 def test_the_data_set_is_called_after_the_folder(tmp_path: Path, name: str, expected: str) -> None:
     assert found(write_folder(tmp_path / name, train=1, test=1)).name == expected
@@ -356,7 +356,7 @@ class TestInitializeWithTheChampion:
             gate={},
             metrics={},
         )
-        registry.append(root, champions.default_for_user_data("meine-bilder-2026", URI(str(pictures))), decision)
+        registry.append(root, champions.default_for_user_images("meine-bilder-2026", URI(str(pictures))), decision)
         return champion
 
     def test_without_a_champion_is_refused(self, tmp_path: Path, pictures: Path) -> None:

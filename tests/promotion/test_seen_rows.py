@@ -21,7 +21,7 @@ from tasks.planning.plan import Plan
 from tasks.preprocess import preprocess
 from tasks.promotion.gate import judge
 from tasks.runners.runner import InProcessRunner
-from tests.pictures import encoded
+from tests.image_folder import encoded
 
 CLASSES = ("down", "plain")
 GATE: dict[str, Any] = {"accuracy_floor": 0.0, "margin": 0.0}

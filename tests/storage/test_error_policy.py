@@ -9,8 +9,8 @@ from storage import error_policy
 from storage.manifest import Damaged
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.learning.checkpoint import WrongResume
+from tasks.learning.downloading import Unreachable, WrongChecksum
 from tasks.learning.epoch_metrics import NonFiniteLoss
-from tasks.learning.sources import Unreachable, WrongChecksum
 from tasks.learning.user_code import UserCodeError
 from tasks.runners.job_log import JobFailed, JobRefused
 

@@ -10,22 +10,22 @@ import tenacity
 from storage import files, manifest
 from storage.uri import FilesURI, Root
 from tasks.download import download
-from tasks.learning import recipes, sources
-from tasks.learning.datasets.mnist_sample import DATA_SET, FOLDER
-from tasks.learning.sources import DownloadFailed
+from tasks.learning import downloading, recipes
+from tasks.learning.downloading import DownloadFailed
+from tasks.learning.sources.mnist_sample import FOLDER, SOURCE
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tests import mirrors
+from tests.image_folder import write_folder
 from tests.ingested import ingested
 from tests.mirrors import Mirror
-from tests.pictures import write_folder
 
-NAMES = [file.name for file in DATA_SET.files]
+NAMES = [file.name for file in SOURCE.files]
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_PAUSES", tenacity.wait_none())
+    monkeypatch.setattr(downloading, "_PAUSES", tenacity.wait_none())
     monkeypatch.setenv("no_proxy", "*")
 
 
@@ -38,7 +38,7 @@ def mirror() -> Iterator[Mirror]:
 def asked_of(root: Root, *addresses: str, refresh: int = 0) -> Plan:
     """The plan of a run on the sample that has these mirrors only."""
     made = Plan(root=root, recipe=recipes.load("mnist-sample-resnet18"), refresh=refresh)
-    vars(made)["data_set"] = dataclasses.replace(DATA_SET, mirrors=addresses)
+    vars(made)["source"] = dataclasses.replace(SOURCE, mirrors=addresses)
     return made
 
 
@@ -55,7 +55,7 @@ def test_files_are_kept_as_the_mirror_served_them(root: Root, mirror: Mirror) ->
     assert {entry.path for entry in files.walk(uri)} == {*NAMES, manifest.NAME}
     expected = [
         {"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": mirror.address + file.name}
-        for file in DATA_SET.files
+        for file in SOURCE.files
     ]
     assert manifest.load(uri).statistics["sources"] == expected
     assert files.walk(root.child("runs")) == []

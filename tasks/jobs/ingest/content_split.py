@@ -2,21 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 
-from tasks.jobs.spec import SourceEntry
+from tasks.jobs.spec import UserFile
 
 _SHA256 = "sha256:"
 _SHOWN = 10
 """Most class names in an error message."""
 
 
-def undigested(listed: Sequence[SourceEntry]) -> list[SourceEntry]:
+def undigested(listed: Sequence[UserFile]) -> list[UserFile]:
     """Return the files whose SHA-256 is not listed: S3 lists an ETag, which may differ for the same bytes."""
     return [file for file in listed if not file.digest.startswith(_SHA256)]
 
 
 def with_splits(
-    listed: Sequence[SourceEntry], *, fraction: float, classes: Sequence[str], sha256: Mapping[str, str]
-) -> list[SourceEntry]:
+    listed: Sequence[UserFile], *, fraction: float, classes: Sequence[str], sha256: Mapping[str, str]
+) -> list[UserFile]:
     """Set each file's split by its content alone; other files do not matter.
 
     A file is a test row if the first 64 bits of its SHA-256, divided by 2**64, are below `fraction`. Its name, a seed
@@ -35,7 +35,7 @@ def with_splits(
     return sorted(placed, key=lambda file: (file.split, file.path))
 
 
-def _check(placed: Sequence[SourceEntry], *, fraction: float, classes: Sequence[str]) -> None:
+def _check(placed: Sequence[UserFile], *, fraction: float, classes: Sequence[str]) -> None:
     labels = {split: {file.label for file in placed if file.split == split} for split in ("train", "test")}
     advice = "add images, change test_fraction, or create folders train/<class> and test/<class>"
     if not labels["test"]:

@@ -9,7 +9,7 @@ from storage import tables
 from tasks.jobs.ingest import content_split, user_files
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.ingest.user_files import finish as finish
-from tasks.jobs.spec import NEW, IngestSpec, SourceEntry
+from tasks.jobs.spec import NEW, IngestSpec, UserFile
 from tasks.learning import decode, images
 from tasks.learning.decode import Decoded
 
@@ -30,7 +30,7 @@ def to_survey(spec: IngestSpec) -> list[Piece]:
 
 def survey(piece: Piece, spec: IngestSpec) -> Piece:
     """Read some files and return their SHA-256."""
-    listed = [SourceEntry(**entry) for entry in piece["files"]]
+    listed = [UserFile(**entry) for entry in piece["files"]]
     with ThreadPoolExecutor(_READERS) as pool:
         digests = list(pool.map(lambda file: user_files.read(spec, file)[1], listed))
     return {"sha256": {file.path: digest for file, digest in zip(listed, digests, strict=True)}}
@@ -55,7 +55,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     """Write one part."""
-    listed = [SourceEntry(**entry) for entry in piece["files"]]
+    listed = [UserFile(**entry) for entry in piece["files"]]
     with ThreadPoolExecutor(_READERS) as pool:
         made = list(pool.map(lambda file: _image(spec, file), listed))
     decoded, labels = [image for image, _ in made], [file.label for file in listed]
@@ -69,7 +69,7 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     return user_files.written(piece["split"], [part], decoded, labels, sources, problems)
 
 
-def _image(spec: IngestSpec, file: SourceEntry) -> tuple[Decoded | None, dict[str, Any]]:
+def _image(spec: IngestSpec, file: UserFile) -> tuple[Decoded | None, dict[str, Any]]:
     content, digest = user_files.read(spec, file)
     about = {"size": file.size, "sha256": digest, "unreadable": 0, "problem": ""}
     try:

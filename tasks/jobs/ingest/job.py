@@ -10,12 +10,12 @@ from storage import commits, files, tables
 from storage.manifest import File
 from tasks.jobs import events
 from tasks.jobs.backends.base import Row, StageBackend
-from tasks.jobs.ingest import data_sets, image_files, parquet_files, pieces, user_files
+from tasks.jobs.ingest import downloads, image_files, parquet_files, pieces, user_files
 from tasks.jobs.ingest.pieces import Piece, Source
 from tasks.jobs.spec import IngestSpec
 from tasks.learning import images, user_code
 
-_SOURCES: dict[str, Source] = {"files": data_sets, "images": image_files, "parquet": parquet_files}
+_SOURCES: dict[str, Source] = {"files": downloads, "images": image_files, "parquet": parquet_files}
 
 
 def run(spec: IngestSpec, backend: StageBackend) -> None:

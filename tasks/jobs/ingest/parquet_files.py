@@ -12,7 +12,7 @@ from tasks.jobs.ingest import class_names, parquet_images, user_files
 from tasks.jobs.ingest.parquet_images import Opened
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.ingest.user_files import finish as finish
-from tasks.jobs.spec import IngestSpec, SourceEntry
+from tasks.jobs.spec import IngestSpec, UserFile
 from tasks.learning import images
 from tasks.learning.decode import Decoded
 
@@ -24,7 +24,7 @@ def to_survey(spec: IngestSpec) -> list[Piece]:
 
 def survey(piece: Piece, spec: IngestSpec) -> Piece:
     """Count the rows of one file and list its labels."""
-    file = SourceEntry(**piece["file"])
+    file = UserFile(**piece["file"])
     with _opened(spec, file) as (source, _):
         if spec.is_new:  # the classes are the model's, so the file's labels are not needed
             return {"rows": source.file.metadata.num_rows}
@@ -51,7 +51,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     """Write the parts of one file, with one part in memory at a time."""
-    file = SourceEntry(**piece["file"])
+    file = UserFile(**piece["file"])
     size, channels = user_files.size_of(spec)
     parts: list[File] = []
     decoded: list[Decoded | None] = []
@@ -87,7 +87,7 @@ def _problem(problems: Sequence[str], labels: Sequence[int | None], *, are_expec
 
 
 @contextlib.contextmanager
-def _opened(spec: IngestSpec, file: SourceEntry) -> Iterator[tuple[Opened, str]]:
+def _opened(spec: IngestSpec, file: UserFile) -> Iterator[tuple[Opened, str]]:
     """Yield a local copy of one file, opened, and its SHA-256; add the file's name to a `ValueError` inside."""
     with files.workspace(spec.scratch) as folder:
         path = folder / "copy.parquet"

@@ -18,7 +18,7 @@ from storage.uri import URI, check_allowed
 from tasks.jobs import events, row_origins
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece
-from tasks.jobs.spec import SOURCES, IngestSpec, SourceEntry, read_digested, write_digested
+from tasks.jobs.spec import SOURCES, IngestSpec, UserFile, read_digested, write_digested
 from tasks.learning import images
 from tasks.learning.decode import Decoded
 
@@ -28,15 +28,15 @@ _MAX_IN_MESSAGE = 5
 """Most unreadable images in a line of the terminal."""
 
 
-def write_listing(scratch: URI, entries: Sequence[SourceEntry]) -> URI:
+def write_listing(scratch: URI, entries: Sequence[UserFile]) -> URI:
     """Write the list of files for the job that has `scratch`; return its URI."""
     return write_digested(scratch, "listing", json.dumps([entry.model_dump() for entry in entries]).encode())
 
 
-def listed(spec: IngestSpec) -> list[SourceEntry]:
+def listed(spec: IngestSpec) -> list[UserFile]:
     """Load the list of files, sorted by split and path."""
     assert spec.listing is not None
-    return [SourceEntry(**entry) for entry in json.loads(read_digested(spec.listing))]
+    return [UserFile(**entry) for entry in json.loads(read_digested(spec.listing))]
 
 
 def size_of(spec: IngestSpec) -> tuple[int, int]:
@@ -55,13 +55,13 @@ def encoding_of(spec: IngestSpec) -> str:
     return str(spec.parameters.get("image_encoding", "decoded"))
 
 
-def num_parts(spec: IngestSpec, files: Sequence[SourceEntry]) -> int:
+def num_parts(spec: IngestSpec, files: Sequence[UserFile]) -> int:
     """Return the number of parts of image files."""
     encoded_bytes = sum(file.size for file in files) if encoding_of(spec) == images.ENCODED else 0
     return images.num_parts(len(files), shape_of(spec), encoded_bytes=encoded_bytes)
 
 
-def read(spec: IngestSpec, file: SourceEntry) -> tuple[bytes, str]:
+def read(spec: IngestSpec, file: UserFile) -> tuple[bytes, str]:
     """Read a listed file; return content and SHA-256, or raise `ValueError` if it has changed since it was listed."""
     uri, etag = _place(spec, file)
     try:
@@ -73,7 +73,7 @@ def read(spec: IngestSpec, file: SourceEntry) -> tuple[bytes, str]:
     return content, digest
 
 
-def copy_verified(spec: IngestSpec, file: SourceEntry, path: Path) -> str:
+def copy_verified(spec: IngestSpec, file: UserFile, path: Path) -> str:
     """Copy a listed file of any size to the local `path`; return its SHA-256, or raise `ValueError` as `read` does."""
     uri, etag = _place(spec, file)
     digest, size = hashlib.sha256(), 0
@@ -89,7 +89,7 @@ def copy_verified(spec: IngestSpec, file: SourceEntry, path: Path) -> str:
     return digest.hexdigest()
 
 
-def _place(spec: IngestSpec, file: SourceEntry) -> tuple[URI, str | None]:
+def _place(spec: IngestSpec, file: UserFile) -> tuple[URI, str | None]:
     """Return the URI of a listed file, and on S3 the ETag of the listed version."""
     uri = spec.source.child(file.path)
     check_allowed(uri)
@@ -97,7 +97,7 @@ def _place(spec: IngestSpec, file: SourceEntry) -> tuple[URI, str | None]:
     return uri, value if kind == "etag" else None
 
 
-def _check_listed(file: SourceEntry, uri: URI, *, size: int, sha256: str) -> None:
+def _check_listed(file: UserFile, uri: URI, *, size: int, sha256: str) -> None:
     if size != file.size or (file.digest.startswith("sha256:") and file.digest != f"sha256:{sha256}"):
         raise _changed(uri)
 

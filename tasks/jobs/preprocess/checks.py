@@ -174,13 +174,17 @@ def copies_in_class(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> di
     usable = checked[checked["reason"] == ""]
     copies = usable[usable.duplicated(["source", "label", "digest"])]
     counts = {split: int((copies["source"] == split).sum()) for split in SPLITS}
-    is_own = "ingest" in raw.parameters
-    if is_own:
+    is_user_images = "ingest" in raw.parameters
+    if is_user_images:
         checked.loc[copies.index[copies["source"] == "test"], "reason"] = _COPY
     if len(copies):
         first = ", ".join(_places(copies.head(_IMAGES_IN_MESSAGE), row_origins.table(uri, raw)))
         where = " and ".join(f"{rows:,} of {split}" for split, rows in counts.items() if rows)
-        effect = "those of test are left out, so that each image counts once" if is_own else "all count in the metrics"
+        effect = (
+            "those of test are left out, so that each image counts once"
+            if is_user_images
+            else "all count in the metrics"
+        )
         events.write_line(
             f"WARNING: rows with the same image as another row of their class: {where}, such as {first}"
             + (f"; {effect}" if counts["test"] else "")

@@ -16,7 +16,7 @@ import pydantic
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from storage.uri import check_name
-from tasks.learning import datasets, models, user_code
+from tasks.learning import models, sources, user_code
 from tasks.learning.field_errors import errors_in_one_line
 
 _SHORT = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size"}
@@ -48,7 +48,7 @@ class Recipe:
     name: str
     """Name of the run's folders: `[a-z0-9-]`, at most 64 characters."""
     data: str
-    """Name of the data set: a module of `tasks.learning.datasets`, `own` for `--data`, or `own(DATA_SET)`."""
+    """Name of the data set: a module of `tasks.learning.sources`, `user-images` for `--data`, or `own(SOURCE)`."""
     model: str
     """Name of the model: a module of `tasks.learning.models`, a torchvision classifier, or `own(factory)`."""
     epochs: int = Field(ge=1, le=100_000)
@@ -136,7 +136,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_name(self.name, field="name")
-        datasets.check_known(self.data)
+        sources.check_known(self.data)
         models.check_known(self.model)
         if self.accelerator_type and self.device == "cpu":
             raise ValueError(f"accelerator_type must be empty with device=cpu, got {self.accelerator_type!r}")
@@ -156,7 +156,7 @@ class Recipe:
     def _check_encoding(self) -> None:
         if self.image_encoding == "decoded":
             self._check_neutral(crop_scale=1.0, color_jitter=0.0, needed="image_encoding=encoded")
-        elif self.data != datasets.OWN:
+        elif self.data != sources.USER_IMAGES:
             kept = "only the user's own image files can be kept encoded"
             raise ValueError(f"image_encoding must be decoded for data={self.data}, got 'encoded'; {kept}")
         elif self.flip == "alternating":
@@ -196,7 +196,7 @@ def _shipped() -> dict[str, Callable[[], Recipe]]:
 
 
 own = user_code.reference
-"""Return the name under which a recipe refers to a model factory or a `DataSet` in its own file."""
+"""Return the name under which a recipe refers to a model factory or a `Source` in its own file."""
 
 
 def _outside(name: str) -> Recipe:

@@ -1,7 +1,7 @@
 """The default recipe for `--data`: the user's own images, a folder or Parquet files."""
 
-from tasks.learning.datasets import OWN
 from tasks.learning.recipes import Recipe
+from tasks.learning.sources import USER_IMAGES
 
 
 def images_resnet18() -> Recipe:
@@ -11,7 +11,7 @@ def images_resnet18() -> Recipe:
     """
     return Recipe(
         name="images-resnet18",
-        data=OWN,
+        data=USER_IMAGES,
         model="resnet18",
         epochs=10,
         batch_size=32,

@@ -4,8 +4,8 @@ import signal
 
 from storage import manifest
 from storage.uri import URI
-from tasks.learning import datasets, recipes
-from tasks.learning.datasets import mnist_sample
+from tasks.learning import recipes, sources
+from tasks.learning.sources import mnist_sample
 from tasks.planning import make_plan
 from tests import mirrors
 from tests.faults.case import Case, Failed
@@ -83,7 +83,7 @@ def _await_ingest(case: Case, run: Run) -> None:
 def _download_spoilt(case: Case, fault: mirrors.Fault) -> None:
     case.begin(after=None)
     with mirrors.serve(mnist_sample.FOLDER) as mirror:
-        name = case.random.choice([file.name for file in datasets.load("mnist-sample").files])
+        name = case.random.choice([file.name for file in sources.load("mnist-sample").files])
         mirror.misbehave(name, always=fault)
         case.damage(lambda: None, what=f"{name}: {fault}")
         run = _downloading(case, mirror.address)

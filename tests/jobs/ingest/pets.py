@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.learning.datasets import DataSet, SourceFile, Split
 from tasks.learning.recipes import Recipe, own
+from tasks.learning.sources import Source, SourceFile, Split
 
 SHAPE = (2, 2, 1)
 ROWS = {"north": (50, 9), "south": (30, 20), "west": (7, 12)}
@@ -54,7 +54,7 @@ def _file(split: str, shard: str) -> SourceFile:
     return SourceFile(name=f"{split} {shard}.bin", **sums, shard=shard)
 
 
-DATA_SET = DataSet(
+SOURCE = Source(
     name="pets",
     files=tuple(_file(split, shard) for shard in ROWS for split in ("train", "test")),
     mirrors=(),
@@ -65,4 +65,4 @@ DATA_SET = DataSet(
 
 
 def recipe() -> Recipe:
-    return Recipe(name="pets", data=own(DATA_SET), model="resnet18", epochs=1, max_shift=0)
+    return Recipe(name="pets", data=own(SOURCE), model="resnet18", epochs=1, max_shift=0)

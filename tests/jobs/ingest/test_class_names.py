@@ -12,9 +12,9 @@ from tasks.jobs.ingest import class_names
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
+from tests.image_folder import encoded
 from tests.jobs.ingest.test_parquet_files import ingested_files
 from tests.jobs.ingest.test_parquet_images import parquet
-from tests.pictures import encoded
 
 CAT, DOG = "cat", "dog"
 NAMES = {"classes": '["cat", "dog"]'}

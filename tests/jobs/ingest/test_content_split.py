@@ -9,11 +9,11 @@ from storage import files, manifest, tables
 from storage.uri import URI, DatasetURI, Root
 from tasks.jobs import main
 from tasks.jobs.ingest import content_split
-from tasks.jobs.spec import SOURCES, PreprocessSpec, SourceEntry
+from tasks.jobs.spec import SOURCES, PreprocessSpec, UserFile
 from tasks.learning import recipes
 from tasks.planning import make_plan, user_images
+from tests.image_folder import encoded
 from tests.ingested import ingested
-from tests.pictures import encoded
 
 CLASSES = ("cat", "dog")
 ON_DISK = pytest.mark.parametrize("root", ["local"], indirect=True)
@@ -124,9 +124,9 @@ def test_the_prepared_dataset_has_these_test_rows_and_says_how_they_were_chosen(
     assert manifest.load(planned.raw).parameters["test_fraction"] == 0.2
 
 
-def entry(first_digits: str, label: int = 0) -> SourceEntry:
+def entry(first_digits: str, label: int = 0) -> UserFile:
     """A file whose digest begins so."""
-    return SourceEntry(split="", label=label, path=first_digits, size=1, digest=f"sha256:{first_digits.ljust(64, '0')}")
+    return UserFile(split="", label=label, path=first_digits, size=1, digest=f"sha256:{first_digits.ljust(64, '0')}")
 
 
 def test_the_first_64_bits_as_a_share_of_all_decide_and_the_paths_the_order() -> None:
@@ -153,6 +153,6 @@ def test_the_first_64_bits_as_a_share_of_all_decide_and_the_paths_the_order() ->
         ),
     ],
 )
-def test_what_cannot_be_learned_or_judged_is_refused_with_what_to_do(some: list[SourceEntry], says: str) -> None:
+def test_what_cannot_be_learned_or_judged_is_refused_with_what_to_do(some: list[UserFile], says: str) -> None:
     with pytest.raises(ValueError, match=f"^{says}.*train/<class> and test/<class>$"):
         content_split.with_splits(some, fraction=0.2, classes=CLASSES, sha256={})

@@ -14,7 +14,7 @@ from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.spec import IngestSpec, PreprocessSpec
 from tasks.learning import images
 from tasks.planning import user_images
-from tests.pictures import encoded
+from tests.image_folder import encoded
 
 
 @pytest.fixture

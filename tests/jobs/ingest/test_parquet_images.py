@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.jobs.ingest import class_names, parquet_images, pieces
-from tests.pictures import encoded
+from tests.image_folder import encoded
 
 IMAGES = [encoded(number, number % 2) for number in range(4)]
 LABELS = [0, 1, 0, 1]

@@ -17,17 +17,17 @@ import pytest
 import tenacity
 import torchvision
 
-from tasks.learning import sources, user_code
-from tasks.learning.datasets import SourceFile, Split, mnist
-from tasks.learning.datasets.mnist_sample import DATA_SET, FOLDER
-from tasks.learning.sources import DownloadFailed, WrongChecksum
+from tasks.learning import downloading, user_code
+from tasks.learning.downloading import DownloadFailed, WrongChecksum
+from tasks.learning.sources import SourceFile, Split, mnist
+from tasks.learning.sources.mnist_sample import FOLDER, SOURCE
 from tests import mirrors
 from tests.mirrors import Fault, Mirror
 from tests.prefect_system import free_port
 from tests.runs import CHECKOUT
 
-NAME = DATA_SET.files[0].name
-UNPINNED = [dataclasses.replace(file, content_sha256=None) for file in DATA_SET.files]
+NAME = SOURCE.files[0].name
+UNPINNED = [dataclasses.replace(file, content_sha256=None) for file in SOURCE.files]
 """The same files, of which only the archives are known."""
 REQUESTS_PER_TRY = 2
 """torchvision asks for every file twice: once to follow redirects, once to have it."""
@@ -35,7 +35,7 @@ REQUESTS_PER_TRY = 2
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_PAUSES", tenacity.wait_none())
+    monkeypatch.setattr(downloading, "_PAUSES", tenacity.wait_none())
     monkeypatch.setenv("no_proxy", "*")
 
 
@@ -53,14 +53,14 @@ def other() -> Iterator[Mirror]:
         yield running
 
 
-def fetch(folder: Path, *addresses: str, data_set: Any = DATA_SET) -> dict[str, str]:
+def fetch(folder: Path, *addresses: str, source: Any = SOURCE) -> dict[str, str]:
     """Where each file came from."""
-    return mirrors.fetch(data_set, folder, *addresses)
+    return mirrors.fetch(source, folder, *addresses)
 
 
 def shipped(folder: Path) -> bool:
     """Whether `folder` has exactly the files that come with the project."""
-    names = {file.name for file in DATA_SET.files}
+    names = {file.name for file in SOURCE.files}
     return {path.name for path in folder.iterdir()} == names and all(
         (folder / name).read_bytes() == (FOLDER / name).read_bytes() for name in names
     )
@@ -69,7 +69,7 @@ def shipped(folder: Path) -> bool:
 class TestFetch:
     def test_every_file_comes_from_the_first_mirror(self, tmp_path: Path, mirror: Mirror, other: Mirror) -> None:
         assert fetch(tmp_path, mirror.address, other.address) == {
-            file.name: mirror.address + file.name for file in DATA_SET.files
+            file.name: mirror.address + file.name for file in SOURCE.files
         }
         assert shipped(tmp_path)
 
@@ -109,14 +109,14 @@ class TestFetch:
         with pytest.raises(DownloadFailed) as caught:
             fetch(tmp_path, mirror.address)
         found = hashlib.md5((FOLDER / NAME).read_bytes()[::-1]).hexdigest()
-        for part in (NAME, mirror.address, f"expected {DATA_SET.files[0].md5}", f"found {found}"):
+        for part in (NAME, mirror.address, f"expected {SOURCE.files[0].md5}", f"found {found}"):
             assert part in str(caught.value)
         assert list(tmp_path.iterdir()) == []
 
     def test_right_md5_alone_is_not_enough(self, tmp_path: Path, mirror: Mirror) -> None:
-        files = (dataclasses.replace(DATA_SET.files[0], sha256="0" * 64), *DATA_SET.files[1:])
-        with pytest.raises(DownloadFailed, match=f"wrong sha256: expected 0{{64}}, found {DATA_SET.files[0].sha256}"):
-            fetch(tmp_path, mirror.address, data_set=dataclasses.replace(DATA_SET, files=files))
+        files = (dataclasses.replace(SOURCE.files[0], sha256="0" * 64), *SOURCE.files[1:])
+        with pytest.raises(DownloadFailed, match=f"wrong sha256: expected 0{{64}}, found {SOURCE.files[0].sha256}"):
+            fetch(tmp_path, mirror.address, source=dataclasses.replace(SOURCE, files=files))
         assert list(tmp_path.iterdir()) == []
 
     def test_what_lies_there_already_is_used_only_with_the_right_checksum(self, tmp_path: Path, mirror: Mirror) -> None:
@@ -135,7 +135,7 @@ class TestFetch:
 class TestPatience:
     @pytest.fixture(autouse=True)
     def short_waits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(sources, "_FIRST_WAIT_S", 0.05)
+        monkeypatch.setattr(downloading, "_FIRST_WAIT_S", 0.05)
 
     def test_mirror_that_comes_up_late_is_waited_for(self, tmp_path: Path) -> None:
         port, said = free_port(), []
@@ -147,7 +147,7 @@ class TestPatience:
                     serving.enter_context(mirrors.serve(FOLDER, port=port))
 
             address = f"http://127.0.0.1:{port}/"
-            origin = sources.fetch_file(DATA_SET.files[0], tmp_path, mirrors=[address], log=log, patience_s=60)
+            origin = downloading.fetch_file(SOURCE.files[0], tmp_path, mirrors=[address], log=log, patience_s=60)
         assert origin["url"] == address + NAME
         assert (tmp_path / NAME).read_bytes() == (FOLDER / NAME).read_bytes()
         assert said[:3] == [line for line in said if "retrying all mirrors for another 1.0 minutes" in line]
@@ -158,11 +158,11 @@ class TestPatience:
     ) -> None:
         said: list[str] = []
         clock = SimpleNamespace(monotonic=lambda: float(len(said)), sleep=lambda seconds: None)
-        monkeypatch.setattr(sources, "time", clock)  # one second for each retry, however slow the resolver is
+        monkeypatch.setattr(downloading, "time", clock)  # one second for each retry, however slow the resolver is
         address = "http://no-such-host.invalid/"
         with mirrors.refusing() as closed, pytest.raises(DownloadFailed, match="no-such-host.invalid.*; http://127"):
-            sources.fetch_file(
-                DATA_SET.files[0],
+            downloading.fetch_file(
+                SOURCE.files[0],
                 tmp_path,
                 mirrors=[address, closed],
                 log=lambda *line: said.append(""),
@@ -177,8 +177,8 @@ class TestPatience:
         mirror.misbehave(NAME, always=fault)
         said: list[str] = []
         with mirrors.refusing() as closed, pytest.raises(DownloadFailed):
-            sources.fetch_file(
-                DATA_SET.files[0],
+            downloading.fetch_file(
+                SOURCE.files[0],
                 tmp_path,
                 mirrors=[closed, mirror.address],
                 log=lambda *line: said.append(""),
@@ -190,13 +190,13 @@ class TestPatience:
 class TestUnreachable:
     def test_data_set_is_unreachable_when_every_mirror_refuses_connections(self) -> None:
         with mirrors.refusing() as one, mirrors.refusing() as two:
-            assert not sources.reachable(dataclasses.replace(DATA_SET, mirrors=(one, two)))
+            assert not downloading.reachable(dataclasses.replace(SOURCE, mirrors=(one, two)))
 
     @pytest.mark.parametrize("fault", [None, 503, 404, "garbage"])
     def test_mirror_that_gives_any_answer_is_reachable(self, mirror: Mirror, fault: Fault) -> None:
         mirror.misbehave(NAME, always=fault)
         with mirrors.refusing() as closed:
-            assert sources.reachable(dataclasses.replace(DATA_SET, mirrors=(closed, mirror.address)))
+            assert downloading.reachable(dataclasses.replace(SOURCE, mirrors=(closed, mirror.address)))
 
 
 class TestSource:
@@ -204,16 +204,16 @@ class TestSource:
     def test_folder_of_any_name_is_a_mirror(self, tmp_path: Path, name: str) -> None:
         folder = copy_of_the_files(tmp_path / name)
         (tmp_path / "fetched").mkdir()
-        fetch(tmp_path / "fetched", sources.mirror_address(str(folder)))
+        fetch(tmp_path / "fetched", downloading.mirror_address(str(folder)))
         assert shipped(tmp_path / "fetched")
 
     def test_files_of_a_folder_are_fetched_without_importing_torch(self, tmp_path: Path) -> None:
         code = f"""
 import sys
 from pathlib import Path
-from tasks.learning.datasets.mnist_sample import DATA_SET
+from tasks.learning.sources.mnist_sample import SOURCE
 from tests import mirrors
-mirrors.fetch(DATA_SET, Path({str(tmp_path)!r}), {FOLDER.as_uri() + "/"!r})
+mirrors.fetch(SOURCE, Path({str(tmp_path)!r}), {FOLDER.as_uri() + "/"!r})
 sys.exit("torch" in sys.modules)
 """
         assert subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=False).returncode == 0
@@ -222,20 +222,20 @@ sys.exit("torch" in sys.modules)
     def test_relative_folder_is_taken_from_here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         copy_of_the_files(tmp_path / "files")
-        assert sources.mirror_address("files") == (tmp_path / "files").as_uri() + "/"
+        assert downloading.mirror_address("files") == (tmp_path / "files").as_uri() + "/"
 
     def test_address_may_have_spaces_and_any_letters(self, tmp_path: Path) -> None:
         copy_of_the_files(tmp_path / "served" / "Größe 数字")
         (tmp_path / "fetched").mkdir()
         with mirrors.serve(tmp_path / "served") as running:
-            fetch(tmp_path / "fetched", sources.mirror_address(f"{running.address}Größe 数字"))
+            fetch(tmp_path / "fetched", downloading.mirror_address(f"{running.address}Größe 数字"))
         assert shipped(tmp_path / "fetched")
 
     @pytest.mark.parametrize("source", ["http://host:8080/a%20b/c", "https://host", str(FOLDER)])
     def test_address_of_an_address_is_the_same(self, source: str) -> None:
-        address = sources.mirror_address(source)
+        address = downloading.mirror_address(source)
         assert address.endswith("/")
-        assert sources.mirror_address(address) == address
+        assert downloading.mirror_address(address) == address
 
     @pytest.mark.parametrize(
         ("source", "message"),
@@ -255,7 +255,7 @@ sys.exit("torch" in sys.modules)
     )
     def test_bad_source_is_refused_by_name_without_its_secrets(self, source: str, message: str) -> None:
         with pytest.raises(ValueError) as caught:
-            sources.mirror_address(source)
+            downloading.mirror_address(source)
         assert str(caught.value).startswith(message)
         assert "secret" not in str(caught.value)
 
@@ -263,7 +263,7 @@ sys.exit("torch" in sys.modules)
 class TestMirrors:
     def test_data_set_with_an_invalid_name_is_refused_by_field(self) -> None:
         with pytest.raises(ValueError, match="^name of a data set must be 1 to 64 of a-z, 0-9 and '-', got 'My Data'"):
-            dataclasses.replace(DATA_SET, name="My Data")
+            dataclasses.replace(SOURCE, name="My Data")
 
     @pytest.mark.parametrize(
         ("mirror", "shown"),
@@ -280,15 +280,15 @@ class TestMirrors:
             f"mirrors must be addresses without credentials or query, got {shown!r}; download the files yourself and "
         )
         with pytest.raises(ValueError, match=re.escape(says)) as caught:
-            dataclasses.replace(DATA_SET, mirrors=("https://host/a@b/", mirror))
+            dataclasses.replace(SOURCE, mirrors=("https://host/a@b/", mirror))
         assert "secret" not in str(caught.value)
 
     def test_line_of_the_users_file_with_such_an_address_is_shown_without_the_secret(self, tmp_path: Path) -> None:
         path = tmp_path / "mine.py"
         path.write_text(
-            "from tasks.learning.datasets import DataSet\n"
+            "from tasks.learning.sources import Source\n"
             "GIVEN = dict(name='x', files=(), classes=(), image_shape=(1, 1, 1), read=print)\n"
-            "MINE = DataSet(**GIVEN, mirrors=('ftp://user:secret@host/',))\n"
+            "MINE = Source(**GIVEN, mirrors=('ftp://user:secret@host/',))\n"
         )
         with pytest.raises(
             ValueError, match=r"mine\.py cannot be imported: ValueError: mirrors must .*\(line 3: "
@@ -304,20 +304,20 @@ class TestMirrors:
 
         address = f"{mirror.address}?key=secret&file="
         with pytest.raises(DownloadFailed) as caught:
-            sources.fetch_file(DATA_SET.files[0], tmp_path, mirrors=[address], log=log)
+            downloading.fetch_file(SOURCE.files[0], tmp_path, mirrors=[address], log=log)
         assert f"{mirror.address}: HTTP Error 404" in str(caught.value)
-        sources.fetch_file(DATA_SET.files[0], tmp_path, mirrors=[address, mirror.address], log=log)
+        downloading.fetch_file(SOURCE.files[0], tmp_path, mirrors=[address, mirror.address], log=log)
         assert said[-1].endswith(mirror.address)
-        told = [str(caught.value), *said, sources.unreachable_message(DATA_SET, [address])]
+        told = [str(caught.value), *said, downloading.unreachable_message(SOURCE, [address])]
         assert "secret" not in " ".join(told)
 
 
 class TestDataSets:
     def test_mnist_has_the_checksums_and_mirrors_of_torchvision(self) -> None:
-        assert {(file.name, file.md5) for file in mnist.DATA_SET.files} == set(torchvision.datasets.MNIST.resources)
-        assert list(mnist.DATA_SET.mirrors) == torchvision.datasets.MNIST.mirrors
+        assert {(file.name, file.md5) for file in mnist.SOURCE.files} == set(torchvision.datasets.MNIST.resources)
+        assert list(mnist.SOURCE.mirrors) == torchvision.datasets.MNIST.mirrors
 
-    @pytest.mark.parametrize("file", DATA_SET.files, ids=lambda file: file.name)
+    @pytest.mark.parametrize("file", SOURCE.files, ids=lambda file: file.name)
     def test_shipped_file_has_the_checksums_stated(self, file: Any) -> None:
         content = (FOLDER / file.name).read_bytes()
         assert (hashlib.md5(content).hexdigest(), hashlib.sha256(content).hexdigest()) == (file.md5, file.sha256)
@@ -330,7 +330,7 @@ class TestDataSets:
         assert np.unique(split.labels).tolist() == list(range(10))
         assert split.labels[:5].tolist() == {"train": [5, 0, 4, 1, 9], "test": [7, 2, 1, 0, 4]}[name]
 
-    @pytest.mark.parametrize("file", mnist.DATA_SET.files + DATA_SET.files, ids=lambda file: file.name)
+    @pytest.mark.parametrize("file", mnist.SOURCE.files + SOURCE.files, ids=lambda file: file.name)
     def test_content_of_every_file_has_a_checksum_too(self, file: Any) -> None:
         assert re.fullmatch("[0-9a-f]{64}", file.content_sha256)
 
@@ -340,9 +340,9 @@ class TestDataSets:
         tampered = content[:-1] + bytes([content[-1] ^ 1])
         (folder / NAME).write_bytes(gzip.compress(tampered))
         found = hashlib.sha256(tampered).hexdigest()
-        message = f"{NAME[:-3]} has the wrong sha256: expected {DATA_SET.files[0].content_sha256}, found {found}"
+        message = f"{NAME[:-3]} has the wrong sha256: expected {SOURCE.files[0].content_sha256}, found {found}"
         with pytest.raises(WrongChecksum, match=message):
-            next(DATA_SET.read(folder))
+            next(SOURCE.read(folder))
         assert not (folder / NAME[:-3]).exists()
 
     def test_images_without_as_many_labels_are_refused(self, tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ class TestDataSets:
         with pytest.raises(ValueError, match="has 6000 images but train-labels-idx1-ubyte 1000 labels"):
             next(mnist.read_idx(folder, files=UNPINNED))
 
-    @pytest.mark.parametrize("file", DATA_SET.files[:2], ids=lambda file: file.name)
+    @pytest.mark.parametrize("file", SOURCE.files[:2], ids=lambda file: file.name)
     @pytest.mark.parametrize("kept", [0, 3, 7, 4000])
     def test_content_that_is_cut_off_is_refused_by_name(self, tmp_path: Path, file: SourceFile, kept: int) -> None:
         path = copy_of_the_files(tmp_path / "files") / file.name
@@ -369,6 +369,6 @@ class TestDataSets:
 
 def copy_of_the_files(folder: Path) -> Path:
     folder.mkdir(parents=True)
-    for file in DATA_SET.files:
+    for file in SOURCE.files:
         (folder / file.name).write_bytes((FOLDER / file.name).read_bytes())
     return folder

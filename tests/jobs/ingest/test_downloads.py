@@ -15,11 +15,11 @@ from storage import commits, files, manifest, tables
 from storage.uri import DatasetURI, Root
 from tasks.download import download
 from tasks.ingest import ingest
-from tasks.jobs.ingest.data_sets import write_split
+from tasks.jobs.ingest.downloads import write_split
 from tasks.jobs.spec import JobSpec
-from tasks.learning import datasets, recipes, user_code
-from tasks.learning.datasets import DataSet, Split
-from tasks.learning.sources import mirror_address
+from tasks.learning import recipes, sources, user_code
+from tasks.learning.downloading import mirror_address
+from tasks.learning.sources import Source, Split
 from tasks.planning import make_plan, user_images
 from tasks.planning.plan import Plan
 from tasks.runners.runner import InProcessRunner
@@ -68,7 +68,7 @@ def test_rows_of_several_shards_are_numbered_in_the_order_of_the_shards(asked: P
         assert b"".join(found["image"].to_pylist()) == expected[:, 1:].tobytes()
     assert made.statistics["class_counts"] == {"train": {"cat": 44, "dog": 35}, "test": {"cat": 21, "dog": 17}}
     assert made.parent("files", of=asked.raw) == asked.files
-    assert [source["sha256"] for source in made.statistics["sources"]] == [f.sha256 for f in pets.DATA_SET.files]
+    assert [source["sha256"] for source in made.statistics["sources"]] == [f.sha256 for f in pets.SOURCE.files]
 
 
 @pytest.mark.slow
@@ -106,7 +106,7 @@ def test_wrong_number_shape_or_dtype_is_refused_with_expected_and_found(
     tmp_path: Path, images: np.ndarray, labels: np.ndarray, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        write_split(pets.DATA_SET, raw(tmp_path), Split("train", images, labels))
+        write_split(pets.SOURCE, raw(tmp_path), Split("train", images, labels))
     assert not Path(raw(tmp_path)).exists()
 
 
@@ -125,13 +125,13 @@ def test_parts_are_written_by_the_thread_that_a_deadline_interrupts(
 
     monkeypatch.setattr(commits, "write_file", noted)
     split = Split(name="train", images=np.zeros((9, 28, 28, 1), np.uint8), labels=np.arange(9))
-    listed = write_split(datasets.load("mnist"), raw(tmp_path), split)
+    listed = write_split(sources.load("mnist"), raw(tmp_path), split)
     assert [file.rows for file in listed] == [2, 2, 2, 3]
     assert threads == [threading.main_thread()] * 4
 
 
 def test_rows_are_read_one_part_at_a_time(tmp_path: Path) -> None:
-    data_set: DataSet = write_archive(tmp_path, rows=8)
+    source: Source = write_archive(tmp_path, rows=8)
     asked_for = []
 
     class Noted(np.ndarray):
@@ -139,8 +139,8 @@ def test_rows_are_read_one_part_at_a_time(tmp_path: Path) -> None:
             asked_for.append((rows.start, rows.stop))
             return super().__getitem__(rows)
 
-    train = next(data_set.read(tmp_path))
+    train = next(source.read(tmp_path))
     assert isinstance(train.images, np.memmap)
     noted = dataclasses.replace(train, images=train.images.view(Noted))
-    write_split(data_set, DatasetURI(f"{tmp_path}/cifar10-0123456789ab"), noted, threads=1)
+    write_split(source, DatasetURI(f"{tmp_path}/cifar10-0123456789ab"), noted, threads=1)
     assert asked_for == [(0, 10), (10, 20), (20, 30), (30, 40)]

@@ -1,4 +1,4 @@
-"""Data sets by name: one module each, with a `DATA_SET` that lists its files, their mirrors and their checksums."""
+"""Data sets by name: one module each, with a `SOURCE` that lists its files, their mirrors and their checksums."""
 
 import dataclasses
 import importlib
@@ -65,7 +65,7 @@ class Split:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataSet:
+class Source:
     """Description of a data set, known before anything is downloaded."""
 
     name: str
@@ -103,8 +103,8 @@ def is_public(address: str) -> bool:
     return "@" not in parts.netloc and not parts.query + parts.fragment
 
 
-OWN = "own"
-"""Name that recipes give to the user's own data, passed by `--data`."""
+USER_IMAGES = "user-images"
+"""Name that recipes give to the user's images, passed by `--data`."""
 
 
 def known() -> list[str]:
@@ -115,9 +115,9 @@ def known() -> list[str]:
 def check_known(name: str) -> None:
     """Raise `ValueError` listing the known names unless `name` is one of them or refers to the user's own code."""
     if user_code.is_reference(name):
-        if not isinstance(user_code.resolve(name), DataSet):
-            raise ValueError(f"data must be a DataSet, got {name!r}: {user_code.resolve(name)!r}")
-    elif name not in (*known(), OWN):
+        if not isinstance(user_code.resolve(name), Source):
+            raise ValueError(f"data must be a Source, got {name!r}: {user_code.resolve(name)!r}")
+    elif name not in (*known(), USER_IMAGES):
         raise ValueError(f"data must be one of {', '.join(known())}, got {name!r}")
 
 
@@ -126,14 +126,14 @@ def name_of(data: str) -> str:
     return load(data).name if user_code.is_reference(data) else data
 
 
-def load(name: str) -> DataSet:
+def load(name: str) -> Source:
     """Load the data set called `name`; raises `ValueError` listing the known names if there is none."""
     check_known(name)
-    if name == OWN:
+    if name == USER_IMAGES:
         raise ValueError("--data is required: this recipe is for your own images, in folders or Parquet")
-    data_set: DataSet
+    source: Source
     if user_code.is_reference(name):
-        data_set = user_code.resolve(name)
+        source = user_code.resolve(name)
     else:
-        data_set = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").DATA_SET
-    return data_set
+        source = importlib.import_module(f"{__name__}.{name.replace('-', '_')}").SOURCE
+    return source

@@ -2,8 +2,8 @@
 
 import functools
 
-from tasks.learning.datasets import DataSet, SourceFile
-from tasks.learning.datasets.mnist import read_idx
+from tasks.learning.sources import Source, SourceFile
+from tasks.learning.sources.mnist import read_idx
 
 # The MD5 sums and the mirror are those of torchvision.datasets.FashionMNIST; the SHA-256 sums are of the same files.
 _FILES = (
@@ -29,7 +29,7 @@ _FILES = (
     ),
 )
 
-DATA_SET = DataSet(
+SOURCE = Source(
     name="fashion-mnist",
     files=_FILES,
     mirrors=("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",),

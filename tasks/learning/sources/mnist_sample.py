@@ -3,8 +3,8 @@
 import functools
 from pathlib import Path
 
-from tasks.learning.datasets import DataSet, SourceFile
-from tasks.learning.datasets.mnist import CLASSES, read_idx
+from tasks.learning.sources import Source, SourceFile
+from tasks.learning.sources.mnist import CLASSES, read_idx
 
 FOLDER = Path(__file__).parent / "mnist_sample_files"
 
@@ -35,7 +35,7 @@ _FILES = (
     ),
 )
 
-DATA_SET = DataSet(
+SOURCE = Source(
     name="mnist-sample",
     files=_FILES,
     mirrors=(FOLDER.as_uri() + "/",),

@@ -1,4 +1,4 @@
-"""Source of downloaded data sets: their own code reads the files; a piece of work is a shard (most have one)."""
+"""Downloaded sources: their own code reads the files; a piece of work is a shard (most have one)."""
 
 import contextlib
 import math
@@ -17,26 +17,26 @@ from tasks.jobs import dataset_parts, events
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.spec import IngestSpec
-from tasks.learning import datasets, images
-from tasks.learning.datasets import DataSet, Split
+from tasks.learning import images, sources
+from tasks.learning.sources import Source, Split
 
 
 def to_survey(spec: IngestSpec) -> list[Piece]:
     """List the shards if there are several: only then must rows be counted first."""
-    shards = _shards(_data_set(spec))
+    shards = _shards(_source(spec))
     return [{"shard": shard} for shard in shards] if len(shards) > 1 else []
 
 
 def survey(piece: Piece, spec: IngestSpec) -> Piece:
     """Count the rows of each split of one shard."""
     with _local_copy(spec, piece["shard"]) as folder:
-        return {"rows": {split.name: len(split.labels) for split in _data_set(spec).read(folder)}}
+        return {"rows": {split.name: len(split.labels) for split in _source(spec).read(folder)}}
 
 
 def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     """Assign to each shard, for each split, the id of its first row and the number of its first part."""
-    data_set = _data_set(spec)
-    shards = _shards(data_set)
+    source = _source(spec)
+    shards = _shards(source)
     counted = [found["rows"] for found in surveyed] or [{} for _ in shards]
     first, part = Counter[str](), Counter[str]()
     planned = []
@@ -44,13 +44,13 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
         begins = {split: {"first": first[split], "part": part[split], "rows": rows[split]} for split in rows}
         planned.append({"shard": shard, "begins": begins, "rows": sum(rows.values()), "is_alone": len(shards) == 1})
         first.update(rows)
-        part.update({split: images.num_parts(rows[split], data_set.image_shape) for split in rows})
-    return Work(shape=data_set.image_shape, classes=data_set.classes, pieces=planned)
+        part.update({split: images.num_parts(rows[split], source.image_shape) for split in rows})
+    return Work(shape=source.image_shape, classes=source.classes, pieces=planned)
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     """Write the parts of one shard; if it is the only shard, compress its parts in parallel."""
-    data_set, shard = _data_set(spec), piece["shard"]
+    source, shard = _source(spec), piece["shard"]
     listed: list[File] = []
     labels: dict[str, Counter[int]] = {}
 
@@ -60,15 +60,15 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     # With several pieces, the cores are busy with the other pieces, and the job reports how many pieces are done.
     how: dict[str, Any] = {"on_part": on_part} if piece["is_alone"] else {"threads": 1}
     with _local_copy(spec, shard) as folder:
-        for split in data_set.read(folder):
+        for split in source.read(folder):
             rows = len(split.labels)
             begin = piece["begins"].get(split.name, {"first": 0, "part": 0, "rows": 0})
             if begin["rows"] != rows and not piece["is_alone"]:
                 raise ValueError(
-                    f"{data_set.name} {split.name}: shard {shard!r} had {begin['rows']} rows when counted, and "
+                    f"{source.name} {split.name}: shard {shard!r} had {begin['rows']} rows when counted, and "
                     f"{rows} now; `read` must return the same rows every time"
                 )
-            listed += write_split(data_set, spec.target, split, first=begin["first"], part=begin["part"], **how)
+            listed += write_split(source, spec.target, split, first=begin["first"], part=begin["part"], **how)
             labels[split.name] = Counter(split.labels.tolist())
     return pieces.written(listed, labels)
 
@@ -76,11 +76,11 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
 def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[str, Any]]:
     """Return the source and notice of the files from their manifest; write nothing more."""
     made = manifest.load(spec.source)
-    return [], {"sources": made.statistics["sources"], "notice": _data_set(spec).notice}
+    return [], {"sources": made.statistics["sources"], "notice": _source(spec).notice}
 
 
 def write_split(
-    data_set: DataSet,
+    source: Source,
     uri: DatasetURI,
     split: Split,
     *,
@@ -92,10 +92,10 @@ def write_split(
     """Write every row of `split` below `uri`, a part at a time.
 
     Up to `threads` parts (None: one per core) are compressed in parallel, but written one by one in this thread, which
-    a deadline can interrupt. Raises `ValueError` if the rows do not fit `data_set`.
+    a deadline can interrupt. Raises `ValueError` if the rows do not fit `source`.
 
     Args:
-        data_set: Gives the classes, and the shape that images must have.
+        source: Gives the classes, and the shape that images must have.
         uri: Raw dataset to write to.
         split: Rows to write.
         first: Id of the first row.
@@ -103,15 +103,15 @@ def write_split(
         threads: Number of parts to compress at a time.
         on_part: Called after each part with the number of written parts and of all parts.
     """
-    _check(data_set, split)
+    _check(source, split)
     files.check_space(uri, needed=math.prod(split.images.shape))
     rows = len(split.labels)
-    bounds = images.part_bounds(rows, images.num_parts(rows, data_set.image_shape))
+    bounds = images.part_bounds(rows, images.num_parts(rows, source.image_shape))
 
     def encoded(bound: tuple[int, int]) -> bytes:
         here = slice(*bound)
         ids = np.arange(first + here.start, first + here.stop)
-        return tables.encode(images.to_table(ids, split.images[here], split.labels[here], classes=data_set.classes))
+        return tables.encode(images.to_table(ids, split.images[here], split.labels[here], classes=source.classes))
 
     listed = []
     contents = dataset_parts.in_threads(encoded, bounds, threads=threads or os.cpu_count() or 1)
@@ -121,24 +121,24 @@ def write_split(
     return listed
 
 
-def _check(data_set: DataSet, split: Split) -> None:
-    if split.images.dtype != np.uint8 or split.images.shape[1:] != data_set.image_shape:
+def _check(source: Source, split: Split) -> None:
+    if split.images.dtype != np.uint8 or split.images.shape[1:] != source.image_shape:
         found = f"{split.images.dtype} {split.images.shape[1:]}"
-        raise ValueError(f"{data_set.name} {split.name}: images must be uint8 {data_set.image_shape}, got {found}")
+        raise ValueError(f"{source.name} {split.name}: images must be uint8 {source.image_shape}, got {found}")
     if len(split.images) == 0:
-        raise ValueError(f"{data_set.name} {split.name}: `read` returned no images")
+        raise ValueError(f"{source.name} {split.name}: `read` returned no images")
     if split.labels.dtype.kind not in "iu" or split.labels.shape != (len(split.images),):
         found = f"{split.labels.dtype} {split.labels.shape}"
-        raise ValueError(f"{data_set.name} {split.name}: labels must be int64 ({len(split.images)},), got {found}")
+        raise ValueError(f"{source.name} {split.name}: labels must be int64 ({len(split.images)},), got {found}")
 
 
-def _data_set(spec: IngestSpec) -> DataSet:
-    assert spec.data_set is not None
-    return datasets.load(spec.data_set)
+def _source(spec: IngestSpec) -> Source:
+    assert spec.source_name is not None
+    return sources.load(spec.source_name)
 
 
-def _shards(data_set: DataSet) -> list[str]:
-    return list(dict.fromkeys(file.shard for file in data_set.files)) or [""]
+def _shards(source: Source) -> list[str]:
+    return list(dict.fromkeys(file.shard for file in source.files)) or [""]
 
 
 @contextlib.contextmanager
@@ -146,7 +146,7 @@ def _local_copy(spec: IngestSpec, shard: str) -> Iterator[Path]:
     """Yield a local folder with the files of one shard under their own names, each verified by its SHA-256."""
     listed = {file.path: file for file in manifest.load(spec.source).files}
     with files.workspace(spec.scratch) as folder:
-        for file in _data_set(spec).files:
+        for file in _source(spec).files:
             if file.shard == shard:
                 manifest.fetch_file(spec.source, listed[file.stored], folder / file.name)
         yield folder

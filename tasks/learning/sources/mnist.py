@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.learning.datasets import DataSet, SourceFile, Split
-from tasks.learning.sources import unpack
+from tasks.learning.downloading import unpack
+from tasks.learning.sources import Source, SourceFile, Split
 
 CLASSES = tuple("0123456789")
 _UNSIGNED_BYTES = 0x0800  # magic number of an IDX file of unsigned bytes, before the number of dimensions is added
@@ -79,7 +79,7 @@ _FILES = (
     ),
 )
 
-DATA_SET = DataSet(
+SOURCE = Source(
     name="mnist",
     files=_FILES,
     mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),

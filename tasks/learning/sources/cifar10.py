@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.learning.datasets import DataSet, SourceFile, Split
-from tasks.learning.sources import unpack
+from tasks.learning.downloading import unpack
+from tasks.learning.sources import Source, SourceFile, Split
 
 _SHAPE = (32, 32, 3)
 _FOLDER = "cifar-10-batches-bin"
@@ -56,7 +56,7 @@ _FILE = SourceFile(
     sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
 )
 
-DATA_SET = DataSet(
+SOURCE = Source(
     name="cifar10",
     files=(_FILE,),
     mirrors=("https://www.cs.toronto.edu/~kriz/",),

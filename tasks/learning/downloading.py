@@ -24,7 +24,7 @@ from storage import error_policy
 from storage.admin.format import size as in_units
 from storage.error_policy import Permanent, is_transient_download
 from storage.uri import redact, redact_text
-from tasks.learning.datasets import DataSet, SourceFile, is_public
+from tasks.learning.sources import Source, SourceFile, is_public
 
 _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
 """Pauses between two tries of one mirror, in seconds."""
@@ -127,27 +127,27 @@ def unpack(file: SourceFile, folder: Path) -> Path:
     return path
 
 
-def reachable(data_set: DataSet, more: Sequence[str] = ()) -> bool:
-    """Return whether any mirror of `data_set` or in `more` answers; an error page counts as an answer."""
-    return any(_answers(mirror + data_set.files[0].name) for mirror in [*more, *data_set.mirrors])
+def reachable(source: Source, more: Sequence[str] = ()) -> bool:
+    """Return whether any mirror of `source` or in `more` answers; an error page counts as an answer."""
+    return any(_answers(mirror + source.files[0].name) for mirror in [*more, *source.mirrors])
 
 
-def unreachable_message(data_set: DataSet, more: Sequence[str] = ()) -> str:
+def unreachable_message(source: Source, more: Sequence[str] = ()) -> str:
     """Return the error message, with the next step, for the case that no mirror is `reachable`."""
     folders = [mirror for mirror in more if mirror.startswith("file:")]
-    asked = ", ".join(redact(mirror) for mirror in [*more, *data_set.mirrors] if mirror not in folders)
-    lacking = "".join(f"--source: {_missing_files(data_set, folder)}; " for folder in folders)
+    asked = ", ".join(redact(mirror) for mirror in [*more, *source.mirrors] if mirror not in folders)
+    lacking = "".join(f"--source: {_missing_files(source, folder)}; " for folder in folders)
     return (
-        f"{lacking}no {'other ' * bool(folders)}mirror of {data_set.name} can be reached ({asked}); name another one "
+        f"{lacking}no {'other ' * bool(folders)}mirror of {source.name} can be reached ({asked}); name another one "
         "with --source URL_OR_DIR"
     )
 
 
-def _missing_files(data_set: DataSet, folder: str) -> str:
-    """Say which files of `data_set` are not in a folder, and which others are: perhaps unpacked, or renamed."""
+def _missing_files(source: Source, folder: str) -> str:
+    """Say which files of `source` are not in a folder, and which others are: perhaps unpacked, or renamed."""
     path = urllib.request.url2pathname(urlsplit(folder).path)
     present = sorted(os.listdir(path))
-    missing = [file.name for file in data_set.files if file.name not in present]
+    missing = [file.name for file in source.files if file.name not in present]
     found = ", ".join(present[:_SHOWN]) + ", ..." * (len(present) > _SHOWN)
     return f"{path} must have {', '.join(missing)} as they were published, not unpacked; it has {found or 'no files'}"
 
