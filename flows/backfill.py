@@ -69,9 +69,7 @@ def _main(arguments: argparse.Namespace) -> int:
 
     with refused_if_invalid():
         recipe = recipes.override(recipes.load(arguments.recipe), arguments.settings)
-        make_plan.check_numbers(
-            workers=arguments.workers, deadline_minutes=arguments.deadline, stall_minutes=arguments.stall
-        )
+        make_plan.check_workers(arguments.workers)
         if arguments.championship:
             check_name(arguments.championship, field="--championship")
         capacity.check_workers(arguments.workers, scaling.needs_of(recipe))

@@ -23,12 +23,12 @@ from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
 from tasks.learning import recipes, sources
-from tasks.learning.downloading import mirror_address
-from tasks.orchestration.prefect_options import Limit, Name, Patience, RecipeName, Settings, Workers, flow_options
+from tasks.orchestration.prefect_options import Duration, Name, RecipeName, Settings, Workers, flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize
-from tasks.planning import make_plan
 from tasks.planning.data_option import default_recipe
+from tasks.planning.durations import parse_duration
+from tasks.planning.make_plan import check_training, default_storage, make_plan
 from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote
@@ -41,16 +41,16 @@ from tasks.train import train
 def mnist(
     recipe: RecipeName = None,
     storage: str | None = None,
-    source: list[str] | None = None,
+    mirror: list[str] | None = None,
     data: str | None = None,
     workers: Workers = None,
     settings: Settings = None,
-    championship: Name = None,
+    register_as: Name = None,
     judge_only: bool = False,
     refresh: bool = False,
-    deadline_minutes: Limit = 24 * 60,
-    stall_minutes: Limit = 10,
-    patience_minutes: Patience = 10,
+    stage_timeout: Duration = "24h",
+    stall_timeout: Duration = "10m",
+    download_timeout: Duration = "10m",
 ) -> Any:
     """Train a model, evaluate it and promote it if it passes the gate; existing results are reused.
 
@@ -59,7 +59,7 @@ def mnist(
             of the flow's data set, for your own images images-resnet18.
         storage: Storage root for all results: a folder or s3://bucket/prefix; empty: the worker's $PIPELINE_STORAGE or
             ./data.
-        source: Mirrors to try before the data set's own: http(s) addresses or folders.
+        mirror: Mirrors to try before the data set's own: http(s) addresses or folders.
         data: A folder or s3://bucket/prefix of images (`train/<class>/*.png` and `test/<class>/*.png`, or only
             `<class>/*.png`) or of Parquet, or the URI of an existing raw dataset; empty: download the recipe's data
             set.
@@ -67,36 +67,36 @@ def mnist(
             GPUs one, or on a cluster one per node; 0: the flow's own process, without Ray; MIN:MAX: elastic, as many as
             the cluster has.
         settings: Fields of the recipe to change, such as {"epochs": 5}.
-        championship: The championship to compete in; empty: named after the data set, or after the location of your
-            own data.
+        register_as: The registered model whose champion the new model competes with; empty: named after the data
+            set, or after the location of your own data.
         judge_only: Record the decision, but keep the current champion in any case, as a backfill does.
         refresh: Recompute everything, even if results exist.
-        deadline_minutes: Abort a stage that takes longer.
-        stall_minutes: Restart a training worker that makes no progress for this long; also the longest wait for a
+        stage_timeout: Abort a stage that takes longer, such as 30s, 10m, 2h or 1d.
+        stall_timeout: Restart a training worker that makes no progress for this long; also the longest wait for a
             cluster to add nodes.
-        patience_minutes: How long to retry if no mirror can be reached.
+        download_timeout: How long to retry if no mirror can be reached.
     """
     with begun():
         recipe = recipe or default_recipe(data, flow=str(flow_run.flow_name))
-        plan = make_plan.make(
-            storage=storage or make_plan.default_storage(),
+        plan = make_plan(
+            storage=storage or default_storage(),
             recipe=recipes.override(recipes.load(recipe), settings or {}),
             workers=workers,
             data=data,
-            championship=championship,
+            mirror=mirror or [],
+            registered_model=register_as,
             judge_only=judge_only,
             refresh=refresh,
-            deadline_minutes=deadline_minutes,
-            stall_minutes=stall_minutes,
-            patience_minutes=patience_minutes,
+            stage_timeout_s=parse_duration(stage_timeout, option="--stage-timeout"),
+            stall_timeout_s=parse_duration(stall_timeout, option="--stall-timeout"),
+            download_timeout_s=parse_duration(download_timeout, option="--download-timeout", minimum_s=0),
         )
-        make_plan.check_training(plan)
-        sources = [mirror_address(one) for one in source or []]
+        check_training(plan)
     with (
         using(plan.root, plan.uses()) as stages,
         session(plan.root, wanted=plan.needs_ray(), workers=workers, needs=plan.needs) as cluster,
     ):
-        files = download(plan, sources)
+        files = download(plan)
         raw = ingest(files, plan, cluster)
         prepared = preprocess(raw, plan, cluster)
         checkpoint = train(prepared, plan, cluster)

@@ -19,10 +19,11 @@ from prefect import flow
 
 from flows.server.flow_runs import begun, end_task_runs
 from tasks.ingest import ingest_user_images
-from tasks.orchestration.prefect_options import Limit, NumWorkers, flow_options
+from tasks.orchestration.prefect_options import Duration, NumWorkers, flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_prediction
 from tasks.planning import predict_request
+from tasks.planning.durations import parse_duration
 from tasks.planning.make_plan import default_storage
 from tasks.predict import predict_batch
 from tasks.runners.session import session
@@ -30,35 +31,35 @@ from tasks.runners.session import session
 
 @flow(name="predict", on_crashed=[end_task_runs], **flow_options)
 def predict(
-    dataset: str,
+    data: str,
     model: str = "champion",
     storage: str | None = None,
     split: str | None = None,
     workers: NumWorkers = None,
-    deadline_minutes: Limit = 24 * 60,
+    stage_timeout: Duration = "24h",
 ) -> Any:
     """Predict every row of a dataset, or every picture of a folder, exactly once; existing predictions are reused.
 
     Args:
-        dataset: URI of a dataset, raw or prepared; or new pictures: a flat or nested folder, a file, or
+        data: URI of a dataset, raw or prepared; or new pictures: a flat or nested folder, a file, or
             s3://bucket/prefix, with images or Parquet, with or without labels. They are resized as in training.
         model: URI of a checkpoint, or champion: that of the dataset's data set (champion:NAME: that of another
-            championship); for new pictures that of their folder, else the only one, or the only one trained on own
+            registered model); for new pictures that of their folder, else the only one, or the only one trained on own
             images.
         storage: Storage root with the registry and the results; empty: the worker's $PIPELINE_STORAGE or ./data.
         split: Only this split of a dataset; empty: all.
         workers: Number of processes that predict; empty: one per GPU, without GPUs one, or on a cluster one per node;
             0: the flow's own process, without Ray.
-        deadline_minutes: Abort if the prediction takes longer.
+        stage_timeout: Abort if the prediction takes longer, such as 30s, 10m, 2h or 1d.
     """
     with begun():
         request = predict_request.resolve(
             storage=storage or default_storage(),
             model=model,
-            dataset=dataset,
+            data=data,
             split=split,
             workers=workers,
-            deadline_minutes=deadline_minutes,
+            stage_timeout_s=parse_duration(stage_timeout, option="--stage-timeout"),
         )
     with (
         using(request.root, [request.checkpoint, request.dataset]) as stages,

@@ -21,16 +21,16 @@ from tasks.planning.plan import Plan
 
 
 @task(name="download", **task_options, task_run_name="download {plan.data_name}")
-def download(plan: Plan, sources: Sequence[str]) -> FilesURI | None:
+def download(plan: Plan) -> FilesURI | None:
     """Download the data set's files and verify their published checksums; resume an interrupted download by file.
 
-    Tries the mirrors `sources` before the data set's own. Returns None if nothing is downloaded: the user's own data,
+    Tries the plan's mirrors before the data set's own. Returns None if nothing is downloaded: the user's own data,
     or a raw dataset that exists although its files do not. Raises `DownloadFailed` if no mirror served a file with the
     right checksum.
     """
     if plan.files is None or _are_not_needed(plan.files, plan.raw):
         return None
-    with stage("download", plan.files, deadline_s=plan.deadline_s) as current:
+    with stage("download", plan.files, deadline_s=plan.stage_timeout_s) as current:
         if not current.reused:
             uri = plan.files
             with lease.held(
@@ -46,10 +46,10 @@ def download(plan: Plan, sources: Sequence[str]) -> FilesURI | None:
                     fetch_and_commit(
                         plan.source,
                         uri,
-                        mirrors=[*sources, *plan.source.mirrors],
+                        mirrors=[*plan.mirrors, *plan.source.mirrors],
                         scratch=scratch_of(plan.root, uri),
                         log=logger().info,
-                        patience_s=plan.patience_s,
+                        patience_s=plan.download_timeout_s,
                     )
     return plan.files
 

@@ -28,7 +28,7 @@ def evaluate(predictions: PredictionsURI, plan: Plan) -> EvaluationURI:
     """Compute all metrics and the worst mistakes over exactly the test rows; raise `WrongRows` for others."""
     target = evaluation_of(plan.root, predictions)
     name = "evaluate" if predictions == plan.predictions else "evaluate champion"
-    with stage(name, target, deadline_s=plan.deadline_s) as current:
+    with stage(name, target, deadline_s=plan.stage_timeout_s) as current:
         if not current.reused:
             write_evaluation(predictions, target)
     return target

@@ -53,17 +53,19 @@ def ingest_user_images(user_images: UserImages, request: BatchRequest, cluster: 
     raw = request.dataset
     with stage("ingest", raw) as current:
         for note in [*user_images.left_out, *user_images.notes]:
-            logger().warning("--dataset: %s", note)
+            logger().warning("--data: %s", note)
         if not current.reused:
             chosen = cluster if user_images.is_large else InProcessRunner()
             own = _own(user_images, scratch_of(request.root, raw))
             _run(chosen, request, raw, parameters=new_images.parameters(user_images, request.checkpoint), **own)
-        _tell_unreadable("--dataset", raw)
+        _tell_unreadable("--data", raw)
     return raw
 
 
 def _run(chosen: Runner, asked: Plan | BatchRequest, raw: DatasetURI, **source: Any) -> None:
-    spec = IngestSpec(storage=asked.root, deadline_s=asked.deadline_s, stall_s=asked.stall_s, target=raw, **source)
+    spec = IngestSpec(
+        storage=asked.root, deadline_s=asked.stage_timeout_s, stall_s=asked.stall_timeout_s, target=raw, **source
+    )
     chosen.run("ingest", spec)
 
 

@@ -44,8 +44,8 @@ def _predict(
         if not current.reused:
             spec = PredictSpec(
                 storage=asked.root,
-                deadline_s=asked.deadline_s,
-                stall_s=asked.stall_s,
+                deadline_s=asked.stage_timeout_s,
+                stall_s=asked.stall_timeout_s,
                 model=checkpoint,
                 source=dataset,
                 target=target,

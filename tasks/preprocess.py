@@ -17,8 +17,8 @@ def preprocess(raw: DatasetURI, plan: Plan, cluster: Runner) -> DatasetURI:
         if not current.reused:
             spec = PreprocessSpec(
                 storage=plan.root,
-                deadline_s=plan.deadline_s,
-                stall_s=plan.stall_s,
+                deadline_s=plan.stage_timeout_s,
+                stall_s=plan.stall_timeout_s,
                 source=raw,
                 target=plan.prepared,
                 parameters=plan.preprocess_parameters,

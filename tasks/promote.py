@@ -20,13 +20,13 @@ from tasks.runners.runner import Runner
 @task(name="promote", **task_options)
 def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cluster: Runner) -> Decision:
     """Make `checkpoint` the champion, atomically, if it passes the gate; record decision, metrics and reason anyway."""
-    decisions = registry.history(plan.root, plan.championship)
+    decisions = registry.history(plan.root, plan.registered_model)
     decision = find_valid_decision(checkpoint, evaluation, decisions, plan.gate)
     with stage("promote", reused=decision is not None):  # its predictions may wait for other runs
         if decision is None:
             decision = decide(checkpoint, evaluation, plan, cluster)
-            decisions = registry.history(plan.root, plan.championship)
-        announce(plan.root, plan.championship, decisions)
+            decisions = registry.history(plan.root, plan.registered_model)
+        announce(plan.root, plan.registered_model, decisions)
         logger().info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.reason)
         for role, found in decision.differences.items():
             logger().info("compared with the %s: %s", role, found)
@@ -36,7 +36,7 @@ def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cl
 def decide(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cluster: Runner) -> Decision:
     """Judge and record; repeat if another run decided in the meantime, unless it decided on this checkpoint."""
     for _ in range(5):
-        decisions = registry.history(plan.root, plan.championship)
+        decisions = registry.history(plan.root, plan.registered_model)
         if made := find_valid_decision(checkpoint, evaluation, decisions, plan.gate):
             return made
         rivals = rivals_of(checkpoint, decisions, plan.gate)
@@ -44,13 +44,13 @@ def decide(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, clu
         judged = judge(checkpoint, evaluation, decisions, scores, plan.gate).made_by(author())
         decision = with_event(judged, decisions)
         try:
-            registry.append(plan.root, plan.championship, decision)
-            registry.confirm(plan.root, plan.championship, decision)
+            registry.append(plan.root, plan.registered_model, decision)
+            registry.confirm(plan.root, plan.registered_model, decision)
         except Superseded:
-            logger().info("another run recorded a decision on %s in the meantime; comparing again", plan.championship)
+            logger().info("another run recorded a decision on %s; comparing again", plan.registered_model)
             continue
         return decision
-    raise Superseded(f"other runs kept recording decisions on {plan.championship}; run again")
+    raise Superseded(f"other runs kept recording decisions on {plan.registered_model}; run again")
 
 
 def score(rival: CheckpointURI, plan: Plan, cluster: Runner) -> EvaluationURI | str:

@@ -33,7 +33,7 @@ def report(
 ) -> ReportURI:
     """Write an HTML page on the training, its data, metrics and decision, without external resources."""
     target = report_of(plan, decision)
-    with stage("report", target, deadline_s=plan.deadline_s) as current:
+    with stage("report", target, deadline_s=plan.stage_timeout_s) as current:
         data = gather(checkpoint, predictions, evaluation, decision, plan)
         if not current.reused:
             page = commits.write_file(target, "index.html", report_page.render(data).encode(), fixed_name=True)
@@ -110,7 +110,7 @@ def command(plan: Plan) -> str:
     for name, value in recipes.changes(plan.recipe).items():
         words += ["--set", f"{name}={value}"]
     words += ["--data", str(plan.source_uri)] if plan.source_uri else []
-    words += ["--championship", plan.named_championship] if plan.named_championship else []
+    words += ["--register-as", plan.register_as] if plan.register_as else []
     words += ["--workers", str(plan.workers)] if plan.workers is not None else []
     words += ["--cores", str(plan.cores)] if plan.cores else []
     return shlex.join(words)

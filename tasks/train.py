@@ -17,14 +17,14 @@ def train(prepared: DatasetURI, plan: Plan, cluster: Runner) -> CheckpointURI:
         if not current.reused:
             spec = TrainSpec(
                 storage=plan.root,
-                deadline_s=plan.deadline_s,
+                deadline_s=plan.stage_timeout_s,
                 source=prepared,
                 target=plan.checkpoint,
                 initial=plan.initial,
                 recipe=plan.recipe,
                 parameters=plan.train_parameters,
                 workers=plan.workers,
-                stall_s=plan.stall_s,
+                stall_s=plan.stall_timeout_s,
             )
             cluster.run("train", spec)
     return plan.checkpoint

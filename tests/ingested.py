@@ -9,4 +9,4 @@ from tasks.runners.runner import InProcessRunner
 
 def ingested(plan: Plan) -> DatasetURI:
     """Download and ingest what `plan` asks for."""
-    return ingest.fn(download.fn(plan, []), plan, InProcessRunner())
+    return ingest.fn(download.fn(plan), plan, InProcessRunner())

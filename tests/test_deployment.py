@@ -68,13 +68,13 @@ def test_wrong_parameters_are_refused_when_the_run_is_created(prefect_system: Pr
         ({"settings": {"precision": "fp64"}}, "'fp64' is not one of ['auto', 'fp32', 'bf16']"),
         ({"workers": -1}, "'workers'. Failure reason: -1 is less than the minimum of 0"),
         ({"workers": "many"}, "'many' does not match"),
-        ({"deadline_minutes": 0}, "'deadline_minutes'"),
-        ({"championship": "Mine"}, "'Mine' does not match"),
+        ({"stage_timeout": "0"}, "'stage_timeout'"),
+        ({"register_as": "Mine"}, "'Mine' does not match"),
     ]
     for parameters, says in refused:
         assert says in prefect_system.refusal("images/train", **parameters), parameters
-    assert "'dataset' is a required property" in prefect_system.refusal("predict/batch")
-    assert "'workers'" in prefect_system.refusal("predict/batch", dataset="x", workers="1:2")
+    assert "'data' is a required property" in prefect_system.refusal("predict/batch")
+    assert "'workers'" in prefect_system.refusal("predict/batch", data="x", workers="1:2")
 
 
 def test_the_form_in_the_ui_shows_every_alternative_by_a_title_and_the_layout_of_a_folder(
@@ -93,10 +93,10 @@ def test_what_only_the_run_can_know_is_refused_in_one_line_that_names_parameters
     prefect_system.start_worker()
     asked: list[tuple[str, dict[str, Any]]] = [
         ("mnist/smoke", {"data": str(tmp_path / "nothing"), "storage": str(tmp_path / "root")}),
-        ("mnist/smoke", {"deadline_minutes": -1, "storage": str(tmp_path / "root")}),
+        ("mnist/smoke", {"stage_timeout": "0s", "storage": str(tmp_path / "root")}),
         ("images/train", {"storage": str(tmp_path / "root")}),
     ]
-    says = ["data: ", "deadline_minutes must be > 0 ", "data "]
+    says = ["data: ", "stage_timeout must be more than 0s ", "data "]
     for (deployment, parameters), beginning in zip(asked, says, strict=True):
         run = prefect_system.start(deployment, **parameters)
         assert prefect_system.await_end(run, limit_s=120) == ["Failed"]

@@ -82,7 +82,7 @@ PREPARED = {
 def sample(tmp_path_factory: pytest.TempPathFactory) -> plan.Plan:
     """The plan of a run on the sample, whose raw and prepared dataset are committed."""
     root = Root(str(tmp_path_factory.mktemp("golden")))
-    made = make_plan.make(storage=root, recipe=recipes.load("mnist-sample-resnet18"), workers=0)
+    made = make_plan.make_plan(storage=root, recipe=recipes.load("mnist-sample-resnet18"), workers=0)
     ingested(made)
     spec = PreprocessSpec(
         storage=root, deadline_s=600, source=made.raw, target=made.prepared, parameters=made.preprocess_parameters
@@ -93,7 +93,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> plan.Plan:
 
 @pytest.mark.parametrize("recipe", PLANNED)
 def test_a_recipe_keeps_its_uris(tmp_path: Path, recipe: str) -> None:
-    made = make_plan.make(storage=str(tmp_path), recipe=recipes.load(recipe))
+    made = make_plan.make_plan(storage=str(tmp_path), recipe=recipes.load(recipe))
     uris = (made.raw, made.prepared, made.checkpoint)
     assert tuple(uri.removeprefix(f"{tmp_path}/") for uri in uris) == PLANNED[recipe]
 

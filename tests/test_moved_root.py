@@ -36,14 +36,14 @@ def request(root: Root, **changes: object) -> Plan:
     """What every run here asks for."""
     settings = {"model": "small-cnn", "epochs": 1, "accuracy_floor": 0.0, "precision": "fp32", **changes}
     recipe = recipes.override(recipes.load("mnist-sample-resnet18"), settings)
-    return make_plan.make(storage=root, recipe=recipe, workers=0)
+    return make_plan.make_plan(storage=root, recipe=recipe, workers=0)
 
 
 def run(asked: Plan) -> tuple[list[Stage], Decision]:
     """Every stage, in this process."""
     here = InProcessRunner()
     with using(asked.root, asked.uses()) as stages:
-        prepared = preprocess.fn(ingest.fn(download.fn(asked, []), asked, here), asked, here)
+        prepared = preprocess.fn(ingest.fn(download.fn(asked), asked, here), asked, here)
         checkpoint = train.fn(prepared, asked, here)
         predictions = predict.fn(checkpoint, prepared, asked, here)
         evaluation = evaluate.fn(predictions, asked)
@@ -72,7 +72,7 @@ def test_a_run_finds_all_of_a_root_that_lies_elsewhere_now(tmp_path: Path) -> No
         assert registry.champion(root, "mnist-sample") == asked.checkpoint
 
         resolved = predict_request.resolve(
-            storage=root, model="champion", dataset=asked.prepared, split="test", workers=0, deadline_minutes=1
+            storage=root, model="champion", data=asked.prepared, split="test", workers=0, stage_timeout_s=60 * 1
         )
         assert resolved.checkpoint == asked.checkpoint and resolved.is_done()
         assert request(root, initialize="champion").initial == asked.checkpoint

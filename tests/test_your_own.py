@@ -63,7 +63,7 @@ def test_a_folder_of_photographs_is_learned_and_its_broken_files_are_listed(
     listed = tables.read_split(URI(trained["uris"]["prepared"]), "quarantine").to_pandas()
     assert sorted(listed["path"]) == sorted(BROKEN) and (listed["problem"] != "").all()
     assert trained["source"]["data"] == "obst-gemuse"
-    assert registry.champion(root, trained["championship"]) == trained["uris"]["checkpoint"]
+    assert registry.champion(root, trained["registered_model"]) == trained["uris"]["checkpoint"]
     assert manifest.load(URI(trained["uris"]["checkpoint"])).statistics["model"]["classes"] == list(CLASSES)
 
 
@@ -72,7 +72,7 @@ def test_a_refresh_that_died_after_its_decision_goes_on_and_decides_nothing_anew
 ) -> None:
     root = Root(str(tmp_path))
     settings = SMALL | {"epochs": 1, "model": "small-cnn"}
-    asked: dict[str, Any] = {"data": str(pictures), "settings": settings, "workers": 0, "championship": "fruit"}
+    asked: dict[str, Any] = {"data": str(pictures), "settings": settings, "workers": 0, "register_as": "fruit"}
 
     def die(point: str, at: str) -> None:
         if point == "report" and "/reports/" in at:
@@ -109,15 +109,15 @@ def test_new_pictures_are_predicted_by_the_flow_with_the_champion_of_their_folde
     from flows.predict import predict
 
     here: dict[str, Any] = {"storage": str(root), "workers": 0}
-    made = predict(dataset=str(pictures), **here)
+    made = predict(data=str(pictures), **here)
     assert made["uris"]["checkpoint"] == trained["uris"]["checkpoint"] and made["rows"] == 3 * 24 + 2 * 6 + len(BROKEN)
     assert [stage["name"] for stage in made["stages"]] == ["ingest", "predict"]
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "any.png").write_bytes(encoded(5, 1))
-    named: dict[str, Any] = here | {"model": f"champion:{trained['championship']}"}
-    rows = tables.read_split(URI(predict(dataset=str(tmp_path / "new"), **named)["uris"]["predictions"]), "new")
+    named: dict[str, Any] = here | {"model": f"champion:{trained['registered_model']}"}
+    rows = tables.read_split(URI(predict(data=str(tmp_path / "new"), **named)["uris"]["predictions"]), "new")
     assert rows.to_pydict()["file"] == ["any.png"] and rows.to_pydict()["class_name"][0] in CLASSES
-    again = predict(dataset=str(tmp_path / "new"), **named)
+    again = predict(data=str(tmp_path / "new"), **named)
     assert all(stage["reused"] for stage in again["stages"])
 
 
@@ -165,7 +165,7 @@ def test_the_same_folder_again_is_found_and_a_new_file_makes_a_training_that_goe
     assert made.parent("initial", of=URI(more["uris"]["checkpoint"])) == trained["uris"]["checkpoint"]
     assert made.parameters["initialize"] == URI(trained["uris"]["checkpoint"]).fingerprint
     assert more["champion"] == more["uris"]["checkpoint"]
-    found = registry.latest(root, more["championship"])
+    found = registry.latest(root, more["registered_model"])
     assert found and more["differences"]["champion"] == found.differences["champion"].model_dump()
     page = (Path(more["uris"]["report"]) / "index.html").read_text()
     assert f"Compared with the champion: {found.differences['champion']}." in page
@@ -197,7 +197,7 @@ def test_photographs_that_stay_files_are_learned_shown_and_predicted_and_their_c
     assert page.count('alt="Training image') > 6
 
     here: dict[str, Any] = {"storage": str(root), "workers": 0}
-    again = predict(dataset=result["uris"]["raw"], split="test", **here)
+    again = predict(data=result["uris"]["raw"], split="test", **here)
     rows, told = (
         tables.read_split(URI(one["uris"]["predictions"]), "test").to_pandas().set_index("id")
         for one in (again, result)

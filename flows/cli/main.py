@@ -102,21 +102,24 @@ def main_predict(flow_of: FlowOf = _prediction_flow, argv: Sequence[str] | None 
     """Run batch prediction; return an exit code as `main` does."""
     arguments = parsed(predict_parser(), argv)
     from tasks.planning import predict_request
+    from tasks.planning.durations import parse_duration
 
     request = {
-        "dataset": arguments.dataset,
+        "data": arguments.dataset,
         "model": arguments.model,
         "storage": arguments.storage,
         "split": arguments.split,
         "workers": arguments.workers,
-        "deadline_minutes": arguments.deadline,
+        "stage_timeout": f"{arguments.deadline}m",
     }
 
     def work() -> int:
         note_checking()
         with no_folder_stays(arguments.storage, if_refused=True), refused_if_invalid():
             capacity.check_workers(arguments.workers)
-            resolved = predict_request.resolve(**request)
+            limit_s = parse_duration(request["stage_timeout"], option="--stage-timeout")
+            named = {name: value for name, value in request.items() if name != "stage_timeout"}
+            resolved = predict_request.resolve(**named, stage_timeout_s=limit_s)
             needs_ray = arguments.workers != 0 and not resolved.is_done()
             if needs_ray:
                 node_checks.check_nodes(resolved.root, arguments.workers)

@@ -134,12 +134,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
 
     base = recipes.load(data_option.default_recipe(arguments.data) if arguments.recipe is None else arguments.recipe)
     recipe = recipes.override(base, arguments.settings)
-    make_plan.check_numbers(
-        workers=arguments.workers,
-        deadline_minutes=arguments.deadline,
-        stall_minutes=arguments.stall,
-        patience_minutes=arguments.patience,
-    )
+    make_plan.check_workers(arguments.workers)
     mirrors = [source for source in arguments.source if source != "sample"]
     addresses = tuple(map(downloading.mirror_address, mirrors))
     sample = len(mirrors) < len(arguments.source)
@@ -200,7 +195,7 @@ class Planned:
         """True if the run downloads a data set and its first mirror is not a folder."""
         if not self.downloads:
             return False
-        mirrors = [*self.request["source"], *self.plan.source.mirrors]
+        mirrors = [*self.request["mirror"], *self.plan.source.mirrors]
         return bool(mirrors) and not mirrors[0].startswith("file:")
 
     @property
@@ -220,7 +215,7 @@ def _planned(arguments: argparse.Namespace, asked: Asked, root: Root) -> Planned
 
     is_sample = asked.sample and asked.base.fallback is not None
     recipe = _sample_of(asked, arguments) if is_sample else asked.recipe
-    made = _plan(arguments, recipe, root, championship=arguments.championship)
+    made = _plan(arguments, recipe, root, registered_model=arguments.championship)
     if asked.sample and asked.base.fallback is None and made.source.notice is None:
         raise ValueError(f"--source: recipe {asked.base.name!r} has no sample; omit --source sample")
     there = next((uri for uri in (made.raw, made.files) if uri and manifest.is_committed(uri)), None)
@@ -238,14 +233,14 @@ def _planned(arguments: argparse.Namespace, asked: Asked, root: Root) -> Planned
         about = f"{there} exists" if there else f"a mirror of {made.source.name} responds"
     if unreachable and not waits:
         # The user did not ask for the sample in the named championship, so it competes in its own.
-        is_sample, made = True, _plan(arguments, _sample_of(asked, arguments), root, championship=None)
+        is_sample, made = True, _plan(arguments, _sample_of(asked, arguments), root, registered_model=None)
         told = "no mirror of the data set can be reached; using the bundled sample instead"
-        told += f", in its championship {made.championship}" if arguments.championship else ""
+        told += f", in its championship {made.registered_model}" if arguments.championship else ""
         told += "; use --source FOLDER to read files that you have, or --no-sample to fail instead"
         terminal.show(told, sys.stderr)
     parameters = request(arguments, made.recipe, storage=str(made.root), data=made.source_uri)
-    parameters |= {"source": list(asked.addresses), "refresh": arguments.refresh}
-    parameters |= {"championship": made.named_championship, "patience_minutes": arguments.patience}
+    parameters |= {"mirror": list(asked.addresses), "refresh": arguments.refresh}
+    parameters |= {"register_as": made.register_as, "download_timeout": f"{arguments.patience}m"}
     return Planned(made, parameters, "the bundled sample" if is_sample else about)
 
 
@@ -254,18 +249,18 @@ def _sample_of(asked: Asked, arguments: argparse.Namespace) -> Recipe:
     return recipes.override(recipes.load(asked.base.fallback), arguments.settings)
 
 
-def _plan(arguments: argparse.Namespace, recipe: Recipe, root: Root, *, championship: str | None) -> "Plan":
+def _plan(arguments: argparse.Namespace, recipe: Recipe, root: Root, *, registered_model: str | None) -> "Plan":
     from tasks.planning import make_plan
 
-    return make_plan.make(
+    return make_plan.make_plan(
         storage=root,
         recipe=recipe,
         workers=arguments.workers,
         data=arguments.data,
-        championship=championship,
-        deadline_minutes=arguments.deadline,
-        stall_minutes=arguments.stall,
-        patience_minutes=arguments.patience,
+        registered_model=registered_model,
+        stage_timeout_s=arguments.deadline * 60,
+        stall_timeout_s=arguments.stall * 60,
+        download_timeout_s=arguments.patience * 60,
     )
 
 
@@ -277,7 +272,7 @@ def request(arguments: argparse.Namespace, recipe: Recipe, *, storage: str, data
         "data": data and str(data),
         "workers": arguments.workers,
         "settings": recipes.changes(recipe),
-        "championship": arguments.championship,
-        "deadline_minutes": arguments.deadline,
-        "stall_minutes": arguments.stall,
+        "register_as": arguments.championship,
+        "stage_timeout": f"{arguments.deadline}m",
+        "stall_timeout": f"{arguments.stall}m",
     }

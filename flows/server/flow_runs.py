@@ -21,7 +21,7 @@ from flows import AUTO_SCHEDULED, PROJECT
 from tasks.orchestration.stage import logger
 
 _OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
-_PARAMETERS = {"set": "settings"} | {name: f"{name}_minutes" for name in ("deadline", "stall", "patience")}
+_PARAMETERS = {"set": "settings"}
 """Parameters whose names differ from those of the command line's options."""
 DROPPED = "Dropped"
 """Final state, of type CANCELLED, of a schedule's run whose work another run of the schedule does."""

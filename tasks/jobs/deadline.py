@@ -35,7 +35,7 @@ def deadline(seconds: float | None) -> Iterator[None]:
         return
 
     def on_alarm(signum: int, frame: types.FrameType | None) -> None:
-        raise DeadlineExceeded(f"not done within {seconds:.0f} s; increase --deadline MINUTES")
+        raise DeadlineExceeded(f"not done within {seconds:.0f} s; use a longer --stage-timeout")
 
     if 0 < signal.getitimer(signal.ITIMER_REAL)[0] <= seconds:  # the surrounding deadline ends first
         yield

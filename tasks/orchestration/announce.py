@@ -59,7 +59,7 @@ def send(data: str, decision: Decision) -> None:
         resource=Resource({"prefect.resource.id": f"pipeline.champion.{data}", "prefect.resource.name": data}),
         related=[RelatedResource(role)] if run else [],
         payload={
-            "championship": data,
+            "registered_model": data,
             "number": decision.number,
             "checkpoint": decision.challenger,
             "reason": decision.reason,

@@ -16,7 +16,7 @@ from pydantic import Field
 from storage.producer import user
 from storage.uri import redact
 from tasks.learning import recipes
-from tasks.planning.make_plan import YEAR
+from tasks.planning.durations import PATTERN
 
 # Only the first alternative has a type, so that an error lists the recipes. The type is a list, because otherwise the
 # form returns to this alternative with each character typed into the other. The parameter's own type rejects numbers.
@@ -36,8 +36,8 @@ NumWorkers = Annotated[int | str | None, Field(json_schema_extra={"anyOf": _NUMB
 """Number of prediction workers."""
 Settings = Annotated[dict[str, Any], Field(json_schema_extra=recipes.schema() | {"title": "fields"})] | None
 Name = Annotated[str, Field(json_schema_extra={"title": "name", "pattern": r"^([a-z0-9][a-z0-9-]{0,63})?$"})] | None
-Limit = Annotated[float, Field(json_schema_extra={"exclusiveMinimum": 0, "maximum": YEAR})]
-Patience = Annotated[float, Field(json_schema_extra={"minimum": 0, "maximum": YEAR})]
+Duration = Annotated[str, Field(json_schema_extra={"pattern": PATTERN})]
+"""A number with a unit: `30s`, `10m`, `2h` or `1d`."""
 
 
 def run_name() -> str:
@@ -57,12 +57,12 @@ task_options: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": Fals
 def name_run(parameters: Mapping[str, Any]) -> str:
     """Name a run by its `parameters`, valid or not: recipe, data and main settings, or model and dataset."""
     if "recipe" not in parameters:
-        words = [_last(parameters.get("model")), "on", _last(parameters.get("dataset")), parameters.get("split")]
+        words = [_last(parameters.get("model")), "on", _last(parameters.get("data")), parameters.get("split")]
     else:
         words = [_last(parameters["recipe"])]
         words += ["on", _last(parameters["data"])] if parameters.get("data") else []
         words += [f"{field}={value}" for field, value in _settings(parameters).items()]
-        words += [f"championship={parameters['championship']}"] if parameters.get("championship") else []
+        words += [f"register_as={parameters['register_as']}"] if parameters.get("register_as") else []
         words += ["refresh"] if parameters.get("refresh") else []
     if parameters.get("workers") is not None:
         words.append(f"workers={parameters['workers']}")

@@ -50,7 +50,7 @@ def summarize(
         "promoted": decision.promoted,
         "reason": decision.reason,
         "differences": {role: found.model_dump() for role, found in decision.differences.items()},
-        "championship": plan.championship,
+        "registered_model": plan.registered_model,
         "champion": decision.champion,
         "stages": _stages_as_dicts(stages),
     }

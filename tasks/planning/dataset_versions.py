@@ -42,12 +42,12 @@ def known(root: Root, data: str) -> list[DatasetURI]:
 def check_one(root: Root, versions: Sequence[DatasetURI], *, named: bool) -> None:
     """Raise `ValueError` if `versions` are of several data sets, which users' own images may be.
 
-    Folders of one name at different places are different data sets, unless their championship is `named`.
+    Folders of one name at different places are different data sets, unless their registered model is `named`.
     """
     names, hint = {uri.name.rpartition("-")[0] for uri in versions}, ""
     if len(names) == 1 and not named:
         names = {champions.default_of_raw(manifest.load(uri)) for uri in versions}
-        hint = ", or choose one --championship NAME for all"
+        hint = ", or choose one --register-as NAME for all"
     if len(names) > 1:
         raise ValueError(
             f"version: the versions belong to several data sets, {', '.join(sorted(names))}; name the versions of one "

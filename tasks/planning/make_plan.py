@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Sequence
 
 from storage import access, manifest, registry
 from storage.admin import champions
@@ -10,6 +11,7 @@ from storage.terminal import count
 from storage.uri import DatasetURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
 from tasks.learning import sources
+from tasks.learning.downloading import mirror_address
 from tasks.learning.epoch_metrics import few_steps_hint
 from tasks.learning.recipes import Recipe
 from tasks.planning import model_check, warm_start
@@ -20,22 +22,20 @@ from tasks.planning.user_images import UserImages, check_apart
 from tasks.resources import devices, machine
 from tasks.resources.scaling import Workers, limits
 
-YEAR = 365 * 24 * 60
-"""In minutes; an upper limit, because the timers of Python, torch and Ray do not accept arbitrarily large values."""
 
-
-def make(
+def make_plan(
     *,
     storage: str,
     recipe: Recipe,
     workers: Workers = None,
     data: str | None = None,
-    championship: str | None = None,
+    registered_model: str | None = None,
+    mirror: Sequence[str] = (),
     judge_only: bool = False,
     refresh: bool = False,
-    deadline_minutes: float = 24 * 60,
-    stall_minutes: float = 10,
-    patience_minutes: float = 0,
+    stage_timeout_s: float = 24 * 3600.0,
+    stall_timeout_s: float = 600.0,
+    download_timeout_s: float = 0.0,
 ) -> Plan:
     """Check a request and make the plan of its run.
 
@@ -43,10 +43,9 @@ def make(
     that does not exist, does not match the recipe, or cannot be compared with the champion. Raises `DeadlineExceeded`
     if the checks take longer than the deadline of a stage.
     """
-    minutes = {"deadline_minutes": deadline_minutes, "stall_minutes": stall_minutes}
-    check_numbers(workers=workers, patience_minutes=patience_minutes, **minutes)
+    check_workers(workers)
     check_batch_size(recipe, workers)
-    with deadline(deadline_minutes * 60):
+    with deadline(stage_timeout_s):
         root = check_root(storage)
         found = resolve_data(data, recipe) if data else None
         if found is None:
@@ -62,11 +61,12 @@ def make(
             cores=machine.cores_asked(workers),
             data=found if isinstance(found, DatasetURI) else None,
             user_images=found if isinstance(found, UserImages) else None,
-            named_championship=check_name(championship, field="--championship") if championship else None,
+            register_as=check_name(registered_model, field="--register-as") if registered_model else None,
+            mirrors=tuple(map(mirror_address, mirror)),
             judge_only=judge_only,
-            deadline_s=deadline_minutes * 60,
-            stall_s=stall_minutes * 60,
-            patience_s=patience_minutes * 60,
+            stage_timeout_s=stage_timeout_s,
+            stall_timeout_s=stall_timeout_s,
+            download_timeout_s=download_timeout_s,
         )
         if recipe.initialize == "champion":
             plan = dataclasses.replace(plan, initial=warm_start.initial_checkpoint(plan))
@@ -128,19 +128,12 @@ def default_storage() -> str:
     return os.environ.get("PIPELINE_STORAGE") or "./data"
 
 
-def check_numbers(
-    *, workers: Workers, deadline_minutes: float, stall_minutes: float = 10, patience_minutes: float = 0
-) -> None:
-    """Raise `ValueError` naming the option and its value if a number is out of range."""
+def check_workers(workers: Workers) -> None:
+    """Raise `ValueError` naming the option and its value if the number of workers is none."""
     if isinstance(workers, str) and limits(workers) is None:
         raise ValueError(f"--workers must be a whole number or MIN:MAX, got {workers!r}")
     if isinstance(workers, int) and workers < 0:
         raise ValueError(f"--workers must be >= 0 (0 runs without Ray), got {workers}")
-    for option, minutes in (("--deadline", deadline_minutes), ("--stall", stall_minutes)):
-        if not 0 < minutes <= YEAR:
-            raise ValueError(f"{option} must be > 0 and at most {YEAR} minutes (a year), got {minutes}")
-    if not 0 <= patience_minutes <= YEAR:
-        raise ValueError(f"--patience must be >= 0 and at most {YEAR} minutes (a year), got {patience_minutes}")
 
 
 def check_batch_size(recipe: Recipe, workers: Workers) -> None:
@@ -167,7 +160,7 @@ def refreshed(plan: Plan) -> Plan:
 
 def _lacks_report(plan: Plan) -> bool:
     """Return whether the run decided on its model, but did not live to write its report, the last result of a run."""
-    decisions = [one for one in registry.history(plan.root, plan.championship) if one.evaluation == plan.evaluation]
+    decisions = [one for one in registry.history(plan.root, plan.registered_model) if one.evaluation == plan.evaluation]
     if not decisions or not manifest.is_committed(plan.evaluation):
         return False
     return not any(manifest.is_committed(report_of(plan, one)) for one in decisions)

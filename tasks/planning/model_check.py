@@ -40,7 +40,7 @@ def check_rivals_code(plan: Plan) -> None:
     for rival in plan.rivals():
         with contextlib.suppress(FileNotFoundError, manifest.Damaged):  # the gate reports it
             if not manifest.is_committed(plan.predictions_of(rival)):
-                check_code(rival, option=f"--championship: a champion of {plan.championship!r}")
+                check_code(rival, option=f"--register-as: a champion of {plan.registered_model!r}")
 
 
 def check_one_row(plan: Plan) -> None:

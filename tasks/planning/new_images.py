@@ -24,19 +24,19 @@ def are_at(uri: DatasetURI) -> bool:
     if not uri.is_s3 and os.path.isfile(uri):
         return _is_picture(uri)
     try:
-        access.check_readable(uri, option="--dataset")
+        access.check_readable(uri, option="--data")
     except FileNotFoundError:
         if uri.is_s3 and files.exists(uri):
             return _is_picture(uri)
         expected = f"{_LAYOUT}, or the URI of a dataset"
-        raise user_images.nothing_at(uri, option="--dataset", expected=expected) from None
+        raise user_images.nothing_at(uri, option="--data", expected=expected) from None
     return not manifest.is_committed(uri)
 
 
 def _is_picture(file: URI) -> bool:
     """Return True for an image or Parquet, by its name; raise `ValueError` for another file."""
     if not file.lower().endswith((*file_kinds.IMAGES, file_kinds.PARQUET)):
-        raise ValueError(f"--dataset: {file} must be an image (.png, .jpg, ...) or .parquet, by its name; rename it")
+        raise ValueError(f"--data: {file} must be an image (.png, .jpg, ...) or .parquet, by its name; rename it")
     return True
 
 
@@ -46,7 +46,7 @@ def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str |
         raise ValueError(
             f"--split applies to datasets, got {split!r} for new pictures; use their folder instead: {uri}/{split}"
         )
-    user_images.check_apart(root, uri, option="--dataset")
+    user_images.check_apart(root, uri, option="--data")
     model = manifest.load(checkpoint).statistics["model"]
     height, width, _ = model["image_shape"]
     if height != width:
@@ -56,7 +56,7 @@ def find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str |
     return listed(URI(uri), classes=model["classes"])
 
 
-def listed(uri: URI, *, classes: Sequence[str], option: str = "--dataset") -> UserImages:
+def listed(uri: URI, *, classes: Sequence[str], option: str = "--data") -> UserImages:
     """List the images or Parquet at or below `uri`; an image below a folder named after a class has its label."""
     single = files.entry(uri) if files.exists(uri) else None
     folder = uri if single is None else uri.parent
@@ -91,11 +91,11 @@ def raw_of(root: Root, found: UserImages, checkpoint: CheckpointURI) -> DatasetU
     return result_uri(kinds.RAW, root, name=found.name, parents=[], parameters=made_from)
 
 
-def championship_of(root: Root, uri: DatasetURI) -> tuple[str, str | None]:
-    """Return the championship whose champion predicts the pictures at `uri`, and a line if it was one of several.
+def default_registered_model(root: Root, uri: DatasetURI) -> tuple[str, str | None]:
+    """Return the registered model whose champion predicts the pictures at `uri`, and a line if it was one of several.
 
-    That is the folder's own championship if it has a champion, else the only one with a champion, else the only one
-    whose champion was trained on a user's own images. Raises `ValueError` listing the championships if there are more.
+    That is the folder's own registered model if it has a champion, else the only one with a champion, else the only
+    one whose champion was trained on a user's own images. Raises `ValueError` listing them if there are more.
     """
     named = champions.with_champion(root)
     of_folder = champions.default_for_user_images(user_images.name_of(uri), uri)

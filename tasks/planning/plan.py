@@ -36,19 +36,21 @@ class Plan:
     """An existing raw dataset, instead of the recipe's download."""
     user_images: UserImages | None = None
     """The user's own images, instead of the recipe's download."""
-    named_championship: str | None = None
-    """The championship that the user named; None: the default one of the data."""
+    register_as: str | None = None
+    """The registered model that the user named; None: the default one of the data."""
     judge_only: bool = False
     """Whether to record the decision but keep the champion."""
     initial: CheckpointURI | None = None
     """Warm start: the champion whose weights training begins with; None: random weights."""
     refresh: int = 0
     """Number of this repetition (`--refresh`); 0: the first run."""
-    deadline_s: float = 24 * 3600.0
+    stage_timeout_s: float = 24 * 3600.0
     """Seconds after which a stage is aborted."""
-    stall_s: float = 600.0
+    stall_timeout_s: float = 600.0
     """Seconds without progress after which a training worker is restarted."""
-    patience_s: float = 0.0
+    mirrors: tuple[str, ...] = ()
+    """Addresses of mirrors to try before the data set's own."""
+    download_timeout_s: float = 0.0
     """Seconds for which to retry if no mirror can be reached."""
 
     @functools.cached_property
@@ -66,10 +68,10 @@ class Plan:
         return sources.name_of(self.recipe.data)
 
     @functools.cached_property
-    def championship(self) -> str:
-        """The championship to compete in: the named one, else the default one of the data."""
-        if self.named_championship is not None:
-            return self.named_championship
+    def registered_model(self) -> str:
+        """The registered model to compete for: the named one, else the default one of the data."""
+        if self.register_as is not None:
+            return self.register_as
         if self.user_images is not None:
             return champions.default_for_user_images(self.user_images.name, self.user_images.uri)
         if self.data is not None and self.is_user_images:
@@ -85,9 +87,9 @@ class Plan:
     def model_name(self) -> str:
         """Name, before the fingerprint, of the checkpoint and of the results made with it.
 
-        The recipe's name; for the user's own data with the championship, because all such data share a recipe.
+        The recipe's name; for the user's own data with the registered model, because all such data share a recipe.
         """
-        return f"{self.championship}-{self.recipe.name}" if self.is_user_images else self.recipe.name
+        return f"{self.registered_model}-{self.recipe.name}" if self.is_user_images else self.recipe.name
 
     @property
     def source_uri(self) -> URI | None:
@@ -189,12 +191,12 @@ class Plan:
 
     def rivals(self) -> list[CheckpointURI]:
         """List the models that this run's model will be compared with on the same rows."""
-        decisions = registry.history(self.root, self.championship)
+        decisions = registry.history(self.root, self.registered_model)
         return list(gate.rivals_of(self.checkpoint, decisions, self.gate).values())
 
     def uses(self) -> list[URI]:
         """List all URIs that a run reads or writes, including rivals; not the report, whose URI needs the decision."""
-        with deadline(self.deadline_s):
+        with deadline(self.stage_timeout_s):
             rivals = self.rivals()
         found = [self.files, self.raw, self.prepared, self.initial, self.checkpoint, self.predictions, self.evaluation]
         for rival in rivals:
@@ -204,7 +206,7 @@ class Plan:
 
     def needs_ray(self) -> bool:
         """Return whether a stage that runs on Ray has no committed result yet, including predictions of rivals."""
-        with deadline(self.deadline_s):
+        with deadline(self.stage_timeout_s):
             uris: list[URI] = [self.prepared, self.checkpoint, self.predictions]
             uris += [self.raw] if self.ingest_on_ray() else []
             uris += map(self.predictions_of, self.rivals())
@@ -230,7 +232,7 @@ class Plan:
     def _place(self, kind: Kind[U], parents: list[URI], *, beside: Sequence[URI] = (), **how: Any) -> U:
         """Return the URI of the result of `kind`, which also depends on the bytes of committed parents.
 
-        The user's own data may be in several championships: a result that was made for another one is found too.
+        The user's own data may be in several registered models: a result that was made for another one is found too.
         """
         find = functools.partial(
             result_uri, kind, self.root, parents=parents, beside=beside, by_any_name=self.is_user_images, **how

@@ -9,7 +9,7 @@ from tasks.jobs.deadline import deadline
 from tasks.learning import images, user_code
 from tasks.planning import model_check, new_images
 from tasks.planning.data_option import check_committed
-from tasks.planning.make_plan import check_numbers, check_root
+from tasks.planning.make_plan import check_root, check_workers
 from tasks.planning.result_uris import predictions_of
 from tasks.planning.user_images import UserImages
 from tasks.resources.scaling import Workers, limits
@@ -28,9 +28,9 @@ class BatchRequest:
     """The split to predict; None: all."""
     workers: Workers
     """Number of workers as requested; elastic workers are rejected."""
-    deadline_s: float
+    stage_timeout_s: float
     """Seconds after which the job is aborted."""
-    stall_s: float = 600.0
+    stall_timeout_s: float = 600.0
     """Seconds that a cluster has to add nodes."""
 
     def is_done(self) -> bool:
@@ -42,50 +42,50 @@ def resolve(
     *,
     storage: str,
     model: str,
-    dataset: str,
+    data: str,
     split: str | None,
     workers: Workers,
-    deadline_minutes: float,
+    stage_timeout_s: float = 24 * 3600.0,
 ) -> BatchRequest:
     """Check and resolve a request.
 
     Raises `ValueError` naming the option, the value and the next step, and `DeadlineExceeded` if the checks take longer
     than the deadline.
     """
-    check_numbers(workers=workers, deadline_minutes=deadline_minutes)
+    check_workers(workers)
     if limits(workers):
         raise ValueError(f"--workers must be one number for prediction, got {workers!r}: only training is elastic")
     split = split or None  # a form's empty field
-    with deadline(deadline_minutes * 60):
+    with deadline(stage_timeout_s):
         root = check_root(storage)
-        data = DatasetURI(parse_root(dataset, option="--dataset"))
+        dataset = DatasetURI(parse_root(data, option="--data"))
         found = None
-        if new_images.are_at(data):
-            name, note = new_images.championship_of(root, data) if model == "champion" else ("", None)
-            checkpoint = _model(root, f"champion:{name}" if name else model, data)
-            found = new_images.find(root, data, checkpoint, split=split)
+        if new_images.are_at(dataset):
+            name, note = new_images.default_registered_model(root, dataset) if model == "champion" else ("", None)
+            checkpoint = _model(root, f"champion:{name}" if name else model, dataset)
+            found = new_images.find(root, dataset, checkpoint, split=split)
             found = dataclasses.replace(found, notes=(*found.notes, note)) if note else found
-            data = new_images.raw_of(root, found, checkpoint)
+            dataset = new_images.raw_of(root, found, checkpoint)
         else:
-            made = check_committed("--dataset", data, kinds=("raw", "prepared"))
+            made = check_committed("--data", dataset, kinds=("raw", "prepared"))
             splits = sorted(
                 {file.split for file in made.files if file.split and file.rows and file.split != "quarantine"}
             )
             if split is not None and split not in splits:
                 raise ValueError(f"--split must be one of {', '.join(splits) or 'those with rows'}, got {split!r}")
-            checkpoint = _model(root, model, data)
+            checkpoint = _model(root, model, dataset)
             _check_shape(made, checkpoint)
         user_code.check_listed()
-        if not manifest.is_committed(predictions_of(root, checkpoint, data, split=split)):
+        if not manifest.is_committed(predictions_of(root, checkpoint, dataset, split=split)):
             model_check.check_code(checkpoint, option="--model")
     return BatchRequest(
         root=root,
         checkpoint=checkpoint,
-        dataset=data,
+        dataset=dataset,
         user_images=found,
         split=split,
         workers=workers,
-        deadline_s=deadline_minutes * 60,
+        stage_timeout_s=stage_timeout_s,
     )
 
 
@@ -94,17 +94,17 @@ def _check_shape(data: manifest.Manifest, checkpoint: CheckpointURI) -> None:
     found = images.shape_of(data.columns["metadata"])
     if found != expected:
         raise ValueError(
-            f"--dataset: its images have shape {found}, but model {checkpoint} expects {expected}; choose another "
-            "--dataset or --model"
+            f"--data: its images have shape {found}, but model {checkpoint} expects {expected}; choose another "
+            "--data or --model"
         )
 
 
 def _model(root: Root, model: str, data: DatasetURI) -> CheckpointURI:
     kind, _, name = model.partition(":")
     if kind == "champion":
-        championship = check_name(name or _championship(root, data), field="--model champion:NAME")
+        registered_model = check_name(name or _registered_model(root, data), field="--model champion:NAME")
         try:
-            checkpoint = champions.require_champion(root, championship)
+            checkpoint = champions.require_champion(root, registered_model)
         except ValueError as error:
             raise ValueError(f"--model: {error}") from None
     else:
@@ -113,15 +113,15 @@ def _model(root: Root, model: str, data: DatasetURI) -> CheckpointURI:
     return checkpoint
 
 
-def _championship(root: Root, dataset: DatasetURI) -> str:
-    """Return the championship of `dataset`; raise `ValueError` if it is unknown."""
+def _registered_model(root: Root, dataset: DatasetURI) -> str:
+    """Return the registered model of `dataset`; raise `ValueError` if it is unknown."""
     made = manifest.load(dataset)
     if "raw" in made.parents:
         raw = DatasetURI(made.parent("raw", of=dataset))
-        made = check_committed("--dataset: its source", raw, kinds=("raw",))
+        made = check_committed("--data: its source", raw, kinds=("raw",))
     if "classes" in made.parameters:
-        return new_images.championship_of(root, DatasetURI(URI(made.statistics["sources"][0]["url"])))[0]
+        return new_images.default_registered_model(root, DatasetURI(URI(made.statistics["sources"][0]["url"])))[0]
     try:
         return champions.default_of_raw(made)
     except ValueError as error:
-        raise ValueError(f"--dataset: {dataset} {error}; use --model champion:NAME") from None
+        raise ValueError(f"--data: {dataset} {error}; use --model champion:NAME") from None

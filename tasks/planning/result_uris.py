@@ -90,7 +90,7 @@ def report_of(plan: "Plan", decision: Decision) -> ReportURI:
     """Return the URI of the report on the evaluation of `plan` and `decision`."""
     name = plan.evaluation.name.rpartition("-")[0]
     parameters: dict[str, Any] = {"decision": decision_as_json(decision, plan.root)}
-    parameters |= {"championship": plan.named_championship} if plan.named_championship else {}
+    parameters |= {"register_as": plan.register_as} if plan.register_as else {}
     how: dict[str, Any] = {"parents": [plan.evaluation], "beside": [plan.checkpoint, plan.predictions]}
     return result_uri(kinds.REPORT, plan.root, name=name, parameters=parameters, **how)
 

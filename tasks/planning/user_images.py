@@ -45,7 +45,7 @@ class UserImages:
 
     @property
     def name(self) -> str:
-        """Name of the data in result URIs and of its championship."""
+        """Name of the data in result URIs and of its registered model."""
         return name_of(self.uri)
 
     @property

@@ -20,9 +20,11 @@ def initial_checkpoint(plan: "Plan") -> CheckpointURI:
     So the same request keeps its URIs after its model became champion. Raises `ValueError` if there is no champion, if
     its model, images or classes differ, or if rows that it was trained on would become validation rows.
     """
-    champion = registry.champion(plan.root, plan.championship)
+    champion = registry.champion(plan.root, plan.registered_model)
     if champion is None:
-        raise ValueError(f"{_ASKED}: {plan.root} has no champion of {plan.championship!r} yet; omit it the first time")
+        raise ValueError(
+            f"{_ASKED}: {plan.root} has no champion of {plan.registered_model!r} yet; first run without it"
+        )
     try:
         made = manifest.load(champion)
     except FileNotFoundError:
@@ -47,7 +49,7 @@ def check_comparable(plan: "Plan") -> None:
     Reasons: another image shape, or no class in common. Skips what is only known once the data is read, and a champion
     that does not exist. The gate leaves out test rows that it was trained on.
     """
-    champion = registry.champion(plan.root, plan.championship)
+    champion = registry.champion(plan.root, plan.registered_model)
     try:
         about = manifest.load(champion).statistics if champion else {}
     except (FileNotFoundError, ValueError, manifest.Damaged):  # the gate reports it
@@ -67,8 +69,8 @@ def check_comparable(plan: "Plan") -> None:
 
 def _refuse(plan: "Plan", champion: CheckpointURI | None, why: str) -> None:
     raise ValueError(
-        f"--championship: the champion of {plan.championship!r}, {champion}, {why}; choose another championship for "
-        "this data with --championship NAME"
+        f"--register-as: the champion of {plan.registered_model!r}, {champion}, {why}; choose another registered model "
+        "for this data with --register-as NAME"
     )
 
 

@@ -16,7 +16,7 @@ from tasks.promotion.seen_rows import SeenRows
 
 _UNSCORED = "cannot be scored on the same rows"
 _NAMES = {"challenger": "this model", "champion": "the champion", "best": "the best champion so far"}
-_MORE_ROWS = "add test images that no model was trained on, or choose another championship with --championship NAME"
+_MORE_ROWS = "add test images that no model was trained on, or choose another registered model with --register-as NAME"
 Gate = dict[str, Any]
 """Settings: `accuracy_floor` and `margin`, and optionally `significance` (largest p-value at which a better challenger
 is significantly better), `above_largest_class` (it must beat always predicting the largest class of the test rows) and
@@ -77,7 +77,7 @@ def judge(
 
     With `significance`, it must be better than its rivals, and a significance test over the rows must confirm it. Test
     rows count for no model if one of them has seen the image in training. A model that was rolled back can only be
-    promoted by hand. `decisions` are all those of the championship, oldest first.
+    promoted by hand. `decisions` are all those of the registered model, oldest first.
     """
     champion, weights = decisions[-1].champion if decisions else None, registry.weights_of(checkpoint)
     evaluations = {role: uri for role, uri in rivals.items() if isinstance(uri, EvaluationURI)}

@@ -169,7 +169,7 @@ def _jobs(client: "JobSubmissionClient", prefix: str) -> "dict[str, JobDetails]"
 
 def _check_deadline(job: str, spec: JobSpec, until: float) -> None:
     if time.monotonic() > until:
-        raise DeadlineExceeded(f"job {job} is not done within {spec.deadline_s:.0f} s; increase --deadline MINUTES")
+        raise DeadlineExceeded(f"job {job} is not done within {spec.deadline_s:.0f} s; use a longer --stage-timeout")
 
 
 @functools.cache

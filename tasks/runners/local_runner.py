@@ -96,7 +96,7 @@ class LocalRunner:
             if not ray.child.running:
                 raise JobFailed(f"the local Ray ended while the job was running: {ray.child.output()[-500:]}")
             if time.monotonic() > deadline:
-                raise DeadlineExceeded(f"not done within {deadline_s:.0f} s; increase --deadline MINUTES")
+                raise DeadlineExceeded(f"not done within {deadline_s:.0f} s; use a longer --stage-timeout")
             time.sleep(_POLL_S)
             follower.feed(job.new_output())
         follower.feed(job.new_output(), ended=True)

@@ -48,7 +48,7 @@ class RayHead:
                 if time.monotonic() > until:
                     raise DeadlineExceeded(
                         f"Ray's head at {redact(self._address)} has not come back before the deadline; run again once "
-                        "it answers, or increase --deadline MINUTES"
+                        "it answers, or use a longer --stage-timeout"
                     ) from error
                 time.sleep(_POLL_S)
             except JobFailed:

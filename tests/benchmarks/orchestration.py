@@ -29,12 +29,13 @@ from tests.benchmarks.arm import serve
 
 def functions(storage: str, recipe: str, settings: dict[str, Any], source: str) -> None:
     """What the flow does, without Prefect."""
-    plan = make_plan.make(storage=storage, recipe=recipes.override(recipes.load(recipe), settings))
+    planned = recipes.override(recipes.load(recipe), settings)
+    plan = make_plan.make_plan(storage=storage, recipe=planned, mirror=[data.address(source)])
     with (
         using(plan.root, plan.uses()),
         session(plan.root, wanted=plan.needs_ray(), workers=None) as cluster,
     ):
-        files = download.fn(plan, [data.address(source)])
+        files = download.fn(plan)
         raw = ingest.fn(files, plan, cluster)
         prepared = preprocess.fn(raw, plan, cluster)
         checkpoint = train.fn(prepared, plan, cluster)

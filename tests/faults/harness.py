@@ -197,7 +197,9 @@ def write_raw(root: URI) -> None:
     uri = root.child(f"datasets/raw/{raw_name()}")
     listed = []
     with tempfile.TemporaryDirectory() as folder:
-        everything = ingested(make_plan.make(storage=folder, recipe=recipes.load("mnist-sample-resnet18"), workers=0))
+        everything = ingested(
+            make_plan.make_plan(storage=folder, recipe=recipes.load("mnist-sample-resnet18"), workers=0)
+        )
         for split, num_rows in (("train", NUM_TRAIN), ("test", NUM_TEST)):
             rows = tables.read_split(everything, split).slice(0, num_rows)
             for index, (start, end) in enumerate(images.part_bounds(num_rows, 4)):

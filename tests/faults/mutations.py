@@ -189,8 +189,8 @@ MUTATIONS = (
     Mutation(
         protection="events are derived from the registry",
         file="tasks/promote.py",
-        code="        announce(plan.root, plan.championship, decisions)\n",
-        instead="            announce(plan.root, plan.championship, decisions)\n",
+        code="        announce(plan.root, plan.registered_model, decisions)\n",
+        instead="            announce(plan.root, plan.registered_model, decisions)\n",
         kind="flow killed between decision and event",
         notices="waiting until an event reports the promotion",
     ),

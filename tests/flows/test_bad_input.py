@@ -361,8 +361,6 @@ def test_a_wrong_request_is_refused_in_one_line_that_names_it_and_nothing_is_beg
         ({}, {"workers": "2"}, "--workers must be a whole number or MIN:MAX, got '2'"),
         ({}, {"workers": "2:1"}, "--workers must be MIN:MAX with 1 <= MIN < MAX, or one number, got '2:1'"),
         ({"accumulation": 129}, {}, "accumulation must be <= 128, got 129"),
-        ({}, {"deadline_minutes": -1}, "--deadline must be > 0"),
-        ({}, {"stall_minutes": float("inf")}, "--stall must be > 0"),
         ({}, {"storage": "/tmp/a\0b"}, "--storage: a URI must not contain a NUL character"),
         ({}, {"storage": "s3://user:key@bucket/x"}, "--storage: a URI must not contain credentials"),
         ({}, {"data": "{nothing}"}, "--data: nothing exists at "),
@@ -376,7 +374,7 @@ def test_a_wrong_parameter_of_a_deployment_is_refused_by_name(
     if "data" in given:
         given["data"] = given["data"].format(**places)
     with pytest.raises(ValueError) as caught:
-        make_plan.make(recipe=recipes.override(recipes.load("mnist-resnet18"), settings), **given)
+        make_plan.make_plan(recipe=recipes.override(recipes.load("mnist-resnet18"), settings), **given)
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
     assert _listing(fresh) == []
 
@@ -384,8 +382,8 @@ def test_a_wrong_parameter_of_a_deployment_is_refused_by_name(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dataset": ""}, "--dataset must be a folder or s3://bucket/prefix, got an empty value"),
-        ({"dataset": "{raw}\0"}, "--dataset: a URI must not contain a NUL character"),
+        ({"data": ""}, "--data must be a folder or s3://bucket/prefix, got an empty value"),
+        ({"data": "{raw}\0"}, "--data: a URI must not contain a NUL character"),
         ({"split": "train"}, "--split must be one of test, got 'train'"),
         ({"workers": -1}, "--workers must be >= 0 (0 runs without Ray), got -1"),
         ({"workers": "1:2"}, "--workers must be one number for prediction, got '1:2'"),
@@ -396,7 +394,7 @@ def test_a_wrong_parameter_of_a_deployment_is_refused_by_name(
 def test_a_wrong_parameter_of_batch_prediction_is_refused_by_name(
     places: Mapping[str, str], fresh: Path, changes: dict[str, Any], message: str
 ) -> None:
-    usual = {"dataset": "{raw}", "model": "champion", "split": None, "workers": None, "deadline_minutes": 60.0}
+    usual = {"data": "{raw}", "model": "champion", "split": None, "workers": None}
     given: dict[str, Any] = {
         name: value.format(**places) if isinstance(value, str) else value for name, value in (usual | changes).items()
     }

@@ -28,7 +28,7 @@ from tasks.orchestration import artifacts
     ("option", "parameter"),
     [
         ("--workers must be >= 0, got -1", "workers must be >= 0, got -1"),
-        ("--deadline must be > 0", "deadline_minutes must be > 0"),
+        ("--stage-timeout must be more than 0s", "stage_timeout must be more than 0s"),
         ("--set: no recipe field is called 'x'", "settings: no recipe field is called 'x'"),
         ("--storage must not lie below --data", "storage must not lie below data"),
         ("give --model champion:NAME", "give model champion:NAME"),
@@ -50,9 +50,9 @@ def test_options_become_the_parameters_of_a_deployment(option: str, parameter: s
         ({"settings": {"flip": "vertical"}}, "'vertical' is not one of ['none', 'horizontal', 'alternating']"),
         ({"workers": -1}, "less than the minimum of 0"),
         ({"workers": "many"}, "does not match"),
-        ({"deadline_minutes": 0}, "'deadline_minutes'"),
-        ({"patience_minutes": -1}, "'patience_minutes'"),
-        ({"championship": "My Own"}, "does not match"),
+        ({"stage_timeout": "5"}, "'stage_timeout'"),
+        ({"download_timeout": "-1m"}, "'download_timeout'"),
+        ({"register_as": "My Own"}, "does not match"),
     ],
 )
 def test_a_wrong_parameter_is_refused_by_its_schema(parameters: dict[str, Any], says: str) -> None:
@@ -65,14 +65,14 @@ def test_a_wrong_parameter_is_refused_by_its_schema(parameters: dict[str, Any], 
     "parameters",
     [
         {},
-        {"recipe": "/srv/my_recipe.py:recipe", "workers": "2:8", "championship": "mine", "data": "s3://bucket/photos"},
+        {"recipe": "/srv/my_recipe.py:recipe", "workers": "2:8", "register_as": "mine", "data": "s3://bucket/photos"},
         {"workers": 0, "settings": {"epochs": 5, "learning_rate": 1e-3, "precision": "bf16", "channels": 1}},
-        {"workers": None, "settings": None, "championship": None, "patience_minutes": 0},
+        {"workers": None, "settings": None, "register_as": None, "download_timeout": "0s"},
     ],
 )
 def test_what_a_deployment_may_be_asked_for_fits_its_schema(parameters: dict[str, Any]) -> None:
     validate(parameters, _schema(mnist), raise_on_error=True)
-    validate({"dataset": "data/datasets/raw/x", "workers": 2}, _schema(predict), raise_on_error=True)
+    validate({"data": "data/datasets/raw/x", "workers": 2}, _schema(predict), raise_on_error=True)
 
 
 @pytest.mark.parametrize("name", recipes.known())

@@ -38,7 +38,7 @@ def photos(tmp_path: Path) -> Path:
 def sides(photos: Path, *settings: str) -> dict[str, list[bytes]]:
     """The images of each side, as a run of the general recipe would split those in the folder."""
     recipe = recipes.override(recipes.load("images-resnet18"), ["image_size=8", *settings])
-    made = make_plan.make(storage=str(photos.parent / "root"), recipe=recipe, data=str(photos), workers=0)
+    made = make_plan.make_plan(storage=str(photos.parent / "root"), recipe=recipe, data=str(photos), workers=0)
     spec = PreprocessSpec(
         storage=made.root,
         deadline_s=600,

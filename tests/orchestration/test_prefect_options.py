@@ -37,7 +37,7 @@ from tasks.orchestration.prefect_options import name_run, run_name
         (
             {
                 "model": "champion:flowers",
-                "dataset": "s3://b/datasets/raw/mnist-0164",
+                "data": "s3://b/datasets/raw/mnist-0164",
                 "split": "test",
                 "workers": "1:4",
             },

@@ -31,7 +31,7 @@ def pictures(tmp_path: Path) -> Path:
 
 def make(root: Root, data: Path | str, *settings: str, **more: Any) -> Plan:
     recipe = recipes.override(recipes.load("images-resnet18"), settings)
-    return make_plan.make(storage=root, recipe=recipe, data=str(data), **more)
+    return make_plan.make_plan(storage=root, recipe=recipe, data=str(data), **more)
 
 
 def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
@@ -78,52 +78,52 @@ def decide(made: Plan, name: str, checkpoint: CheckpointURI) -> None:
 
 def test_two_folders_of_one_name_have_two_championships(root: Root, pictures: Path, tmp_path: Path) -> None:
     other = write_folder(tmp_path / "other" / "data", train=1, test=1)
-    names = {make(root, folder).championship for folder in (pictures, other)}
+    names = {make(root, folder).registered_model for folder in (pictures, other)}
     assert len(names) == 2
     assert all(name.startswith("data-") and len(name) == len("data-01234567") for name in names)
 
 
 def test_a_folder_reached_by_a_link_has_the_same_championship(root: Root, pictures: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(pictures.parent)
-    assert make(root, tmp_path / "link" / "data").championship == make(root, pictures).championship
+    assert make(root, tmp_path / "link" / "data").registered_model == make(root, pictures).registered_model
 
 
 def test_a_downloaded_data_set_keeps_the_name_that_it_has(root: Root) -> None:
-    made = make_plan.make(storage=root, recipe=recipes.load("mnist-resnet18"))
-    assert made.championship == "mnist"
+    made = make_plan.make_plan(storage=root, recipe=recipes.load("mnist-resnet18"))
+    assert made.registered_model == "mnist"
 
 
 def test_the_raw_dataset_of_a_folder_belongs_to_its_championship(root: Root, pictures: Path) -> None:
     made = make(root, pictures)
-    champion = crown(made, made.championship)
-    assert make(root, made.raw).championship == made.championship
+    champion = crown(made, made.registered_model)
+    assert make(root, made.raw).registered_model == made.registered_model
     request = predict_request.resolve(
-        storage=root, model="champion", dataset=made.raw, split=None, workers=None, deadline_minutes=1
+        storage=root, model="champion", data=made.raw, split=None, workers=None, stage_timeout_s=60 * 1
     )
     assert request.checkpoint == champion
 
 
 def test_a_person_may_name_a_championship(root: Root, pictures: Path) -> None:
-    made, named = make(root, pictures), make(root, pictures, championship="fruit")
-    assert (named.championship, named.evaluation.fingerprint) == ("fruit", made.evaluation.fingerprint)
-    with pytest.raises(ValueError, match="^--championship must be 1 to 64 of a-z, 0-9 and '-', got 'a/b'"):
-        make(root, pictures, championship="a/b")
+    made, named = make(root, pictures), make(root, pictures, registered_model="fruit")
+    assert (named.registered_model, named.evaluation.fingerprint) == ("fruit", made.evaluation.fingerprint)
+    with pytest.raises(ValueError, match="^--register-as must be 1 to 64 of a-z, 0-9 and '-', got 'a/b'"):
+        make(root, pictures, registered_model="a/b")
 
 
 def test_models_of_a_persons_own_data_are_called_like_their_championship(
     root: Root, pictures: Path, tmp_path: Path
 ) -> None:
     other = write_folder(tmp_path / "other" / "data", train=2, test=1)
-    for made in (make(root, pictures), make(root, other), make(root, pictures, championship="fruit")):
+    for made in (make(root, pictures), make(root, other), make(root, pictures, registered_model="fruit")):
         results = (made.checkpoint, made.predictions, made.evaluation)
-        assert {uri.name.rpartition("-")[0] for uri in results} == {f"{made.championship}-images-resnet18"}
+        assert {uri.name.rpartition("-")[0] for uri in results} == {f"{made.registered_model}-images-resnet18"}
         assert made.raw.name.startswith("data-") and made.prepared.name.startswith("data-")
     raw = make(root, commit_raw(make(root, pictures)))
     assert raw.checkpoint == make(root, pictures).checkpoint
 
 
 def test_a_report_is_called_like_its_model(root: Root, pictures: Path) -> None:
-    made = make(root, pictures, championship="fruit")
+    made = make(root, pictures, registered_model="fruit")
     decide(made, "fruit", crown(made, "tart"))
     (decision,) = registry.history(root, "fruit")
     assert report_of(made, decision).name.startswith("fruit-images-resnet18-")
@@ -154,10 +154,10 @@ def test_data_with_nothing_in_common_is_refused_until_a_person_names_another_cha
     root: Root, pictures: Path, model: dict[str, Any], says: str
 ) -> None:
     crown(make(root, pictures), "fruit", **model)
-    with pytest.raises(ValueError, match=f"^--championship: the champion of 'fruit', .*, {says}.*") as refused:
-        make(root, pictures, championship="fruit")
+    with pytest.raises(ValueError, match=f"^--register-as: the champion of 'fruit', .*, {says}.*") as refused:
+        make(root, pictures, registered_model="fruit")
     assert "\n" not in str(refused.value)
-    assert make(root, pictures, championship="other-fruit").championship == "other-fruit"
+    assert make(root, pictures, registered_model="other-fruit").registered_model == "other-fruit"
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_a_warm_start_with_another_encoding_is_refused_since_it_would_split_othe
     root: Root, pictures: Path
 ) -> None:
     made = make(root, pictures)
-    crown(made, made.championship, split={"split_seed": 0, "validation_fraction": 0.1})
+    crown(made, made.registered_model, split={"split_seed": 0, "validation_fraction": 0.1})
     assert make(root, pictures, "initialize=champion").initial == made.checkpoint
     with pytest.raises(ValueError, match="image_encoding of the champion .* is 'decoded', but 'encoded' is requested"):
         make(root, pictures, "initialize=champion", "image_encoding=encoded")
@@ -179,7 +179,7 @@ def test_a_warm_start_with_another_encoding_is_refused_since_it_would_split_othe
 def test_a_model_of_own_images_must_beat_the_largest_class_whatever_the_recipe(root: Root, pictures: Path) -> None:
     recipe = recipes.load("mnist-sample-resnet18")
     for data, expected in ((str(pictures), True), (None, None)):
-        made = make_plan.make(storage=root, recipe=recipe, data=data)
+        made = make_plan.make_plan(storage=root, recipe=recipe, data=data)
         assert made.gate.get("above_largest_class") is expected
 
 
@@ -196,7 +196,7 @@ def test_settings_that_made_a_raw_dataset_stay_and_others_are_refused(root: Root
 
 def test_one_class_in_common_is_enough(root: Root, pictures: Path) -> None:
     crown(make(root, pictures), "fruit", classes=["cat", CLASSES[0]])
-    assert make(root, pictures, championship="fruit").championship == "fruit"
+    assert make(root, pictures, registered_model="fruit").registered_model == "fruit"
 
 
 def test_classes_of_parquet_are_compared_once_they_are_known(root: Root, tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_classes_of_parquet_are_compared_once_they_are_known(root: Root, tmp_pat
     for split in ("train", "test"):
         (folder / f"{split}-0.parquet").write_bytes(b"1")
     made = make(root, folder)
-    decide(made, made.championship, crown(make(root, write_folder(tmp_path / "data", train=1, test=1)), "fruit"))
+    decide(made, made.registered_model, crown(make(root, write_folder(tmp_path / "data", train=1, test=1)), "fruit"))
     warm_start.check_comparable(make(root, folder))
     commit_raw(made, classes=("0", "1"))
     with pytest.raises(ValueError, match="knows none of the classes of this data"):
@@ -228,8 +228,8 @@ def ask(root: Root, *words: str) -> preflight.Planned:
 
 def test_the_sample_competes_in_a_named_championship_where_a_person_asks_for_both(root: Root) -> None:
     planned = ask(root, "--source", "sample", "--championship", "mine")
-    assert (planned.plan.championship, planned.request["championship"]) == ("mine", "mine")
-    assert ask(root, "--source", "sample").plan.championship == "mnist-sample"
+    assert (planned.plan.registered_model, planned.request["register_as"]) == ("mine", "mine")
+    assert ask(root, "--source", "sample").plan.registered_model == "mnist-sample"
 
 
 def test_the_sample_never_stands_in_for_the_data_of_a_named_championship(
@@ -239,7 +239,7 @@ def test_the_sample_never_stands_in_for_the_data_of_a_named_championship(
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
     monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
     planned = ask(root, "--championship", "mine")
-    assert (planned.plan.championship, planned.request["championship"]) == ("mnist-sample", None)
+    assert (planned.plan.registered_model, planned.request["register_as"]) == ("mnist-sample", None)
     assert capsys.readouterr().err.splitlines() == [
         "no mirror of the data set can be reached; using the bundled sample instead, in its championship mnist-sample; "
         "use --source FOLDER to read files that you have, or --no-sample to fail instead"
@@ -251,7 +251,7 @@ def test_the_sample_starts_from_the_weights_of_its_own_champion(root: Root) -> N
     for name in ("mnist", "mnist-sample"):
         with pytest.raises(ValueError, match="no champion of 'mnist-sample' yet"):
             ask(root, *warm)
-        made = make_plan.make(storage=root, recipe=recipes.load(f"{name}-resnet18"))
+        made = make_plan.make_plan(storage=root, recipe=recipes.load(f"{name}-resnet18"))
         model = {"model": "resnet18", "image_shape": [28, 28, 1], "classes": [str(digit) for digit in range(10)]}
         split = {field: getattr(made.recipe, field) for field in ("split_seed", "validation_fraction")}
         statistics = {"model": model, "split": split}

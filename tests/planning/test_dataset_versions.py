@@ -161,5 +161,5 @@ def test_a_backfill_of_own_images_does_the_versions_of_one_folder_each_with_the_
     monkeypatch.setattr("sys.argv", [*words, *names[:2]])
     assert backfill.main() == 0
     assert [request["data"].rpartition("/")[2] for request in asked] == names[:2]
-    made = make_plan.make(storage=root, recipe=recipes.load("images-resnet18"), data=asked[0]["data"], workers=0)
+    made = make_plan.make_plan(storage=root, recipe=recipes.load("images-resnet18"), data=asked[0]["data"], workers=0)
     assert (made.test_fraction, made.raw.name) == (0.3, names[0])

@@ -74,7 +74,7 @@ def write(folder: URI, meant: Meant) -> None:
 
 def planned(root: Root, folder: URI, *settings: str) -> Plan:
     recipe = recipes.override(recipes.load("images-resnet18"), ["image_size=16", *settings])
-    return make_plan.make(storage=root.child("results"), recipe=recipe, data=folder, workers=0)
+    return make_plan.make_plan(storage=root.child("results"), recipe=recipe, data=folder, workers=0)
 
 
 def rows(raw: URI) -> Meant:

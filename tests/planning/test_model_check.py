@@ -16,7 +16,7 @@ from tasks.planning.plan import Plan
 
 def plan(folder: Path, *, workers: Any = None, **settings: Any) -> Plan:
     recipe = recipes.override(recipes.load("mnist-sample-resnet18"), settings)
-    made = make_plan.make(storage=str(folder / "root"), recipe=recipe, workers=workers)
+    made = make_plan.make_plan(storage=str(folder / "root"), recipe=recipe, workers=workers)
     make_plan.check_training(made)
     return made
 
@@ -63,6 +63,6 @@ def test_a_champion_whose_code_is_not_here_is_told_before_the_training(tmp_path:
     about: dict[str, Any] = {"evaluation": "", "promoted": True, "reason": "", "gate": {}, "metrics": {}}
     registry.append(root, "mnist-sample", Decision(number=1, champion=champion, challenger=champion, **about))
     with pytest.raises(
-        ValueError, match=rf"^--championship: .*'mnist-sample': {champion}: mine.py:network@0123456789ab "
+        ValueError, match=rf"^--register-as: .*'mnist-sample': {champion}: mine.py:network@0123456789ab "
     ):
         plan(tmp_path)

@@ -24,8 +24,8 @@ RESULTS = ("datasets/raw", "datasets/prepared", "checkpoints")
 
 
 def request(models: Path, dataset: str | Path, **more: Any) -> predict_request.BatchRequest:
-    asked: dict[str, Any] = {"storage": str(models), "model": "champion", "dataset": str(dataset), "split": None}
-    return predict_request.resolve(**asked | {"workers": 0, "deadline_minutes": 5} | more)
+    asked: dict[str, Any] = {"storage": str(models), "model": "champion", "data": str(dataset), "split": None}
+    return predict_request.resolve(**asked | {"workers": 0, "stage_timeout_s": 300} | more)
 
 
 def predicted(asked: predict_request.BatchRequest) -> URI:
@@ -68,9 +68,7 @@ def test_a_dataset_of_another_image_size_is_refused_before_anything_begins(model
     listed = [manifest.File(path="test", split="test", size=1, rows=1, sha256="")]
     schema = {"columns": {}, "metadata": {"shape": "[8, 8, 3]", "dtype": "uint8", "classes": '["a"]'}}
     commits.commit(uri, kind="raw", parents={}, parameters={"data": "others"}, listed=listed, schema=schema)
-    with pytest.raises(
-        ValueError, match=r"^--dataset: its images have shape \(8, 8, 3\), but model .* expects \(28, 28"
-    ):
+    with pytest.raises(ValueError, match=r"^--data: its images have shape \(8, 8, 3\), but model .* expects \(28, 28"):
         request(models, uri, model="champion:letters")
 
 
@@ -87,8 +85,8 @@ def test_each_picture_of_a_folder_is_predicted_once_by_name_and_leads_back_to_it
     assert list(whole["class_name"]) == [NAMES[int(answer)] for answer in whole["prediction"]]
     assert rows.loc["cut.jpg", ["prediction", "class_name", "probability"]].isna().all()
     told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "--dataset: 1 of 5 images could not be read: cut.jpg (truncated)" in told
-    assert "--dataset: 1 file is left out (not images or Parquet, by their file names): notes.txt" in told
+    assert "--data: 1 of 5 images could not be read: cut.jpg (truncated)" in told
+    assert "--data: 1 file is left out (not images or Parquet, by their file names): notes.txt" in told
     raw = URI(manifest.load(found).parent("dataset", of=found))
     listed = next(file for file in manifest.load(raw).files if file.path.startswith("sources-"))
     sources = tables.read_part(raw, listed).to_pandas().set_index("path")["sha256"].to_dict()
@@ -100,7 +98,7 @@ def test_a_skipped_file_whose_name_is_not_utf_8_does_not_keep_the_others_from_be
 ) -> None:
     (folder / os.fsdecode(b"more-\xfc.txt")).touch()
     assert len(rows_of(predicted(request(models, folder)))) == len(CONTENTS)
-    told = r"--dataset: 2 files are left out (not images or Parquet, by their file names): more-\udcfc.txt, notes.txt"
+    told = r"--data: 2 files are left out (not images or Parquet, by their file names): more-\udcfc.txt, notes.txt"
     assert told in caplog.text
 
 
@@ -201,12 +199,12 @@ def test_with_several_champions_the_folders_own_is_taken_or_one_has_to_be_named(
 @pytest.mark.parametrize(
     ("dataset", "more", "says"),
     [
-        ("nothing", {}, "--dataset: nothing exists at .*nothing; expected images, Parquet"),
-        ("empty", {}, "--dataset: there are no images in .*empty; expected images"),
+        ("nothing", {}, "--data: nothing exists at .*nothing; expected images, Parquet"),
+        ("empty", {}, "--data: there are no images in .*empty; expected images"),
         ("New photos", {"split": "test"}, "--split applies to datasets, got 'test' .*New photos/test"),
-        ("datasets/raw/x-0123456789ab", {}, "--dataset: nothing is committed at"),
-        ("texts", {}, r"--dataset: there are neither images .* in .*texts; expected images.*a\.txt"),
-        ("New photos", {"storage": "{folder}/data", "model": "{model}"}, "--storage must not be below --dataset"),
+        ("datasets/raw/x-0123456789ab", {}, "--data: nothing is committed at"),
+        ("texts", {}, r"--data: there are neither images .* in .*texts; expected images.*a\.txt"),
+        ("New photos", {"storage": "{folder}/data", "model": "{model}"}, "--storage must not be below --data"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused_in_one_line(

@@ -152,7 +152,9 @@ def test_what_is_left_out_is_told_by_the_check_and_on_the_terminal(pictures: Pat
 def test_images_that_cannot_be_read_are_told_by_name_and_reason_also_when_they_were_ingested_before(
     pictures: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made = make_plan.make(storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures))
+    made = make_plan.make_plan(
+        storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures)
+    )
     for _ in range(2):
         caplog.clear()
         ingested(made)
@@ -166,7 +168,7 @@ def test_images_that_cannot_be_read_are_told_by_name_and_reason_also_when_they_w
 
 def test_only_the_files_decide_the_fingerprint(pictures: Path, tmp_path: Path) -> None:
     def raw() -> str:
-        made = make_plan.make(
+        made = make_plan.make_plan(
             storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures)
         )
         return made.raw
@@ -188,21 +190,21 @@ def test_only_the_files_decide_the_fingerprint(pictures: Path, tmp_path: Path) -
 def test_a_broken_link_is_refused_by_name(pictures: Path) -> None:
     (pictures / "train" / CLASSES[0] / "gone.png").symlink_to("nowhere.png")
     with pytest.raises(ValueError, match=r"--data: .*gone\.png is not a regular file; delete it"):
-        make_plan.make(
+        make_plan.make_plan(
             storage=str(pictures.parent / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures)
         )
 
 
 def test_results_are_not_put_among_the_images(pictures: Path) -> None:
     with pytest.raises(ValueError, match="--storage must not be below --data"):
-        make_plan.make(storage=str(pictures / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures))
+        make_plan.make_plan(storage=str(pictures / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures))
 
 
 @pytest.mark.parametrize("setting", ["image_size=32", "channels=1", "image_encoding=encoded"])
 def test_size_channels_and_encoding_decide_the_raw_dataset(pictures: Path, tmp_path: Path, setting: str) -> None:
     def raw(*settings: str) -> str:
         recipe = recipes.override(recipes.load("images-resnet18"), settings)
-        return make_plan.make(storage=str(tmp_path / "root"), recipe=recipe, data=str(pictures)).raw
+        return make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe, data=str(pictures)).raw
 
     assert raw() == raw("epochs=2") != raw(setting)
 
@@ -211,7 +213,7 @@ def test_size_channels_and_encoding_decide_the_raw_dataset(pictures: Path, tmp_p
 def test_augmentation_of_encoded_images_decides_the_checkpoint(pictures: Path, tmp_path: Path, setting: str) -> None:
     def planned(*settings: str) -> tuple[str, str]:
         recipe = recipes.override(recipes.load("images-resnet18"), ["image_encoding=encoded", *settings])
-        made = make_plan.make(storage=str(tmp_path / "root"), recipe=recipe, data=str(pictures))
+        made = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe, data=str(pictures))
         return made.prepared, made.checkpoint
 
     prepared, checkpoint = planned(setting)
@@ -285,7 +287,7 @@ def test_class_folders_that_lie_in_no_split_are_found_and_the_check_says_how_the
 def test_the_share_of_test_rows_is_part_of_the_names_of_such_folders_only(pictures: Path, tmp_path: Path) -> None:
     def uris(folder: Path, *settings: str) -> tuple[str, str, str]:
         recipe = recipes.override(recipes.load("images-resnet18"), settings)
-        made = make_plan.make(storage=str(tmp_path / "root"), recipe=recipe, data=str(folder))
+        made = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe, data=str(folder))
         return made.raw, made.prepared, made.checkpoint
 
     usual, flat = uris(pictures), write_flat(tmp_path / "flat")
@@ -331,7 +333,7 @@ def test_parquet_says_its_split_by_folder_or_name(path: str, split: str | None) 
 class TestInitializeWithTheChampion:
     def make(self, folder: Path, pictures: Path, *settings: str) -> plan.Plan:
         recipe = recipes.override(recipes.load("images-resnet18"), ["initialize=champion", *settings])
-        return make_plan.make(storage=str(folder / "root"), recipe=recipe, data=str(pictures))
+        return make_plan.make_plan(storage=str(folder / "root"), recipe=recipe, data=str(pictures))
 
     def crown(self, folder: Path, pictures: Path, *, split: Any = SPLIT, **model: object) -> CheckpointURI:
         """A champion of the pictures, which differs in `model` from what the recipe makes of them."""
@@ -405,7 +407,7 @@ class TestInitializeWithTheChampion:
     def test_which_champion_it_was_decides_the_checkpoint_alone(self, tmp_path: Path, pictures: Path) -> None:
         champion = self.crown(tmp_path, pictures)
         warm = self.make(tmp_path, pictures)
-        cold = make_plan.make(
+        cold = make_plan.make_plan(
             storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures)
         )
         assert warm.train_parameters == cold.train_parameters | {"initialize": champion.fingerprint}

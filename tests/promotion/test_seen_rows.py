@@ -58,7 +58,9 @@ class Versions:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 file.write_bytes(row["image"])
         recipe = recipes.override(recipes.load("images-resnet18"), ["image_size=16", *settings])
-        plan = make_plan.make(storage=self.root, recipe=recipe, data=str(self.folder), workers=0, championship="p")
+        plan = make_plan.make_plan(
+            storage=self.root, recipe=recipe, data=str(self.folder), workers=0, registered_model="p"
+        )
         runner = InProcessRunner()
         preprocess.fn(ingest.fn(None, plan, runner), plan, runner)
         return plan
@@ -169,9 +171,9 @@ def test_a_test_split_that_was_all_trained_on_decides_nothing(versions: Versions
     decision = versions.decide(plan, challenger, scores[0], champion=scores[1])
     assert (decision.promoted, decision.champion, decision.differences) == (False, champion, {})
     assert decision.reason == (
-        "no test row of class down, plain counts; add test images that no model was trained on, or choose another "
-        "championship with --championship NAME; 20 of 20 test rows excluded, as they were training or validation rows: "
-        "20 of the champion"
+        "no test row of class down, plain counts; add test images that no model was trained on, or choose "
+        "another registered model with --register-as NAME; 20 of 20 test rows excluded, as they were training or "
+        "validation rows: 20 of the champion"
     )
 
 

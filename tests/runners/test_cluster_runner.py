@@ -165,7 +165,7 @@ def test_a_log_that_cannot_be_followed_through_a_proxy_is_announced_once_and_com
 
 def test_the_error_of_the_deadline_says_how_long_it_was_and_how_to_change_it(cluster: Cluster, spec: JobSpec) -> None:
     cluster.tail_job_logs = lambda name: _start(0)  # type: ignore[method-assign]
-    message = "job train-.* is not done within -40 s; increase --deadline MINUTES"
+    message = "job train-.* is not done within -40 s; use a longer --stage-timeout"
     with pytest.raises(DeadlineExceeded, match=message):
         ClusterRunner(ADDRESS, has_answered=True).run("train", spec.model_copy(update={"deadline_s": -40.0}))
 

@@ -49,7 +49,7 @@ def contents(uri: FilesURI) -> dict[str, bytes]:
 
 def test_files_are_kept_as_the_mirror_served_them(root: Root, mirror: Mirror) -> None:
     asked = asked_of(root, mirror.address)
-    uri = download.fn(asked, [])
+    uri = download.fn(asked)
     assert uri is not None and uri == asked.files and uri.startswith(root.child("downloads/mnist-sample-"))
     assert contents(uri) == {name: (FOLDER / name).read_bytes() for name in NAMES}
     assert {entry.path for entry in files.walk(uri)} == {*NAMES, manifest.NAME}
@@ -64,9 +64,9 @@ def test_files_are_kept_as_the_mirror_served_them(root: Root, mirror: Mirror) ->
 def test_a_download_that_was_cut_off_goes_on_file_by_file(root: Root, mirror: Mirror) -> None:
     mirror.misbehave(NAMES[2], always=404)
     with pytest.raises(DownloadFailed):
-        download.fn(asked_of(root, mirror.address), [])
+        download.fn(asked_of(root, mirror.address))
     with mirrors.serve(FOLDER) as other:
-        uri = download.fn(asked_of(root, other.address), [])
+        uri = download.fn(asked_of(root, other.address))
         assert set(other.requests) == set(NAMES[2:])
     assert uri is not None and set(contents(uri)) == set(NAMES)
     origins = [source["url"] for source in manifest.load(uri).statistics["sources"]]
@@ -77,29 +77,29 @@ def test_a_file_with_other_bytes_is_fetched_again(root: Root, mirror: Mirror) ->
     asked = asked_of(root, mirror.address)
     assert asked.files is not None
     files.create(asked.files.child(NAMES[0]), b"left by somebody")
-    download.fn(asked, [])
+    download.fn(asked)
     assert contents(asked.files)[NAMES[0]] == (FOLDER / NAMES[0]).read_bytes()
 
 
 def test_nothing_is_downloaded_for_what_a_person_names(tmp_path: Path) -> None:
     own = write_folder(tmp_path / "fruit", train=3, test=2)
-    asked = make_plan.make(
-        storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(own), patience_minutes=1
+    asked = make_plan.make_plan(
+        storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(own), download_timeout_s=60
     )
-    assert asked.files is None and download.fn(asked, []) is None
-    sample = make_plan.make(storage=str(tmp_path / "root"), recipe=recipes.load("mnist-sample-resnet18"))
-    given = make_plan.make(storage=str(tmp_path / "root"), recipe=sample.recipe, data=str(ingested(sample)))
-    assert given.files is None and download.fn(given, []) is None
+    assert asked.files is None and download.fn(asked) is None
+    sample = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipes.load("mnist-sample-resnet18"))
+    given = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=sample.recipe, data=str(ingested(sample)))
+    assert given.files is None and download.fn(given) is None
 
 
 def test_files_that_are_gone_are_not_fetched_for_a_raw_dataset_that_is_there(root: Root) -> None:
     asked = Plan(root=root, recipe=recipes.load("mnist-sample-resnet18"))
     raw = ingested(asked)
-    assert asked.files is not None and download.fn(asked, []) == asked.files
+    assert asked.files is not None and download.fn(asked) == asked.files
     files.remove(asked.files.child(NAMES[0]))
-    assert download.fn(asked, []) is None, "they are damaged, and nothing needs them"
+    assert download.fn(asked) is None, "they are damaged, and nothing needs them"
     files.remove(asked.files)
-    assert download.fn(asked, []) is None
+    assert download.fn(asked) is None
     assert ingested(asked) == raw
     assert not files.exists(asked.files.child(manifest.NAME))
 

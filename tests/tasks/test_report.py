@@ -54,7 +54,7 @@ def test_the_command_of_a_run_on_some_cores_gives_the_same_uris(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv(machine.CORES, "1")
     recipe = recipes.load("mnist-sample-resnet18")
-    made = make_plan.make(storage=str(tmp_path / "root"), recipe=recipe)
+    made = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe)
     monkeypatch.delenv(machine.CORES)
     words = shlex.split(command(made))
     typed = arguments.parsed(arguments.parser(), [*words[2:], "--storage", str(tmp_path / "other")])

@@ -72,7 +72,7 @@ def _await_ingest(case: Case, run: Run) -> None:
     case.wait(run)
     (made,) = case.paths("datasets/raw/*/" + manifest.NAME)
     recipe = recipes.load("mnist-sample-resnet18")
-    wanted = ingested(make_plan.make(storage=str(case.harness.folder / "wanted"), recipe=recipe, workers=0))
+    wanted = ingested(make_plan.make_plan(storage=str(case.harness.folder / "wanted"), recipe=recipe, workers=0))
     found = manifest.verify(URI(str(made.parent)))
     if found.files != manifest.load(wanted).files:
         raise Failed("the downloaded rows are not those of the archives")

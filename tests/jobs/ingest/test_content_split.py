@@ -32,7 +32,7 @@ def photos(root: Root) -> URI:
 def made(photos: URI, **settings: Any) -> DatasetURI:
     """The raw dataset that a run makes of the photos."""
     recipe = recipes.override(recipes.load("images-resnet18"), {"image_size": 8, "max_shift": 1} | settings)
-    return ingested(make_plan.make(storage=photos.parent.child("root"), recipe=recipe, data=photos, workers=0))
+    return ingested(make_plan.make_plan(storage=photos.parent.child("root"), recipe=recipe, data=photos, workers=0))
 
 
 def sides(raw: DatasetURI) -> dict[str, set[str]]:
@@ -108,7 +108,7 @@ def test_the_larger_share_has_the_test_rows_of_the_smaller_and_another_name(phot
 @ON_DISK
 def test_the_prepared_dataset_has_these_test_rows_and_says_how_they_were_chosen(photos: URI) -> None:
     recipe = recipes.override(recipes.load("images-resnet18"), {"image_size": 8, "max_shift": 1})
-    planned = make_plan.make(storage=photos.parent.child("root"), recipe=recipe, data=photos, workers=0)
+    planned = make_plan.make_plan(storage=photos.parent.child("root"), recipe=recipe, data=photos, workers=0)
     spec = PreprocessSpec(
         storage=planned.root,
         deadline_s=600,

@@ -37,7 +37,7 @@ def asked(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     monkeypatch.setenv(user_code.FILES, "")
     (tmp_path / "mirror").mkdir()
     pets.write_files(tmp_path / "mirror")
-    return make_plan.make(storage=root, recipe=recipes.load(f"{pets.__file__}:recipe"))
+    return make_plan.make_plan(storage=root, recipe=recipes.load(f"{pets.__file__}:recipe"))
 
 
 class ByHand:
@@ -53,7 +53,7 @@ class ByHand:
 
 def ingested(asked: Plan, mirror: Path, cluster: Any) -> manifest.Manifest:
     """The raw dataset that comes of the files in `mirror`."""
-    uri = ingest.fn(download.fn(asked, [mirror_address(str(mirror))]), asked, cluster)
+    uri = ingest.fn(download.fn(dataclasses.replace(asked, mirrors=(mirror_address(str(mirror)),))), asked, cluster)
     assert files.walk(asked.root.child("runs")) == [], "what only attempts need is removed"
     return manifest.verify(uri)
 
@@ -76,7 +76,7 @@ def test_rows_of_several_shards_are_numbered_in_the_order_of_the_shards(asked: P
 def test_shards_are_read_by_different_tasks_of_a_ray_job_to_the_same_bytes(
     asked: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = make_plan.make(storage=str(tmp_path / "here"), recipe=asked.recipe)
+    here = make_plan.make_plan(storage=str(tmp_path / "here"), recipe=asked.recipe)
     expected = ingested(here, tmp_path / "mirror", InProcessRunner())
     (tmp_path / "readers").mkdir()
     monkeypatch.setenv(pets.READERS, str(tmp_path / "readers"))
