@@ -1,5 +1,6 @@
 """Ingest: turn downloaded files, or the user's own images, into a raw dataset in Parquet."""
 
+import dataclasses
 from typing import Any
 
 from prefect import task
@@ -74,7 +75,7 @@ def _own(found: UserImages, scratch: URI) -> dict[str, Any]:
     told = {
         "listing": user_files.write_listing(scratch, found.files),
         "digest": found.digest,
-        "left_out": found.left_out,
+        "left_out": [dataclasses.asdict(left_out) for left_out in found.left_out],
         "labels": found.labels,
     }
     return {"kind": found.kind, "source": found.uri, "classes": found.classes, **told}

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from storage import terminal
 from storage.admin import format
-from tasks.jobs.spec import EPOCHS
+from tasks.jobs.events import EPOCHS
 from tasks.report_page import accuracy_interval
 
 _OURS = tuple(f"{Path(__file__).resolve().parents[2] / room}{os.sep}" for room in ("flows", "tasks", "storage"))

@@ -7,7 +7,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tasks.jobs.spec import EPOCHS, PROGRESS
+PROGRESS = "::progress "
+"""Start of a line with progress as JSON: what, done, total, note, fraction, epoch, for a whole epoch its figures."""
+EPOCHS = "epochs"
+"""`what` of progress about a whole epoch, of which every line is shown."""
+RANK = "::rank "
+"""Start of the line with a training worker's rank as JSON."""
+IMAGES = "::images "
+"""Start of the line with the place of the first training images as JSON: uri, file."""
+ERROR = "::error "
+"""Start of the line with the error that ended the job as JSON: type, message, permanent."""
+ENDED = "::ended"
+"""Line after the job's work, successful or not; a job that is killed does not write it."""
 
 _said_at = float("-inf")
 _listener: Callable[[str], None] | None = None

@@ -16,17 +16,8 @@ from storage.process import gc_paused
 from storage.uri import URI
 from tasks.jobs import errors, events
 from tasks.jobs.deadline import deadline
-from tasks.jobs.spec import (
-    ENDED,
-    ERROR,
-    JOB_NAME,
-    IngestSpec,
-    JobSpec,
-    PredictSpec,
-    PreprocessSpec,
-    TrainSpec,
-    read_digested,
-)
+from tasks.jobs.events import ENDED, ERROR
+from tasks.jobs.spec import JOB_NAME, IngestSpec, JobSpec, PredictSpec, PreprocessSpec, TrainSpec, read_digested
 
 if TYPE_CHECKING:
     from tasks.jobs.backends.base import StageBackend

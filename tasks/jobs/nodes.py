@@ -5,23 +5,69 @@ node that counts GPUs also asks torch whether it can use them.
 """
 
 import importlib
+import platform
+import shutil
 import sys
+import tempfile
+from typing import TYPE_CHECKING, Any, Self
 
-import ray
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from pydantic import BaseModel
 
 from storage import error_policy, files
+from storage.producer import producer
 from storage.uri import URI, redact_text
 from tasks.jobs import errors, events
-from tasks.jobs.spec import ASKED, NODES, Node
 from tasks.resources import devices, scaling
 
+if TYPE_CHECKING:
+    import ray
+
+NODES = "::nodes "
+"""Start of the log line with the state of every node as JSON: a list of `Node`."""
+ASKED = "asked"
+"""File that the caller puts into the probe's folder, for the nodes to find."""
 _LIMIT_S = 30
 """Seconds that a node may take to answer."""
 
 
+class Node(BaseModel, frozen=True, extra="forbid"):
+    """State of one node of a cluster."""
+
+    name: str
+    """Address and the first digits of Ray's id, since one machine may run several nodes."""
+    probe: str
+    """Name of the file that the node writes to the probe's folder."""
+    python: str = ""
+    """Major and minor version of Python."""
+    ray: str | None = None
+    torch: str | None = None
+    """Version of torch; None: not installed."""
+    code: str | None = None
+    """Digest of the code that it imports."""
+    free: int = 0
+    """Free bytes on the disk of Ray's own files."""
+    sees_storage: bool = True
+    """True if the node found the caller's file."""
+    gpu_trouble: str | None = None
+    """Reason why torch cannot use the GPUs that Ray counts there, and what to do; None: it can, or was not asked."""
+    trouble: str | None = None
+    """Reason why the node cannot work, if known."""
+
+    @classmethod
+    def here(cls, *, name: str, probe: str, **found: Any) -> Self:
+        """Describe the node of this process; CPU and GPU builds of a library count as the same version."""
+        ray, torch = ((producer()[name] or "").partition("+")[0] or None for name in ("ray", "torch"))
+        python = ".".join(platform.python_version_tuple()[:2])
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        code = producer()["code"]
+        return cls(name=name, probe=probe, python=python, ray=ray, torch=torch, code=code, free=free, **found)
+
+
 def main() -> None:
     """Print the answers of all live nodes as one marked line of JSON."""
+    import ray  # the flow imports this module without Ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
     here = importlib.import_module("tasks.jobs.nodes")  # workers cannot import `__main__`
     folder, asks_gpus = URI(sys.argv[1]), "--gpus" in sys.argv
     ray.init(logging_level="WARNING")
@@ -59,7 +105,9 @@ def look(folder: str, about: dict[str, str], has_gpus: bool = False) -> str:
     return Node.here(**about, sees_storage=sees, trouble=trouble, gpu_trouble=gpu_trouble).model_dump_json()
 
 
-def _answer(reference: ray.ObjectRef, about: dict[str, str]) -> Node:
+def _answer(reference: "ray.ObjectRef", about: dict[str, str]) -> Node:
+    import ray
+
     try:
         return Node.model_validate_json(ray.get(reference))
     except Exception as error:

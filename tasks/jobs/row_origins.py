@@ -10,8 +10,9 @@ import pyarrow as pa
 from storage import manifest, tables
 from storage.manifest import Damaged, Manifest
 from storage.uri import DatasetURI
-from tasks.jobs.spec import SOURCES
 
+NAME = "sources"
+"""Start of the file name, before the digest, of the table."""
 SCHEMA = pa.schema(
     {
         "split": pa.string(),
@@ -28,7 +29,7 @@ SCHEMA = pa.schema(
 
 def table(uri: DatasetURI, raw: Manifest) -> pd.DataFrame | None:
     """Load a raw dataset's table of source files; None for a downloaded dataset."""
-    listed = [file for file in raw.files if file.path.startswith(f"{SOURCES}-")]
+    listed = [file for file in raw.files if file.path.startswith(f"{NAME}-")]
     columns = tables.describe(SCHEMA)["columns"]
     return tables.read_part(uri, listed[0], schema=columns).to_pandas() if listed else None
 

@@ -1,17 +1,13 @@
-"""Interface between a job and its submitter: its spec, a JSON file in storage, and marked lines in its log."""
+"""What a job is asked to do: its spec, a JSON file in storage."""
 
 import hashlib
-import platform
 import re
-import shutil
-import tempfile
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from storage import files
 from storage.manifest import Damaged
-from storage.producer import producer
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.learning.recipes import Recipe
 from tasks.resources.scaling import ANY, Needs, Workers
@@ -20,26 +16,6 @@ NEW = "new"
 """Split of images that are only predicted, without a part in training."""
 JOB_NAME = "PIPELINE_JOB"
 """Environment variable with the job's own name."""
-SOURCES = "sources"
-"""Start of the file name, before the digest, of a raw dataset's table that maps rows to source files."""
-PROGRESS = "::progress "
-"""Start of a log line with progress as JSON: what, done, total, note, fraction, epoch, and for a whole epoch its
-figures."""
-EPOCHS = "epochs"
-"""`what` of progress about a whole epoch, of which every line is shown."""
-RANK = "::rank "
-"""Start of the log line with a training worker's rank as JSON."""
-IMAGES = "::images "
-"""Start of the log line with the place of the first training images as JSON: uri, file."""
-ERROR = "::error "
-"""Start of the log line with the error that ended the job as JSON: type, message, permanent."""
-ENDED = "::ended"
-"""Log line after the job's work, successful or not; a job that is killed does not write it."""
-
-NODES = "::nodes "
-"""Start of the log line with the state of every node as JSON: a list of `Node`."""
-ASKED = "asked"
-"""File that the caller puts into the probe's folder, for the nodes to find."""
 
 _DIGESTED = re.compile(r".+-([0-9a-f]{64})\.json")
 
@@ -111,21 +87,6 @@ class UserFile(BaseModel, frozen=True, extra="forbid"):
     """`sha256:` or `etag:` and the value at the time of listing."""
 
 
-class LeftOut(BaseModel, frozen=True, extra="forbid"):
-    """Files below the user's own data that are not read, for one reason."""
-
-    reason: str
-    count: int
-    first: list[str]
-    """Paths of the first few, relative to the data's URI."""
-
-    def __str__(self) -> str:
-        """Return a summary of one line."""
-        more = ", ..." if self.count > len(self.first) else ""
-        files = "1 file is" if self.count == 1 else f"{self.count:,} files are"
-        return f"{files} left out ({self.reason}): {', '.join(self.first)}{more}"
-
-
 class IngestSpec(JobSpec):
     """Make a raw dataset of downloaded files, or of the user's own images."""
 
@@ -144,7 +105,8 @@ class IngestSpec(JobSpec):
     """SHA-256 of the list of the user's own files."""
     listing: URI | None = None
     """JSON list with a `UserFile` for each of the user's own files, from `write_digested`."""
-    left_out: list[LeftOut] = []
+    left_out: list[dict[str, Any]] = []
+    """Files below the user's data that are not read, by reason, for the manifest: reason, count, first."""
     parameters: dict[str, Any]
     """Name of the data set. For the user's own also image_size, channels and, if no folder is called train or test,
     test_fraction; for images that are only predicted also classes."""
@@ -190,36 +152,3 @@ class PredictSpec(JobSpec):
     """Number of workers as asked for."""
     needs: Needs = ANY
     """Resources that each worker requires."""
-
-
-class Node(BaseModel, frozen=True, extra="forbid"):
-    """State of one node of a cluster."""
-
-    name: str
-    """Address and the first digits of Ray's id, since one machine may run several nodes."""
-    probe: str
-    """Name of the file that the node writes to the probe's folder."""
-    python: str = ""
-    """Major and minor version of Python."""
-    ray: str | None = None
-    torch: str | None = None
-    """Version of torch; None: not installed."""
-    code: str | None = None
-    """Digest of the code that it imports."""
-    free: int = 0
-    """Free bytes on the disk of Ray's own files."""
-    sees_storage: bool = True
-    """True if the node found the caller's file."""
-    gpu_trouble: str | None = None
-    """Reason why torch cannot use the GPUs that Ray counts there, and what to do; None: it can, or was not asked."""
-    trouble: str | None = None
-    """Reason why the node cannot work, if known."""
-
-    @classmethod
-    def here(cls, *, name: str, probe: str, **found: Any) -> Self:
-        """Describe the node of this process; CPU and GPU builds of a library count as the same version."""
-        ray, torch = ((producer()[name] or "").partition("+")[0] or None for name in ("ray", "torch"))
-        python = ".".join(platform.python_version_tuple()[:2])
-        free = shutil.disk_usage(tempfile.gettempdir()).free
-        code = producer()["code"]
-        return cls(name=name, probe=probe, python=python, ray=ray, torch=torch, code=code, free=free, **found)

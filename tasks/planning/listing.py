@@ -12,12 +12,28 @@ from storage import files
 from storage.files import Entry
 from storage.terminal import count
 from storage.uri import URI
-from tasks.jobs.spec import LeftOut, UserFile
+from tasks.jobs.spec import UserFile
 from tasks.planning import file_kinds, system_files
 from tasks.planning.split_names import LAYOUT
 
 _SHOWN = 5
 """Most skipped files named per reason."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """Files below the user's folder that are not read, for one reason."""
+
+    reason: str
+    count: int
+    first: list[str]
+    """Paths of the first few, relative to the folder."""
+
+    def __str__(self) -> str:
+        """Return a summary of one line."""
+        more = ", ..." if self.count > len(self.first) else ""
+        files = "1 file is" if self.count == 1 else f"{self.count:,} files are"
+        return f"{files} left out ({self.reason}): {', '.join(self.first)}{more}"
 
 
 @dataclasses.dataclass(frozen=True)

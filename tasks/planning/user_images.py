@@ -14,10 +14,10 @@ from typing import Literal
 
 from storage.uri import URI, Root
 from tasks.jobs.ingest import content_split
-from tasks.jobs.spec import LeftOut, UserFile
+from tasks.jobs.spec import UserFile
 from tasks.learning import sources
 from tasks.planning import class_folders, file_kinds, label_tables, listing, parquet_names
-from tasks.planning.listing import Listing
+from tasks.planning.listing import LeftOut, Listing
 
 VERSION = 1
 """Version of this code; add one when a change makes other rows, or other results, from the same files."""

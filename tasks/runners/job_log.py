@@ -10,7 +10,8 @@ from storage.error_policy import Permanent
 from storage.manifest import File
 from storage.uri import URI, redact_text
 from tasks.jobs import errors
-from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, JOB_NAME, PROGRESS, RANK
+from tasks.jobs.events import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK
+from tasks.jobs.spec import JOB_NAME
 from tasks.orchestration.stage import ProgressArtifact, logger
 
 _CHATTER = re.compile(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from storage import files
 from storage.terminal import count
 from storage.uri import URI, Root, redact
-from tasks.jobs.spec import ASKED, NODES, Node
+from tasks.jobs.nodes import ASKED, NODES, Node
 from tasks.resources import capacity, devices, machine
 from tasks.resources.scaling import ANY, Needs, Workers
 from tasks.runners import jobs_api

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from flows.cli.console import Narrator, show
 from storage import terminal
-from tasks.jobs.spec import EPOCHS
+from tasks.jobs.events import EPOCHS
 from tests.runs import CHECKOUT
 
 _PREDICTED: dict[str, Any] = {"predicted": {"cat": 3}, "unpredicted": {"rows": 0, "named": []}}

@@ -18,7 +18,7 @@ from flows.cli.preflight import check_and_plan
 from flows.server.temporary_server import own_server
 from storage import commits, manifest, tables
 from storage.uri import URI, Root
-from tasks.jobs.spec import Node
+from tasks.jobs.nodes import Node
 from tasks.learning import images, user_code
 from tasks.resources import capacity
 from tasks.runners import node_checks

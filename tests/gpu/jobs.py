@@ -16,7 +16,8 @@ import torch
 
 from storage.uri import DatasetURI, Root
 from tasks.jobs import errors, events, main
-from tasks.jobs.spec import EPOCHS, ERROR, PROGRESS, JobSpec, TrainSpec
+from tasks.jobs.events import EPOCHS, ERROR, PROGRESS
+from tasks.jobs.spec import JobSpec, TrainSpec
 from tasks.runners.jobs_api import JOB_ENV
 from tests.jobs import raw
 from tests.runs import CHECKOUT

@@ -14,7 +14,8 @@ import torch
 
 from storage import manifest
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.jobs.spec import ASKED, NODES, Node, PredictSpec, TrainSpec
+from tasks.jobs.nodes import ASKED, NODES, Node
+from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import checked_gpus, worker
 from tasks.resources import devices
 from tasks.runners import node_checks

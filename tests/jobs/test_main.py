@@ -9,7 +9,8 @@ import pytest
 
 from storage.uri import DatasetURI, Root
 from tasks.jobs import main
-from tasks.jobs.spec import ENDED, ERROR, PreprocessSpec, write_digested
+from tasks.jobs.events import ENDED, ERROR
+from tasks.jobs.spec import PreprocessSpec, write_digested
 from tests.runs import CHECKOUT
 
 

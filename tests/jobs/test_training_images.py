@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from storage import error_policy, manifest
 from storage.uri import DatasetURI, Root
-from tasks.jobs.spec import IMAGES, TrainSpec
+from tasks.jobs.events import IMAGES
+from tasks.jobs.spec import TrainSpec
 from tasks.learning import checkpoint, checkpoint_result, images, step
 from tasks.learning.modeling import Classifier
 from tasks.runners.job_log import Follower

@@ -8,7 +8,7 @@ from typing import Any
 
 from ray.job_submission import JobStatus
 
-from tasks.jobs.spec import ENDED
+from tasks.jobs.events import ENDED
 
 ADDRESS = "http://127.0.0.1:8265"
 LOG = "one\ntwo\nthree\n" + ENDED + "\n"

@@ -8,7 +8,7 @@ from ray.exceptions import OutOfMemoryError
 
 from storage.uri import URI
 from tasks.jobs import errors
-from tasks.jobs.spec import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK
+from tasks.jobs.events import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK
 from tasks.runners.job_log import Follower, JobFailed, JobRefused
 
 _WORKER = "(RayTrainWorker pid=4711)"

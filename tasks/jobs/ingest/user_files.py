@@ -18,7 +18,7 @@ from storage.uri import URI, check_allowed
 from tasks.jobs import events, row_origins
 from tasks.jobs.ingest import pieces
 from tasks.jobs.ingest.pieces import Piece
-from tasks.jobs.spec import SOURCES, IngestSpec, UserFile, read_digested, write_digested
+from tasks.jobs.spec import IngestSpec, UserFile, read_digested, write_digested
 from tasks.learning import images
 from tasks.learning.decode import Decoded
 
@@ -156,12 +156,12 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
     sources = [source for one in done for source in one["sources"]]
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(sources, schema=row_origins.SCHEMA), sink, compression="zstd")
-    table = commits.write_file(spec.target, f"{SOURCES}.parquet", sink.getvalue())
+    table = commits.write_file(spec.target, f"{row_origins.NAME}.parquet", sink.getvalue())
     name = f"{len(sources):,} files, listed in {table.path}"
     about = {
         "sources": [{"name": name, "sha256": spec.digest, "url": spec.source}],
         "found": found,
-        "left_out": [one.model_dump() for one in spec.left_out],
+        "left_out": spec.left_out,
         "unreadable": {
             "count": sum(source["unreadable"] for source in sources),
             "missing": sum(one["missing"] for one in done),

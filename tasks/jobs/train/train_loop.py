@@ -20,7 +20,8 @@ from storage.process import gc_paused
 from storage.terminal import count
 from storage.uri import URI, redact_text
 from tasks.jobs import events
-from tasks.jobs.spec import EPOCHS, IMAGES, TrainSpec
+from tasks.jobs.events import EPOCHS, IMAGES
+from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
 from tasks.learning import checkpoint, hardware, images, training_state

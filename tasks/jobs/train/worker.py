@@ -19,7 +19,8 @@ from storage import error_policy, failpoints, manifest
 from storage.manifest import Manifest
 from storage.uri import URI, DatasetURI
 from tasks.jobs import dataset_parts, errors, events
-from tasks.jobs.spec import RANK, TrainSpec
+from tasks.jobs.events import RANK
+from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, train_loop
 from tasks.jobs.train.attempts import Assignment
 from tasks.jobs.train.make_loader import RankContext

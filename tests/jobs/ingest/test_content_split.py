@@ -7,9 +7,9 @@ from botocore.session import get_session
 
 from storage import files, manifest, tables
 from storage.uri import URI, DatasetURI, Root
-from tasks.jobs import main
+from tasks.jobs import main, row_origins
 from tasks.jobs.ingest import content_split
-from tasks.jobs.spec import SOURCES, PreprocessSpec, UserFile
+from tasks.jobs.spec import PreprocessSpec, UserFile
 from tasks.learning import recipes
 from tasks.planning import make_plan, user_images
 from tests.image_folder import encoded
@@ -37,9 +37,9 @@ def made(photos: URI, **settings: Any) -> DatasetURI:
 
 def sides(raw: DatasetURI) -> dict[str, set[str]]:
     """The paths of the files of each split."""
-    listed = next(file for file in manifest.load(raw).files if file.path.startswith(f"{SOURCES}-"))
-    rows = tables.read_part(raw, listed).to_pylist()
-    return {split: {row["path"] for row in rows if row["split"] == split} for split in ("train", "test")}
+    sources = row_origins.table(raw, manifest.load(raw))
+    assert sources is not None
+    return {split: set(sources.loc[sources["split"] == split, "path"]) for split in ("train", "test")}
 
 
 @ON_DISK

@@ -1,5 +1,6 @@
 """A user's own files become parts: each image has its row, in the order of the paths."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ def spec_of(root: Root, photos: URI) -> IngestSpec:
         kind="images",
         classes=list(found.classes),
         digest=found.digest,
-        left_out=list(found.left_out),
+        left_out=[dataclasses.asdict(left_out) for left_out in found.left_out],
         parameters={"data": found.name, "image_size": 8, "channels": 3},
         target=DatasetURI(root.child("datasets/raw/my-photos-0123456789ab")),
     )
