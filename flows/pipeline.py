@@ -64,8 +64,7 @@ def mnist(
             `<class>/*.png`) or of Parquet, or the URI of an existing raw dataset; empty: download the recipe's data
             set.
         workers: Number of training workers; empty: one per GPU, at most one for each 64 rows of batch_size, without
-            GPUs one, or on a cluster one per node; 0: the flow's own process, without Ray; MIN:MAX: elastic, as many as
-            the cluster has.
+            GPUs one, or on a cluster one per node; 0: the flow's own process, without Ray.
         settings: Fields of the recipe to change, such as {"epochs": 5}.
         register_as: The registered model whose champion the new model competes with; empty: named after the data
             set, or after the location of your own data.

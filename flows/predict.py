@@ -19,7 +19,7 @@ from prefect import flow
 
 from flows.server.flow_runs import begun, end_task_runs
 from tasks.ingest import ingest_user_images
-from tasks.orchestration.prefect_options import Duration, NumWorkers, flow_options
+from tasks.orchestration.prefect_options import Duration, Workers, flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_prediction
 from tasks.planning import predict_request
@@ -35,7 +35,7 @@ def predict(
     model: str = "champion",
     storage: str | None = None,
     split: str | None = None,
-    workers: NumWorkers = None,
+    workers: Workers = None,
     stage_timeout: Duration = "24h",
 ) -> Any:
     """Predict every row of a dataset, or every picture of a folder, exactly once; existing predictions are reused.

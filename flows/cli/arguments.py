@@ -132,7 +132,6 @@ def add_shared(
     parser: argparse.ArgumentParser,
     *,
     work: str = "train and predict",
-    elastic: str = "; MIN:MAX: elastic training on a cluster",
     gpus: str = ", in training at most one for each 64 rows of batch_size",
     printed: str = "one JSON document on stdout and logs on stderr (default: a table)",
 ) -> None:
@@ -148,7 +147,7 @@ def add_shared(
         "--workers",
         metavar="N",
         type=_workers,
-        help=f"number of processes that {work}; 0: only this process, without Ray, so that breakpoints work{elastic} "
+        help=f"number of processes that {work}; 0: only this process, without Ray, so that breakpoints work "
         f"(default: one per GPU{gpus}; without GPUs one, on a cluster one per node)",
     )
     add(
@@ -172,11 +171,12 @@ def _add_minutes(parser: argparse.ArgumentParser, option: str, default: float, w
     parser.add_argument(option, metavar="MINUTES", type=float, default=default, help=told)
 
 
-def _workers(text: str) -> int | str:
+def _workers(text: str) -> int:
     try:
-        return text if ":" in text else int(text)
+        return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a whole number or MIN:MAX, got {text!r}") from None
+        advice = "of MIN:MAX use the number that the cluster has at any time"
+        raise argparse.ArgumentTypeError(f"must be one whole number, got {text!r}; {advice}") from None
 
 
 def predict_parser() -> argparse.ArgumentParser:
@@ -207,7 +207,7 @@ def predict_parser() -> argparse.ArgumentParser:
     add("--split", metavar="NAME", help="only this split of a dataset, such as test (default: all)")
     table = "also write a CSV table, one line per row: file or id, label, class, probability, or the reason for none"
     add("--csv", metavar="FILE", type=_csv_file, help=f"{table} (default: none)")
-    add_shared(parser, work="predict", elastic="", gpus="")
+    add_shared(parser, work="predict", gpus="")
     return parser
 
 

@@ -70,7 +70,7 @@ def commit(
             "steps_per_epoch": steps,
             "training_rows": num_rows,
             **statistics,
-            **hardware.recorded(final.hardware, is_elastic=isinstance(final.resolved.get("workers"), str)),
+            **hardware.recorded(final.hardware),
         },
     )
 

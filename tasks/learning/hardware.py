@@ -76,18 +76,17 @@ def differences(before: Sequence[Hardware], now: Sequence[Hardware]) -> str:
     return f"{'; '.join(map(str, before))}, now {'; '.join(map(str, now))}"
 
 
-def recorded(parts: Sequence[Hardware], *, is_elastic: bool = False) -> dict[str, Any]:
+def recorded(parts: Sequence[Hardware]) -> dict[str, Any]:
     """Return the entries for a manifest's statistics.
 
     Args:
         parts: Hardware of all parts of the result, without duplicates.
-        is_elastic: Whether the number of workers changed with the nodes that were there.
 
     Returns:
         `hardware`, and `is_reproducible`: whether doing it again on that hardware gives the same bytes, which holds if
         all parts ran on one kind of CPU in fp32.
     """
-    is_fixed = not is_elastic and [(part.device, part.precision) for part in parts] == [("cpu", "fp32")]
+    is_fixed = [(part.device, part.precision) for part in parts] == [("cpu", "fp32")]
     return {"hardware": [part.model_dump() for part in parts], "is_reproducible": is_fixed}
 
 

@@ -28,12 +28,8 @@ RecipeName = Annotated[str | None, Field(json_schema_extra={"type": ["string", "
 _BY_DEPLOYMENT = "deployment "
 """Start of the author of a decision by a deployment's run."""
 _Count = Annotated[int, Field(json_schema_extra={"title": "number", "minimum": 0})]
-_Range = Annotated[str, Field(json_schema_extra={"title": "MIN:MAX", "pattern": r"^[1-9][0-9]*:[1-9][0-9]*$"})]
-Workers = _Count | _Range | None
-"""Number of training workers: a number, MIN:MAX for elastic training, or None: chosen by GPUs and batch."""
-_NUMBER_OR_NONE = [{"title": "number", "type": "integer", "minimum": 0}, {"type": "null"}]
-NumWorkers = Annotated[int | str | None, Field(json_schema_extra={"anyOf": _NUMBER_OR_NONE})]
-"""Number of prediction workers."""
+Workers = _Count | None
+"""Number of workers; None: chosen by GPUs and batch."""
 Settings = Annotated[dict[str, Any], Field(json_schema_extra=recipes.schema() | {"title": "fields"})] | None
 Name = Annotated[str, Field(json_schema_extra={"title": "name", "pattern": r"^([a-z0-9][a-z0-9-]{0,63})?$"})] | None
 Duration = Annotated[str, Field(json_schema_extra={"pattern": PATTERN})]

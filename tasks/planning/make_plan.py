@@ -20,7 +20,7 @@ from tasks.planning.plan import Plan
 from tasks.planning.result_uris import report_of
 from tasks.planning.user_images import UserImages, check_apart
 from tasks.resources import devices, machine
-from tasks.resources.scaling import Workers, limits
+from tasks.resources.scaling import Workers
 
 
 def make_plan(
@@ -130,19 +130,18 @@ def default_storage() -> str:
 
 def check_workers(workers: Workers) -> None:
     """Raise `ValueError` naming the option and its value if the number of workers is none."""
-    if isinstance(workers, str) and limits(workers) is None:
-        raise ValueError(f"--workers must be a whole number or MIN:MAX, got {workers!r}")
-    if isinstance(workers, int) and workers < 0:
+    if isinstance(workers, str):
+        raise ValueError(f"--workers must be one whole number, got {workers!r}")
+    if workers is not None and workers < 0:
         raise ValueError(f"--workers must be >= 0 (0 runs without Ray), got {workers}")
 
 
 def check_batch_size(recipe: Recipe, workers: Workers) -> None:
     """Raise `ValueError` if a worker would get no row of a batch; training checks the number of rows."""
-    most = (limits(workers) or (0, 0))[1] if isinstance(workers, str) else workers or 0
-    if recipe.batch_size < most:
+    if recipe.batch_size < (workers or 0):
         raise ValueError(
-            f"batch_size must be at least the number of workers, {most}, got {recipe.batch_size}; use a larger --set "
-            "batch_size or fewer --workers"
+            f"batch_size must be at least the number of workers, {workers}, got {recipe.batch_size}; use a larger "
+            "--set batch_size or fewer --workers"
         )
 
 

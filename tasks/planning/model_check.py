@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from storage import manifest
@@ -17,7 +16,7 @@ from tasks.learning.user_modules import opened_files
 from tasks.planning import warm_start
 from tasks.planning.plan import Plan
 from tasks.resources import machine
-from tasks.resources.scaling import Workers, limits, most_gpus_fed
+from tasks.resources.scaling import Workers, most_gpus_fed
 
 _LONGEST_SIDE = 512
 """Pixels; larger images take too long to try."""
@@ -46,11 +45,8 @@ def check_rivals_code(plan: Plan) -> None:
 def check_one_row(plan: Plan) -> None:
     """Raise `ValueError` if a worker gets single rows in training and the model's batch normalisation needs more."""
     recipe, workers = plan.recipe, plan.workers
-    pieces = (
-        smallest_piece(recipe.batch_size, world_size=number, accumulation=recipe.accumulation)
-        for number in _possible(workers, recipe)
-    )
-    if min(pieces) > 1:
+    number = _number_of_workers(workers, recipe)
+    if smallest_piece(recipe.batch_size, world_size=number, accumulation=recipe.accumulation) > 1:
         return
     try:
         _try(plan, rows=1)
@@ -110,14 +106,11 @@ def _try(plan: Plan, *, rows: int) -> tuple[int, set[Path]]:
     return sum(weight.numel() for weight in model.parameters()), opened
 
 
-def _possible(workers: Workers, recipe: Recipe) -> Iterator[int]:
-    """Yield every number of workers that may train, as far as it is known without the cluster."""
-    if elastic := limits(workers) if isinstance(workers, str) else None:
-        yield from range(elastic[0], elastic[1] + 1)
-    elif workers is None and not os.environ.get("RAY_ADDRESS") and recipe.device != "cpu":
-        yield max(1, min(len(machine.gpus()), most_gpus_fed(recipe.batch_size)))
-    else:
-        yield max(1, int(workers or 1))
+def _number_of_workers(workers: Workers, recipe: Recipe) -> int:
+    """Return the number of workers that will train, as far as it is known without the cluster."""
+    if workers is None and not os.environ.get("RAY_ADDRESS") and recipe.device != "cpu":
+        return max(1, min(len(machine.gpus()), most_gpus_fed(recipe.batch_size)))
+    return workers or 1
 
 
 def _warning(recipe: Recipe, opened: set[Path]) -> str:

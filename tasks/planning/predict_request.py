@@ -12,7 +12,7 @@ from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_root, check_workers
 from tasks.planning.result_uris import predictions_of
 from tasks.planning.user_images import UserImages
-from tasks.resources.scaling import Workers, limits
+from tasks.resources.scaling import Workers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class BatchRequest:
     split: str | None
     """The split to predict; None: all."""
     workers: Workers
-    """Number of workers as requested; elastic workers are rejected."""
+    """Number of workers as requested."""
     stage_timeout_s: float
     """Seconds after which the job is aborted."""
     stall_timeout_s: float = 600.0
@@ -53,8 +53,6 @@ def resolve(
     than the deadline.
     """
     check_workers(workers)
-    if limits(workers):
-        raise ValueError(f"--workers must be one number for prediction, got {workers!r}: only training is elastic")
     split = split or None  # a form's empty field
     with deadline(stage_timeout_s):
         root = check_root(storage)

@@ -27,7 +27,6 @@ def check_workers(workers: scaling.Workers, needs: scaling.Needs = scaling.ANY) 
     Raises:
         ValueError: This machine cannot provide them, or RAY_ADDRESS is wrong; says what was asked for and what exists.
     """
-    scaling.limits(workers)
     machine.cores_asked(workers)
     address = cluster_address()
     if not address or workers == 0:
@@ -41,12 +40,12 @@ def _of_cluster(address: str, workers: scaling.Workers, needs: scaling.Needs) ->
     nodes = scaling.usable(nodes_of(address))
     have = f"{redact(address)}: {scaling.counted(nodes)}; "
     try:
-        given = scaling.resolve(workers, threads=None, nodes=nodes, needs=needs)
+        scale = scaling.resolve(workers, threads=None, nodes=nodes, needs=needs)
     except ValueError as error:
         return have + _warned(f"each stage waits for the cluster to add nodes: {error}")
-    each = f"{'1 GPU and ' if given.use_gpu else ''}{count(given.cpus, 'CPU')} each"
-    feeds = _fed(workers, needs, scaling.num_gpus(*nodes) if given.use_gpu else 0)
-    return f"{have}{count(given.workers, 'worker')} with {each}{feeds}"
+    each = f"{'1 GPU and ' if scale.use_gpu else ''}{count(scale.cpus, 'CPU')} each"
+    feeds = _fed(workers, needs, scaling.num_gpus(*nodes) if scale.use_gpu else 0)
+    return f"{have}{count(scale.workers, 'worker')} with {each}{feeds}"
 
 
 @functools.cache
@@ -65,26 +64,23 @@ def _fed(workers: scaling.Workers, needs: scaling.Needs, gpus: int) -> str:
 
 
 def _of_this_machine(workers: scaling.Workers, needs: scaling.Needs) -> str:
-    most = machine.cores() + SPARE_CPUS - 1
-    gpus = 0 if needs.device == "cpu" else len(machine.gpus())
-    elastic = scaling.limits(workers)
-    asked = int(elastic[0 if gpus else 1] if elastic else workers or 1)
-    if gpus and asked > gpus:
+    cores, gpus = machine.cores(), 0 if needs.device == "cpu" else len(machine.gpus())
+    if gpus and (workers or 1) > gpus:
         raise ValueError(
             f"--workers must be at most the number of GPUs of this machine, {gpus}, got {workers}; for more, set "
             f"RAY_ADDRESS to a cluster, or {devices.CPU_ADVICE}"
         )
     if gpus and not needs.cpus:  # they share the CPUs
-        have = f"local, {count(machine.cores(), 'core')}, {count(gpus, 'GPU')}, at most {count(gpus, 'worker')}"
+        have = f"local, {count(cores, 'core')}, {count(gpus, 'GPU')}, at most {count(gpus, 'worker')}"
         return have + _fed(workers, needs, gpus)
-    most = int(most // (needs.cpus or 1))
-    if asked > most:
+    most = int((cores + SPARE_CPUS - 1) // (needs.cpus or 1))
+    if (workers or 1) > most:
         each = f"with {count(needs.cpus, 'CPU')} each (cpus_per_worker) " if needs.cpus else ""
         raise ValueError(
             f"--workers {each}must be at most {most} on this machine, got {workers or 1}; for more, set RAY_ADDRESS "
             "to a cluster"
         )
-    return f"local, {count(machine.cores(), 'core')}, at most {count(most, 'worker')}"
+    return f"local, {count(cores, 'core')}, at most {count(most, 'worker')}"
 
 
 def _check_gpus_here(workers: scaling.Workers, needs: scaling.Needs) -> None:

@@ -10,11 +10,12 @@ from typing import Literal
 
 from storage.terminal import count
 from tasks.learning.recipes import Recipe
+from tasks.resources.devices import CPU_ADVICE
 
 Resources = Mapping[str, float]
 """Resources that Ray counts on one node: CPU, GPU and more."""
-Workers = int | str | None
-"""Workers as asked for: a number (0: without Ray), `MIN:MAX` for elastic ones, None for auto."""
+Workers = int | None
+"""Workers as asked for: a number (0: without Ray), None for auto."""
 
 _ACCELERATOR = "accelerator_type:"
 """Start of the name of the resource by which Ray knows a node's kind of GPU."""
@@ -86,21 +87,11 @@ def node_name() -> str:
     return socket.gethostname()
 
 
-def limits(workers: Workers) -> tuple[int, int] | None:
-    """Return the fewest and the most of elastic workers, None for any others; raise `ValueError` for wrong limits."""
-    if not isinstance(workers, str) or ":" not in workers:
-        return None
-    fewest, _, most = workers.partition(":")
-    if not (fewest.isdecimal() and most.isdecimal() and 1 <= int(fewest) < int(most)):
-        raise ValueError(f"--workers must be MIN:MAX with 1 <= MIN < MAX, or one number, got {workers!r}")
-    return int(fewest), int(most)
-
-
 def resolve(workers: Workers, *, threads: int | None, nodes: Sequence[Resources], needs: Needs = ANY) -> Scale:
     """Choose number and size of workers on `nodes`; if `workers` is None, one per GPU (64 rows each) or node.
 
     Args:
-        workers: As asked for; of elastic workers, as many as fit.
+        workers: As asked for.
         threads: Total of this machine, shared among the workers; None: as many per worker as CPUs.
         nodes: Nodes that are alive.
         needs: Resources that each worker requires.
@@ -109,12 +100,19 @@ def resolve(workers: Workers, *, threads: int | None, nodes: Sequence[Resources]
         ValueError: The nodes have too little; the message names what was asked for and what they have.
     """
     use_gpu = _takes_gpus(needs, nodes)
-    number = _number(workers, nodes, needs, use_gpu, is_local=threads is not None)
-    if number > _most(nodes, needs, use_gpu):
-        raise ValueError(_too_many(workers or number, number, nodes, needs, use_gpu))
-    taken = _for_workers(nodes, needs, use_gpu)
-    per_node = max(min(num_gpus(node), number) for node in taken) if use_gpu else -(-number // len(taken))
-    cpus_each = needs.cpus or (_share_beside_gpus(taken) if use_gpu else _share(taken, per_node))
+    places = _for_workers(nodes, needs, use_gpu)
+    most = _most(nodes, places, needs, use_gpu)
+    is_local = threads is not None
+    automatic = min(most, most_gpus_fed(needs.batch_size)) if use_gpu else 1 if is_local else len(places)
+    number = workers or max(1, automatic)
+    if use_gpu and number > (gpus := num_gpus(*places)):
+        raise ValueError(f"--workers must be at most the number of GPUs, {gpus}, got {number}; or {CPU_ADVICE}")
+    if number > most:
+        each = f"with {count(needs.cpus, 'CPU')} each (cpus_per_worker) " if needs.cpus else ""
+        limit = f"at most {max(0, most)} on a cluster with {count(cpus(nodes), 'CPU')}"
+        raise ValueError(f"--workers {each}must be {limit}, got {number}; one CPU of the cluster stays free")
+    per_node = max(min(num_gpus(node), number) for node in places) if use_gpu else -(-number // len(places))
+    cpus_each = needs.cpus or (_share_beside_gpus(places) if use_gpu else _share(places, per_node))
     if threads is not None:
         cpus_each = needs.cpus or min(1.0, cpus_each)
     threads_each = max(1, int(cpus_each) if threads is None else threads // number)
@@ -131,7 +129,7 @@ def _takes_gpus(needs: Needs, nodes: Sequence[Resources]) -> bool:
         has = f"{', '.join(kinds)}: use one of these, or" if kinds else "no GPU of a known type:"
         raise ValueError(f"accelerator_type must be one that a node has, got {wanted!r}; the cluster has {has} omit it")
     if needs.device == "cuda" and not num_gpus(*nodes):
-        raise ValueError("device=cuda needs a GPU, but this cluster has none; add one, or use --set device=cpu")
+        raise ValueError(f"device=cuda needs a GPU, but this cluster has none; add one, or {CPU_ADVICE}")
     return num_gpus(*nodes) > 0
 
 
@@ -143,29 +141,16 @@ def _for_workers(nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> lis
     return [node for node in nodes if num_gpus(node) and (not needs.accelerator_type or node.get(kind))]
 
 
-def _number(workers: Workers, nodes: Sequence[Resources], needs: Needs, use_gpu: bool, *, is_local: bool) -> int:
-    """Return the number of workers: the requested one, else one per GPU that the batch keeps busy, or per node."""
-    most, elastic = _most(nodes, needs, use_gpu), limits(workers)
-    if elastic:
-        return max(elastic[0], min(elastic[1], most))
-    if use_gpu:
-        automatic = min(most, most_gpus_fed(needs.batch_size))
-    else:
-        automatic = 1 if is_local else len(_for_workers(nodes, needs, use_gpu))
-    return int(workers or 0) or max(1, automatic)
-
-
 def most_gpus_fed(batch_size: int | None) -> int:
     """Return the most GPUs that a batch of `batch_size` rows keeps busy: each computes at least 64 rows a step."""
     return sys.maxsize if batch_size is None else max(1, batch_size // _ROWS_PER_GPU)
 
 
-def _most(nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> int:
-    """Return how many workers fit on `nodes`: none spans nodes, and a CPU of the cluster stays free for data tasks.
+def _most(nodes: Sequence[Resources], places: Sequence[Resources], needs: Needs, use_gpu: bool) -> int:
+    """Return how many workers fit on `places`: none spans nodes, and a CPU of the cluster stays free for data tasks.
 
     Workers with GPUs share the other CPUs, however few there are, unless each needs a number of its own.
     """
-    places = _for_workers(nodes, needs, use_gpu)
     if use_gpu and not needs.cpus:
         return num_gpus(*places) if cpus(nodes) >= 1 else 0
     each = needs.cpus or 1
@@ -175,27 +160,16 @@ def _most(nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> int:
     return min(sum(on_nodes), int((cpus(nodes) - 1) // each))
 
 
-def _too_many(asked: Workers, number: int, nodes: Sequence[Resources], needs: Needs, use_gpu: bool) -> str:
-    gpus = num_gpus(*_for_workers(nodes, needs, use_gpu))
-    if use_gpu and number > gpus:
-        return f"--workers must be at most the number of GPUs, {gpus}, got {asked}; or use --set device=cpu"
-    each = f"with {count(needs.cpus, 'CPU')} each (cpus_per_worker) " if needs.cpus else ""
-    most = max(0, _most(nodes, needs, use_gpu))
-    limit = f"at most {most} on a cluster with {count(cpus(nodes), 'CPU')}"
-    return f"--workers {each}must be {limit}, got {asked}; one CPU of the cluster stays free"
-
-
 def bundles(workers: Workers, needs: Needs, nodes: Sequence[Resources]) -> list[Resources]:
     """Return what each worker requires at least, and a CPU for data tasks, as Ray takes requests for resources.
 
     Workers take GPUs, as in `resolve`, also because some of `nodes` have them.
     """
-    number = (limits(workers) or (int(workers or 1),))[0]
     kind = {f"{_ACCELERATOR}{needs.accelerator_type}": 0.001} if needs.accelerator_type else {}
     use_gpu = needs.device == "cuda" or kind or (needs.device == "auto" and num_gpus(*nodes))
     gpu = {"GPU": 1.0} if use_gpu else {}
     each: Resources = gpu | kind | ({"CPU": needs.cpus or 1.0} if needs.cpus or not gpu else {})
-    return [each] * number + [{"CPU": 1.0}]
+    return [each] * (workers or 1) + [{"CPU": 1.0}]
 
 
 def counted(nodes: Sequence[Resources]) -> str:

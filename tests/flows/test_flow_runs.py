@@ -65,7 +65,7 @@ def test_a_wrong_parameter_is_refused_by_its_schema(parameters: dict[str, Any], 
     "parameters",
     [
         {},
-        {"recipe": "/srv/my_recipe.py:recipe", "workers": "2:8", "register_as": "mine", "data": "s3://bucket/photos"},
+        {"recipe": "/srv/my_recipe.py:recipe", "register_as": "mine", "data": "s3://bucket/photos"},
         {"workers": 0, "settings": {"epochs": 5, "learning_rate": 1e-3, "precision": "bf16", "channels": 1}},
         {"workers": None, "settings": None, "register_as": None, "download_timeout": "0s"},
     ],

@@ -5,7 +5,6 @@ import re
 import shutil
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,11 @@ from storage import commits, error_policy, files, lease, manifest
 from storage.uri import URI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import PredictSpec, TrainSpec
-from tasks.jobs.train import attempts, make_loader, single_process, train_loop
+from tasks.jobs.train import make_loader, single_process, train_loop
 from tasks.learning import checkpoint, loop, models, training_state, user_code
 from tasks.learning import epoch_metrics as epoch
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.modeling import Classifier
-from tasks.resources import scaling
 from tasks.runners.job_log import JobFailed, JobRefused
 from tests.jobs import raw
 from tests.jobs.raw import run
@@ -257,35 +255,6 @@ def test_every_epochs_line_has_its_figures_and_for_what_it_waited_and_a_hint_fol
         "WARNING: waiting for data",
         "WARNING: waiting for checkpoints",
     ]
-
-
-def test_elastic_training_has_the_same_steps_with_any_number_of_workers_and_goes_on_with_other_threads(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = raw.to_train(Root(str(tmp_path)), prepared, epochs=2, batch_size=9, loader="dataloader")
-    spec = asked.model_copy(update={"workers": "1:4"})
-    steps = partial(attempts.fewest_steps, 9, manifest.load(prepared))
-    by_number = [steps(workers=[number], loader="dataloader") for number in (1, 2, 3, 4)]
-    assert len(set(by_number)) > 1, "the schedule would end too soon or too late"
-    assert {steps(workers=[number], loader="resident") for number in (1, 2, 3, 4)} == {by_number[0]}
-    run_epoch = loop.Trainer.run_epoch
-
-    def cut_off(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
-        assert trainer.steps_per_epoch == min(by_number)
-        if epoch == 2:
-            raise KeyboardInterrupt
-        return run_epoch(trainer, epoch, **how)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "run_epoch", cut_off)
-        patch.setattr(scaling, "threads_here", lambda *_, **__: 2)
-        with pytest.raises(KeyboardInterrupt):
-            run(spec)
-    monkeypatch.setattr(scaling, "threads_here", lambda *_, **__: 1)
-    run(spec)
-    made = manifest.load(spec.target).statistics
-    assert [row["step"] for row in made["history"]] == [min(by_number), 2 * min(by_number)]
-    assert made["resolved"] == {"workers": "1:4", "device": "cpu", "precision": "fp32", "threads": 0}
 
 
 LOADERS = ("resident", "streaming", "dataloader", "ray-data")

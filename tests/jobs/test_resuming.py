@@ -267,7 +267,6 @@ class TestHardware:
         for parts in ((self.here, self.other), (gpu,), (bf16,)):
             assert not hardware.recorded(parts)["is_reproducible"]
         assert hardware.recorded((self.here,))["is_reproducible"]
-        assert not hardware.recorded((self.here,), is_elastic=True)["is_reproducible"]
 
 
 class TestPrediction:

@@ -31,7 +31,7 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (None, {"batch_size": 1}, "--workers auto, accumulation=1"),
         (2, {"batch_size": 2}, "--workers 2, accumulation=1"),
-        ("1:2", {"batch_size": 9, "accumulation": 4}, "--workers 1:2, accumulation=4"),
+        (2, {"batch_size": 9, "accumulation": 4}, "--workers 2, accumulation=4"),
     ],
 )
 def test_single_rows_are_refused_for_a_model_with_batch_normalisation_only(

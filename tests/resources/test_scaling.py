@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tasks.resources.scaling import Needs, Resources, Workers, bundles, has_idle_nodes, limits, resolve, threads_here
+from tasks.resources.scaling import Needs, Resources, Workers, bundles, has_idle_nodes, resolve, threads_here
 
 _LAPTOP: list[Resources] = [{"CPU": 5}]
 
@@ -87,22 +87,6 @@ def test_threads_never_exceed_the_cores_even_where_a_node_counts_more_cpus_than_
     assert threads_here(4 * cores, sharing=1) == cores
     assert threads_here(4 * cores, sharing=cores) == 1
     assert threads_here(1, sharing=1) == 1
-
-
-def test_elastic_workers_are_as_many_as_fit() -> None:
-    assert limits("1:2") == (1, 2) and limits(2) is None and limits(None) is None
-    nodes: list[Resources] = [{"CPU": 4}, {"CPU": 4}]
-    assert [resolve(workers, threads=None, nodes=nodes).workers for workers in ("1:2", "2:64")] == [2, 7]
-    with pytest.raises(ValueError, match="--workers must be at most 7 on a cluster with 8 CPUs, got 8:9"):
-        resolve("8:9", threads=None, nodes=nodes)
-
-
-@pytest.mark.parametrize("workers", ["0:2", "2:1", "2:2", ":2", "1:", "1:2:3", "-1:2", "a:b"])
-def test_invalid_limits_are_refused(workers: str) -> None:
-    with pytest.raises(
-        ValueError, match=f"--workers must be MIN:MAX with 1 <= MIN < MAX, or one number, got '{workers}'"
-    ):
-        limits(workers)
 
 
 def test_workers_take_as_many_cpus_as_they_are_told_to() -> None:
@@ -192,7 +176,7 @@ def test_workers_that_ask_for_a_gpu_never_take_cpus_instead() -> None:
     [
         (None, Needs(), [{"CPU": 1}]),
         (2, Needs(cpus=3), [{"CPU": 3}] * 2),
-        ("2:8", Needs(device="cuda"), [{"GPU": 1}] * 2),
+        (2, Needs(device="cuda"), [{"GPU": 1}] * 2),
         (1, Needs(accelerator_type="A100", cpus=2), [{"GPU": 1, "accelerator_type:A100": 0.001, "CPU": 2}]),
     ],
 )

@@ -45,18 +45,15 @@ class Assignment(TypedDict):
     """True if a GPU is reserved for the worker."""
 
 
-def begin(
-    spec: TrainSpec, prepared: Manifest, *, workers: Iterable[int], has_idle_nodes: bool = False
-) -> tuple[str, str]:
-    """Check that these `workers` can train, and create a new attempt; return the loader to use and its name."""
+def begin(spec: TrainSpec, prepared: Manifest, *, workers: int, has_idle_nodes: bool = False) -> tuple[str, str]:
+    """Check that so many `workers` can train, and create a new attempt; return the loader to use and its name."""
     encoding = images.encoding_of(prepared.columns["metadata"])
     if spec.recipe.image_encoding != encoding:
         raise ValueError(f"image_encoding must be {encoding}, as in {spec.source}, got {spec.recipe.image_encoding!r}")
     loader = _chosen_loader(spec.recipe.loader, prepared, has_idle_nodes=has_idle_nodes)
-    workers = list(workers)
-    fewest_steps(spec.recipe.batch_size, prepared, workers=workers, loader=loader)
+    steps_per_epoch(spec.recipe.batch_size, prepared, workers=workers, loader=loader)
     if spec.recipe.step == "graph":  # a recipe that asks for one asks for GPUs, too
-        takes_graph(spec.recipe, device="cuda", world_size=max(workers), loader=loader)
+        takes_graph(spec.recipe, device="cuda", world_size=workers, loader=loader)
     if gone := checkpoint.discard_others(spec.scratch, prepared=trained_on(spec, prepared)):
         events.write_line(
             f"WARNING: earlier attempts that are not resumed: {gone}, because the bytes of {spec.source} or of the "
@@ -120,19 +117,18 @@ def _nodes(scratch: URI) -> dict[str, list[str]]:
     return {what: sorted(ids) for what, ids in found.items()}
 
 
-def fewest_steps(batch_size: int, prepared: Manifest, *, workers: Iterable[int], loader: str) -> int:
-    """Return the fewest steps of an epoch with any of these `workers`; raise `WrongBatchSize` if one has too few."""
-    found, listed = [], prepared.split("train")
-    for world_size in workers:
-        for rank in (0, world_size - 1):  # the first rank has the largest share of a batch, the last the smallest
-            rows = num_train_rows(prepared) // world_size
-            if loader != DATALOADER:  # its sampler gives every rank the same number of rows
-                shard = dataset_parts.shard(listed, rank=rank, world_size=world_size, batch_size=batch_size)
-                rows = sum(map(len, shard))
-            share = local_batch_size(batch_size, rank=rank, world_size=world_size)
-            found.append(rows // share if share else 0)
-            check_steps(found[-1], batch_size=batch_size, world_size=world_size, num_rows=rows)
-    return min(found)
+def steps_per_epoch(batch_size: int, prepared: Manifest, *, workers: int, loader: str) -> int:
+    """Return the number of steps of an epoch; raise `WrongBatchSize` if some of the `workers` have too few rows."""
+    steps, train_files = [], prepared.split("train")
+    for rank in (0, workers - 1):  # the first rank has the largest share of a batch, the last the smallest
+        rows = num_train_rows(prepared) // workers
+        if loader != DATALOADER:  # its sampler gives every rank the same number of rows
+            shard = dataset_parts.shard(train_files, rank=rank, world_size=workers, batch_size=batch_size)
+            rows = sum(map(len, shard))
+        share = local_batch_size(batch_size, rank=rank, world_size=workers)
+        steps.append(rows // share if share else 0)
+        check_steps(steps[-1], batch_size=batch_size, world_size=workers, num_rows=rows)
+    return min(steps)
 
 
 def num_train_rows(prepared: Manifest) -> int:

@@ -20,9 +20,6 @@ from tasks.resources import growing, scaling
 _MAX_FAILURES = 3
 _MAX_PREEMPTIONS = 100
 """Most times that a node may be preempted: that is no fault of the training, but retries must end some time."""
-_COUNTED_ANEW_S = 30.0
-"""Seconds to wait for elastic workers: after the loss of a node, Ray's count may include it for up to 20 s."""
-
 _GPU_INTERVAL_S = "0.1"
 """Seconds between two checks of workers with GPUs. Each check takes one report of an epoch, and the next report waits
 for it: with the interval of all jobs (`jobs_api.JOB_ENV`) an epoch could not take less than half a second."""
@@ -53,15 +50,13 @@ def run(spec: TrainSpec) -> None:
             f"the interrupted training used {count(before, 'worker')}, more than this cluster has ({error}); run "
             "again on a cluster that has them, or start over with --refresh or another --workers"
         ) from error
-    elastic = scaling.limits(spec.workers)
-    numbers = range(elastic[0], elastic[1] + 1) if elastic else [given.workers]
     idle = given.use_gpu and scaling.has_idle_nodes(given.workers, scaling.nodes())
-    loader, attempt = attempts.begin(spec, prepared, workers=numbers, has_idle_nodes=idle)
+    loader, attempt = attempts.begin(spec, prepared, workers=given.workers, has_idle_nodes=idle)
     # A frozen worker answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
-    # On a busy cluster, workers wait until they can start: they are known to fit. Elastic ones are counted again.
-    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(_COUNTED_ANEW_S if elastic else spec.deadline_s)
+    # On a busy cluster, workers wait until they can start: they are known to fit.
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(spec.deadline_s)
     if given.use_gpu:
         os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = _GPU_INTERVAL_S
     assignment = Assignment(
@@ -79,7 +74,7 @@ def run(spec: TrainSpec) -> None:
             cores=spec.threads,
             train_loop_config=assignment,
             scaling_config=ScalingConfig(
-                num_workers=elastic or given.workers,
+                num_workers=given.workers,
                 use_gpu=given.use_gpu,
                 resources_per_worker={"CPU": given.cpus} | ({"GPU": 1} if given.use_gpu else {}),
                 accelerator_type=needs.accelerator_type or None,
@@ -90,9 +85,7 @@ def run(spec: TrainSpec) -> None:
                 storage_filesystem=s3.for_pyarrow() if spec.scratch.is_s3 else None,
                 logging_config=LoggingConfig(log_level="WARNING"),
                 failure_config=FailureConfig(
-                    max_failures=_MAX_FAILURES,
-                    max_preemption_failures=_MAX_PREEMPTIONS,
-                    controller_failure_limit=_MAX_PREEMPTIONS if elastic else 1,
+                    max_failures=_MAX_FAILURES, max_preemption_failures=_MAX_PREEMPTIONS, controller_failure_limit=1
                 ),
                 checkpoint_config=CheckpointConfig(
                     num_to_keep=2, checkpoint_score_attribute=attempts.SCORE, checkpoint_score_order="max"

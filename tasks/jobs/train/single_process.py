@@ -22,7 +22,7 @@ def run(spec: TrainSpec) -> None:
     """
     started = time.monotonic()
     prepared = manifest.load(spec.source)
-    loader, attempt = attempts.begin(spec, prepared, workers=[1])
+    loader, attempt = attempts.begin(spec, prepared, workers=1)
     device = devices.choose(machine.device(spec.recipe.device), where=scaling.node_name())
     here = RankContext(
         rank=0,

@@ -32,7 +32,7 @@ from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
 from tasks.learning.recipes import Recipe
 from tasks.learning.step import compiled_code
-from tasks.resources import devices, scaling
+from tasks.resources import devices
 
 _CHECKPOINTS = 4
 """Most checkpoints that exist at once: two that are kept, one being written, and the committed one."""
@@ -63,11 +63,6 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     set_arithmetic(precision, here.device)
     is_graphed = attempts.takes_graph(recipe, device=kind, world_size=here.world_size, loader=here.loader)
     resolved = {"workers": here.world_size, "device": kind, "precision": precision, "threads": threads}
-    elastic, most_steps = scaling.limits(spec.workers), None
-    if elastic:  # neither value limits what may be resumed, but the schedule needs equally many steps in every epoch
-        resolved |= {"workers": str(spec.workers), "threads": 0}
-        numbers = range(elastic[0], elastic[1] + 1)
-        most_steps = attempts.fewest_steps(recipe.batch_size, prepared, workers=numbers, loader=here.loader)
     about: dict[str, Any] = {"parameters": spec.parameters, "resolved": resolved}
     loader = make_loader(recipe, spec.source, prepared, here)
     with gc_paused():  # most models import torchvision
@@ -77,8 +72,7 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
         training_state.load_initial_weights(model, spec.initial)
     else:
         training_state.initialize_from_rows(model, loader)
-    how: dict[str, Any] = {"precision": precision, "most_steps": most_steps, "is_graphed": is_graphed}
-    trainer = Trainer(recipe, model, loader, device=here.device, **how)
+    trainer = Trainer(recipe, model, loader, device=here.device, precision=precision, is_graphed=is_graphed)
     assert trainer.world_size == here.world_size, "torch.distributed has another number of workers"
     events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {_describe_rows(trainer)}")
     num_rows = attempts.num_train_rows(prepared)
