@@ -67,7 +67,7 @@ def test_wrong_parameters_are_refused_when_the_run_is_created(prefect_system: Pr
         ({"settings": {"epoch": 1}}, "'epoch' was unexpected"),
         ({"settings": {"precision": "fp64"}}, "'fp64' is not one of ['auto', 'fp32', 'bf16']"),
         ({"workers": -1}, "'workers'. Failure reason: -1 is less than the minimum of 0"),
-        ({"workers": "many"}, "'many' does not match"),
+        ({"workers": "many"}, "'many' is not "),
         ({"stage_timeout": "0"}, "'stage_timeout'"),
         ({"register_as": "Mine"}, "'Mine' does not match"),
     ]

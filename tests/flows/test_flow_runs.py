@@ -49,7 +49,7 @@ def test_options_become_the_parameters_of_a_deployment(option: str, parameter: s
         ({"settings": {"epoch": 5}}, "'epoch' was unexpected"),
         ({"settings": {"flip": "vertical"}}, "'vertical' is not one of ['none', 'horizontal', 'alternating']"),
         ({"workers": -1}, "less than the minimum of 0"),
-        ({"workers": "many"}, "does not match"),
+        ({"workers": "many"}, "'many' is not "),
         ({"stage_timeout": "5"}, "'stage_timeout'"),
         ({"download_timeout": "-1m"}, "'download_timeout'"),
         ({"register_as": "My Own"}, "does not match"),
