@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from an
 from flows.cli import main as command_line
 from flows.cli import preflight
 from flows.cli.arguments import Parser, add_recipe, add_shared, parsed
-from flows.cli.exits import HUNG_UP, INTERRUPTED, guarded, note, refused_if_invalid
 from storage import in_use, terminal
+from storage.exits import HUNG_UP, INTERRUPTED, guarded, note, refused_if_invalid
 from storage.uri import check_name, parse_root
 from tasks.learning import recipes
 from tasks.resources import capacity, scaling

@@ -5,7 +5,7 @@
   Train does not restart workers after it either, unless the restart may help (`tasks.jobs.train.worker`).
 - Any other error ends the job and is retried by Ray Train and by the Prefect task (`tasks.runners.runner`).
 
-What the user reads of them: `tasks.jobs.errors` for those of jobs, `flows.cli.exits` for the commands.
+What the user reads of them: `tasks.jobs.errors` for those of jobs, `storage.exits` for the commands.
 """
 
 import errno

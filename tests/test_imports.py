@@ -25,7 +25,8 @@ FORBIDDEN = {
 }
 """Packages of others that a layer does without."""
 STORAGE_ALLOWED = {
-    *("aiohttp", "boto3", "botocore", "fsspec", "pandas", "pyarrow", "pydantic", "pydantic_core", "s3fs", "tenacity"),
+    *("aiohttp", "boto3", "botocore", "fsspec", "pandas", "pyarrow", "pydantic", "pydantic_core", "rich", "s3fs"),
+    *("tenacity", "typer"),
     *sys.stdlib_module_names,
 }
 """All that `storage` imports."""

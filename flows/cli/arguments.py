@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flows.cli.exits import refuse
+from storage.exits import refuse
 from tasks.jobs import dashboard
 from tasks.resources import machine
 

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -108,10 +107,10 @@ class Narrator(logging.Handler):
         self._bar.update(self._bar.task_ids[0], description=description, completed=fraction * _PARTS, refresh=True)
 
     def _line(self, told: str) -> None:
-        """Print a line without interpreting markup in it; wrap it on a terminal, but never inside a URI."""
+        """Print a line without interpreting markup in it; the terminal wraps it, so that a URI can be copied whole."""
         line = f"[{time.monotonic() - self.started:5.1f} s] {terminal.printable(told)}"
-        lines = terminal.on_terminal(line, self.console.width) if self.console.is_terminal else [line]
-        self.console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+        line = terminal.short(line) if self.console.is_terminal else line
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def attach(narrator: Narrator) -> None:
@@ -131,7 +130,7 @@ def show(summary: dict[str, Any]) -> None:
     for stage in summary["stages"]:
         reused = "reused" if stage["reused"] else ""
         rows.append((stage["name"], f"{stage['seconds']:.1f}", reused, stage["uri"] or summary["reason"]))
-    table = format.table_of_uris(rows, columns=terminal.width(sys.stdout), right=(1,))
+    table = format.table(rows, right=(1,))
     for line in ["", *table, "", *_verdict(summary)]:
         terminal.show(line)
 

@@ -5,6 +5,7 @@ import contextlib
 import getpass
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from flows import PROJECT
 from flows.cli.arguments import parsed, parser, predict_parser
-from flows.cli.exits import guarded, note, note_checking, refused_if_invalid
 from flows.cli.preflight import CheckReport, check_and_plan
-from storage import terminal
+from storage.exits import guarded, note, refused_if_invalid
 from storage.process import gc_paused
 from storage.uri import PredictionsURI, parse_root
 from tasks.resources import capacity
@@ -28,6 +28,12 @@ FlowOf = Callable[[dict[str, Any]], "Flow[..., Any]"]
 
 The flow's file may be the script that runs. It is still imported by name, because Prefect records the name.
 """
+
+
+def note_checking() -> None:
+    """Say at once on a terminal that the request is checked; elsewhere an invalid one is one line and no more."""
+    if sys.stderr.isatty():
+        note("checking the request ...")
 
 
 def training_flow(request: dict[str, Any]) -> "Flow[..., Any]":
@@ -64,7 +70,6 @@ def main(flow_of: FlowOf = training_flow, argv: Sequence[str] | None = None) -> 
 
 
 def _run_checks(arguments: argparse.Namespace) -> int:
-    terminal.keep_whole(os.path.abspath(arguments.storage))
     report = CheckReport(as_json=arguments.json)
     with no_folder_stays(arguments.storage):
         check_and_plan(arguments, report)
@@ -144,7 +149,6 @@ def run(
     """
     from tasks.runners.session import starting
 
-    terminal.keep_whole(request["storage"])
     os.environ.setdefault("DO_NOT_TRACK", "1")
     os.environ.setdefault("PREFECT_SERVER_ANALYTICS_ENABLED", "false")
     # Heartbeats let a shared server mark a killed run as Crashed, as it does for runs of deployments.

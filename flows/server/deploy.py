@@ -14,11 +14,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywh
 
 from flows import PROJECT
 from flows.cli.arguments import Parser
-from flows.cli.exits import guarded, refused_if_invalid
 from flows.server import prefect_yaml
 from flows.server.prefect_yaml import CHECKOUT, Declared
 from flows.server.temporary_server import require_named_server
 from storage.error_policy import Permanent
+from storage.exits import guarded, refused_if_invalid
 from storage.uri import redact, redact_text
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from flows.cli.exits import refuse
 from storage.error_policy import Permanent
+from storage.exits import refuse
 from storage.uri import is_web_address, redact, redact_text
 from tasks.runners.child import Child
 

@@ -16,9 +16,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
 
 from flows.cli.arguments import Parser
-from flows.cli.exits import guarded, refused_if_invalid
 from flows.server.server_log import ErrorLines
 from storage import terminal
+from storage.exits import guarded, refused_if_invalid
 from storage.uri import parse_root
 from tasks.runners.child import Child
 

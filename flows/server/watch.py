@@ -25,9 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywh
 
 from flows import PROJECT
 from flows.cli.arguments import Parser
-from flows.cli.exits import guarded
 from flows.server.temporary_server import require_named_server
 from storage import terminal
+from storage.exits import guarded
 
 LOOK_S = 10.0
 """Seconds between two looks at the runs."""

@@ -1,196 +1,250 @@
-"""The commands of `python -m storage`, one function each; it returns 0, or 1 if something is damaged.
+"""Commands of `python -m storage` that only read, ls, show, lineage, verify, history, and what all of them share."""
 
-Every command raises `ValueError` for an invalid request.
-"""
-
+import contextlib
 import functools
 import json
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Annotated, Any
 
-from storage import access, files, in_use, manifest, reference, registry, s3, terminal
-from storage.admin import catalog, champions, format, lineage, listing, row_lineage
-from storage.admin import verify as damage
+import typer
+
+from storage import access, exits, manifest, terminal
+from storage.admin import catalog, champions, format, listing
+from storage.admin import lineage as ancestors
+from storage.admin import verify as checks
 from storage.admin.catalog import Folder
-from storage.admin.gc import Garbage
-from storage.error_policy import DiskFull
 from storage.kinds import KINDS
 from storage.manifest import Damaged, File, Manifest
-from storage.uri import URI, CheckpointURI, Root
+from storage.registry import Superseded
+from storage.terminal import count
+from storage.uri import URI, Root, parse_root
 
-_PROGRESS_S = 5.0
-_GC_WRITES = 2**16
-"""Bytes that garbage collection writes at most before it deletes anything: its lease, in blocks of the disk."""
+STORAGE_HELP = "storage root: a folder or s3://bucket/prefix"
+Storage = Annotated[str, typer.Option(metavar="URI", envvar="PIPELINE_STORAGE", help=STORAGE_HELP)]
+Result = Annotated[str, typer.Argument(metavar="URI", help="a result, as printed by ls; may be a relative path")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+
+app = exits.make_app(
+    "List and verify stored results, change the champion, and delete what is not needed.",
+    epilog="""\
+    examples:
+      python -m storage ls                                list the results below ./data
+      python -m storage ls checkpoint --storage s3://bucket/prefix
+      python -m storage lineage data/predictions/mnist-resnet18-...
+      python -m storage verify --deep                     read every byte and compare checksums
+      python -m storage rollback mnist                    restore the previous champion
+      python -m storage gc --dry-run                      list what can be deleted, and why
+
+    Help for a command: python -m storage gc --help
+    exit codes: 0 success, 1 damage or failure, 2 invalid request, 129 terminal closed, 130 interrupted""",
+)
 
 
-def ls(root: Root, *, kinds: Sequence[str], as_json: bool) -> int:
-    """Print every result below `root`, or only those of `kinds`, and unfinished work."""
-    _check_root(root)
-    current_champions, wrong = listing.champions(root)
-    at_work, damaged = listing.unfinished(root, kinds or KINDS)
-    documents = listing.of(
-        root,
-        kinds or KINDS,
-        [decision.champion for decision in current_champions.values() if decision and decision.champion],
-    )
+def command(function: Callable[..., int]) -> Callable[..., int]:
+    """Register a command; a `ValueError` in it is an invalid request."""
+
+    @functools.wraps(function)
+    def refusing(**arguments: Any) -> int:
+        try:
+            with exits.refused_if_invalid():
+                return function(**arguments)
+        except Superseded as error:
+            hint = "nothing was changed; check with `python -m storage history` and try again"
+            return complain([f"{error}; {hint}"])
+
+    return exits.command(app)(refusing)
+
+
+def _parse_kind(value: str) -> str:
+    if value not in KINDS:
+        raise typer.BadParameter(f"must be one of {', '.join(KINDS)}, got {value!r}")
+    return value
+
+
+@command
+def ls(
+    kinds: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KIND", parser=_parse_kind, help=f"only these: {', '.join(KINDS)}"),
+    ] = None,
+    *,
+    storage: Storage = "./data",
+    as_json: Json = False,
+) -> int:
+    """List results by time, with test accuracy, sizes and marks, and unfinished work.
+
+    The newest result is last. Times are local; with --json they include the time zone. The
+    accuracy of a model, of its predictions and of its report is measured on the test rows of
+    its own data.
+
+    marks:
+      champion    current champion of its registered model
+      leased      a run is producing it now
+      incomplete  there are files but no manifest: the attempt failed or is still running
+      damaged     its manifest cannot be read; verify checks the other files
+
+    Run folders without a result are listed below the results:
+      running      a run is producing the result now, on the named host
+      waiting      an active run will produce it
+      interrupted  the run ended or failed before the result; run the same command again
+
+    Example:
+      python -m storage ls checkpoint predictions
+    """
+    root = existing_root(storage)
+    current_champions, damaged = listing.champions(root)
+    unfinished, also_damaged = listing.unfinished(root, kinds or KINDS)
+    names = [decision.champion for decision in current_champions.values() if decision and decision.champion]
+    documents = listing.of(root, kinds or KINDS, names)
     if as_json:
         print(json.dumps(documents, indent=1))
-        return _complain(wrong)
+        return complain(damaged)
     if documents:
-        _print(listing.lines(documents, columns=terminal.width(sys.stdout)))
+        show_lines(listing.lines(documents))
     else:
-        _say(f"there are no results below {root}")
-    _print(listing.unfinished_lines(at_work, columns=terminal.width(sys.stdout)))
-    return _complain([*wrong, *damaged])
+        exits.note(f"there are no results below {root}")
+    show_lines(listing.unfinished_lines(unfinished))
+    return complain([*damaged, *also_damaged])
 
 
-def show(uri: URI, *, as_json: bool) -> int:
-    """Print the manifest of `uri`, as a readable page or as JSON."""
-    folder, made = _committed(uri)
-    if as_json:
-        print(made.to_json().decode().rstrip())
-    else:
-        _print(format.page(folder, made))
+@command
+def show(uri: Result, *, as_json: Json = False) -> int:
+    """Print one manifest: parents, parameters, metrics, files.
+
+    Example:
+      python -m storage show data/evaluations/mnist-resnet18-449ebcf16603
+    """
+    folder, found = committed_result(uri)
+    show_lines([found.to_json().decode().rstrip()] if as_json else format.page(folder, found))
     return 0
 
 
-def show_lineage(uri: URI, *, file: str | None, row: int | None) -> int:
-    """Print everything that `uri` was made from, after the prediction and origin of the row of `file`, if named."""
-    kind = _folder(uri).kind
+@command
+def lineage(
+    uri: Result,
+    *,
+    file: Annotated[
+        str | None, typer.Option(metavar="NAME", help="also trace this file of yours: its prediction, and its SHA-256")
+    ] = None,
+    row: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", parser=exits.whole_number, help="number of the row in --file, from 0, if that is Parquet"
+        ),
+    ] = None,
+) -> int:
+    """Print the parents of a result, back to the raw files.
+
+    Missing or damaged results are marked; the exit code is then 1.
+
+    Example:
+      python -m storage lineage data/predictions/mnist-resnet18-953f9a2f264c
+      python -m storage lineage data/predictions/photos-1234abcd-0bbc80616cbc --file "May/photo 3.jpg"
+    """
     if file is None and row is not None:
         raise ValueError(f"--row={row} needs --file, the Parquet file that it is a row of")
-    _print(row_lineage.trace(uri, file=file, row=row) if file is not None else ())
-    tree = lineage.of(uri, kind or "result")
-    _print(tree.lines)
-    return 0 if tree.is_sound else 1
+    folder = result_folder(uri)
+    if file is not None:
+        from storage.admin import row_lineage  # imports pyarrow
+
+        show_lines(row_lineage.trace(folder.uri, file=file, row=row))
+    tree = ancestors.of(folder.uri, folder.kind or "result")
+    show_lines(tree.lines)
+    return 0 if tree.is_sound else exits.FAILED
 
 
-def verify(root: Root, *, uris: Sequence[URI], deep: bool) -> int:
-    """Print a line for every damaged file of `uris`; without `uris`, of all committed results and the registry."""
+@command
+def verify(
+    uris: Annotated[list[str] | None, typer.Argument(metavar="URI", help="only these results")] = None,
+    *,
+    storage: Storage = "./data",
+    deep: Annotated[
+        bool, typer.Option("--deep", help="read every byte and compare checksums, also those of parents")
+    ] = False,
+) -> int:
+    """Check that every committed file exists and has the right size.
+
+    Prints one line per damaged file; the exit code is then 1. Without a URI all committed
+    results are checked, and that the decisions in the registry are unchanged. With --deep also
+    checks that each parent still has the bytes that a result was made from; they can differ if
+    a parent was deleted and made again.
+
+    Example:
+      python -m storage verify --deep data/checkpoints/mnist-resnet18-23ced72ba327
+    """
+    damaged: list[str] = []
     if uris:
-        folders = [_folder(uri) for uri in uris]
+        folders = [result_folder(uri) for uri in uris]
     else:
-        _check_root(root)
+        root = existing_root(storage)
         folders = catalog.read_folders(catalog.list_folders(root, KINDS))
         folders = [folder for folder in folders if folder.committed is not None or folder.damage]
-    progress = _progress(folders)
-    num_damaged = sum(_print(damage.of_folder(folder, deep=deep, on_file=progress)) for folder in folders)
-    num_damaged += 0 if uris else _print(damage.of_registry(root))
-    listed = [file for folder in folders if folder.manifest for file in folder.manifest.files]
-    size = format.size(sum(file.size for file in listed))
-    what = f"{terminal.count(len(folders), 'result')}, {terminal.count(len(listed), 'file')}, {size}"
+        damaged = list(checks.of_registry(root))
+    sizes = [file.size for folder in folders if folder.manifest for file in folder.manifest.files]
+    with _progress(sum(sizes)) as advance:
+        damaged += [line for folder in folders for line in checks.of_folder(folder, deep=deep, on_file=advance)]
+    show_lines(damaged)
+    what = f"{count(len(folders), 'result')}, {count(len(sizes), 'file')}, {format.size(sum(sizes))}"
     sound = "all files match their checksums" if deep else "all files present, sizes match"
-    _print([f"{what}: {num_damaged} damaged" if num_damaged else f"OK: {sound} ({what})"])
-    return 1 if num_damaged else 0
+    show_lines([f"{what}: {len(damaged)} damaged" if damaged else f"OK: {sound} ({what})"])
+    return exits.FAILED if damaged else 0
 
 
-def show_champions(root: Root, data: str | None) -> int:
-    """Print every decision on `data`; if none, for each data set its champion and the decision that promoted it."""
-    _check_root(root)
-    if data is not None:
-        return _show_decisions(root, data)
-    current_champions, wrong = listing.champions(root)
-    if current_champions:
-        rows = [
-            (data, str(decision.champion), format.decided(decision))
-            if decision
-            else (data, "none", "no model passed the gate")
-            for data, decision in current_champions.items()
-        ]
-        _print(format.table(rows))
-    elif not wrong:
-        _say(f"{root} has no decisions; run the pipeline first")
-    return _complain(wrong)
+@contextlib.contextmanager
+def _progress(num_bytes: int) -> Iterator[Callable[[File], None]]:
+    """Show a bar on a terminal; the block calls what it gets with each file that is checked."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as progress:
+        task = progress.add_task("checking", total=num_bytes)
+        yield lambda file: progress.advance(task, file.size)
 
 
-def _show_decisions(root: Root, data: str) -> int:
-    decisions = champions.decisions(root, data)
-    for decision in decisions:
-        _print([f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"])
-        compared = [f"compared with the {role}: {found}" for role, found in decision.differences.items()]
-        _print(f"        {line}" for line in [format.decided(decision), *compared])
-    _print([f"champion: {(decisions[-1].champion if decisions else None) or 'none'}"])
-    return 0
+@command
+def history(
+    name: Annotated[
+        str | None, typer.Argument(metavar="REGISTERED-MODEL", help="print all its decisions, the latest last")
+    ] = None,
+    *,
+    storage: Storage = "./data",
+) -> int:
+    """Print the current champions, or every decision about one registered model.
 
+    Without a name, prints one line for each registered model: the champion, since when, who
+    decided and why. With one, prints all its decisions, the latest last: promoted, rejected,
+    rollback, or revoked (if the checkpoint was deleted before it became champion).
 
-def promote(asked: Root | None, uri: URI, *, name: str | None, reason: str | None) -> int:
-    """Make a checkpoint the champion of championship `name` (none: its own), regardless of the gate.
-
-    The decision is recorded below the checkpoint's storage root, which `asked` must be; only for a copy outside the
-    folders of a root, `asked` decides.
+    Example:
+      python -m storage history mnist
     """
-    _committed(uri)
-    root = _root_of(uri, asked)
-    access.check_writable(root)
-    catalog.check_links(root)
-    data = champions.promote(root, CheckpointURI(uri), name=name, reason=reason)
-    _print([f"{uri} is now the champion of {data}"])
-    _warn_if_worse(root, data)
-    return 0
+    root = existing_root(storage)
+    if name is not None:
+        decisions = champions.decisions(root, name)
+        for decision in decisions:
+            compared = [f"compared with the {role}: {text}" for role, text in decision.differences.items()]
+            show_lines([f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"])
+            show_lines(f"        {line}" for line in [format.decided(decision), *compared])
+        show_lines([f"champion: {(decisions[-1].champion if decisions else None) or 'none'}"])
+        return 0
+    current_champions, damaged = listing.champions(root)
+    if not (current_champions or damaged):
+        exits.note(f"{root} has no decisions; run the pipeline first")
+    show_lines(
+        format.table(
+            (name, str(decision.champion), format.decided(decision))
+            if decision
+            else (name, "none", "no model passed the gate")
+            for name, decision in current_champions.items()
+        )
+    )
+    return complain(damaged)
 
 
-def _warn_if_worse(root: Root, data: str) -> None:
-    """Warn if the champion of `data` has a lower test accuracy than the one before, as far as both are known."""
-    *_, before, now = [None, None, *(decision.champion for decision in registry.history(root, data))]
-    folders = catalog.read_folders(catalog.list_folders(root, ("checkpoint", "predictions", "evaluation")))
-    accuracies = listing.accuracies(folders)
-    if now and before and accuracies.get(now, 1) < accuracies.get(before, 0):
-        tested_on = {folder.uri: folder.parents.get("prepared") for folder in folders}
-        rows = "" if tested_on[now] == tested_on[before] else ", each on the test rows of its own data"
-        _say(f"warning: accuracy {accuracies[now]:.4f}, the champion had {accuracies[before]:.4f}{rows}")
-
-
-def rollback(root: Root, data: str) -> int:
-    """Restore the previous champion."""
-    _check_root(root)
-    champions.decisions(root, data)
-    access.check_writable(root)
-    decision = champions.rollback(root, data)
-    _print([f"{decision.champion} is again the champion of {data} ({decision.reason})"])
-    return 0
-
-
-def gc(root: Root, *, keep_days: int, is_dry_run: bool) -> int:
-    """Delete everything that is no longer needed and print it; a dry run only prints it."""
-    _check_root(root)
-    if not is_dry_run:
-        if not root.is_s3 and files.free_bytes(root) < _GC_WRITES:
-            raise DiskFull(
-                f"--storage: the disk of {root} is full, and gc needs 64 kB for its lease: delete a folder that "
-                "`python -m storage gc --dry-run` lists, then run gc again"
-            )
-        access.check_writable(root)
-    try:
-        garbage = Garbage(root, keep_days=keep_days)
-        return _gc(root, garbage, is_dry_run=is_dry_run)
-    except Damaged as error:
-        raise Damaged(f"{error}; nothing more is deleted until this is fixed") from None
-
-
-def _gc(root: Root, garbage: Garbage, *, is_dry_run: bool) -> int:
-    num_items = num_bytes = 0
-    for batch in garbage.plan():
-        if is_dry_run:
-            gone = batch.removals
-        else:
-            with in_use.collecting(root) as held:
-                # A request that gets no answer may still reach the storage as long as it is tried.
-                has_lapsed = functools.partial(held.has_lapsed, within_s=s3.LONGEST_TRY_S)
-                gone = garbage.remove(batch, has_lapsed=has_lapsed)
-        for removal in gone:
-            head = f"{'would delete' if is_dry_run else 'deleted'}  {format.size(removal.size):>9}"
-            _print(format.around(head, removal.uri, f"({removal.why})", columns=terminal.width(sys.stdout)))
-            num_items, num_bytes = num_items + 1, num_bytes + removal.size
-        for removal in batch.removals:
-            if removal.uri not in {each.uri for each in gone}:
-                _say(f"kept {removal.uri}: it is now needed, was changed or deleted, or gc's lease expired")
-    total = "Dry run: would delete" if is_dry_run else "Deleted"
-    _print([f"{total} {terminal.count(num_items, 'item')} ({format.size(num_bytes)})"])
-    return 0
-
-
-def _check_root(root: Root) -> None:
+def existing_root(storage: str) -> Root:
+    """Return a storage root that exists."""
+    root = parse_root(storage)
     try:
         access.check_readable(root)
     except FileNotFoundError:
@@ -198,19 +252,12 @@ def _check_root(root: Root) -> None:
             f"--storage: {root} does not exist or is empty; run the pipeline first, or choose another root"
         ) from None
     catalog.check_links(root)
+    return root
 
 
-def _root_of(uri: URI, asked: Root | None) -> Root:
-    own = reference.root_of(uri)
-    is_copy = own == uri.parent
-    if is_copy and asked is None:
-        raise ValueError(f"uri: {uri} is not below a storage root; name the storage root with --storage URI")
-    if asked is not None and not is_copy and not reference.is_same(asked, own):
-        raise ValueError(f"--storage must be {own}, the root of {uri}, got {asked}; omit --storage")
-    return asked or own
-
-
-def _folder(uri: URI) -> Folder:
+def result_folder(value: str) -> Folder:
+    """Return a committed or damaged result."""
+    uri = URI(parse_root(value, option="uri"))
     try:
         access.check_readable(uri, option="uri")
     except FileNotFoundError:
@@ -223,40 +270,22 @@ def _folder(uri: URI) -> Folder:
     return folder
 
 
-def _committed(uri: URI) -> tuple[Folder, Manifest]:
-    folder = _folder(uri)
+def committed_result(value: str) -> tuple[Folder, Manifest]:
+    """Return a committed result and its manifest."""
+    folder = result_folder(value)
     if folder.manifest is None:
         raise Damaged(folder.damage)
     return folder, folder.manifest
 
 
-def _progress(folders: Sequence[Folder]) -> Callable[[File], None]:
-    total = sum(file.size for folder in folders if folder.manifest for file in folder.manifest.files)
-    done, said_at = 0, time.monotonic()
-
-    def count(file: File) -> None:
-        nonlocal done, said_at
-        done += file.size
-        if time.monotonic() - said_at >= _PROGRESS_S:
-            said_at = time.monotonic()
-            _say(f"checked {format.size(done)} of {format.size(total)}")
-
-    return count
-
-
-def _print(lines: Iterable[str]) -> int:
-    num_lines = 0
+def show_lines(lines: Iterable[str]) -> None:
+    """Print lines on standard output, each as soon as it is there."""
     for line in lines:
         terminal.show(line)
-        num_lines += 1
-    return num_lines
 
 
-def _say(line: str) -> None:
-    terminal.show(line, sys.stderr)
-
-
-def _complain(wrong: Sequence[str]) -> int:
-    for line in wrong:
-        _say(f"error: {line}")
-    return 1 if wrong else 0
+def complain(damaged: Sequence[str]) -> int:
+    """Print a line on stderr for each damaged thing; return the exit code."""
+    for line in damaged:
+        exits.note(f"error: {line}")
+    return exits.FAILED if damaged else 0

@@ -3,7 +3,7 @@
 import datetime
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
@@ -16,7 +16,6 @@ from storage.kinds import CHECKPOINT, KINDS
 from storage.manifest import Damaged
 from storage.uri import URI, Root
 
-_HEADER: Final = ("created", "kind", "rows", "files", "size", "accuracy", "mark", "name")
 _SPEC = re.compile(r"([a-z]+)-[0-9a-f]{64}\.json")
 """Name of a job's spec: its stage, and the SHA-256 of its content."""
 _EPOCH = re.compile(r"attempt-\d+/epoch-(\d+)/checkpoint\.json")
@@ -74,8 +73,9 @@ def accuracies(folders: Sequence[Folder]) -> dict[URI, float]:
     return found
 
 
-def lines(documents: Sequence[dict[str, Any]], *, columns: int | None) -> Iterator[str]:
-    """Format what `of` returned as a table for a terminal of `columns` (none: not a terminal)."""
+def lines(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Format what `of` returned as a table."""
+    header = ("created", "kind", "rows", "files", "size", "accuracy", "mark", "name")
     rows = [
         (
             format.moment(datetime.datetime.fromisoformat(document["created"])),
@@ -89,7 +89,7 @@ def lines(documents: Sequence[dict[str, Any]], *, columns: int | None) -> Iterat
         )
         for document in documents
     ]
-    return format.table_of_uris([_HEADER, *rows], columns=columns, right=(2, 3, 4, 5))
+    return format.table([header, *rows], right=(2, 3, 4, 5))
 
 
 def champions(root: Root) -> tuple[dict[str, Decision | None], list[str]]:
@@ -138,10 +138,10 @@ def unfinished(root: Root, kinds: Collection[str]) -> tuple[list[Unfinished], li
     return sorted(filter(None, found)), wrong
 
 
-def unfinished_lines(found: Sequence[Unfinished], *, columns: int | None) -> Iterator[str]:
-    """Yield a table of `found` and, if any work was interrupted, a hint what to do."""
-    yield from format.table_of_uris([one.cells for one in found], columns=columns)
-    if any(one.cells[0] == _INTERRUPTED for one in found):
+def unfinished_lines(unfinished: Sequence[Unfinished]) -> Iterator[str]:
+    """Yield a table of unfinished results and, if any was interrupted, a hint what to do."""
+    yield from format.table(each.cells for each in unfinished)
+    if any(each.cells[0] == _INTERRUPTED for each in unfinished):
         yield (
             "interrupted: no result yet; run the same command again to resume, after an error once its cause is fixed; "
             "gc deletes the files once they are old"

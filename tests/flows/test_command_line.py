@@ -9,8 +9,8 @@ import pytest
 
 from flows.cli import main, preflight
 from flows.cli.arguments import parser
-from flows.cli.exits import guarded
 from flows.server import up
+from storage.exits import guarded
 from tests.runs import CHECKOUT, no_flow
 from tests.s3 import Server
 
@@ -114,7 +114,7 @@ def test_the_sample_is_taken_when_no_mirror_accepts_a_connection_unless_it_must_
 
 
 def test_a_reader_that_closes_the_pipe_is_no_error() -> None:
-    program = "from flows.cli.exits import guarded; from storage.terminal import show; "
+    program = "from storage.exits import guarded; from storage.terminal import show; "
     program += "guarded(lambda: [show('line') for _ in range(100_000)] and 0)"
     pipe = f'{sys.executable} -c "{program}" | head -n 1'
     ended = subprocess.run(pipe, shell=True, cwd=CHECKOUT, capture_output=True, text=True)

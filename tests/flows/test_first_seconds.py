@@ -22,7 +22,7 @@ from tests.runs import CHECKOUT, await_that, prefect_home, processes_with
 _RUN = """
 import sys, time
 from flows.cli import main
-from flows.cli.exits import guarded
+from storage.exits import guarded
 
 def flow_of(request):
     from prefect import flow

@@ -16,7 +16,6 @@ from botocore.exceptions import EndpointConnectionError
 
 from storage import access, commits, files, in_use, lease, manifest, registry
 from storage.__main__ import main
-from storage.admin import commands, format
 from storage.admin.gc import Garbage
 from storage.uri import ALLOWED_ROOTS, URI, Root
 from tests.s3 import Server
@@ -209,9 +208,9 @@ class TestShow:
         }
         commits.commit(uri, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=statistics)
         lines = [line.split(maxsplit=1) for line in ask("show", uri).out]
-        assert ["history", "30, the last: epoch: 30, loss: 0.0333333"] in lines
+        assert ["history", "30 values, the last: epoch: 30, loss: 0.0333333"] in lines
         assert ["few.2", "epoch: 2"] in lines
-        assert ["values", "100 values"] in lines
+        assert ["values", "100 values, the last: 99"] in lines
         assert ["counts.train", "cat: 3, dog: 4"] in lines
         assert ["empty", "none"] in lines and ["none", "none"] in lines and ["lines", "one two"] in lines
 
@@ -380,22 +379,12 @@ class TestVerify:
         assert (answer.code, len(answer.out)) == (1, 4)
         assert "DAMAGED" in answer.out[1] and answer.out[1].endswith(f"Permission denied: {model.prepared}")
 
-    def test_progress_is_told_on_stderr(
-        self, root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(commands, "_PROGRESS_S", 0.0)
-        answer = ask("verify", model.raw, "--deep")
-        assert (answer.code, len(answer.out)) == (0, 1)
-        sizes = [file.size for file in manifest.load(model.raw).files]
-        total = format.size(sum(sizes))
-        assert answer.err == [f"checked {format.size(sizes[0])} of {total}", f"checked {total} of {total}"]
-
 
 class TestChampion:
     def test_each_data_set_has_a_line(self, root: Root, model: Model, ask: Ask) -> None:
         other = results.run(root, "other")
         results.decide(root, other, data="letters")
-        answer = ask("champion", "--storage", root)
+        answer = ask("history", "--storage", root)
         assert (answer.code, answer.err) == (0, [])
         assert [line.split()[:2] for line in answer.out] == [
             ["digits", model.checkpoint],
@@ -405,7 +394,7 @@ class TestChampion:
     def test_every_decision_is_printed_the_latest_last(self, root: Root, model: Model, ask: Ask) -> None:
         other = results.run(root, "other")
         results.decide(root, model, challenger=other)
-        answer = ask("champion", DATA, "--storage", root)
+        answer = ask("history", DATA, "--storage", root)
         assert answer.out == [
             f"000001  promoted  {model.checkpoint}",
             "        it is better",
@@ -428,27 +417,27 @@ class TestChampion:
         promoted, rolled_back = (
             each.decided.astimezone(zone).strftime("%Y-%m-%d %H:%M") for each in (by_hand, back) if each.decided
         )
-        assert ask("champion", DATA, "--storage", root).out[2:] == [
+        assert ask("history", DATA, "--storage", root).out[2:] == [
             f"000002  promoted  {other.checkpoint}",
             f"        {promoted} by ada: promoted by hand",
             f"000003  rollback  {model.checkpoint}",
             f"        {rolled_back} by ada: rolled back by hand from checkpoints/{other.checkpoint.name}",
             f"champion: {model.checkpoint}",
         ]
-        assert ask("champion", "--storage", root).out == [
+        assert ask("history", "--storage", root).out == [
             f"digits  {model.checkpoint}  {rolled_back} by ada: rolled back by hand from "
             f"checkpoints/{other.checkpoint.name}"
         ]
 
     def test_garbled_decision_hides_no_other_data_set(self, root: Root, model: Model, ask: Ask) -> None:
         files.create(root.child("registry/letters/000001.json"), b"garbage")
-        answer = ask("champion", "--storage", root)
+        answer = ask("history", "--storage", root)
         assert (answer.code, len(answer.out), len(answer.err)) == (1, 1, 1)
-        assert ask("champion", "letters", "--storage", root).code == 1
+        assert ask("history", "letters", "--storage", root).code == 1
 
     def test_root_without_decisions_is_told(self, root: Root, ask: Ask) -> None:
         results.run(root, "model")
-        answer = ask("champion", "--storage", root)
+        answer = ask("history", "--storage", root)
         assert (answer.code, answer.out, len(answer.err)) == (0, [], 1)
 
 
@@ -471,8 +460,8 @@ class TestPromoteAndRollback:
         answer = ask("promote", worse.checkpoint, "--storage", root, "--reason", "sees  the new camera")
         warned = "warning: accuracy 0.7241, the champion had 0.9877, each on the test rows of its own data"
         assert answer == Answer(0, [f"{worse.checkpoint} is now the champion of digits"], [warned])
-        assert ask("champion", DATA, "--storage", root).out[-2].endswith(": promoted by hand: sees the new camera")
-        assert ask("champion", "--storage", root).out[0].endswith(": promoted by hand: sees the new camera")
+        assert ask("history", DATA, "--storage", root).out[-2].endswith(": promoted by hand: sees the new camera")
+        assert ask("history", "--storage", root).out[0].endswith(": promoted by hand: sees the new camera")
         answer = ask("promote", model.checkpoint, "--storage", root, "--reason", " ")
         assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
 
@@ -520,7 +509,7 @@ class TestPromoteAndRollback:
         copy = tmp_path / "copies" / model.checkpoint.name
         for path, content in results.listing(Root(model.checkpoint)).items():
             files.create(URI(str(copy)).child(path), content)
-        words = ["promote", str(copy), "--championship", "letters"]
+        words = ["promote", str(copy), "--register-as", "letters"]
         answer = ask(*words)
         assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
         assert "name the storage root with --storage URI" in answer.err[0]
@@ -584,7 +573,7 @@ class TestGc:
     ) -> None:
         monkeypatch.setattr(Garbage, "remove", lambda *_, **__: [])
         answer = ask("gc", "--storage", root)
-        assert (answer.code, answer.out) == (0, ["Deleted 0 items (0 B)"])
+        assert (answer.code, answer.out) == (0, ["Deleted 0 items (0 bytes)"])
         assert len(answer.err) == 7
 
     def test_what_a_run_uses_stays_however_few_days_are_kept(self, root: Root, old: Model, ask: Ask) -> None:
@@ -602,7 +591,7 @@ class TestGc:
         assert results.listing(root) == before
 
 
-READERS = [["ls"], ["champion"], ["champion", DATA], ["verify"], ["gc", "--dry-run"]]
+READERS = [["ls"], ["history"], ["history", DATA], ["verify"], ["gc", "--dry-run"]]
 WRITERS = [["gc"], ["rollback", DATA]]
 
 
@@ -623,29 +612,23 @@ class TestWrongRequests:
         monkeypatch.delattr(access, "check_writable")
         assert ask(*command, "--storage", root).code == 0
         for reader in ("show", "lineage", "verify"):
-            assert ask(reader, model.raw, "--storage", root).code == 0
+            assert ask(reader, model.raw).code == 0
 
-    @pytest.mark.parametrize("command", ["show", "lineage", "verify", "promote"])
-    @pytest.mark.parametrize("place", ["datasets/raw/nowhere", "datasets", "registry/digits/000001.json"])
-    def test_uri_where_nothing_is_committed_is_told(
-        self, root: Root, model: Model, ask: Ask, command: str, place: str
-    ) -> None:
-        answer = ask(command, root.child(place), "--storage", root)
-        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
-        assert answer.err[0].startswith("error: uri: ") and root.child(place) in answer.err[0]
-
-    @pytest.mark.parametrize("command", ["show", "lineage", "verify", "promote"])
-    def test_place_where_nothing_is_committed_is_not_searched(
-        self, root: Root, model: Model, ask: Ask, command: str, monkeypatch: pytest.MonkeyPatch
+    def test_uri_where_nothing_is_committed_is_told_and_not_searched(
+        self, root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.delattr(files, "walk")
-        assert ask(command, root).code == 2
+        for command in ("show", "lineage", "verify", "promote"):
+            for uri in (root, *map(root.child, ("datasets/raw/nowhere", "datasets", "registry/digits/000001.json"))):
+                answer = ask(command, uri)
+                assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+                assert answer.err[0].startswith("error: uri: ") and uri in answer.err[0]
 
     @pytest.mark.parametrize(
         ("words", "expected"),
         [
-            ([], ["COMMAND", "--help"]),
-            (["nosuch"], ["nosuch", "choose from"]),
+            ([], ["Missing command", "--help"]),
+            (["nosuch"], ["nosuch", "--help"]),
             (["ls", "--nosuch"], ["--nosuch", "--help"]),
             (["ls", "checkpoints"], ["KIND", "'checkpoints'", "checkpoint"]),
             (["show"], ["URI", "show --help"]),
@@ -655,7 +638,7 @@ class TestWrongRequests:
             (["show", "a/../../b\n"], ["uri"]),
             (["ls", "--storage", ""], ["--storage", "got an empty value"]),
             (["ls", "--storage", "gopher://x"], ["--storage", "gopher://x"]),
-            (["rollback"], ["CHAMPIONSHIP"]),
+            (["rollback"], ["REGISTERED-MODEL"]),
             (["gc", "--keep-days", "-1"], ["--keep-days"]),
             (["gc", "--keep-days=-1"], ["--keep-days", "'-1'", ">= 0"]),
             (["gc", "--keep-days", "1.5"], ["--keep-days", "'1.5'", "whole number"]),
@@ -669,20 +652,20 @@ class TestWrongRequests:
         for word in expected:
             assert word in answer.err[0]
 
-    @pytest.mark.parametrize("words", [*READERS, *WRITERS, ["show", "{root}/x"], ["promote", "{root}/x"]], ids=" ".join)
     @pytest.mark.parametrize("trouble", ["bucket", "key", "endpoint"])
-    @pytest.mark.timeout(20)
+    @pytest.mark.timeout(60)
     def test_s3_that_cannot_be_reached_is_told(
-        self, s3: Server, ask: Ask, words: list[str], trouble: str, monkeypatch: pytest.MonkeyPatch
+        self, s3: Server, ask: Ask, trouble: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         root = f"s3://{'no-such-bucket' if trouble == 'bucket' else s3.bucket}/x"
         if trouble == "key":
             monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-key")
         if trouble == "endpoint":
             monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-        answer = ask(*(word.format(root=root) for word in words), "--storage", root)
-        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
-        assert root in answer.err[0] and "wrong-key" not in answer.err[0]
+        for words in (["ls", "--storage", root], ["gc", "--storage", root], ["show", f"{root}/x"]):
+            answer = ask(*words)
+            assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+            assert root in answer.err[0] and "wrong-key" not in answer.err[0]
 
 
 def test_s3_that_breaks_off_is_told_in_one_line(
@@ -698,10 +681,15 @@ def test_s3_that_breaks_off_is_told_in_one_line(
         assert "Could not connect" in answer.err[0] and "secret" not in answer.err[0]
 
 
-def test_unexpected_exception_is_not_caught(root: Root, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traceback_of_an_unexpected_exception_is_shown_only_where_it_is_asked_for(
+    root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "walk", lambda uri: 1 / 0)
+    answer = ask("ls", "--storage", root)
+    assert (answer.code, answer.err[0]) == (1, "error: ZeroDivisionError: division by zero")
+    monkeypatch.setenv("PIPELINE_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):
-        main(["ls", "--storage", root])
+        ask("ls", "--storage", root)
 
 
 class TestBoundary:
@@ -735,7 +723,7 @@ class TestBoundary:
             assert (answer.code, answer.err) == (1, [])
             assert answer.out[0].startswith(f"{place} is damaged: it is a link that leads out of its folder")
 
-    @pytest.mark.parametrize("command", [["ls"], ["gc"], ["champion"]], ids=" ".join)
+    @pytest.mark.parametrize("command", [["ls"], ["gc"], ["history"]], ids=" ".join)
     def test_root_that_is_not_allowed_is_refused(
         self, root: Root, model: Model, ask: Ask, command: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -786,16 +774,17 @@ class TestProcess:
         assert self.run("lineage", model.raw, cwd=tmp_path, PYTHONIOENCODING="ascii").returncode == 0
 
     def test_nothing_heavy_is_imported(self) -> None:
-        program = "import sys, storage.__main__; print(*{'ray', 'torch', 'prefect', 's3fs', 'rich'} & set(sys.modules))"
+        heavy = "{'ray', 'torch', 'prefect', 's3fs', 'rich.console', 'pyarrow'}"
+        program = f"import sys, storage.__main__; print(*{heavy} & set(sys.modules))"
         answer = subprocess.run(
             [sys.executable, "-c", program], cwd=CHECKOUT, capture_output=True, text=True, check=True
         )
         assert answer.stdout.split() == []
 
 
-@pytest.mark.parametrize("command", ["ls", "show", "lineage", "verify", "champion", "promote", "rollback", "gc"])
-def test_help_teaches_with_an_example(ask: Ask, command: str) -> None:
-    answer = ask(command, "--help")
-    assert answer.code == 0
-    assert any(f"python -m storage {command}" in line for line in answer.out[answer.out.index("example:") :])
-    assert any("--storage URI" in line for line in answer.out)
+def test_help_teaches_with_an_example(ask: Ask) -> None:
+    for command in ("ls", "show", "lineage", "verify", "history", "promote", "rollback", "gc"):
+        answer = ask(command, "--help")
+        assert answer.code == 0
+        assert any(f"python -m storage {command}" in line for line in answer.out[answer.out.index("  Example:") :])
+        assert any("--storage URI" in line for line in answer.out) or command in ("show", "lineage")

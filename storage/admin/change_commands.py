@@ -1,0 +1,171 @@
+"""Commands that change something: promote, rollback, gc."""
+
+import functools
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from storage import access, exits, files, in_use, reference, registry, s3
+from storage.admin import catalog, champions, format, listing
+from storage.admin.commands import STORAGE_HELP, Storage, app, command, committed_result, existing_root, show_lines
+from storage.admin.gc import Garbage, Removal
+from storage.error_policy import DiskFull
+from storage.manifest import Damaged
+from storage.terminal import count
+from storage.uri import URI, CheckpointURI, Root, is_name, parse_root
+
+__all__ = ["app"]
+_GC_WRITES = 2**16
+"""Bytes that garbage collection writes at most before it deletes anything: its lease, in blocks of the disk."""
+
+
+def _parse_name(value: str) -> str:
+    if not is_name(value):
+        raise typer.BadParameter(f"must be 1 to 64 of a-z, 0-9 and '-', got {value!r}")
+    return value
+
+
+def _parse_reason(value: str) -> str:
+    if not value.split():
+        raise typer.BadParameter("must not be empty; omit it to record none")
+    return " ".join(value.split())
+
+
+@command
+def promote(
+    uri: Annotated[str, typer.Argument(metavar="URI", help="the checkpoint")],
+    *,
+    storage: Annotated[
+        str | None, typer.Option(metavar="URI", help=f"{STORAGE_HELP} (default: the root of the checkpoint)")
+    ] = None,
+    register_as: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            parser=_parse_name,
+            help="registered model (default: the one that it competed in, else that of its data)",
+        ),
+    ] = None,
+    reason: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", parser=_parse_reason, help="why; recorded and shown with the decision"),
+    ] = None,
+) -> int:
+    """Make a checkpoint the champion, regardless of the gate.
+
+    Its bytes are verified first. Later runs with the checkpoint's storage root compare their
+    models with it. Prints a warning if its test accuracy is below that of the champion before.
+
+    Example:
+      python -m storage promote data/checkpoints/mnist-resnet18-23ced72ba327 --reason "fewer 4s taken for 9s"
+    """
+    checkpoint = CheckpointURI(committed_result(uri)[0].uri)
+    root = _root_of(checkpoint, None if storage is None else parse_root(storage))
+    access.check_writable(root)
+    catalog.check_links(root)
+    name = champions.promote(root, checkpoint, name=register_as, reason=reason)
+    show_lines([f"{checkpoint} is now the champion of {name}"])
+    _warn_if_worse(root, name)
+    return 0
+
+
+def _root_of(uri: URI, root: Root | None) -> Root:
+    own = reference.root_of(uri)
+    is_copy = own == uri.parent
+    if is_copy and root is None:
+        raise ValueError(f"uri: {uri} is not below a storage root; name the storage root with --storage URI")
+    if root is not None and not is_copy and not reference.is_same(root, own):
+        raise ValueError(f"--storage must be {own}, the root of {uri}, got {root}; omit --storage")
+    return root or own
+
+
+def _warn_if_worse(root: Root, name: str) -> None:
+    """Warn if the champion of `name` has a lower test accuracy than the one before, as far as both are known."""
+    *_, before, now = [None, None, *(decision.champion for decision in registry.history(root, name))]
+    folders = catalog.read_folders(catalog.list_folders(root, ("checkpoint", "predictions", "evaluation")))
+    accuracies = listing.accuracies(folders)
+    if now and before and accuracies.get(now, 1) < accuracies.get(before, 0):
+        tested_on = {folder.uri: folder.parents.get("prepared") for folder in folders}
+        rows = "" if tested_on[now] == tested_on[before] else ", each on the test rows of its own data"
+        exits.note(f"warning: accuracy {accuracies[now]:.4f}, the champion had {accuracies[before]:.4f}{rows}")
+
+
+@command
+def rollback(
+    name: Annotated[str, typer.Argument(metavar="REGISTERED-MODEL", help="as printed by history")],
+    *,
+    storage: Storage = "./data",
+) -> int:
+    """Restore the previous champion.
+
+    Its bytes are verified first. A second rollback goes back one more champion; it does not undo
+    the first. Use promote to pick any checkpoint. Later runs do not promote a model that was
+    rolled back; only the promote command does.
+
+    Example:
+      python -m storage rollback mnist
+    """
+    root = existing_root(storage)
+    champions.decisions(root, name)
+    access.check_writable(root)
+    decision = champions.rollback(root, name)
+    show_lines([f"{decision.champion} is again the champion of {name} ({decision.reason})"])
+    return 0
+
+
+@command
+def gc(
+    *,
+    storage: Storage = "./data",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list what can be deleted, without deleting it")] = False,
+    keep_days: Annotated[
+        int, typer.Option(metavar="N", parser=exits.whole_number, help="keep what is younger than N days")
+    ] = 30,
+) -> int:
+    """Delete what is no longer needed.
+
+    Deleted: scratch files that are old or whose result is committed; files that no manifest
+    lists, once no active attempt can use them; incomplete writes older than a day; results
+    committed more than N days ago that are not needed.
+    Kept: the registry; every champion with its predictions, evaluations and reports; the
+    previous champion and the best one so far; whatever is younger or leased; and everything
+    that any of these was made from.
+
+    Example:
+      python -m storage gc --keep-days 90 --dry-run
+    """
+    root = existing_root(storage)
+    if not dry_run:
+        if not root.is_s3 and files.free_bytes(root) < _GC_WRITES:
+            raise DiskFull(
+                f"--storage: the disk of {root} is full, and gc needs 64 kB for its lease: delete a folder that "
+                "`python -m storage gc --dry-run` lists, then run gc again"
+            )
+        access.check_writable(root)
+    num_items = num_bytes = 0
+    try:
+        for removal in _collect(root, Garbage(root, keep_days=keep_days), is_dry_run=dry_run):
+            verb = "would delete" if dry_run else "deleted"
+            show_lines([f"{verb}  {format.size(removal.size):>9}  {removal.uri}  ({removal.why})"])
+            num_items, num_bytes = num_items + 1, num_bytes + removal.size
+    except Damaged as error:
+        raise Damaged(f"{error}; nothing more is deleted until this is fixed") from None
+    verb = "Dry run: would delete" if dry_run else "Deleted"
+    show_lines([f"{verb} {count(num_items, 'item')} ({format.size(num_bytes)})"])
+    return 0
+
+
+def _collect(root: Root, garbage: Garbage, *, is_dry_run: bool) -> Iterator[Removal]:
+    """Yield what is deleted, or what would be."""
+    for batch in garbage.plan():
+        if is_dry_run:
+            yield from batch.removals
+            continue
+        with in_use.collecting(root) as held:
+            # A request that gets no answer may still reach the storage as long as it is tried.
+            has_lapsed = functools.partial(held.has_lapsed, within_s=s3.LONGEST_TRY_S)
+            removals = garbage.remove(batch, has_lapsed=has_lapsed)
+        yield from removals
+        for uri in {removal.uri for removal in batch.removals} - {removal.uri for removal in removals}:
+            exits.note(f"kept {uri}: it is now needed, was changed or deleted, or gc's lease expired")

@@ -1,0 +1,176 @@
+"""Every command's way in and out: parsing its words, exit codes, and the line on stderr that explains a failure."""
+
+import contextlib
+import inspect
+import io
+import os
+import select
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import typer
+
+from storage import error_policy, terminal
+from storage.process import reach_loopback_directly
+from storage.uri import redact_text
+
+FAILED, INVALID, HUNG_UP, INTERRUPTED = 1, 2, 129, 130
+"""Exit codes: failure, invalid request, terminal closed, Ctrl-C; 0 is success."""
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+class HungUp(KeyboardInterrupt):
+    """The terminal was closed (SIGHUP); cleans up as Ctrl-C does."""
+
+
+def make_app(help: str, *, epilog: str) -> typer.Typer:
+    """Return an application without commands, with plain help and no completion."""
+    return typer.Typer(
+        help=verbatim(help), epilog=verbatim(epilog), add_completion=False, rich_markup_mode=None, no_args_is_help=False
+    )
+
+
+def command(app: typer.Typer, name: str | None = None, **options: Any) -> Callable[[_Command], _Command]:
+    """Register the decorated function as a command of `app`; its docstring is the help."""
+
+    def register(function: _Command) -> _Command:
+        return app.command(name, help=verbatim(inspect.getdoc(function) or ""), **options)(function)
+
+    return register
+
+
+def verbatim(text: str) -> str:
+    """Mark each paragraph of a help text so that its lines are kept as they are."""
+    return "\n\n".join(f"\b\n{paragraph}" for paragraph in inspect.cleandoc(text).split("\n\n"))
+
+
+def whole_number(text: str) -> int:
+    """Parse the value of an option: a whole number that is not negative."""
+    if not str(text).isdecimal():
+        raise typer.BadParameter(f"must be a whole number >= 0, got {str(text)!r}")
+    return int(text)
+
+
+def execute(
+    app: typer.Typer, words: Sequence[str], *, name: str | None = None, prog: str, hint: Callable[[str], str] = str
+) -> int:
+    """Run a command and return its exit code; an invalid request is one line on stderr and 2.
+
+    Args:
+        app: The application.
+        words: The command line after the program's name.
+        name: Run this command of `app`, whose name is then not among `words`.
+        prog: What the user typed to start it.
+        hint: Completes the message about an unknown option.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # file names may contain any bytes
+    group: Any = typer.main.get_command(app)
+
+    def work() -> int:
+        try:
+            with (group.commands[name] if name else group).make_context(prog, list(words)) as context:
+                return context.command.invoke(context) or 0
+        except typer.Exit as ended:  # after --help
+            return ended.exit_code
+        except typer.TyperException as error:
+            message, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
+            refuse(f"{hint(message)}; see {context.command_path if context else prog} --help")
+
+    return guarded(work)
+
+
+def guarded(work: Callable[[], int]) -> int:
+    """Run `work` and return its exit code; report a failure or an interruption on stderr, but not a closed pipe."""
+    reach_loopback_directly()
+    try:
+        with _ending_at_hangup():
+            code = work()
+            sys.stdout.flush()
+            return code
+    except HungUp:
+        note("The terminal was closed. Run the same command again to resume.")
+        return HUNG_UP
+    except KeyboardInterrupt:
+        note("Interrupted. Run the same command again to resume.")
+        return INTERRUPTED
+    except Exception as error:
+        if isinstance(error, BrokenPipeError) and _is_output_closed():
+            return FAILED
+        if os.environ.get("PIPELINE_TRACEBACK"):
+            raise
+        _explain(error)
+        return FAILED
+
+
+def _explain(error: Exception) -> None:
+    package = type(error).__module__.partition(".")[0]
+    lines = str(error).strip().splitlines() or [""]
+    if package == "botocore":
+        hint = "check AWS_ENDPOINT_URL and the AWS_* variables, then run the same command again"
+        note(f"error: {redact_text(' '.join(lines))}; {hint}")
+        return
+    is_plain = package in ("flows", "storage", "tasks", "__main__") or type(error) is ValueError
+    note("\n".join([f"error: {lines[0]}" if is_plain else f"error: {type(error).__name__}: {lines[0]}", *lines[1:]]))
+    if not error_policy.is_permanent(error):
+        note("Run the same command again to resume; PIPELINE_TRACEBACK=1 shows the traceback.")
+    elif not is_plain:
+        note("PIPELINE_TRACEBACK=1 shows the traceback.")
+
+
+@contextlib.contextmanager
+def _ending_at_hangup() -> Iterator[None]:
+    """Raise `HungUp` in the block at SIGHUP, unless it is ignored, as `nohup` makes it, or handled already."""
+    is_default = signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    if not is_default or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def hang_up(*_: object) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # shell and kernel each send one
+        for output in (1, 2):
+            if stat.S_ISCHR(os.fstat(output).st_mode):  # writing to a terminal that is gone fails
+                os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+        raise HungUp
+
+    signal.signal(signal.SIGHUP, hang_up)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def _is_output_closed() -> bool:
+    """Return whether the reader of standard output closed the pipe, as `head` does; discard the output then."""
+    output, state = sys.stdout.fileno(), select.poll()
+    state.register(output, 0)
+    is_closed = any(event & select.POLLERR for _, event in state.poll(0))
+    if is_closed:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return is_closed
+
+
+def note(text: str) -> None:
+    """Print `text` on stderr."""
+    terminal.show(text, sys.stderr)
+
+
+def refuse(text: str) -> NoReturn:
+    """Exit with 2, for an invalid request, after one line on stderr."""
+    note(f"error: {' '.join(text.split())}")
+    raise SystemExit(INVALID)
+
+
+@contextlib.contextmanager
+def refused_if_invalid() -> Iterator[None]:
+    """Turn a `ValueError` in the block, or in the decorated function, into the exit of `refuse`."""
+    try:
+        yield
+    except ValueError as error:
+        refuse(str(error))
