@@ -236,7 +236,7 @@ OTHERS = [
     Bad("storage promote {raw} --storage {root}", "uri ... checkpoint ... {raw} of kind raw"),
     Bad("storage promote {checkpoint} --storage {root}", "uri ... {checkpoint} ... data set"),
     Bad("storage rollback ../x --storage {root}", "championship ... '../x'"),
-    Bad("storage champion nosuch --storage {root}", "championship ... 'nosuch'"),
+    Bad("storage history nosuch --storage {root}", "championship ... 'nosuch'"),
     Bad("storage gc --keep-days -1", "--keep-days"),
     Bad("storage gc --keep-days=1.5", "--keep-days ... whole number ... '1.5'"),
 ]
