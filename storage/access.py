@@ -69,8 +69,11 @@ def _make_folder(root: Root) -> None:
 def _refuses_to_overwrite(root: Root) -> bool:
     """Return whether a second `create` of the same file is refused, which every commit relies on."""
     probe = root.child(f"_probe-{uuid.uuid4().hex}")
-    files.create(probe, b"first")
+    files.put(probe, b"first", mode="create")
     try:
-        return not files.create_once(probe, b"second")
+        files.put(probe, b"second", mode="create")
+    except FileExistsError:
+        return True
     finally:
         files.remove(probe)
+    return False

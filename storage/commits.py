@@ -1,5 +1,6 @@
 """Commits: files are written under names that hold their digest, and a manifest, written last, makes them a result."""
 
+import contextlib
 import datetime
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -30,10 +31,21 @@ def write_file(
     named = str(place.with_name(f"{place.stem}-{digest[: manifest.DIGEST_LENGTH]}{place.suffix}"))
     file = File(path=named, split=split, size=len(content), rows=rows, sha256=digest)
     manifest.check_place(uri, file.path)
-    if fixed_name and files.create_once(uri.child(path), content):
+    if fixed_name and _holds(uri.child(path), content):
         return file.model_copy(update={"path": path})
-    files.replace(uri.child(file.path), content)
+    files.put(uri.child(file.path), content)
     return file
+
+
+def _holds(uri: URI, content: bytes) -> bool:
+    """Create the file `uri` with `content` unless it exists; return whether it now holds `content`."""
+    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+        try:
+            files.put(uri, content, mode="create")
+        except FileExistsError:
+            return files.read(uri) == content
+        return True
+    return False
 
 
 def commit(
@@ -67,7 +79,7 @@ def commit(
     content = made.signed().to_json()
     manifest.check_place(uri, manifest.NAME)
     try:
-        files.create(uri.child(manifest.NAME), content)
+        files.put(uri.child(manifest.NAME), content, mode="create")
     except FileExistsError:
         return manifest.load(uri)
     return Manifest.model_validate_json(content)  # as every later reader sees it: JSON has no tuples, no integer keys

@@ -1,6 +1,6 @@
 """The error policy: which errors are permanent, which are retried, and which mean that the storage fails.
 
-- A transient error of a server or the network is retried at the request: `storage.retry`, `tasks.learning.downloading`.
+- A transient error of a server or the network is retried at the request: `storage.s3`, `tasks.learning.downloading`.
 - A permanent error ends the run: the Prefect task does not retry it, and the user has to change something first. Ray
   Train does not restart workers after it either, unless the restart may help (`tasks.jobs.train.worker`).
 - Any other error ends the job and is retried by Ray Train and by the Prefect task (`tasks.runners.runner`).
@@ -30,7 +30,7 @@ _STATUS = (500, 502, 503, 504)
 _CODES = ("ConditionalRequestConflict", "RequestTimeout", "SlowDown")
 """Error codes that S3 sends when it asks for a retry, although their HTTP status means an invalid request."""
 _S3_CLIENTS = ("aiobotocore", "aiohttp", "botocore")
-"""Packages used by s3fs whose errors it may pass on."""
+"""Packages whose errors s3fs and botocore may pass on."""
 
 
 def is_permanent(error: BaseException) -> bool:
@@ -59,7 +59,6 @@ def is_storage_error(error: BaseException) -> bool:
 
 def is_transient_on_s3(error: BaseException | None) -> bool:
     """Return whether `error` or its cause is transient: HTTP 5xx, a broken connection, a time-out."""
-    import aiohttp
     from botocore import exceptions, parsers
 
     unanswered = (exceptions.ConnectionError, exceptions.HTTPClientError)
@@ -71,7 +70,7 @@ def is_transient_on_s3(error: BaseException | None) -> bool:
             return status in _STATUS or response.get("Error", {}).get("Code") in _CODES
         if isinstance(error, exceptions.SSLError):
             return False
-        if isinstance(error, (*unanswered, *broken_off, aiohttp.ClientError, TimeoutError, ConnectionError)):
+        if isinstance(error, (*unanswered, *broken_off, TimeoutError, ConnectionError)):
             return True
         error = error.__cause__
     return False

@@ -1,8 +1,8 @@
 """Operations on single files, with the same guarantees on a local disk and on S3.
 
 A written file is complete or absent, never partial. On a disk, a file is written to a temporary path in its folder,
-flushed, and then renamed or linked; S3 gives this guarantee itself. `pieces`, `sha256` and `publish` take files of any
-size: piece by piece, so that they never fill the memory.
+flushed, and then renamed or linked; S3 gives this guarantee itself. `pieces`, `sha256` and `put` of a path take files
+of any size: piece by piece, so that they never fill the memory.
 """
 
 import contextlib
@@ -13,9 +13,9 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from storage import s3
 from storage.error_policy import DiskFull, is_disk_full
@@ -24,8 +24,6 @@ from storage.uri import URI
 
 _TEMPORARY = ".tmp-"
 """Prefix of the names of temporary files."""
-_Source = TypeVar("_Source", bytes, Path)
-"""Content of a file: the bytes themselves, or a local file with them."""
 
 
 class Entry(NamedTuple):
@@ -76,10 +74,10 @@ def entry(uri: URI) -> Entry:
     with _errors_as_not_found(uri):
         if uri.is_s3:
             return Entry(uri.name, *s3.described(uri))
-        found = os.stat(uri)
-        if stat.S_ISDIR(found.st_mode):
+        status = os.stat(uri)
+        if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError
-        return Entry(path=uri.name, size=found.st_size, modified=found.st_mtime)
+        return Entry(path=uri.name, size=status.st_size, modified=status.st_mtime)
 
 
 def exists(uri: URI) -> bool:
@@ -89,37 +87,40 @@ def exists(uri: URI) -> bool:
     return False
 
 
-def create(uri: URI, content: bytes) -> None:
-    """Create a file with `content`; of several writers at once exactly one succeeds.
+def put(uri: URI, content: bytes | Path, *, mode: Literal["create", "replace"] = "replace") -> None:
+    """Write a file in one step: readers see all of `content` or what was there before.
 
-    Raises `FileExistsError` if the file exists, `DiskFull` if there is no space. If the reply to a write is lost, the
-    writer still learns whether the file is its own, even if another writer wrote the same content.
+    Of several writers at once that `create`, exactly one succeeds; if the reply to its write is lost, it still learns
+    that the file is its own, even if another writer wrote the same content.
+
+    Args:
+        uri: The file; its folder is created.
+        content: The bytes, or to `replace`, a local file with them: a disk moves it, S3 leaves it there.
+        mode: Whether an existing file is an error or replaced.
+
+    Raises:
+        FileExistsError: The file exists, with `create`.
+        DiskFull: There is no space; an existing file stays.
     """
-    _publish(uri, content, on_s3=s3.create, on_disk=os.link)
-
-
-def create_once(uri: URI, content: bytes) -> bool:
-    """Create a file with `content` unless it exists; return whether it now holds `content`, whoever wrote it."""
-    try:
-        create(uri, content)
-    except FileExistsError:
-        with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-            return read(uri) == content
-        return False
-    return True
-
-
-def replace(uri: URI, content: bytes) -> None:
-    """Write `content`, replacing any existing file in one step: readers see the old bytes or the new ones.
-
-    Raises `DiskFull` if there is no space; the old file then stays.
-    """
-    _publish(uri, content, on_s3=s3.replace, on_disk=os.replace)
-
-
-def publish(path: Path, uri: URI) -> None:
-    """Publish the local file `path` at `uri` in one step, as `replace` does; a disk moves it, S3 leaves it there."""
-    _publish(uri, path, on_s3=s3.upload, on_disk=os.replace)
+    if uri.is_s3:
+        failpoint("write", uri)
+        if mode == "create":
+            assert isinstance(content, bytes), content
+            s3.create(uri, content)
+        else:
+            s3.replace(uri, content)
+    else:
+        with _beside(uri, needed=len(content) if isinstance(content, bytes) else content.stat().st_size) as temporary:
+            if isinstance(content, bytes):
+                temporary.write_bytes(content)
+            else:
+                shutil.move(content, temporary)  # a rename if both are on one disk
+                os.chmod(temporary, 0o644)  # as all other files in storage
+            failpoint("write", uri)
+            _flush(temporary)
+            (os.link if mode == "create" else os.replace)(temporary, uri)
+        _flush(Path(uri).parent)
+    failpoint("written", uri)
 
 
 def children(uri: URI) -> list[str]:
@@ -144,10 +145,10 @@ def walk(
     `unnamed` S3 keys that no URI can express, such as `a//b`; `closed` paths that may not be looked into, which raise
     `PermissionError` without it; `folders` those on a disk, and those with a console's marker on S3, with a final `/`.
     """
-    keys, there = [] if unnamed is None else unnamed, [] if folders is None else folders
-    on_s3 = s3.walk(uri, unnamed=keys, folders=there)  # a generator: lists nothing unless it is used
-    found = itertools.starmap(Entry, on_s3) if uri.is_s3 else _walk_on_disk(uri, closed, there)
-    return sorted(found, key=lambda entry: entry.path)
+    unnamed, folders = [] if unnamed is None else unnamed, [] if folders is None else folders
+    if uri.is_s3:
+        return sorted(itertools.starmap(Entry, s3.walk(uri, unnamed=unnamed, folders=folders)))
+    return sorted(_walk_on_disk(uri, closed, folders))
 
 
 def remove(uri: URI) -> None:
@@ -207,7 +208,7 @@ def _names_on_disk(folder: URI) -> set[str]:
     return names
 
 
-def _walk_on_disk(folder: URI, closed: list[str] | None, there: list[str]) -> Iterator[Entry]:
+def _walk_on_disk(folder: URI, closed: list[str] | None, below: list[str]) -> Iterator[Entry]:
     def refuse(error: OSError) -> None:
         if isinstance(error, PermissionError) and closed is not None and error.filename != folder:
             closed.append(os.path.relpath(error.filename, folder))
@@ -216,18 +217,18 @@ def _walk_on_disk(folder: URI, closed: list[str] | None, there: list[str]) -> It
 
     for place, folders, names in os.walk(folder, onerror=refuse):
         links = [name for name in folders if os.path.islink(os.path.join(place, name))]
-        there += [f"{os.path.relpath(os.path.join(place, name), folder)}/" for name in {*folders}.difference(links)]
+        below += [f"{os.path.relpath(os.path.join(place, name), folder)}/" for name in {*folders}.difference(links)]
         for name in [*names, *links]:
             path = os.path.join(place, name)
             try:
-                found = os.lstat(path)
+                status = os.lstat(path)
             except OSError as error:
                 refuse(error)
                 continue
-            if name not in links and stat.S_ISLNK(found.st_mode):
+            if name not in links and stat.S_ISLNK(status.st_mode):
                 with contextlib.suppress(OSError):  # a broken link counts with its own size
-                    found = os.stat(path)
-            yield Entry(path=os.path.relpath(path, folder), size=found.st_size, modified=found.st_mtime)
+                    status = os.stat(path)
+            yield Entry(path=os.path.relpath(path, folder), size=status.st_size, modified=status.st_mtime)
 
 
 @contextlib.contextmanager
@@ -268,27 +269,6 @@ def _beside(uri: URI, *, needed: int) -> Iterator[Path]:
         if is_disk_full(error):
             raise _disk_full(str(folder), needed=needed) from None
         raise
-
-
-def _publish(
-    uri: URI, source: _Source, *, on_s3: Callable[[URI, _Source], None], on_disk: Callable[[Path, URI], None]
-) -> None:
-    """Write `source` to `uri` in one step: `on_s3`, or on a disk, `on_disk` of a flushed temporary file."""
-    if uri.is_s3:
-        failpoint("write", uri)
-        on_s3(uri, source)
-    else:
-        with _beside(uri, needed=len(source) if isinstance(source, bytes) else source.stat().st_size) as temporary:
-            if isinstance(source, bytes):
-                temporary.write_bytes(source)
-            else:
-                shutil.move(source, temporary)  # a rename if both are on one disk
-                os.chmod(temporary, 0o644)  # as all other files in storage
-            failpoint("write", uri)
-            _flush(temporary)
-            on_disk(temporary, uri)
-        _flush(Path(uri).parent)
-    failpoint("written", uri)
 
 
 def _flush(path: Path) -> None:

@@ -108,7 +108,7 @@ class Lease:
             names = tuple(sorted({*self._record.uses, *uses}))
             changes = {"expires": lease_records.after(self._ttl_s), "released": released, "uses": names}
             record = self._record.model_copy(update=changes)
-            files.replace(lease_records.record_uri(self._folder, self.generation), lease_records.encoded(record))
+            files.put(lease_records.record_uri(self._folder, self.generation), lease_records.encoded(record))
             self._has_lapsed()  # during a slow write
             self._record = record
             return not released

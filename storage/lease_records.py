@@ -51,7 +51,9 @@ class Record(BaseModel, frozen=True, extra="forbid"):
 
 def create(folder: URI, record: Record) -> bool:
     """Create the file of `record`; return whether it is now the newest, and if so delete the older ones."""
-    if not files.create_once(record_uri(folder, record.generation), encoded(record)):
+    try:
+        files.put(record_uri(folder, record.generation), encoded(record), mode="create")
+    except FileExistsError:
         return False
     numbers = _generations(folder)
     if any(number > record.generation for number in numbers):  # we were slow: our number was taken and deleted

@@ -134,8 +134,10 @@ def append(root: Root, data: str, decision: Decision) -> None:
     document = with_references(decision, root) | {"previous": before.digest if before else None}
     document["digest"] = _digest(document)
     content = json.dumps(document, indent=1, allow_nan=False).encode() + b"\n"
-    if not files.create_once(uri, content):
-        raise Superseded(f"{uri} was recorded in the meantime")
+    try:
+        files.put(uri, content, mode="create")
+    except FileExistsError:
+        raise Superseded(f"{uri} was recorded in the meantime") from None
 
 
 def confirm(root: Root, data: str, decision: Decision) -> None:
@@ -190,7 +192,7 @@ def announced(root: Root, data: str) -> set[int]:
 
 def note_announced(root: Root, data: str, number: int) -> None:
     """Record that the event of decision `number` was sent; may be called more than once."""
-    files.create_once(_folder(root, data).child(f"{number:06d}.announced"), b"")
+    files.put(_folder(root, data).child(f"{number:06d}.announced"), b"")
 
 
 def _folder(root: Root, data: str) -> URI:

@@ -1,29 +1,31 @@
-"""The operations of `storage.files` on S3, each retried by `storage.retry`."""
+"""The operations of `storage.files` on S3, by botocore; transient errors are retried."""
 
-import contextlib
 import errno
 import functools
 import itertools
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from storage.retry import with_retries
-from storage.uri import URI
+from storage.error_policy import is_transient_on_s3
+from storage.uri import URI, redact_text
+
+T = TypeVar("T")
 
 ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 """Environment variables with the address of an S3 server other than Amazon's."""
-
+PATIENCE_S = 120.0
+"""Seconds during which a request is retried: most outages of an object store are shorter."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 15.0
 _TIMEOUT_S = (10, 30)
 """Time-outs of one try: to connect, and between two reads."""
 LONGEST_TRY_S = sum(_TIMEOUT_S)
 """Seconds after which a try that got no answer is given up."""
 _QUICK_TIMEOUT_S = (3, 3)
 """The same for checking that the server answers; two tries end within 10 s."""
-_TRIES_OF_OTHERS = 5
-"""Number of tries, within seconds, of a request that is not retried by `storage.retry`."""
 PIECE_BYTES = 2**24
 """Bytes of a large file that are held in memory, and retried, at a time."""
 _MOST_PIECES = 10_000
@@ -34,7 +36,15 @@ _PASSING = ("InternalError", "ServiceUnavailable", "SlowDown")
 """Error codes of a single file in such a request for which a retry may help."""
 _CREATOR = "creator"
 """Metadata key with the creator's token, by which a creator recognises its own file."""
-_CONDITION_FAILED = ("PreconditionFailed", "412")
+_MOST_CONNECTIONS = 64
+"""Open connections that a client keeps for the threads that share it."""
+_ERRORS = {
+    401: (PermissionError, errno.EACCES),
+    403: (PermissionError, errno.EACCES),
+    404: (FileNotFoundError, errno.ENOENT),
+    412: (FileExistsError, errno.EEXIST),
+}
+"""What the HTTP status of a refused request means; 412: a condition of it does not hold."""
 
 
 class _Lapsed(Exception):
@@ -45,54 +55,63 @@ class Overwritten(OSError):
     """A file is no longer the version that was listed or whose first piece was read."""
 
 
+def with_retries(request: Callable[[], T]) -> T:
+    """Call `request`, retrying transient errors for `PATIENCE_S` with growing, random pauses; return its result.
+
+    It is retried at least once, even if the first try used up the time by stalling until its time-out.
+
+    Raises `ConnectionError` with the last error and the next step when the time is up. Errors that a retry would only
+    repeat, such as no access, no such file or a wrong checksum, are raised at once.
+    """
+    from tenacity import Retrying, retry_if_exception, stop_after_attempt, stop_after_delay, wait_random_exponential
+
+    pauses = wait_random_exponential(multiplier=_FIRST_PAUSE_S, max=_LONGEST_PAUSE_S)
+    stop = stop_after_delay(PATIENCE_S) & stop_after_attempt(2)
+    retrying = Retrying(stop=stop, wait=pauses, retry=retry_if_exception(is_transient_on_s3), reraise=True)
+    try:
+        return retrying(request)
+    except Exception as error:
+        if not is_transient_on_s3(error):
+            raise
+        message = redact_text(" ".join(str(error).split()))
+        raise ConnectionError(
+            f"the storage kept failing for {PATIENCE_S:.0f} s, last error: {message}; check the server at "
+            "AWS_ENDPOINT_URL, then run the same command again"
+        ) from error
+
+
 def read(uri: URI, *, etag: str | None = None, **which: str) -> bytes:
-    """Read a whole file, or the range `which`, in one request: the parallel ones of s3fs could be of two versions.
+    """Read a whole file, or the range `which`, in one request.
 
     Raises `Overwritten` if the file's ETag is not `etag`, if given.
     """
-    from fsspec.asyn import sync  # comes with s3fs
-
-    client, (bucket, key) = _client(), _split(uri)
-    required = {"IfMatch": f'"{etag}"'} if etag else {}
-
-    async def body() -> bytes:
-        response = await client._call_s3("get_object", Bucket=bucket, Key=key, **which, **required)
-        async with response["Body"] as content:
-            return bytes(await content.read())
-
+    condition = {"IfMatch": f'"{etag}"'} if etag else {}
     try:
-        found: bytes = with_retries(lambda: sync(client.loop, body))
-    except OSError as error:
-        if _code(error) in _CONDITION_FAILED:
-            raise Overwritten(errno.EIO, "it was overwritten while being read", str(uri)) from None
-        if isinstance(error, PermissionError):  # of this file alone: archived, or under another key
-            raise PermissionError(errno.EACCES, str(error), str(uri)) from None
-        raise
-    return found
+        return with_retries(lambda: bytes(_call("get_object", uri, **which, **condition)["Body"].read()))
+    except FileExistsError:
+        raise Overwritten(errno.EIO, "it was overwritten while being read", str(uri)) from None
 
 
 def pieces(uri: URI, *, etag: str | None = None) -> Iterator[bytes]:
     """Yield a whole file piece by piece, all from one version of it: the one with `etag` if given."""
-    size, _, found = described(uri)
+    size, _, newest = described(uri)
     for start in range(0, size, PIECE_BYTES):
-        yield read(uri, etag=etag or found, Range=f"bytes={start}-{start + PIECE_BYTES - 1}")
+        yield read(uri, etag=etag or newest, Range=f"bytes={start}-{start + PIECE_BYTES - 1}")
 
 
 def described(uri: URI) -> tuple[int, float, str]:
     """Return size (bytes), time of the last write (seconds since 1970) and ETag of one file."""
-    found = _head(uri)
-    return int(found["ContentLength"]), found["LastModified"].timestamp(), found["ETag"].strip('"')
+    head = _request("head_object", uri)
+    return int(head["ContentLength"]), head["LastModified"].timestamp(), head["ETag"].strip('"')
 
 
-def replace(uri: URI, content: bytes) -> None:
-    """Write a file, replacing any existing one."""
-    with_retries(lambda: _client().pipe_file(uri, content))
-
-
-def upload(uri: URI, path: Path) -> None:
-    """Upload a local file, replacing any existing one; a file of several pieces appears once all are uploaded."""
-    piece_bytes = max(PIECE_BYTES, -(-path.stat().st_size // _MOST_PIECES))
-    with path.open("rb") as file:
+def replace(uri: URI, content: bytes | Path) -> None:
+    """Write a file, replacing any existing one; one of several pieces appears once all are uploaded."""
+    if isinstance(content, bytes):
+        _request("put_object", uri, Body=content)
+        return
+    piece_bytes = max(PIECE_BYTES, -(-content.stat().st_size // _MOST_PIECES))
+    with content.open("rb") as file:
         first = file.read(piece_bytes)
         if len(first) < piece_bytes:
             replace(uri, first)
@@ -102,67 +121,49 @@ def upload(uri: URI, path: Path) -> None:
 
 def upload_pieces(uri: URI, contents: Iterable[bytes]) -> None:
     """Upload a file in several pieces, each retried by itself; the file appears once all are uploaded."""
-    client, (bucket, key) = _client(), _split(uri)
-
-    def call(verb: str, **more: Any) -> Any:
-        return with_retries(lambda: client.call_s3(verb, Bucket=bucket, Key=key, **more))
-
-    upload_id = call("create_multipart_upload")["UploadId"]
+    upload_id = _request("create_multipart_upload", uri)["UploadId"]
     parts, sent = [], 0
     try:
         for number, content in enumerate(contents, start=1):
-            answer = call("upload_part", UploadId=upload_id, PartNumber=number, Body=content)
+            answer = _request("upload_part", uri, UploadId=upload_id, PartNumber=number, Body=content)
             parts.append({"PartNumber": number, "ETag": answer["ETag"]})
             sent += len(content)
         try:
-            call("complete_multipart_upload", UploadId=upload_id, MultipartUpload={"Parts": parts})
+            _request("complete_multipart_upload", uri, UploadId=upload_id, MultipartUpload={"Parts": parts})
         except FileNotFoundError:  # an earlier try, whose reply was lost, may have completed it
             if described(uri)[0] != sent:
                 raise
     except BaseException:
-        with contextlib.suppress(Exception):  # leftover pieces are invisible but take space
-            client.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload_id)
+        with suppress(Exception):  # leftover pieces are invisible but take space
+            _call("abort_multipart_upload", uri, UploadId=upload_id)
         raise
 
 
 def create(uri: URI, content: bytes) -> None:
     """Create a file; raises `FileExistsError`, except for a file that an earlier try of the same call created."""
     token = uuid.uuid4().hex
-
-    def attempt() -> None:
-        try:
-            _client().pipe_file(uri, content, mode="create", Metadata={_CREATOR: token})
-        except Exception as error:
-            if _code(error) in _CONDITION_FAILED:
-                raise FileExistsError(errno.EEXIST, "exists already", str(uri)) from None
-            raise
-
     try:
-        with_retries(attempt)
+        _request("put_object", uri, Body=content, IfNoneMatch="*", Metadata={_CREATOR: token})
     except FileExistsError:
-        # The reply to an earlier try may have been lost: to ours, or to one of the HTTP client, which repeats PUTs.
+        # The reply to an earlier try may have been lost.
         if _creator(uri) != token:
             raise
 
 
 def _creator(uri: URI) -> str | None:
-    try:
-        creator: str | None = _head(uri).get("Metadata", {}).get(_CREATOR)
-    except FileNotFoundError:  # removed meanwhile
-        return None
-    return creator
-
-
-def _head(uri: URI) -> Any:
-    bucket, key = _split(uri)
-    return with_retries(lambda: _client().call_s3("head_object", Bucket=bucket, Key=key))
+    with suppress(FileNotFoundError):  # removed meanwhile
+        creator: str | None = _request("head_object", uri)["Metadata"].get(_CREATOR)
+        return creator
+    return None
 
 
 def names(folder: URI) -> set[str]:
     """Return the names of the files and folders directly below `folder`."""
-    prefix = folder.removeprefix("s3://") + "/"
-    entries = with_retries(lambda: _client().ls(folder, detail=False, refresh=True))
-    return {entry.removeprefix(prefix).rstrip("/") for entry in entries if entry.startswith(prefix)}
+    prefix, keys = _prefix(folder), set[str]()
+    for page in _pages(folder, Delimiter="/"):
+        keys |= {entry["Key"] for entry in page.get("Contents", [])}
+        keys |= {entry["Prefix"] for entry in page.get("CommonPrefixes", [])}
+    return {key.removeprefix(prefix).rstrip("/") for key in keys}
 
 
 def walk(folder: URI, *, unnamed: list[str], folders: list[str]) -> Iterator[tuple[str, int, float, str]]:
@@ -171,36 +172,24 @@ def walk(folder: URI, *, unnamed: list[str], folders: list[str]) -> Iterator[tup
     Append keys that no URI can express to `unnamed`, and to `folders` the paths of empty files that end in `/`:
     consoles' markers.
     """
-    prefix = folder.removeprefix("s3://") + "/"
-    try:
-        found = with_retries(lambda: _client().find(folder, detail=True))
-    except FileNotFoundError:
-        return
-    for key, about in found.items():
-        path = key.removeprefix(prefix)
-        if not key.startswith(prefix):
-            continue
-        if f"/{path}".endswith("/") and not about["size"]:
-            folders += [path] if path else []
-            continue
-        if {"", ".", ".."}.isdisjoint(path.split("/")):
-            yield path, int(about["size"]), about["LastModified"].timestamp(), about["ETag"].strip('"')
-        else:
-            unnamed.append(path)
-
-
-def opened(uri: URI) -> Any:
-    """Open a file of which only some parts are read."""
-    return with_retries(lambda: _client().open(uri, "rb", block_size=2**20))
+    prefix = _prefix(folder)
+    with suppress(FileNotFoundError):  # no such bucket
+        for entry in itertools.chain.from_iterable(page.get("Contents", []) for page in _pages(folder)):
+            path = entry["Key"].removeprefix(prefix)
+            if f"/{path}".endswith("/") and not entry["Size"]:
+                folders += [path] if path else []
+            elif {"", ".", ".."}.isdisjoint(path.split("/")):
+                yield path, int(entry["Size"]), entry["LastModified"].timestamp(), entry["ETag"].strip('"')
+            else:
+                unnamed.append(path)
 
 
 def remove(uri: URI) -> None:
     """Delete everything at and below `uri`."""
-    try:
-        found = with_retries(lambda: _client().find(uri))
-    except FileNotFoundError:
-        return
-    remove_listed([f"s3://{path}" for path in found])
+    with suppress(FileNotFoundError):  # no such bucket
+        bucket, key = _split(uri)
+        keys = [entry["Key"] for page in _pages(uri) for entry in page.get("Contents", [])]
+        remove_listed([f"s3://{bucket}/{each}" for each in (*keys, key) if each != "/"])
 
 
 def remove_listed(places: Sequence[str], *, has_lapsed: Callable[[], bool] = lambda: False) -> bool:
@@ -218,24 +207,12 @@ def remove_listed(places: Sequence[str], *, has_lapsed: Callable[[], bool] = lam
 
 def has_content(uri: URI) -> bool:
     """Return whether there is a file below `uri`; waits at most 10 s for an answer."""
-    bucket, key = _split(uri)
-    prefix = "" if key == "/" else f"{key}/"
-    return bool(_quick_client().call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1).get("Contents"))
+    return bool(_call("list_objects_v2", uri, Prefix=_prefix(uri), MaxKeys=1, quickly=True).get("Contents"))
 
 
 def check_bucket(uri: URI) -> None:
     """Check, within 10 s, that the bucket exists: with SeaweedFS, a write would create a missing bucket."""
-    _quick_client().call_s3("head_bucket", Bucket=_split(uri)[0])
-
-
-def _remove(places: Sequence[str], has_lapsed: Callable[[], bool]) -> None:
-    if has_lapsed():
-        raise _Lapsed
-    bucket = _split(places[0])[0]
-    objects = {"Objects": [{"Key": _split(place)[1]} for place in places], "Quiet": True}
-    for failed in _client().call_s3("delete_objects", Bucket=bucket, Delete=objects).get("Errors", []):
-        told = f"s3://{bucket}/{failed.get('Key')} cannot be removed ({failed.get('Code')})"
-        raise ConnectionError(told) if failed.get("Code") in _PASSING else OSError(errno.EIO, told)
+    _call("head_bucket", uri, quickly=True)
 
 
 def for_pyarrow() -> Any:
@@ -243,16 +220,58 @@ def for_pyarrow() -> Any:
 
     pyarrow's own client ignores `endpoint_url` in `~/.aws/config`.
     """
+    import s3fs
     from pyarrow.fs import FSSpecHandler, PyFileSystem
 
-    return PyFileSystem(FSSpecHandler(_connect(*_TIMEOUT_S, tries=_TRIES_OF_OTHERS)))
+    return PyFileSystem(FSSpecHandler(s3fs.S3FileSystem(use_listings_cache=False)))
 
 
-def _client() -> Any:
-    return _connect(*_TIMEOUT_S)  # fsspec keeps one per process
+def _remove(places: Sequence[str], has_lapsed: Callable[[], bool]) -> None:
+    if has_lapsed():
+        raise _Lapsed
+    objects = {"Objects": [{"Key": _split(place)[1]} for place in places], "Quiet": True}
+    for failed in _call("delete_objects", places[0], Delete=objects).get("Errors", []):
+        message = f"s3://{_split(places[0])[0]}/{failed.get('Key')} cannot be removed ({failed.get('Code')})"
+        raise ConnectionError(message) if failed.get("Code") in _PASSING else OSError(errno.EIO, message)
 
 
-def _quick_client() -> Any:
+def _pages(folder: URI, **options: str) -> Iterator[dict[str, Any]]:
+    """Yield the listing of all keys below `folder`, 1,000 at a time."""
+    while True:
+        page = _request("list_objects_v2", folder, Prefix=_prefix(folder), **options)
+        yield page
+        if not page.get("IsTruncated"):
+            return
+        options["ContinuationToken"] = page["NextContinuationToken"]
+
+
+def _request(verb: str, uri: str, **arguments: Any) -> dict[str, Any]:
+    return with_retries(lambda: _call(verb, uri, **arguments))
+
+
+def _call(verb: str, uri: str, *, quickly: bool = False, **arguments: Any) -> dict[str, Any]:
+    """Send one request about the file or bucket `uri` to S3; raises a refusal of S3 as an `OSError` of its kind."""
+    from botocore.exceptions import ClientError
+
+    bucket, key = _split(uri)
+    if verb.endswith(("object", "upload", "part")):
+        arguments["Key"] = key
+    client = _client(quickly, os.getpid(), frozenset(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    try:
+        answer: dict[str, Any] = getattr(client, verb)(Bucket=bucket, **arguments)
+    except ClientError as error:
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        kind, number = _ERRORS.get(status, (OSError, errno.EIO))
+        raise kind(number, error.response.get("Error", {}).get("Message") or str(error), str(uri)) from error
+    return answer
+
+
+@functools.lru_cache(maxsize=4)
+def _client(quickly: bool, process: int, environment: frozenset[tuple[str, str]]) -> Any:
+    """Connect; a forked process, or one whose `environment` changed, needs another client."""
+    from botocore.config import Config  # only where S3 is used: the import takes a quarter of a second
+    from botocore.session import get_session
+
     for name in ENDPOINTS:
         # The address is visible in errors and, as part of a job's environment, in Ray's dashboard.
         if "@" in os.environ.get(name, "") or "?" in os.environ.get(name, ""):
@@ -260,29 +279,19 @@ def _quick_client() -> Any:
                 f"{name} must not contain a user name, password or query; set keys in their own "
                 "variables (AWS_ACCESS_KEY_ID, ...)"
             )
-    return _connect(*_QUICK_TIMEOUT_S, tries=2, skip_instance_cache=True)
-
-
-def _connect(connect_s: int, read_s: int, *, tries: int = 1, skip_instance_cache: bool = False) -> Any:
-    import s3fs  # only where S3 is used: the import takes most of a second
-
-    s3 = s3fs.S3FileSystem(
-        use_listings_cache=False,
-        skip_instance_cache=skip_instance_cache,
-        config_kwargs={
-            "retries": {"mode": "standard", "total_max_attempts": tries},
-            "connect_timeout": connect_s,
-            "read_timeout": read_s,
-        },
+    connect_s, read_s = _QUICK_TIMEOUT_S if quickly else _TIMEOUT_S
+    config = Config(
+        connect_timeout=connect_s,
+        read_timeout=read_s,
+        retries={"mode": "standard", "total_max_attempts": 2 if quickly else 1},
+        max_pool_connections=_MOST_CONNECTIONS,
     )
-    s3.retries = 1  # the retries of s3fs, on top of botocore's
-    return s3
+    return get_session().create_client("s3", config=config)
 
 
-def _code(error: Exception) -> str | None:
-    response = getattr(error.__cause__, "response", None) or {}
-    code: str | None = response.get("Error", {}).get("Code")
-    return code
+def _prefix(folder: URI) -> str:
+    key = _split(folder)[1]
+    return "" if key == "/" else f"{key}/"
 
 
 def _split(uri: str) -> tuple[str, str]:

@@ -88,8 +88,8 @@ def fetch_and_commit(
             with files.workspace(scratch) as folder:
                 left_s = max(0.0, until - time.monotonic())
                 origins.append(fetch_file(file, folder, mirrors=mirrors, log=log, patience_s=left_s))
-                files.replace(origin, json.dumps(origins[-1]).encode())
-                files.publish(folder / file.name, place)
+                files.put(origin, json.dumps(origins[-1]).encode())
+                files.put(place, folder / file.name)
         listed.append(File(path=file.stored, size=files.entry(place).size, sha256=file.sha256))
     committed = commits.commit(
         uri,

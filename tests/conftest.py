@@ -64,16 +64,12 @@ def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Server"]:
     """A running S3 server with one bucket; the `AWS_*` variables point to it until the session ends."""
-    import s3fs
-
     from tests.s3 import serve  # the tests of GPUs run where S3's packages are missing
 
     with serve(tmp_path_factory.mktemp("s3")) as server, pytest.MonkeyPatch.context() as patch:
         for name, value in server.environment().items():
             patch.setenv(name, value)
-        s3fs.S3FileSystem.clear_instance_cache()
         yield server
-    s3fs.S3FileSystem.clear_instance_cache()
 
 
 @pytest.fixture(params=["local", "s3"])

@@ -14,8 +14,8 @@ from tests.runs import CHECKOUT, Run, await_that
 FENCE = CHECKOUT / "tasks" / "jobs" / "backends" / "tuned"
 OURS = ("flows", "tasks", "storage")
 MODULES = sorted(path for top in OURS for path in (CHECKOUT / top).rglob("*.py") if not path.is_relative_to(FENCE))
-DOCUMENTED = {"os._exit", "client._call_s3"}
-"""Names that begin with an underscore and are public: fsspec documents its coroutines under such names."""
+DOCUMENTED = {"os._exit"}
+"""Names that begin with an underscore and are public."""
 OVERRIDDEN = {
     "tasks/runners/jobs_api.py": {"super()._do_request"},  # never called by a Ray that does not have it
 }

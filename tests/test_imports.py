@@ -25,7 +25,7 @@ FORBIDDEN = {
 }
 """Packages of others that a layer does without."""
 STORAGE_ALLOWED = {
-    *("aiohttp", "boto3", "botocore", "fsspec", "pandas", "pyarrow", "pydantic", "pydantic_core", "rich", "s3fs"),
+    *("botocore", "pandas", "pyarrow", "pydantic", "pydantic_core", "rich", "s3fs"),
     *("tenacity", "typer"),
     *sys.stdlib_module_names,
 }

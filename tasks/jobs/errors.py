@@ -113,7 +113,7 @@ def save_error(attempt: URI, error: BaseException) -> None:
         return
     content = json.dumps(described(error, folder=attempt.parent)).encode()
     with contextlib.suppress(FileExistsError, DiskFull):
-        files.create(attempt.child(_ERROR_FILE), content)
+        files.put(attempt.child(_ERROR_FILE), content, mode="create")
 
 
 def has_saved_error(attempt: URI) -> bool:
@@ -130,7 +130,7 @@ def raise_saved_error(attempt: URI) -> None:
 def _kept(trace: str, uri: URI) -> str:
     """Save `trace` at `uri` and return the line that names it; empty if it cannot be saved."""
     try:
-        files.replace(uri, trace.encode())
+        files.put(uri, trace.encode())
     except Exception as error:
         if not error_policy.is_storage_error(error):
             raise

@@ -94,7 +94,7 @@ def look(folder: str, about: dict[str, str], has_gpus: bool = False) -> str:
     sees, trouble = True, None
     try:
         files.read(uri.child(ASKED))
-        files.create(uri.child(about["probe"]), b"seen")
+        files.put(uri.child(about["probe"]), b"seen", mode="create")
     except FileNotFoundError:
         sees = False
     except Exception as error:

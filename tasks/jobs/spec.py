@@ -23,7 +23,7 @@ _DIGESTED = re.compile(r".+-([0-9a-f]{64})\.json")
 def write_digested(folder: URI, name: str, content: bytes) -> URI:
     """Write `content` for a job, in a file whose name ends with its SHA-256; return its URI."""
     place = folder.child(f"{name}-{hashlib.sha256(content).hexdigest()}.json")
-    files.replace(place, content)
+    files.put(place, content)
     return place
 
 

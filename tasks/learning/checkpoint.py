@@ -91,14 +91,14 @@ def write(folder: URI, snapshot: Snapshot) -> None:
     """Write `snapshot` to `folder`; the checkpoint is complete once META, the last file, exists."""
 
     def stored(name: str, content: bytes) -> str:
-        files.replace(folder.child(name), content)
+        files.put(folder.child(name), content)
         return hashlib.sha256(content).hexdigest()
 
     content = snapshot.serialized()
     with ThreadPoolExecutor() as pool:
         digests = dict(zip(content, pool.map(stored, content.keys(), content.values()), strict=True))
     meta = snapshot.meta.model_copy(update={"sha256": digests}).signed()
-    files.replace(folder.child(META), meta.model_dump_json(indent=1).encode())
+    files.put(folder.child(META), meta.model_dump_json(indent=1).encode())
 
 
 def attempts(scratch: URI) -> list[int]:

@@ -112,7 +112,7 @@ def _surveyed(data: UserImages, file: UserFile, *, only_source: bool = False) ->
 
     uri = data.uri.child(file.path)
     try:
-        with s3.opened(uri) if uri.is_s3 else open(uri, "rb") as content:
+        with s3.for_pyarrow().open_input_file(uri.removeprefix("s3://")) if uri.is_s3 else open(uri, "rb") as content:
             source = parquet_images.opened(content, path=file.path)
             about = {"path": file.path, "split": file.split, "source": str(source.label)}
             return about if only_source else parquet_images.survey(source) | about

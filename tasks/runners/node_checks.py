@@ -80,7 +80,7 @@ def _trouble_here() -> str | None:
 def _nodes(address: str, root: Root, *, asks_gpus: bool) -> tuple[Node, ...]:
     """Ask every live node about itself, once per process; remove all probes afterwards."""
     folder = root.child(f"_probe-{uuid.uuid4().hex}")
-    files.create(folder.child(ASKED), b"asked")
+    files.put(folder.child(ASKED), b"asked", mode="create")
     command = f"exec python -m tasks.jobs.nodes {shlex.quote(folder)}{' --gpus' * asks_gpus}"
     name = f"nodes-{folder.fingerprint}"
     try:

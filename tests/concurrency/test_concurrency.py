@@ -7,8 +7,6 @@ import pytest
 from storage.uri import Root
 from tests.concurrency import process_control
 from tests.concurrency.__main__ import report, summary
-from tests.concurrency.mutations import MUTATIONS, Mutation, outcome
-from tests.runs import CHECKOUT
 
 SEED = 17
 STEPS = {"local": 3000, "s3": 1000}
@@ -29,16 +27,3 @@ def test_history_of_contending_processes_can_be_explained(
     assert not problem, f"seed {SEED}:\n{problem}"
     assert {"stalled", "killed"} <= set(recording.struck) and (kind == "local" or "lost" in recording.struck)
     assert len(recording.operations) > STEPS[kind]  # and the processes went on
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.protection)
-def test_without_a_protection_the_history_cannot_be_explained(mutation: Mutation, tmp_path: Path) -> None:
-    code, told = outcome(mutation, tmp_path, seed=SEED)
-    print(told)
-    assert code == 1 and any(words in told for words in mutation.notices)
-
-
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.protection)
-def test_a_mutation_changes_code_that_is_there(mutation: Mutation) -> None:
-    assert (CHECKOUT / mutation.file).read_text().count(mutation.code) == 1

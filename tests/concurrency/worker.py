@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from storage import commits, files, in_use, lease, manifest, registry, retry
+from storage import commits, files, in_use, lease, manifest, registry, s3
 from storage.admin.gc import Garbage
 from storage.decision import Decision
 from storage.lease import Held, Lease
@@ -213,7 +213,7 @@ def _impatient(*, collector_ttl_s: float) -> Iterator[None]:
         patch.object(in_use, "_POLL_S", 0.01),
         patch.object(in_use, "_COLLECTOR_TTL_S", collector_ttl_s),
         patch.object(lease, "_POLL_S", 0.01),
-        patch.object(retry, "_FIRST_PAUSE_S", 0.05),
+        patch.object(s3, "_FIRST_PAUSE_S", 0.05),
         patch.object(files, "_flush", lambda path: None),
     ):
         yield

@@ -107,7 +107,7 @@ class Harness:
         # A manifest last, as it was written, though nobody reads meanwhile.
         for path in sorted(self._kept, key=lambda path: path.endswith(manifest.NAME)):
             if path.startswith(shelves):
-                files.replace(root.child(path), self._kept[path])
+                files.put(root.child(path), self._kept[path])
 
     def golden_path(self, shelf: str, ending: str) -> str:
         """Where the golden run left a file, relative to the root."""
@@ -153,8 +153,6 @@ class Harness:
 @contextlib.contextmanager
 def prepared(folder: Path, *, checkout: Path = CHECKOUT) -> Iterator[Harness]:
     """A harness with its servers running, in `folder`."""
-    import s3fs
-
     for name in ("root", "runs", "s3"):
         shutil.rmtree(folder / name, ignore_errors=True)
     (folder / "runs").mkdir(parents=True)
@@ -167,13 +165,11 @@ def prepared(folder: Path, *, checkout: Path = CHECKOUT) -> Iterator[Harness]:
     ):
         # The suite itself does without the proxy.
         os.environ.update(server.environment() | {"PREFECT_API_URL": prefect_url, LOCK_DIR: str(folder / "locks")})
-        s3fs.S3FileSystem.clear_instance_cache()
         try:
             yield Harness(folder, server, spoiling, checkout=checkout)
         finally:
             os.environ.clear()
             os.environ.update(before)
-            s3fs.S3FileSystem.clear_instance_cache()
 
 
 @contextlib.contextmanager

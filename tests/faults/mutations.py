@@ -148,9 +148,9 @@ MUTATIONS = (
     ),
     Mutation(
         protection="transient errors of S3 are retried",
-        file="storage/retry.py",
-        code="    return retrying(request)\n",
-        instead="    return request()\n",
+        file="storage/s3.py",
+        code="        return retrying(request)\n",
+        instead="        return request()\n",
         kind="S3: 503 on commit",
         notices="did not survive the fault",
     ),

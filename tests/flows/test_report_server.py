@@ -43,8 +43,8 @@ def test_only_committed_reports_are_served_and_only_to_this_machine(
         page = commits.write_file(uri, "index.html", _PAGE, fixed_name=True)
         if which != "unfinished":
             commits.commit(uri, kind="report", parents={}, parameters={}, listed=[page])
-    files.replace(root.child(f"reports/{names['changed']}/index.html"), _PAGE.replace(b"report", b"threat"))
-    files.create(root.child("registry/secret"), b"{}")
+    files.put(root.child(f"reports/{names['changed']}/index.html"), _PAGE.replace(b"report", b"threat"))
+    files.put(root.child("registry/secret"), b"{}")
     with report_server.serving(root, free_port()) as line:
         address = line.split()[0]
         assert address.startswith("http://127.0.0.1:")

@@ -310,7 +310,7 @@ def test_attempts_that_trained_on_other_bytes_are_not_gone_on_with(
     made = manifest.load(spec.source)
     files.remove(spec.source.child(manifest.NAME))
     others = made.model_copy(update={"files": made.files[1:], "digest": None})  # a part is missing: other bytes
-    files.replace(spec.source.child(manifest.NAME), others.signed().to_json())
+    files.put(spec.source.child(manifest.NAME), others.signed().to_json())
     with caplog.at_level("INFO"):
         run(spec)
     assert "WARNING: earlier attempts that are not resumed: 1, because the bytes of" in caplog.text

@@ -110,7 +110,7 @@ def test_a_part_with_other_bytes_than_were_committed_is_not_fed(local_ray: None,
     damaged = uri.child(listed[0].path)
     content = bytearray(files.read(damaged))
     content[len(content) // 2] ^= 1
-    files.replace(damaged, bytes(content))
+    files.put(damaged, bytes(content))
     with pytest.raises(RayTaskError) as caught:
         epoch(loader(uri, "ray-data", rank=0, world_size=1), 1)
     assert "is damaged: its content is not what was committed" in str(errors.root_cause(caught.value))

@@ -133,7 +133,7 @@ def test_a_promotion_whose_checkpoint_was_gone_is_not_told(scene: Scene) -> None
         scene.run()
     announce.announce(scene.plan.root, _DATA, scene.decisions())
     assert scene.sent == []
-    files.create(place, content)
+    files.put(place, content)
     scene.run()
     assert scene.sent == [scene.decisions()[-1].event]
 

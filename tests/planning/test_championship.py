@@ -135,7 +135,7 @@ def test_a_model_that_is_there_under_another_name_is_found(root: Root, pictures:
     commit_raw(made)
     commits.commit(made.prepared, kind="prepared", parents={"raw": made.raw}, parameters={}, listed=[])
     trained = CheckpointURI(root.child(f"checkpoints/{before}-{made.checkpoint.fingerprint}"))
-    files.create(trained.child("half-done"), b"")
+    files.put(trained.child("half-done"), b"")
     assert made.checkpoint != trained, "it is not committed"
     commits.commit(trained, kind="checkpoint", parents={"prepared": made.prepared}, parameters={}, listed=[])
     again = make(root, pictures)

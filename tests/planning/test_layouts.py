@@ -69,7 +69,7 @@ BY_CONTENT: dict[str, tuple[str, Meant]] = {
 def write(folder: URI, meant: Meant) -> None:
     """Each image is another one."""
     for number, path in enumerate(meant):
-        files.replace(folder.child(path), encoded(number, number % 3))
+        files.put(folder.child(path), encoded(number, number % 3))
 
 
 def planned(root: Root, folder: URI, *settings: str) -> Plan:
@@ -168,7 +168,7 @@ def write_parquet(folder: URI, path: str, columns: Mapping[str, Any]) -> None:
             key: [value.format(name=name)] * 2 if isinstance(value, str) else value for key, value in columns.items()
         }
         content = parquet([encoded(2 * number + row, 0) for row in range(2)], **values)
-        files.replace(folder.child(path.format(split=split, name=name)), content)
+        files.put(folder.child(path.format(split=split, name=name)), content)
 
 
 @pytest.mark.parametrize("layout", PARQUET)
@@ -362,7 +362,7 @@ def test_parquet_with_labels_in_two_places_or_in_none_is_refused(local: Root) ->
 
 def test_parquet_beside_the_splits_is_left_out_for_the_true_reason(local: Root) -> None:
     for name in ("train", "test", "extra_train", "other"):
-        files.replace(local.child(f"{name}.parquet"), b"1")
+        files.put(local.child(f"{name}.parquet"), b"1")
     data = user_images.find(local)
     assert {one.reason: one.first for one in data.left_out} == {
         "named like split train, for which train is used": ["extra_train.parquet"],

@@ -152,7 +152,7 @@ def test_parquet_is_predicted_with_labels_or_without(
 def test_pictures_on_s3_and_single_ones_are_listed_with_their_checksums(root: Root) -> None:
     photos = root.child("new photos")
     for name in ("a.png", "deep/er/b.jpg"):
-        files.replace(photos.child(name), encoded(0, 0))
+        files.put(photos.child(name), encoded(0, 0))
     assert new_images.are_at(DatasetURI(photos))
     listed = new_images.listed(photos, classes=["er", "x"])
     assert [(file.path, file.label, file.split) for file in listed.files] == [

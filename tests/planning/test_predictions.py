@@ -49,7 +49,7 @@ def test_predictions_become_a_table_with_names_and_reasons_and_are_counted_in_th
 
     before = table.read_bytes()
     part = manifest.load(found).files[0]
-    files.replace(found.child(part.path), b"damaged")
+    files.put(found.child(part.path), b"damaged")
     with pytest.raises(Damaged):
         write_csv(found, table)
     assert table.read_bytes() == before and sorted(path.name for path in tmp_path.glob("*pred*")) == ["predictions.csv"]

@@ -103,8 +103,8 @@ def decide(
 def write_scratch(root: Root, target: URI, *, uses: Sequence[URI] = (), **spec: object) -> URI:
     """What an ended attempt at `target` leaves: the spec of its job, a file of its own, and its lease."""
     scratch = root.child(f"runs/{target.name}")
-    files.replace(scratch.child(f"train-{64 * '0'}.json"), json.dumps({"runs": scratch, **spec}).encode())
-    files.replace(scratch.child("attempt-1/weights"), b"weights")
+    files.put(scratch.child(f"train-{64 * '0'}.json"), json.dumps({"runs": scratch, **spec}).encode())
+    files.put(scratch.child("attempt-1/weights"), b"weights")
     if uses:
         lease.take(root, target, owner="train-0123456789ab-1", uses=uses).release()
     return scratch

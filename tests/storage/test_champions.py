@@ -110,7 +110,7 @@ def test_a_championship_without_a_champion_is_refused_with_the_names_of_those_th
         registry.append(root, name, one)
     registry.append(root, "mnist", one.model_copy(update={"champion": None, "promoted": False}))
     registry.append(root, "damaged", one)
-    files.replace(root.child("registry/damaged/000001.json"), b"{}")
+    files.put(root.child("registry/damaged/000001.json"), b"{}")
     assert championship.require_champion(root, "cifar10") == one.champion
     names = "there are champions of cifar10, mnist-sample, photos-0a1b2c3d"
     with pytest.raises(ValueError, match=rf"{nobody}; {names}; did you mean champion:mnist-sample\?$"):
@@ -126,7 +126,7 @@ def test_judged_are_promoted_and_rejected_checkpoints_of_all_championships_that_
     results.decide(root, model)
     results.decide(root, model, challenger=worse)
     results.decide(root, other, data="letters")
-    files.create(root.child("registry/damaged/000001.json"), b"garbage")
+    files.put(root.child("registry/damaged/000001.json"), b"garbage")
     assert championship.judged(root) == {one.checkpoint.fingerprint for one in (model, worse, other)}
 
 
@@ -146,7 +146,7 @@ def test_rollback_to_a_damaged_checkpoint_is_refused(root: Root, how: str) -> No
         results.decide(root, model)
     place = first.checkpoint.child(manifest.load(first.checkpoint).files[0].path)
     if how == "a byte differs":
-        files.replace(place, files.read(place)[:-1] + b"x")
+        files.put(place, files.read(place)[:-1] + b"x")
     else:
         files.remove(first.checkpoint.child(manifest.NAME) if "committed" in how else place)
     with pytest.raises((Damaged, ValueError), match="SHA-256|it is missing|does not exist any more"):
@@ -200,7 +200,7 @@ def test_unknown_data_set_is_refused_with_those_that_there_are(root: Root, data:
 def test_decision_whose_champion_is_no_reference_is_damage(root: Root, champion: str) -> None:
     results.decide(root, results.run(root, "model"))
     place = root.child(f"registry/{DATA}/000001.json")
-    files.replace(place, json.dumps(json.loads(files.read(place)) | {"champion": champion}).encode())
+    files.put(place, json.dumps(json.loads(files.read(place)) | {"champion": champion}).encode())
     with pytest.raises(Damaged, match=r"000001.json cannot be read \(champion: "):
         championship.decisions(root, DATA)
 
@@ -209,6 +209,6 @@ def test_decision_under_the_name_of_another_is_damage(root: Root) -> None:
     for name in ("first", "second"):
         results.decide(root, results.run(root, name))
     folder = root.child(f"registry/{DATA}")
-    files.replace(folder.child("000001.json"), files.read(folder.child("000002.json")))
+    files.put(folder.child("000001.json"), files.read(folder.child("000002.json")))
     with pytest.raises(Damaged, match="000001.json contains another number, 2"):
         championship.decisions(root, DATA)

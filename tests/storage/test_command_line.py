@@ -79,7 +79,7 @@ def damage_file(uri: URI, how: str) -> URI:
     place = uri.child(manifest.load(uri).files[0].path)
     content = files.read(place)
     changes = {"flipped": content[:-1] + bytes([content[-1] ^ 1]), "truncated": content[:-1]}
-    files.remove(place) if how == "missing" else files.replace(place, changes[how])
+    files.remove(place) if how == "missing" else files.put(place, changes[how])
     return place
 
 
@@ -144,7 +144,7 @@ class TestLs:
     def test_marks_show_champion_leased_incomplete_and_damaged(self, root: Root, model: Model, ask: Ask) -> None:
         dead = results.place(root, "predictions", "dead")
         results.write_part(dead)
-        files.replace(model.report.child(manifest.NAME), b"garbage")
+        files.put(model.report.child(manifest.NAME), b"garbage")
         lease.take(root, dead, owner="predict-0123456789ab-1")
         documents = json.loads("\n".join(ask("ls", "--json", "--storage", root).out))
         marks = {document["uri"]: document["marks"] for document in documents if document["marks"]}
@@ -171,13 +171,13 @@ class TestLs:
         assert [line.split()[-1] for line in answer.out[1:]] == [model.raw, model.report]
 
     def test_garbled_registry_is_told_and_the_rest_is_listed(self, root: Root, model: Model, ask: Ask) -> None:
-        files.create(root.child("registry/letters/000001.json"), b"garbage")
+        files.put(root.child("registry/letters/000001.json"), b"garbage")
         answer = ask("ls", "--storage", root)
         assert (answer.code, len(answer.out)) == (1, 7)
         assert len(answer.err) == 1 and "letters/000001.json cannot be read" in answer.err[0]
 
     def test_root_without_results_is_told(self, root: Root, ask: Ask) -> None:
-        files.create(root.child("notes.txt"), b"")
+        files.put(root.child("notes.txt"), b"")
         assert ask("ls", "--storage", root) == Answer(0, [], [f"there are no results below {root}"])
         assert ask("ls", "--json", "--storage", root) == Answer(0, ["[]"], [])
 
@@ -215,7 +215,7 @@ class TestShow:
         assert ["empty", "none"] in lines and ["none", "none"] in lines and ["lines", "one two"] in lines
 
     def test_garbled_manifest_is_told_in_one_line(self, model: Model, ask: Ask) -> None:
-        files.replace(model.raw.child(manifest.NAME), b"garbage")
+        files.put(model.raw.child(manifest.NAME), b"garbage")
         answer = ask("show", model.raw)
         assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
         assert "_manifest.json cannot be read" in answer.err[0]
@@ -260,7 +260,7 @@ class TestLineage:
         [
             (lambda uri: files.remove(uri), "MISSING: not committed"),
             (lambda uri: files.remove(uri.child(manifest.NAME)), "MISSING: not committed"),
-            (lambda uri: files.replace(uri.child(manifest.NAME), b"garbage"), "DAMAGED: "),
+            (lambda uri: files.put(uri.child(manifest.NAME), b"garbage"), "DAMAGED: "),
             (lambda uri: damage_file(uri, "missing"), "is damaged: it is missing"),
             (lambda uri: damage_file(uri, "truncated"), "bytes instead of"),
         ],
@@ -279,9 +279,7 @@ class TestLineage:
         uri = results.place(root, "checkpoint", "odd")
         made = commits.commit(uri, kind="checkpoint", parents={}, parameters={}, listed=[])
         named = made.as_parent(uri).model_copy(update={} if parent == "itself" else {"uri": parent})
-        files.replace(
-            uri.child(manifest.NAME), made.model_copy(update={"parents": {"prepared": named}}).signed().to_json()
-        )
+        files.put(uri.child(manifest.NAME), made.model_copy(update={"parents": {"prepared": named}}).signed().to_json())
         answer = ask("lineage", uri)
         assert (answer.code, answer.err) == (0 if parent == "itself" else 1, [])
         assert any(word in answer.out[-1] for word in ("DAMAGED", "MISSING", "see above"))
@@ -355,7 +353,7 @@ class TestVerify:
     ) -> None:
         results.decide(root, model)
         spoiled = URI(place.format(root=root, **vars(model)))
-        files.remove(spoiled) if content is None else files.replace(spoiled, content)
+        files.remove(spoiled) if content is None else files.put(spoiled, content)
         answer = ask("verify", "--storage", root)
         assert (answer.code, answer.err, len(answer.out)) == (1, [], 2)
         assert words in answer.out[0]
@@ -430,7 +428,7 @@ class TestChampion:
         ]
 
     def test_garbled_decision_hides_no_other_data_set(self, root: Root, model: Model, ask: Ask) -> None:
-        files.create(root.child("registry/letters/000001.json"), b"garbage")
+        files.put(root.child("registry/letters/000001.json"), b"garbage")
         answer = ask("history", "--storage", root)
         assert (answer.code, len(answer.out), len(answer.err)) == (1, 1, 1)
         assert ask("history", "letters", "--storage", root).code == 1
@@ -508,7 +506,7 @@ class TestPromoteAndRollback:
     ) -> None:
         copy = tmp_path / "copies" / model.checkpoint.name
         for path, content in results.listing(Root(model.checkpoint)).items():
-            files.create(URI(str(copy)).child(path), content)
+            files.put(URI(str(copy)).child(path), content)
         words = ["promote", str(copy), "--register-as", "letters"]
         answer = ask(*words)
         assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
@@ -584,7 +582,7 @@ class TestGc:
         assert not any(files.exists(uri.child(manifest.NAME)) for uri in old.all())
 
     def test_garbled_registry_stops_it_in_one_line(self, root: Root, old: Model, ask: Ask) -> None:
-        files.create(root.child("registry/letters/000001.json"), b"garbage")
+        files.put(root.child("registry/letters/000001.json"), b"garbage")
         before = results.listing(root)
         answer = ask("gc", "--storage", root)
         assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
@@ -607,7 +605,7 @@ class TestWrongRequests:
     def test_what_only_reads_writes_nothing(
         self, root: Root, model: Model, ask: Ask, command: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        for verb in ("create", "replace", "remove"):
+        for verb in ("put", "remove"):
             monkeypatch.delattr(files, verb)
         monkeypatch.delattr(access, "check_writable")
         assert ask(*command, "--storage", root).code == 0

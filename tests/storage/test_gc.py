@@ -140,7 +140,7 @@ class TestCommittedResults:
         if is_readable:
             assert collect(look(inner)) == set()
         else:
-            files.replace(champion.raw.child(manifest.NAME), b"garbage")
+            files.put(champion.raw.child(manifest.NAME), b"garbage")
             with pytest.raises(Damaged):
                 collect(look(inner))
         assert manifest.find(raw)
@@ -155,7 +155,7 @@ class TestCommittedResults:
 
     def test_leased_result_stays_with_its_strays_and_all_that_it_was_made_from(self, root: Root) -> None:
         model = results.run(root, "model")
-        files.create(model.checkpoint.child("stray"), b"")
+        files.put(model.checkpoint.child("stray"), b"")
         gone = collect(look(root, leased=[model.checkpoint]))
         assert gone == model.all() - model.lineage()
         assert files.exists(model.checkpoint.child("stray"))
@@ -171,7 +171,7 @@ class TestCommittedResults:
             ".tmp-x",
         ]
         for name in [*others, "datasets/file", "datasets/raw/file"]:
-            files.create(root.child(name), b"")
+            files.put(root.child(name), b"")
         before = results.listing(root)
         assert collect(look(root, days_later=400)) == set()
         assert results.listing(root) == before
@@ -219,15 +219,15 @@ class TestLeftovers:
         model = results.run(root, "model")
         places = [model.raw, model.raw.child("train"), root.child("leases/x"), root.child("runs/mine-0123456789ab")]
         for place in places:
-            files.create(place.child(".tmp-a1"), b"")
-        files.create(root.child("runs/mine-0123456789ab/train.json"), b"{}")
+            files.put(place.child(".tmp-a1"), b"")
+        files.put(root.child("runs/mine-0123456789ab/train.json"), b"{}")
         expected = {place.child(".tmp-a1") for place in places} if goes else set()
         assert collect(look(root, days_later=days)) == expected
 
     def test_half_written_folder_goes_as_a_whole_when_its_newest_file_is_old(self, tmp_path: Path) -> None:
         folder = Root(str(tmp_path)).child("runs/mine-0123456789ab/.tmp-download-x")
-        files.create(folder.child("a/.tmp-b/c"), b"")
-        files.create(folder.child("d"), b"")
+        files.put(folder.child("a/.tmp-b/c"), b"")
+        files.put(folder.child("d"), b"")
         results.set_age(folder.child("a"), days=2)
         assert collect(look(Root(str(tmp_path)), days_later=0)) == set()
         results.set_age(folder, days=2)
@@ -308,7 +308,7 @@ class TestWhatCannotBeKnown:
         results.decide(root, champion)
         results.decide(root, champion, challenger=results.run(root, "other"))
         spoiled = URI(place.format(root=root, **vars(champion)))
-        files.remove(spoiled) if content is None else files.replace(spoiled, content)
+        files.remove(spoiled) if content is None else files.put(spoiled, content)
         before = results.listing(root)
         with pytest.raises(Damaged):
             collect(look(root))
@@ -519,7 +519,7 @@ class TestMeanwhile:
 
     def test_the_registry_is_garbled(self, root: Root, model: results.Model, found: Garbage) -> None:
         with pytest.raises(Damaged):
-            self.remove(found, lambda: files.create(root.child("registry/digits/000001.json"), b"garbage"))
+            self.remove(found, lambda: files.put(root.child("registry/digits/000001.json"), b"garbage"))
         assert rest(root, model.all()) == model.all()
 
     def test_somebody_else_removes_it(self, root: Root, model: results.Model, found: Garbage) -> None:

@@ -35,7 +35,7 @@ def test_run_whose_lease_was_taken_after_a_suspension_is_protected_again(root: R
     place = root.child("leases/_run-1/000001.json")
     with in_use.using(root, [first], owner="a run") as use:
         expired = json.loads(files.read(place)) | {"expires": "2020-01-01T00:00:00Z"}
-        files.replace(place, json.dumps(expired).encode())
+        files.put(place, json.dumps(expired).encode())
         with in_use.using(root, [], owner="another"):
             assert in_use.used(root) == set()
             use.add([second])
@@ -75,7 +75,7 @@ def test_what_a_killed_run_uses_is_free(root: Root) -> None:
 
 
 def test_lease_that_cannot_be_read_stops_whoever_asks(root: Root) -> None:
-    files.create(root.child("leases/_run-1/000001.json"), b"garbage")
+    files.put(root.child("leases/_run-1/000001.json"), b"garbage")
     with pytest.raises(Damaged, match="leases/_run-1/000001.json cannot be read; delete it when no run is active"):
         in_use.used(root)
 

@@ -34,16 +34,16 @@ def written(folder: Path, size: int) -> tuple[Path, bytes]:
 @pytest.mark.parametrize("size", SIZES)
 def test_a_file_of_any_size_comes_back_as_it_was_published(root: Root, tmp_path: Path, size: int) -> None:
     path, content = written(tmp_path, size)
-    files.publish(path, root.child("folder/file"))
+    files.put(root.child("folder/file"), path)
     assert [entry.path for entry in files.walk(root)] == ["folder/file"]
     assert b"".join(files.pieces(root.child("folder/file"))) == content
     assert files.sha256(root.child("folder/file")) == hashlib.sha256(content).hexdigest()
 
 
 def test_what_is_published_takes_the_place_of_what_was_there(root: Root, tmp_path: Path) -> None:
-    files.create(root.child("file"), b"before")
+    files.put(root.child("file"), b"before")
     path, content = written(tmp_path, 2 * _PIECE)
-    files.publish(path, root.child("file"))
+    files.put(root.child("file"), path)
     assert files.read(root.child("file")) == content
 
 
@@ -54,12 +54,12 @@ def test_absence_of_a_file_is_told(root: Root) -> None:
 
 def test_a_listed_file_is_fetched_only_as_it_was_committed(root: Root, tmp_path: Path) -> None:
     path, content = written(tmp_path, _PIECE + 7)
-    files.publish(path, root.child("data-0123456789ab/file"))
+    files.put(root.child("data-0123456789ab/file"), path)
     uri = root.child("data-0123456789ab")
     listed = File(path="file", size=len(content), sha256=hashlib.sha256(content).hexdigest())
     manifest.fetch_file(uri, listed, tmp_path / "copy")
     assert (tmp_path / "copy").read_bytes() == content
-    files.replace(uri.child("file"), content[:-1] + bytes([content[-1] ^ 1]))
+    files.put(uri.child("file"), content[:-1] + bytes([content[-1] ^ 1]))
     with pytest.raises(Damaged, match=r"file is damaged: its content is not what was committed \(SHA-256\)"):
         manifest.fetch_file(uri, listed, tmp_path / "other")
     files.remove(uri.child("file"))
@@ -75,7 +75,7 @@ def test_a_file_from_another_disk_is_copied(tmp_path: Path) -> None:
     folder.mkdir()
     try:
         path, content = written(folder, 1000)
-        files.publish(path, URI(f"{tmp_path}/file"))
+        files.put(URI(f"{tmp_path}/file"), path)
     finally:
         shutil.rmtree(folder)
     assert (tmp_path / "file").read_bytes() == content
@@ -83,17 +83,17 @@ def test_a_file_from_another_disk_is_copied(tmp_path: Path) -> None:
 
 def test_a_file_that_is_overwritten_while_it_is_read_is_refused(s3: Server, tmp_path: Path) -> None:
     uri = URI(f"s3://{s3.bucket}/overwritten")
-    files.publish(written(tmp_path, 2 * _PIECE)[0], uri)
+    files.put(uri, written(tmp_path, 2 * _PIECE)[0])
     reading = files.pieces(uri)
     next(reading)
-    files.replace(uri, b"other" * _PIECE)
+    files.put(uri, b"other" * _PIECE)
     with pytest.raises(OSError, match="it was overwritten while being read"):
         next(reading)
 
 
 def test_an_upload_that_is_cut_off_leaves_what_was_there_and_no_pieces(s3: Server) -> None:
     uri = URI(f"s3://{s3.bucket}/cut-off")
-    files.create(uri, b"before")
+    files.put(uri, b"before")
 
     def contents() -> Iterator[bytes]:
         yield b"x" * _PIECE

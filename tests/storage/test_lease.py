@@ -74,15 +74,9 @@ class TestTaking:
     def test_lease_that_lapsed_while_it_was_written_tells_so(
         self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        held, replace = lease.take(root, target, owner="job", ttl_s=0.3), files.replace
-
-        def slowly(*given: Any) -> None:
-            time.sleep(0.6)
-            replace(*given)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(files, "replace", slowly)
-            assert held.renew()
+        held = lease.take(root, target, owner="job", ttl_s=0.3)
+        before_the_next(monkeypatch, "put", lambda: time.sleep(0.6))
+        assert held.renew()
         assert held.has_lapsed()
 
     def test_only_the_newest_file_stays(self, root: Root, target: URI) -> None:
@@ -110,17 +104,17 @@ class TestTaking:
 
     @pytest.mark.parametrize("content", [b"", b'{"target": "/x"', b"[]", b"\xff", b'{"generation": 7}'])
     def test_file_that_cannot_be_understood_holds_nothing(self, root: Root, target: URI, content: bytes) -> None:
-        files.create(place(root, target, 7), content)
+        files.put(place(root, target, 7), content)
         assert lease.holder(root, target) is None
         assert lease.take(root, target, owner="job-1").generation == 8
 
     def test_other_files_in_the_folder_are_no_leases(self, root: Root, target: URI) -> None:
         for name in ("README.md", "000009", "9.json", "000009.json.bak"):
-            files.create(root.child(f"leases/{target.name}/{name}"), b"")
+            files.put(root.child(f"leases/{target.name}/{name}"), b"")
         assert lease.take(root, target, owner="job-1").generation == 1
 
     def test_number_can_have_more_digits(self, root: Root, target: URI) -> None:
-        files.create(place(root, target, 999_999), b"")
+        files.put(place(root, target, 999_999), b"")
         lease.take(root, target, owner="job-1", ttl_s=LONG_S)
         with pytest.raises(Held, match="job-1"):
             lease.take(root, target, owner="job-2")
@@ -147,7 +141,7 @@ class TestInterleavings:
             lease.take(root, target, owner="job-2", ttl_s=LONG_S).release()
             lease.take(root, target, owner="job-3", ttl_s=LONG_S)
 
-        before_the_next(monkeypatch, "create", others)
+        before_the_next(monkeypatch, "put", others)
         with pytest.raises(Held, match="job-3"):
             lease.take(root, target, owner="job-1", ttl_s=LONG_S)
         assert owner(root, target) == "job-3"
@@ -158,20 +152,8 @@ class TestInterleavings:
         def other() -> None:
             lease.take(root, target, owner="job-2", ttl_s=LONG_S).release()
 
-        before_the_next(monkeypatch, "create", other)
+        before_the_next(monkeypatch, "put", other)
         assert lease.take(root, target, owner="job-1").generation == 2
-
-    def test_taker_whose_reply_was_lost_holds_it(
-        self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        create = files.create
-
-        def create_twice(uri: URI, content: bytes) -> None:
-            create(uri, content)
-            create(uri, content)
-
-        monkeypatch.setattr(files, "create", create_twice)
-        assert lease.take(root, target, owner="job-1", ttl_s=LONG_S).generation == 1
 
     def test_reader_follows_when_what_it_listed_is_removed(
         self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
@@ -212,7 +194,7 @@ class TestInterleavings:
             edit(root, target, 1, expires="2020-01-01T00:00:00Z")
             lease.take(root, target, owner="job-2", ttl_s=LONG_S)
 
-        before_the_next(monkeypatch, "replace", other)
+        before_the_next(monkeypatch, "put", other)
         getattr(first, write)()
         assert owner(root, target) == "job-2"
         if write == "renew":
@@ -230,7 +212,7 @@ class TestInterleavings:
             release.start()
             release.join(0.2)  # in vain: it waits for the renewal
 
-        before_the_next(monkeypatch, "replace", start_to_release)
+        before_the_next(monkeypatch, "put", start_to_release)
         mine.renew()
         release.join(LIMIT_S)
         assert lease.holder(root, target) is None
@@ -284,15 +266,15 @@ class TestRenewal:
         from botocore.exceptions import EndpointConnectionError
 
         faults: list[Exception] = [OSError(5, "broken"), EndpointConnectionError(endpoint_url="http://key@host")]
-        replace = files.replace
+        put = files.put
 
         def fail_at_first(uri: URI, content: bytes) -> None:
             if faults:
                 raise faults.pop(0)
-            replace(uri, content)
+            put(uri, content)
 
         with lease.held(root, target, owner="job-1", ttl_s=1.0) as mine:
-            monkeypatch.setattr(files, "replace", fail_at_first)
+            monkeypatch.setattr(files, "put", fail_at_first)
             eventually(lambda: not faults)
             before = expires(root, target)
             eventually(lambda: before < expires(root, target))
@@ -303,7 +285,7 @@ class TestRenewal:
     def test_holder_learns_from_its_renewals_that_it_was_replaced(self, root: Root, target: URI) -> None:
         with lease.held(root, target, owner="job-1", ttl_s=1.0) as mine:
             assert mine
-            files.create(place(root, target, 2), b"another's")
+            files.put(place(root, target, 2), b"another's")
             eventually(lambda: mine.lost)
             eventually(lambda: not renewers(target))
         assert files.read(place(root, target, 2)) == b"another's"
@@ -393,7 +375,7 @@ class TestHeld:
             raise OSError(5, "broken")
 
         with lease.held(root, target, owner="job-1", ttl_s=LONG_S):
-            monkeypatch.setattr(files, "replace", fail)
+            monkeypatch.setattr(files, "put", fail)
         assert "could not be released; it will expire ([Errno 5] broken)" in caplog.text
 
     def test_waiting_ends_when_the_other_releases(self, root: Root, target: URI) -> None:
@@ -413,7 +395,7 @@ class TestHeld:
         result = target.child("_manifest.json")
 
         def commit(holder: Record) -> None:
-            files.create(result, b"")
+            files.put(result, b"")
 
         with lease.held(root, target, owner="job-2", is_done=lambda: files.exists(result), on_wait=commit) as mine:
             assert mine is None
@@ -424,7 +406,7 @@ class TestHeld:
         result = target.child("_manifest.json")
 
         def commit_and_release(holder: Record) -> None:
-            files.create(result, b"")
+            files.put(result, b"")
             first.release()
 
         with lease.held(
@@ -462,7 +444,7 @@ def place(root: Root, target: URI, generation: int) -> URI:
 def edit(root: Root, target: URI, generation: int, **changes: object) -> None:
     """Change what the file of a lease says."""
     uri = place(root, target, generation)
-    files.replace(uri, json.dumps(json.loads(files.read(uri)) | changes).encode())
+    files.put(uri, json.dumps(json.loads(files.read(uri)) | changes).encode())
 
 
 def edit_process(root: Root, target: URI, **changes: object) -> None:
@@ -488,10 +470,10 @@ def before_the_next(monkeypatch: pytest.MonkeyPatch, verb: str, action: Callable
     """Let `action` happen just before `files` does the next `verb`, as if its caller had been slow there."""
     real = getattr(files, verb)
 
-    def slow(*arguments: Any) -> Any:
+    def slow(*arguments: Any, **options: Any) -> Any:
         monkeypatch.setattr(files, verb, real)
         action()
-        return real(*arguments)
+        return real(*arguments, **options)
 
     monkeypatch.setattr(files, verb, slow)
 

@@ -32,7 +32,7 @@ def commit(uri: URI, *listed: File, note: object = None) -> Manifest:
 
 def damage_file(uri: URI, file: File, content: bytes) -> None:
     """Put other bytes in the place of a committed file, as no code of ours does."""
-    files.replace(uri.child(file.path), content)
+    files.put(uri.child(file.path), content)
 
 
 class TestCommit:
@@ -54,7 +54,7 @@ class TestCommit:
     def test_date_that_was_changed_is_damage(self, uri: DatasetURI) -> None:
         committed = commit(uri, write(uri))
         later = {"created": datetime.datetime.now(datetime.UTC)}
-        files.replace(uri.child(manifest.NAME), committed.model_copy(update=later).to_json())
+        files.put(uri.child(manifest.NAME), committed.model_copy(update=later).to_json())
         with pytest.raises(Damaged, match="is not what was committed"):
             manifest.load(uri)
 
@@ -143,7 +143,7 @@ class TestDamage:
         [(b"", "JSON"), (b'{"format": 1, "ki', "JSON"), (b'{"format": 3}', "format"), (b'{"format": 1}', "kind")],
     )
     def test_garbled_manifest_is_damage_not_absence(self, uri: DatasetURI, content: bytes, place: str) -> None:
-        files.create(uri.child(manifest.NAME), content)
+        files.put(uri.child(manifest.NAME), content)
         with pytest.raises(Damaged, match=rf"_manifest.json cannot be read \({place}: .*; restore it"):
             manifest.find(uri)
 
@@ -161,7 +161,7 @@ class TestDamage:
     def test_parent_that_is_no_uri_is_damage(self, uri: DatasetURI, parent: str) -> None:
         named = manifest.Parent.model_construct(uri=parent, digest="", content="")
         made = commit(uri).model_copy(update={"parents": {"raw": named}})
-        files.replace(uri.child(manifest.NAME), made.to_json())
+        files.put(uri.child(manifest.NAME), made.to_json())
         with pytest.raises(Damaged, match=r"cannot be read \(parents.raw.uri: ") as caught:
             manifest.load(uri)
         assert "hidden" not in str(caught.value)

@@ -22,7 +22,7 @@ from tests.storage.results import DATA, Model
 def moved(root: Root, place: Root) -> Root:
     """All of `root` at `place`, and no longer at `root`."""
     for path, content in results.listing(root).items():
-        files.replace(place.child(path), content)
+        files.put(place.child(path), content)
     files.remove(root)
     return place
 
@@ -155,7 +155,7 @@ class TestOtherBytes:
 
     def test_parent_that_is_gone_or_damaged_is_not_compared(self, model: Model) -> None:
         made = manifest.load(model.predictions)
-        files.replace(model.checkpoint.child(manifest.NAME), b"garbage")
+        files.put(model.checkpoint.child(manifest.NAME), b"garbage")
         assert manifest.changed_parent(model.predictions, made) is None
         files.remove(model.checkpoint)
         assert manifest.changed_parent(model.predictions, made) is None

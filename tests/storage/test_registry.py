@@ -111,12 +111,12 @@ class TestWhole:
         content = files.read(entry(rolled_back, number))
         meaningful = [at for at, byte in enumerate(content) if not chr(byte).isspace()]
         for at in meaningful[:: 23 if rolled_back.is_s3 else 3]:
-            files.replace(entry(rolled_back, number), content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+            files.put(entry(rolled_back, number), content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
             with pytest.raises(Damaged, match=f"registry/mnist/{number:06d}.json"):
                 registry.history(rolled_back, "mnist")
 
     def test_decision_with_a_number_of_seven_digits_is_part_of_the_history(self, rolled_back: Root) -> None:
-        files.replace(entry(rolled_back, 1_000_000), b"{}")
+        files.put(entry(rolled_back, 1_000_000), b"{}")
         with pytest.raises(Damaged, match=r"000005.json is missing; restore it"):
             registry.history(rolled_back, "mnist")
 
@@ -137,7 +137,7 @@ class TestWhole:
 
     def test_what_is_appended_to_a_damaged_entry_is_refused(self, rolled_back: Root) -> None:
         content = files.read(entry(rolled_back, 4))
-        files.replace(entry(rolled_back, 4), content.replace(b"better", b"bettes"))
+        files.put(entry(rolled_back, 4), content.replace(b"better", b"bettes"))
         with pytest.raises(Damaged, match=r"000004.json is not what was recorded"):
             registry.append(rolled_back, "mnist", decision(5))
 
@@ -146,7 +146,7 @@ class TestWhole:
         registry.append(root, "mnist", decision(1).made_by("ada"))
         content = files.read(entry(root, 1))
         assert json.loads(content)["decided"].endswith("Z")
-        files.replace(entry(root, 1), content.replace(old, new))
+        files.put(entry(root, 1), content.replace(old, new))
         with pytest.raises(Damaged, match=r"000001.json is not what was recorded"):
             registry.latest(root, "mnist")
 
@@ -159,12 +159,12 @@ def test_data_sets_have_champions_of_their_own(root: Root) -> None:
 def test_other_files_in_the_folder_are_no_decisions(root: Root) -> None:
     registry.append(root, "mnist", decision(1))
     for name in ("README.md", "000002", "7.json", "000002.json.bak"):
-        files.create(root.child(f"registry/mnist/{name}"), b"")
+        files.put(root.child(f"registry/mnist/{name}"), b"")
     assert registry.history(root, "mnist") == [decision(1)]
 
 
 def test_garbled_decision_is_refused_by_name(root: Root) -> None:
-    files.create(root.child("registry/mnist/000001.json"), b'{"number": 1')
+    files.put(root.child("registry/mnist/000001.json"), b'{"number": 1')
     with pytest.raises(Damaged, match=r"registry/mnist/000001.json cannot be read \(JSON: "):
         registry.champion(root, "mnist")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage import error_policy, files, retry
+from storage import error_policy, files
 from storage import s3 as s3_verbs
 from storage.uri import URI
 from tests.faults import proxy
@@ -19,13 +19,9 @@ PASSING: list[proxy.Fault] = ["500", "503", "reset", "lost", "slow"]
 @pytest.fixture
 def spoiling(s3: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     """The session's S3 server behind a proxy that every client made from now on talks to."""
-    import s3fs
-
     with proxy.serve(s3.endpoint) as spoiling:
         monkeypatch.setenv("AWS_ENDPOINT_URL", spoiling.endpoint)
-        s3fs.S3FileSystem.clear_instance_cache()
         yield spoiling
-    s3fs.S3FileSystem.clear_instance_cache()
 
 
 @pytest.fixture
@@ -35,7 +31,7 @@ def folder(s3: Server, request: pytest.FixtureRequest) -> URI:
 
 @pytest.mark.parametrize("fault", [*PASSING, "truncated"])
 def test_read_is_retried_after_transient_errors(spoiling: Proxy, folder: URI, fault: proxy.Fault) -> None:
-    files.replace(folder.child("file"), b"content" * 1000)
+    files.put(folder.child("file"), b"content" * 1000)
     spoiling.pending = [RequestFault(fault=fault, method="GET", part="/file", times=2)]
     assert files.read(folder.child("file")) == b"content" * 1000
     assert len(spoiling.injected) == (1 if fault == "slow" else 2)
@@ -44,7 +40,7 @@ def test_read_is_retried_after_transient_errors(spoiling: Proxy, folder: URI, fa
 @pytest.mark.parametrize("fault", PASSING)
 def test_replace_is_retried_after_transient_errors(spoiling: Proxy, folder: URI, fault: proxy.Fault) -> None:
     spoiling.pending = [RequestFault(fault=fault, method="PUT", part="/file", times=2)]
-    files.replace(folder.child("file"), b"content")
+    files.put(folder.child("file"), b"content")
     assert files.read(folder.child("file")) == b"content"
 
 
@@ -53,15 +49,15 @@ def test_file_whose_creation_was_disturbed_is_there_once_and_its_creator_is_told
     spoiling: Proxy, folder: URI, fault: proxy.Fault
 ) -> None:
     spoiling.pending = [RequestFault(fault=fault, method="PUT", part="/file", times=2)]
-    files.create(folder.child("file"), b"ours")
+    files.put(folder.child("file"), b"ours", mode="create")
     assert files.read(folder.child("file")) == b"ours"
 
 
 def test_creator_whose_reply_was_lost_is_not_taken_for_another_that_was_first(spoiling: Proxy, folder: URI) -> None:
-    files.create(folder.child("file"), b"theirs")
+    files.put(folder.child("file"), b"theirs", mode="create")
     spoiling.pending = [RequestFault(fault="lost", method="PUT", part="/file")]
     with pytest.raises(FileExistsError):
-        files.create(folder.child("file"), b"ours")
+        files.put(folder.child("file"), b"ours", mode="create")
     assert files.read(folder.child("file")) == b"theirs"
 
 
@@ -69,11 +65,11 @@ def test_creator_whose_reply_was_lost_is_not_taken_for_another_that_was_first(sp
 def test_creator_whose_reply_was_lost_on_a_connection_in_use_is_told_that_it_created_the_file(
     spoiling: Proxy, folder: URI, times: int
 ) -> None:
-    files.replace(folder.child("other"), b"on the same connection")  # there the HTTP client repeats a request unasked
+    files.put(folder.child("other"), b"on the same connection")  # there the HTTP client repeats a request unasked
     spoiling.pending = [RequestFault(fault="lost", method="PUT", part="/file", times=times)]
-    files.create(folder.child("file"), b"ours")
+    files.put(folder.child("file"), b"ours", mode="create")
     with pytest.raises(FileExistsError):
-        files.create(folder.child("file"), b"ours")
+        files.put(folder.child("file"), b"ours", mode="create")
 
 
 def test_create_fails_if_the_file_it_found_is_removed_before_its_creator_is_read(
@@ -86,16 +82,16 @@ def test_create_fails_if_the_file_it_found_is_removed_before_its_creator_is_read
             files.remove(folder.child("file"))
             raise
 
-    s3_retry = retry.with_retries
-    files.create(folder.child("file"), b"theirs")
+    s3_retry = s3_verbs.with_retries
+    files.put(folder.child("file"), b"theirs", mode="create")
     monkeypatch.setattr(s3_verbs, "with_retries", with_retries)
     spoiling.pending = [RequestFault(fault="500", method="PUT", part="/file")]
     with pytest.raises(FileExistsError):
-        files.create(folder.child("file"), b"ours")
+        files.put(folder.child("file"), b"ours", mode="create")
 
 
 def test_listing_sizes_and_removal_are_retried_too(spoiling: Proxy, folder: URI) -> None:
-    files.replace(folder.child("file"), b"content")
+    files.put(folder.child("file"), b"content")
     spoiling.pending = [
         RequestFault(fault="503", method=method, part="", times=1) for method in ("GET", "HEAD", "POST")
     ]
@@ -116,10 +112,10 @@ def test_refused_access_is_told_at_once(spoiling: Proxy, folder: URI) -> None:
 def test_persistent_error_is_raised_after_one_more_try(
     spoiling: Proxy, folder: URI, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retry, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(s3_verbs, "PATIENCE_S", 0.0)
     spoiling.pending = [RequestFault(fault="503", method="GET", part="/file", times=1000)]
     with pytest.raises(
-        ConnectionError, match="failing for 0 s, last error: .*spoilt; check the server at AWS_ENDPOINT_URL"
+        ConnectionError, match="failing for 0 s, last error: .*spoilt.*; check the server at AWS_ENDPOINT_URL"
     ):
         files.read(folder.child("file"))
     assert len(spoiling.injected) == 2, "tried once again, however little time there is"
@@ -131,10 +127,10 @@ def test_full_disk_is_told_and_the_old_version_stays(tmp_path: Path) -> None:
 
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
     try:
-        files.replace(URI(f"{tmp_path}/file"), b"old")
-        for write in (files.replace, files.create):
+        files.put(URI(f"{tmp_path}/file"), b"old")
+        for mode, name in (("replace", "file"), ("create", "new")):
             with pytest.raises(error_policy.DiskFull, match="is full: 2.0 MB are needed"):
-                write(URI(f"{tmp_path}/{'file' if write is files.replace else 'new'}"), bytes(2_000_000))
+                files.put(URI(f"{tmp_path}/{name}"), bytes(2_000_000), mode=mode)  # type: ignore[arg-type]
         assert files.read(URI(f"{tmp_path}/file")) == b"old"
         assert [entry.path for entry in files.walk(URI(str(tmp_path)))] == ["file"]
         with pytest.raises(error_policy.DiskFull):

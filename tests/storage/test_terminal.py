@@ -76,8 +76,8 @@ class TestUnfinishedWork:
         target = results.place(root, "checkpoint", "mine")
         scratch = results.write_scratch(root, target, recipe={"epochs": 4})
         for epoch in (1, 2):
-            files.create(scratch.child(f"attempt-1/epoch-{epoch:04d}/checkpoint.json"), b"{}")
-        files.create(scratch.child("attempt-1/epoch-0003/weights.safetensors"), b"half of it")
+            files.put(scratch.child(f"attempt-1/epoch-{epoch:04d}/checkpoint.json"), b"{}")
+        files.put(scratch.child("attempt-1/epoch-0003/weights.safetensors"), b"half of it")
         with lease.held(root, target, owner="a job") as held:
             assert held
             host = lease.holder(root, target).host  # type: ignore[union-attr]
@@ -99,7 +99,7 @@ class TestUnfinishedWork:
         self, root: Root, tmp_path: Path
     ) -> None:
         for stage, kind in (("preprocess", "prepared"), ("predict", "predictions")):
-            files.create(root.child(f"runs/{results.place(root, kind, stage).name}/{stage}-{64 * '0'}.json"), b"{}")
+            files.put(root.child(f"runs/{results.place(root, kind, stage).name}/{stage}-{64 * '0'}.json"), b"{}")
         assert [line.split()[1] for line in _said(tmp_path)[:-1]] == ["preprocess", "predict"]
         assert [line.split()[1] for line in _said(tmp_path, "predictions")[:-1]] == ["predict"]
 

@@ -76,7 +76,7 @@ def test_a_download_that_was_cut_off_goes_on_file_by_file(root: Root, mirror: Mi
 def test_a_file_with_other_bytes_is_fetched_again(root: Root, mirror: Mirror) -> None:
     asked = asked_of(root, mirror.address)
     assert asked.files is not None
-    files.create(asked.files.child(NAMES[0]), b"left by somebody")
+    files.put(asked.files.child(NAMES[0]), b"left by somebody")
     download.fn(asked)
     assert contents(asked.files)[NAMES[0]] == (FOLDER / NAMES[0]).read_bytes()
 

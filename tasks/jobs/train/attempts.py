@@ -101,7 +101,7 @@ def takes_graph(recipe: Recipe, *, device: str, world_size: int, loader: str) ->
 def record_nodes(attempt: URI, *, rank: int, trained: str, transformed: Iterable[str]) -> None:
     """Record on which node `rank` trains, and which nodes read and transformed rows for it."""
     found = {"trained": trained, "transformed": sorted(transformed)}
-    files.replace(attempt.child(f"{_NODES}{rank}.json"), json.dumps(found).encode())
+    files.put(attempt.child(f"{_NODES}{rank}.json"), json.dumps(found).encode())
 
 
 def _nodes(scratch: URI) -> dict[str, list[str]]:
@@ -153,7 +153,7 @@ def new_attempt(scratch: URI) -> str:
     claim = json.dumps({"token": uuid.uuid4().hex}).encode()  # identifies this claim if a reply of S3 is lost
     while True:
         try:
-            files.create(scratch.child(f"attempt-{number}/_attempt.json"), claim)
+            files.put(scratch.child(f"attempt-{number}/_attempt.json"), claim, mode="create")
         except FileExistsError:
             number += 1
         else:

@@ -25,7 +25,7 @@ def photos(root: Root) -> URI:
     """Forty images of cats and as many of dogs, each with other bytes."""
     place = root.child("photos")
     for number in range(80):
-        files.replace(place.child(f"{CLASSES[number % 2]}/{number:03}.png"), encoded(number, number % 2))
+        files.put(place.child(f"{CLASSES[number % 2]}/{number:03}.png"), encoded(number, number % 2))
     return place
 
 
@@ -49,7 +49,7 @@ def test_no_row_changes_sides_when_images_come_and_go_or_another_seed_or_size_is
     for settings in ({"seed": 7, "split_seed": 7}, {"image_size": 16}, {"channels": 1}):
         assert sides(made(photos, **settings)) == before
     for number in range(100, 140):  # sorted before, between and after those of before
-        files.replace(photos.child(f"{CLASSES[number % 2]}/{number * 7 % 100:03}-new.png"), encoded(number, number % 2))
+        files.put(photos.child(f"{CLASSES[number % 2]}/{number * 7 % 100:03}-new.png"), encoded(number, number % 2))
     more = sides(made(photos))
     assert all(more[split] >= before[split] for split in before)
     for path in sorted(before["train"])[:9]:
@@ -68,7 +68,7 @@ def test_names_with_any_characters_are_read_and_folder_markers_are_no_files(root
             client.put_object(Bucket=bucket, Key=f"{prefix}/photos/{path}", Body=content)
     else:
         for path, content in contents.items():
-            files.replace(root.child(f"photos/{path}"), content)
+            files.put(root.child(f"photos/{path}"), content)
     listed = user_images.find(root.child("photos"))
     assert ({file.path for file in listed.files}, listed.left_out) == (paths, ())
     assert set().union(*sides(made(root.child("photos"))).values()) == paths
@@ -90,7 +90,7 @@ def test_the_same_bytes_are_on_one_side_whatever_their_names_classes_and_etags(p
         content = encoded(number, number % 2)
         copy = f"{CLASSES[number // 2 % 2]}/again {number}.jpg"
         twice[f"{CLASSES[number % 2]}/{number:03}.png"] = copy
-        upload_in_parts(photos.child(copy), content) if root.is_s3 else files.replace(photos.child(copy), content)
+        upload_in_parts(photos.child(copy), content) if root.is_s3 else files.put(photos.child(copy), content)
     digests = {file.path: file.digest for file in user_images.find(photos).files}
     assert all((digests[one] == digests[other]) is not root.is_s3 for one, other in twice.items())
     found = sides(made(photos))

@@ -45,7 +45,7 @@ class ByHand:
 
     def run(self, stage: str, spec: JobSpec) -> None:
         place = spec.scratch.child("spec.json")
-        files.replace(place, spec.model_dump_json().encode())
+        files.put(place, spec.model_dump_json().encode())
         env = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_AUTH_MODE")}
         subprocess.run([sys.executable, "-m", f"tasks.jobs.{stage}", place], cwd=CHECKOUT, env=env, check=True)
         files.remove(spec.scratch)

@@ -24,10 +24,10 @@ def spec(root: Root) -> IngestSpec:
     photos = root.child("my photos")
     for number in range(5):
         content = b"broken" if number == 1 else encoded(number, 0, "JPEG" if number % 2 else "PNG")
-        files.replace(photos.child(f"train/Äpfel/bild {number}.png"), content)
-    files.replace(photos.child("train/pear/1.gif"), encoded(9, 1, "GIF"))
-    files.replace(photos.child("test/pear/2.gif"), encoded(9, 1, "GIF"))
-    files.replace(photos.child(".DS_Store"), b"of macOS")
+        files.put(photos.child(f"train/Äpfel/bild {number}.png"), content)
+    files.put(photos.child("train/pear/1.gif"), encoded(9, 1, "GIF"))
+    files.put(photos.child("test/pear/2.gif"), encoded(9, 1, "GIF"))
+    files.put(photos.child(".DS_Store"), b"of macOS")
     return spec_of(root, photos)
 
 
@@ -84,7 +84,7 @@ def test_more_unreadable_images_than_allowed_are_refused_by_name_and_reason(root
     cut = encoded(3, 0, "JPEG")
     contents = {"train/cat/a.jpg": cut[: len(cut) // 2], "train/cat/b.png": b"", "train/cat/c.png": encoded(0, 0)}
     for path, content in (contents | {"train/dog/d.png": encoded(1, 1), "test/cat/e.png": encoded(2, 0)}).items():
-        files.replace(photos.child(path), content)
+        files.put(photos.child(path), content)
     made = spec_of(root, photos)
     job.run(made, InProcessBackend())
     told = user_files.describe_unreadable(manifest.load(made.target))
@@ -113,7 +113,7 @@ def test_gray_of_16_bits_that_comes_out_with_several_ranges_is_told(
 
 
 def test_a_file_that_changed_since_it_was_listed_is_refused_by_name(spec: IngestSpec) -> None:
-    files.replace(spec.source.child("train/pear/1.gif"), b"longer than" + encoded(9, 1, "GIF"))
+    files.put(spec.source.child("train/pear/1.gif"), b"longer than" + encoded(9, 1, "GIF"))
     with pytest.raises(ValueError, match=r"train/pear/1\.gif changed after it was listed; run the same command again"):
         made_of(spec)
     files.remove(spec.source.child("train/pear/1.gif"))
@@ -123,9 +123,9 @@ def test_a_file_that_changed_since_it_was_listed_is_refused_by_name(spec: Ingest
 
 def test_an_image_that_lies_in_two_classes_is_named_by_its_files(spec: IngestSpec) -> None:
     for place in ("train/Äpfel/as pear.png", "test/Äpfel/as pear.png"):
-        files.replace(spec.source.child(place), encoded(9, 1, "GIF"))
+        files.put(spec.source.child(place), encoded(9, 1, "GIF"))
     for number in range(8):
-        files.replace(spec.source.child(f"train/pear/{number + 20}.png"), encoded(20 + number, 1))
+        files.put(spec.source.child(f"train/pear/{number + 20}.png"), encoded(20 + number, 1))
     found = user_images.find(spec.source)
     spec = spec.model_copy(update={"listing": user_files.write_listing(spec.scratch, found.files)})
     job.run(spec, InProcessBackend())

@@ -21,7 +21,7 @@ def ingested_files(root: Root, contents: Mapping[str, bytes]) -> DatasetURI:
     """The raw dataset of Parquet files with these paths and contents."""
     folder = root.child("pets")
     for path, content in contents.items():
-        files.replace(folder.child(path), content)
+        files.put(folder.child(path), content)
     listed = user_images.find(folder)
     raw = DatasetURI(root.child("datasets/raw/pets-0123456789ab"))
     spec = IngestSpec(
