@@ -13,12 +13,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    with harness.prepared(tmp_path_factory.mktemp("faults")) as made:
-        yield made
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    with harness.prepared(tmp_path_factory.mktemp("faults")) as prepared:
+        yield prepared
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.is_quick])
-def test_a_run_survives_the_fault(made: Harness, name: str) -> None:
-    outcome = carry_out(made, name, KINDS[name].scenario, seed=0)
+def test_a_run_survives_the_fault(prepared: Harness, name: str) -> None:
+    outcome = carry_out(prepared, name, KINDS[name].scenario, seed=0)
     assert outcome.survived, outcome.problem

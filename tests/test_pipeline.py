@@ -5,9 +5,7 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 import stat
-import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -18,7 +16,7 @@ import pandas as pd
 import pytest
 
 from storage import commits, files, manifest, registry, tables
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, Root
+from storage.uri import URI, DatasetURI, EvaluationURI, Root
 from tasks.learning import images, sources
 from tasks.learning.sources import mnist_sample
 from tests import mirrors
@@ -65,21 +63,15 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 def test_a_run_promotes_its_model_and_names_what_it_made(finished: Finished) -> None:
     result = finished.result
-    assert [stage["name"] for stage in result["stages"]] == [
-        "download",
-        "ingest",
-        "preprocess",
-        "train",
-        "predict",
-        "evaluate",
-        "promote",
-        "report",
-    ]
+    stages = ["download", "ingest", "preprocess", "train", "predict", "evaluate", "promote", "report"]
+    assert [stage["name"] for stage in result["stages"]] == stages
     assert not any(stage["reused"] for stage in result["stages"])
     assert result["promoted"] is True
     assert registry.champion(finished.root, "mnist-sample") == result["uris"]["checkpoint"]
     for uri in result["uris"].values():
         manifest.verify(URI(uri))
+    page = (Path(result["uris"]["report"]) / "index.html").read_text()
+    assert f"{result['metrics']['test_accuracy']:.4f}" in page and result["reason"] in page
 
 
 def test_every_test_row_is_predicted_exactly_once(finished: Finished) -> None:
@@ -110,25 +102,11 @@ def test_a_prediction_leads_back_to_the_checksums_of_the_raw_files(finished: Fin
     assert {file["path"]: file["sha256"] for file in made[finished.result["uris"]["files"]]["files"]} == expected
 
 
-def test_the_report_shows_the_figures_of_the_evaluation_and_loads_nothing(finished: Finished) -> None:
-    page = (Path(finished.result["uris"]["report"]) / "index.html").read_text()
-    assert f"{finished.result['metrics']['test_accuracy']:.4f}" in page
-    assert finished.result["reason"] in page
-    assert 'src="http' not in page
-    assert "<script" not in page
-
-
 def test_a_local_ray_has_no_process_that_nobody_needs(finished: Finished) -> None:
     assert not any("tasks.jobs.ingest" in command for command in finished.commands), "the sample pays for no job"
     usual = ["ray::RayTrainWorker", "gcs_server"]
-    spared = [
-        "ray.util.client.server",
-        "JobSupervisor",
-        "--modules-to-load=JobHead",
-        "AutoscalingCoordinator",
-        "TrainController",
-    ]
-    seen = {name for name in usual + spared for command in finished.commands if name in command}
+    spared = ["ray.util.client.server", "JobSupervisor", "--modules-to-load=JobHead", "AutoscalingCoordinator"]
+    seen = {name for name in [*usual, *spared, "TrainController"] for command in finished.commands if name in command}
     assert seen == set(usual)
 
 
@@ -149,10 +127,14 @@ def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finis
 
 @pytest.mark.slow
 def test_a_worse_model_leaves_the_champion_in_place_and_says_so(finished: Finished) -> None:
-    result = finished.again("--workers", "0", learning_rate=1e-6, accuracy_floor=0, loader="dataloader").result()
+    still = {"model": "squeezenet1-1", "learning_rate": 1e-30, "epochs": 3}
+    result = finished.again(accuracy_floor=0, **still).result()
     assert result["promoted"] is False
     assert "below the champion's" in result["reason"]
     assert registry.champion(finished.root, "mnist-sample") == finished.result["uris"]["checkpoint"]
+    statistics = manifest.load(URI(result["uris"]["checkpoint"])).statistics
+    assert len({row["validation_loss"] for row in statistics["history"]}) == 1 < len(statistics["history"])
+    assert statistics["best_epoch"] == 1, "the first of equal epochs is kept, though Ray Train prefers the last"
 
 
 @pytest.mark.slow
@@ -171,24 +153,6 @@ def test_the_champion_predicts_a_dataset_without_labels(finished: Finished) -> N
     known = tables.read_split(URI(finished.result["uris"]["predictions"]), "test").to_pandas()
     agreeing = rows.sort_values("id")["prediction"].to_numpy() == known.sort_values("id")["prediction"].to_numpy()
     assert agreeing.mean() > 0.99
-
-
-@pytest.mark.slow
-def test_a_champion_that_cannot_be_scored_blocks_promotion(finished: Finished, tmp_path: Path) -> None:
-    root = Root(str(tmp_path / "root"))
-    shutil.copytree(finished.root, root)
-    lost = CheckpointURI(str(root.child("checkpoints/lost-0123456789ab")))
-    decision = registry.latest(finished.root, "mnist-sample")
-    assert decision is not None
-    usurped = decision.model_copy(update={"number": decision.number + 1, "champion": lost})
-    registry.append(root, "mnist-sample", usurped)
-    result = Run(*quick(), "--storage", str(root), folder=tmp_path).result()
-    assert result["promoted"] is False
-    assert "cannot be scored" in result["reason"]
-    assert registry.champion(root, "mnist-sample") == lost
-    own = result["uris"]["checkpoint"]
-    subprocess.run([sys.executable, "-m", "storage", "promote", own, "--storage", root], check=True, cwd=CHECKOUT)
-    assert registry.champion(root, "mnist-sample") == own
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""`make bench`: compare this project with a hand-written script and a notebook."""
+"""`make bench`: compare this project with a hand-written script."""
 
 import argparse
 import dataclasses
@@ -6,140 +6,107 @@ import importlib.metadata
 import json
 import os
 import platform
-import statistics
-import sys
+import re
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from tasks.learning import sources
-from tests.benchmarks import data
+from tests.benchmarks import data, stages, wholes
 from tests.benchmarks.bench import Bench
-from tests.benchmarks.lines import FULL_ONLY, LINES
 from tests.benchmarks.ratios import Ratio
 
+LINES: dict[str, Callable[[Bench], Iterator[Ratio]]] = {
+    "ingest": stages.ingest,
+    "training": stages.training,
+    "ray-data": stages.ray_data,
+    "ddp": stages.ddp,
+    "prediction": stages.prediction,
+    "orchestration": wholes.orchestration,
+    "whole": wholes.whole,
+}
+"""In the order in which they are measured."""
+_FULL_ONLY = {"orchestration"}
+"""Left out to be quick, unless asked for by name: of less than a minute's work it says nothing."""
 _EPILOG = """\
 Every ratio is the median over pairs of alternating runs. Use an otherwise idle machine.
 The exit code is 1 if a ratio misses its target beyond the noise (its median, and at least four of five pairs), else 0.
-A single pair never misses. On the sample there are no targets for lines that consist mostly of the start-up time: with
---quick lines 1, 2 (resident), 3, 4, 6 and 8 are judged."""
-_TITLES = ("", "what", "ours", "other", "", "ratio", "of the pairs", "target", "")
+A single pair never misses. On the sample there are no targets for lines that consist mostly of the start-up time."""
 
 
 def main() -> int:
     """Measure and print the table; return 0 if no target is missed."""
-    given = parser().parse_args()
-    if given.repeat is not None and given.repeat < 1:
-        raise SystemExit(f"error: --repeat must be >= 1, got {given.repeat}")
-    unknown = sorted(set(given.only) - set(LINES))
-    if unknown:
-        raise SystemExit(f"error: --only must be one of {', '.join(LINES)}, got {unknown[0]!r}")
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    source = given.source or (data.SAMPLE if given.quick else sources.load("mnist").mirrors[0])
-    about = machine(source)
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=given.folder) as folder:
+    arguments = parser().parse_args()
+    if arguments.repeat is not None and arguments.repeat < 1:
+        raise SystemExit(f"error: --repeat must be >= 1, got {arguments.repeat}")
+    source = arguments.source or (data.SAMPLE if arguments.quick else sources.load("mnist").mirrors[0])
+    facts = machine(source)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as folder:
         os.environ["PREFECT_HOME"] = str(Path(folder, "prefect"))
-        bench = Bench(Path(folder), source=source, quick=given.quick, repeat=given.repeat)
+        bench = Bench(Path(folder), source=source, quick=arguments.quick, repeat=arguments.repeat)
         ratios: list[Ratio] = []
-        for name in given.only or [name for name in LINES if not (given.quick and name in FULL_ONLY)]:
-            begun = time.monotonic()
+        for name in arguments.only or [name for name in LINES if not (arguments.quick and name in _FULL_ONLY)]:
+            started = time.monotonic()
             for ratio in LINES[name](bench):
                 ratios.append(ratio)
                 judged = f" ({ratio.target}, {ratio.verdict})" if ratio.target else ""
-                console.print(f"{ratio.what}: {ratio.median:.3g}{judged}", highlight=False)
-            console.print(f"  {name}: {time.monotonic() - begun:.0f} s", highlight=False, style="dim")
-    about["load after"] = os.getloadavg()
-    report = markdown(ratios, about)
-    console.print(report, markup=False, highlight=False, soft_wrap=True)
-    if given.out:
-        given.out.with_suffix(".md").write_text(report)
-        given.out.with_suffix(".json").write_text(to_json(ratios, about))
+                print(f"{ratio.what}: {ratio.median:.3g}{judged}", flush=True)
+            print(f"  {name}: {time.monotonic() - started:.0f} s", flush=True)
+    facts["load after"] = load()
+    report = markdown(ratios, facts)
+    print(report)
+    if arguments.out:
+        arguments.out.with_suffix(".md").write_text(report)
+        lines = [dataclasses.asdict(ratio) | {"ratio": ratio.median, "verdict": ratio.verdict} for ratio in ratios]
+        arguments.out.with_suffix(".json").write_text(json.dumps({"about": facts, "lines": lines}, indent=1) + "\n")
     return 1 if any(ratio.verdict == "missed" for ratio in ratios) else 0
 
 
 def parser() -> argparse.ArgumentParser:
     """The options."""
-    made = argparse.ArgumentParser(
+    options = argparse.ArgumentParser(
         prog="python -m tests.benchmarks",
-        description="Compare the pipeline with a hand-written script (plain) and a tutorial's notebook (seed).",
+        description="Compare the pipeline with a hand-written script (plain).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = made.add_argument
-    add(
-        "--quick",
-        action="store_true",
-        help="about ten minutes: the sample, one epoch; no targets that are for all of MNIST, no lines 5 and 9",
-    )
+    add = options.add_argument
+    add("--quick", action="store_true", help="about ten minutes: the sample, one epoch; no targets for all of MNIST")
     add("--repeat", metavar="N", type=int, help="pairs of lines of a minute or more (default: 3; with --quick 1)")
     add("--source", metavar="URL_OR_DIR", help="mirror or folder of MNIST, or 'sample' (default: MNIST's first mirror)")
-    add("--only", metavar="NAME", action="append", default=[], help=f"one of {', '.join(LINES)}; repeatable")
+    add("--only", choices=LINES, action="append", default=[], help="only this line; repeatable")
     add("--out", metavar="FILE", type=Path, help="also write FILE.md and FILE.json")
     add("--folder", metavar="DIR", help="folder for temporary files (default: the system's)")
-    return made
+    return options
 
 
 def machine(source: str) -> dict[str, Any]:
     """What has to be known to read the figures."""
-    cpu = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.processor(),
-    )
+    names = re.findall(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) or [platform.processor()]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    packages = ("ray", "torch", "prefect", "pyarrow")
+    packages = [f"{name} {importlib.metadata.version(name)}" for name in ("ray", "torch", "prefect", "pyarrow")]
     return {
-        "machine": f"{os.cpu_count()} x {cpu}, {memory:.0f} GiB",
+        "machine": f"{os.cpu_count()} x {names[0]}, {memory:.0f} GiB",
         "data": "the sample of MNIST" if source == data.SAMPLE else "MNIST",
-        "versions": {"python": platform.python_version()}
-        | {name: importlib.metadata.version(name) for name in packages},
-        "load before": os.getloadavg(),
+        "versions": ", ".join([f"python {platform.python_version()}", *packages]),
+        "load before": load(),
     }
 
 
-def markdown(ratios: Sequence[Ratio], about: dict[str, Any]) -> str:
+def load() -> str:
+    """Processes that ran or waited to, on average of the last 1, 5 and 15 minutes."""
+    return ", ".join(f"{number:.2f}" for number in os.getloadavg())
+
+
+def markdown(ratios: Sequence[Ratio], facts: Mapping[str, Any]) -> str:
     """The table and what it was measured on."""
-    lines: list[tuple[str, ...]] = [_TITLES, ("---:", "---", "---:", "---:", "---", "---:", "---:", "---:", "---")]
-    for ratio in sorted(ratios, key=lambda ratio: ratio.number):
-        figures = [f"{statistics.median(values):,.4g}" for values in (ratio.ours, ratio.other)]
-        lines.append(
-            (
-                *(str(ratio.number), ratio.what, *figures, ratio.unit),
-                *(
-                    f"{ratio.median:.3g}",
-                    f"{min(ratio.ratios):.3g} to {max(ratio.ratios):.3g}" if len(ratio.ours) > 1 else "one pair",
-                    str(ratio.target or ""),
-                    ratio.verdict,
-                ),
-            )
-        )
+    titles = ("", "what", "ours", "other", "", "ratio", "of the pairs", "target", "")
+    lines: list[tuple[str, ...]] = [titles, ("---:", "---", "---:", "---:", "---", "---:", "---:", "---:", "---")]
+    lines += [ratio.cells for ratio in sorted(ratios, key=lambda ratio: ratio.number)]
     table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    facts = "".join(f"- {name}: {_fact(value)}\n" for name, value in about.items())
-    return f"{table}\n{facts}"
-
-
-def to_json(ratios: Sequence[Ratio], about: dict[str, Any]) -> str:
-    """Every figure of every pair."""
-    listed = [
-        dataclasses.asdict(ratio) | {"ratio": ratio.median, "ratios": ratio.ratios, "verdict": ratio.verdict}
-        for ratio in ratios
-    ]
-    return json.dumps({"about": about, "lines": listed}, indent=1, allow_nan=False) + "\n"
-
-
-def _fact(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {version}" for name, version in value.items())
-    if isinstance(value, tuple):
-        return ", ".join(f"{number:.2f}" for number in value)
-    return str(value)
+    return table + "\n" + "".join(f"- {name}: {value}\n" for name, value in facts.items())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import torch
 
 from storage import manifest, tables
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.jobs.spec import JobSpec, PredictSpec, PreprocessSpec, TrainSpec, scratch_of
+from tasks.jobs.spec import PredictSpec, PreprocessSpec, scratch_of
 from tasks.learning import checkpoint, checkpoint_result, images, recipes, training_state
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
@@ -89,21 +89,6 @@ class Bench:
         preprocess(cluster, self.root, raw, uri)
         return uri
 
-    def train(self, cluster: Runner, prepared: DatasetURI, **settings: str | int) -> CheckpointURI:
-        """Our training call as a job, of the recipe with `settings`."""
-        uri = CheckpointURI(self.root.child(f"checkpoints/{self._fingerprinted()}"))
-        spec = TrainSpec(
-            storage=self.root,
-            deadline_s=_DAY_S,
-            source=prepared,
-            target=uri,
-            recipe=recipes.override(self.recipe, settings),
-            parameters={},
-            workers=None,
-        )
-        run(cluster, "train", self.root, spec)
-        return uri
-
     def predict(self, cluster: Runner, model: CheckpointURI, dataset: DatasetURI) -> PredictionsURI:
         """Our prediction of a test split as a job."""
         uri = PredictionsURI(self.root.child(f"predictions/{self._fingerprinted()}"))
@@ -155,7 +140,7 @@ def preprocess(cluster: Runner, root: Root, raw: DatasetURI, uri: DatasetURI) ->
     """Our preprocessing as a job."""
     parameters = {"split_seed": 0, "validation_fraction": 0.1, "max_quarantined": 0.01}
     spec = PreprocessSpec(storage=root, deadline_s=_DAY_S, source=raw, target=uri, parameters=parameters)
-    run(cluster, "preprocess", root, spec)
+    cluster.run("preprocess", spec)
 
 
 def predict(cluster: Runner, root: Root, model: CheckpointURI, dataset: DatasetURI, uri: PredictionsURI) -> None:
@@ -169,22 +154,7 @@ def predict(cluster: Runner, root: Root, model: CheckpointURI, dataset: DatasetU
         split="test",
         workers=None,
     )
-    run(cluster, "predict", root, spec)
-
-
-def run(cluster: Runner, stage: str, root: Root, spec: JobSpec) -> None:
-    """The job of `spec`, to its end."""
-    cluster.run(stage, spec)
-
-
-def at_least(value: float) -> Target:
-    """A target."""
-    return Target(value=value, at_least=True)
-
-
-def at_most(value: float) -> Target:
-    """A target."""
-    return Target(value=value, at_least=False)
+    cluster.run("predict", spec)
 
 
 def rate(measured: dict[str, float]) -> float:

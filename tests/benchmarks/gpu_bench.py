@@ -23,7 +23,7 @@ from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Split
-from tests.benchmarks.ratios import Target
+from tests.mirrors import fetch
 
 DAY_S = 24 * 3600.0
 TRAIN_ROWS = 50_000
@@ -67,11 +67,6 @@ class Bench:
         """Rows of an epoch, without those of the validation."""
         return self.rows - self.rows // _VALIDATION
 
-    def judged(self, target: Target | None) -> Target | None:
-        """Return `target`, which is set for a GPU, all rows and the recipes as they are; none otherwise."""
-        is_meant = self.device.type == "cuda" and self.rows == TRAIN_ROWS and not self.settings
-        return target if is_meant else None
-
     def recipe(self, name: str, **changes: str | int) -> Recipe:
         """The recipe `name` with `changes` and then the settings of the command line."""
         return recipes.override(recipes.load(name), {"device": self.device.type, **changes, **self.settings})
@@ -79,22 +74,18 @@ class Bench:
     @cached_property
     def splits(self) -> dict[str, Split]:
         """Training and test rows: CIFAR-10's, or random ones."""
-        if self.data is not None:
-            with tempfile.TemporaryDirectory() as folder:
-                mirrors = [downloading.mirror_address(str(self.data))]
-                for file in _SOURCE.files:
-                    downloading.fetch_file(file, Path(folder), mirrors=mirrors, log=lambda *_: None)
-                read = {one.name: one for one in _SOURCE.read(Path(folder))}
-                counts = {"train": self.rows, "test": len(read["test"].labels)}
-                return {
-                    name: Split(name, np.ascontiguousarray(read[name].images[:count]), read[name].labels[:count])
-                    for name, count in counts.items()
-                }
-        random, made = np.random.default_rng(0), {}
-        for name, count in (("train", self.rows), ("test", self.rows // 5)):
-            pixels = random.integers(0, 256, (count, *self.image_shape), dtype=np.uint8)
-            made[name] = Split(name, pixels, np.arange(count) % len(_SOURCE.classes))
-        return made
+        if self.data is None:
+            random, splits = np.random.default_rng(0), {}
+            for name, count in (("train", self.rows), ("test", self.rows // 5)):
+                pixels = random.integers(0, 256, (count, *self.image_shape), dtype=np.uint8)
+                splits[name] = Split(name, pixels, np.arange(count) % len(_SOURCE.classes))
+            return splits
+        with tempfile.TemporaryDirectory() as folder:
+            fetch(_SOURCE, Path(folder), downloading.mirror_address(str(self.data)))
+            splits = {split.name: split for split in _SOURCE.read(Path(folder))}
+        train = splits["train"]
+        splits["train"] = Split("train", np.ascontiguousarray(train.images[: self.rows]), train.labels[: self.rows])
+        return splits
 
     @cached_property
     def prepared(self) -> DatasetURI:

@@ -1,4 +1,4 @@
-"""The ingest arms: the same images written as parts of a dataset, by plain pyarrow, and as the notebook does."""
+"""The ingest arms: the same images written as parts of a dataset, and by plain pyarrow."""
 
 import argparse
 import shutil
@@ -12,10 +12,8 @@ import pyarrow.parquet as pq
 from storage.uri import DatasetURI
 from tasks.jobs.ingest.downloads import write_split
 from tasks.learning import images
-from tests.benchmarks import data, notebook_arm
+from tests.benchmarks import data
 from tests.benchmarks.arm import serve
-
-_NOTEBOOK_ROWS = 2_000
 
 
 def main() -> None:
@@ -36,10 +34,6 @@ def main() -> None:
         pq.write_table(table, given.out / "plain.parquet", compression="zstd", use_dictionary=["id", "label"])
         return rows
 
-    def notebook() -> int:
-        notebook_arm.write(given.out / "notebook.parquet", split.images[:_NOTEBOOK_ROWS], split.labels[:_NOTEBOOK_ROWS])
-        return _NOTEBOOK_ROWS
-
     def timed(write: Callable[[], int]) -> dict[str, float]:
         shutil.rmtree(given.out, ignore_errors=True)
         given.out.mkdir()
@@ -47,7 +41,7 @@ def main() -> None:
         written = write()
         return {"seconds": time.perf_counter() - started, "rows": float(written)}
 
-    serve({"ours": lambda: timed(ours), "plain": lambda: timed(plain), "notebook": lambda: timed(notebook)})
+    serve({"ours": lambda: timed(ours), "plain": lambda: timed(plain)})
 
 
 if __name__ == "__main__":

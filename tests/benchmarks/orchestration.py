@@ -66,7 +66,7 @@ def main() -> None:
         serve(
             {
                 "flow": lambda: timed(
-                    lambda storage: mnist(**asked, storage=storage, source=[data.address(given.source)])
+                    lambda storage: mnist(**asked, storage=storage, mirror=[data.address(given.source)])
                 ),
                 "functions": lambda: timed(lambda storage: functions(storage, **asked, source=given.source)),
             }

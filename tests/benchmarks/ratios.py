@@ -1,8 +1,8 @@
 """Ratios of two alternating arms, and whether they meet their targets."""
 
 import dataclasses
-import statistics
 from collections.abc import Callable, Sequence
+from statistics import median
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,16 @@ class Target:
         return f"{'>=' if self.at_least else '<='} {self.value:g}"
 
 
+def at_least(value: float) -> Target:
+    """A target."""
+    return Target(value=value, at_least=True)
+
+
+def at_most(value: float) -> Target:
+    """A target."""
+    return Target(value=value, at_least=False)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ratio:
     """One line of the table."""
@@ -33,7 +43,7 @@ class Ratio:
     other: Sequence[float]
     """The arm beside it; ones where the figure is a ratio already or has a target of its own."""
     unit: str
-    target: Target | None
+    target: Target | None = None
     """None: there to be seen."""
 
     @property
@@ -44,7 +54,7 @@ class Ratio:
     @property
     def median(self) -> float:
         """Of all pairs."""
-        return statistics.median(self.ratios)
+        return median(self.ratios)
 
     @property
     def verdict(self) -> str:
@@ -61,6 +71,14 @@ class Ratio:
             return "not judged"
         met = sum(self.target.allows(ratio) for ratio in self.ratios)
         return "within noise" if met > len(self.ratios) / 5 else "missed"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """Its line of the table."""
+        figures = [f"{median(values):,.4g}" for values in (self.ours, self.other)]
+        pairs = f"{min(self.ratios):.3g} to {max(self.ratios):.3g}" if len(self.ours) > 1 else "one pair"
+        target = str(self.target or "")
+        return (str(self.number), self.what, *figures, self.unit, f"{self.median:.3g}", pairs, target, self.verdict)
 
 
 def in_turn(first: Callable[[], float], second: Callable[[], float], *, pairs: int) -> tuple[list[float], list[float]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import ray
 import torch
@@ -24,7 +25,7 @@ from tasks.jobs import dataset_parts, datasource
 from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.learning import images, recipes
-from tests.benchmarks import data, notebook_arm
+from tests.benchmarks import data
 from tests.jobs.feeds import reader
 
 _BATCH = 128
@@ -42,8 +43,23 @@ class Uint8(ArrowBatchCollateFn):
         return make_loader.tensors([(pixels, labels)], num_rows=len(labels), shape=_SHAPE)
 
 
+def write_lists(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
+    """One Parquet file with a nested list for each image."""
+    rows = [{"image": image.tolist(), "label": int(label)} for image, label in zip(images[..., 0], labels, strict=True)]
+    pd.DataFrame(rows).to_parquet(path)
+
+
+def to_tensor(row: dict[str, Any]) -> dict[str, Any]:
+    from PIL import Image
+    from torchvision.transforms import Compose, Normalize, ToTensor
+
+    transform = Compose([ToTensor(), Normalize((0.5,), (0.5,))])
+    pixels = np.stack([np.asarray(line) for line in row["image"]]).astype(np.uint8)
+    return {"image": transform(Image.fromarray(pixels)).numpy(), "label": row["label"]}
+
+
 def in_batches(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What `notebook_arm.to_tensor` does to one row, done to many."""
+    """What `to_tensor` does to one row, done to many."""
     pixels = np.stack([np.stack(list(image)) for image in batch["image"]]).astype(np.float32)
     return {"image": (pixels[:, None] / 255 - 0.5) / 0.5, "label": batch["label"]}
 
@@ -72,7 +88,7 @@ def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
 
     checked = datasource.dataset(uri, dataset_parts.whole_files(train))
     return {
-        "nested lists, `map` of each row to floats": torch_batches(lists.map(notebook_arm.to_tensor)),
+        "nested lists, `map` of each row to floats": torch_batches(lists.map(to_tensor)),
         "nested lists, `map_batches` to floats": torch_batches(lists.map_batches(in_batches)),
         "raw bytes, no map, uint8 collation": torch_batches(as_bytes, collate_fn=Uint8()),
         "the same, read by the manifest and checked": torch_batches(checked, collate_fn=Uint8()),
@@ -102,7 +118,7 @@ def main() -> None:
         ray.data.DataContext.get_current().enable_progress_bars = False
         uri = data.write_raw(Root(folder), {"train": split}, source=given.source, name="mnist-000000000000")
         nested = Path(folder, "nested.parquet")
-        notebook_arm.write(nested, split.images[:], split.labels)
+        write_lists(nested, split.images[:], split.labels)
         found: dict[str, list[float]] = {}
         for _ in range(given.repeat):
             for name, one in ways(nested, uri).items():

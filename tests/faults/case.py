@@ -10,11 +10,13 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from tests.faults import checker
+from tests import clusters
+from tests.clusters import TwoNodes
+from tests.faults import checker, injection
 from tests.faults.harness import WORKERS, Harness
-from tests.faults.history import Event, History
+from tests.faults.history import Event, step_of
 from tests.faults.proxy import Fault, RequestFault
 from tests.runs import Run, await_that
 
@@ -24,6 +26,9 @@ GONE_S = 60.0
 """Time within which every process of a finished run must have ended."""
 _TRIES = 3
 """Number of times that the same command is repeated before the case fails."""
+Scenario = Callable[["Case"], dict[str, Any] | None]
+"""Injects the fault and returns the result of the run that survived; None if no run is expected to succeed."""
+_Value = TypeVar("_Value")
 
 
 class Failed(Exception):
@@ -47,25 +52,23 @@ class Outcome:
 class Case:
     """Tools of a kind of fault; every random choice is drawn from the case's seed."""
 
-    def __init__(self, harness: Harness, *, name: str, seed: int, limit_s: float) -> None:
-        self.harness, self.name, self.limit_s = harness, name, limit_s
+    def __init__(self, harness: Harness, *, name: str, seed: int) -> None:
+        self.harness, self.history, self.name = harness, harness.history, name
         self.random = random.Random(f"{name} {seed}")
-        self.root = harness.disk
+        self.folder = harness.folder / "runs"
+        """Where its runs keep what is not in storage."""
+        self.root, self.golden, self.workers = harness.disk, harness.golden, WORKERS
         self.arguments: list[str] | None = None
         """The whole command line, if it is not the usual one."""
         self.settings: tuple[str, ...] = ()
         """Further `--set` options."""
         self.options: tuple[str, ...] = ()
         """Further options of the usual command line."""
-        self.workers = WORKERS
-        self.golden = harness.golden
-        """Expected result of its runs."""
         self.recovery_s: float | None = None
         """Recovery time, if the kind of fault measures it itself."""
         self.env: dict[str, str] = {}
         self.runs: list[Run] = []
         self.once = harness.folder / "once"
-        self.history: History = harness.history
 
     def train_with(self, *settings: str, workers: int, env: Mapping[str, str] | None = None) -> None:
         """Train with other workers, settings and variables; the result is that of an undisturbed run with them."""
@@ -79,27 +82,18 @@ class Case:
         self.once.unlink(missing_ok=True)
         self.history.begin(name=self.name)
 
-    def start(
-        self,
-        point: str | None = None,
-        at: str = "",
-        *,
-        action: str = "kill",
-        rank: int | None = None,
-        skip: int = 0,
-        script: str = "pipeline.py",
-    ) -> Run:
+    def start(self, point: str | None = None, at: str = "", *, script: str = "pipeline.py", **fault: Any) -> Run:
         """Start the command; with a `point`, inject the fault into the first process that reaches it, once per case."""
-        fault = {"point": point, "at": at, "rank": rank, "skip": skip, "action": action, "once": str(self.once)}
-        env = self.harness.environment(self.root) | self.harness.injection_env(fault if point else None)
-        arguments = self.arguments or [
-            *self.harness.arguments(self.root, *self.settings, workers=self.workers),
-            *self.options,
-        ]
-        env |= self.env
-        run = Run(*arguments, folder=self.folder, env=env, checkout=self.harness.checkout, script=script)
+        usual = self.harness.arguments(self.root, *self.settings, workers=self.workers)
+        strike = injection.fault(point, at, once=self.once, **fault) if point else None
+        env = self.harness.environment(self.root) | self.injection_env(strike) | self.env
+        run = Run(*(self.arguments or [*usual, *self.options]), folder=self.folder, env=env, script=script)
         self.runs.append(run)
         return run
+
+    def injection_env(self, fault: dict[str, Any] | None = None) -> dict[str, str]:
+        """Variables of a process that records failpoints, and into which `fault` is injected."""
+        return injection.environment(self.history.path, fault)
 
     def run(self, point: str, at: str = "", **fault: Any) -> int:
         """The exit code of a run with an injected fault."""
@@ -124,10 +118,10 @@ class Case:
         """The result of `run`, or of the same command afterwards."""
         return run.result() if self.wait(run) == 0 else self.finish()
 
-    def expect_recovery(self, run: Run) -> dict[str, Any]:
-        """The result of `run`, which has to succeed by itself."""
-        if self.wait(run) != 0:
-            raise Failed(f"the run did not continue by itself:\n{_tail(run)}")
+    def expect_recovery(self, run: Run, *, may_retry: bool = True) -> dict[str, Any]:
+        """The result of `run`, which has to succeed by itself, if so without beginning any stage again."""
+        if self.wait(run) != 0 or (run.says("Retry") and not may_retry):
+            raise Failed(f"the run did not survive the fault:\n{_tail(run)}")
         return run.result()
 
     def expect_refusal(self, run: Run, *words: str) -> None:
@@ -135,22 +129,33 @@ class Case:
         if self.wait(run) != 1 or run.says("Retry") or not all(map(run.says, words)):
             raise Failed(f"it did not end with exit code 1 and {words}:\n{_tail(run)}")
 
-    def expect_no_retry(self, run: Run) -> dict[str, Any]:
-        """The result of `run`, which has to succeed by itself without beginning any stage again."""
-        if self.wait(run) != 0 or run.says("Retry"):
-            raise Failed(f"the run did not survive the fault:\n{_tail(run)}")
-        return run.result()
+    def expect_resumed_at_epoch_2(self, result: dict[str, Any]) -> dict[str, Any]:
+        """`result`, once it is known that no process trained epoch 1 again."""
+        events = list(self.history.events())
+        struck_s = next(event["s"] for event in events if "struck" in event)
+        if any(step_of(1)(event) and event["started"] > struck_s for event in events):
+            raise Failed("training began again instead of resuming")
+        return result
 
-    def signal_process(self, run: Run, title: str, *, signal_: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to the first process of `run` whose command line holds `title`, as soon as there is one."""
-        found: list[int] = []
+    def expect_decisions(self, number: int) -> None:
+        """The registry holds this many decisions."""
+        if (count := len(self.paths("registry/*/*.json"))) != number:
+            raise Failed(f"{count} decisions were recorded, not {number}")
 
-        def appears() -> bool:
-            found[:] = [pid for pid, command in run.processes().items() if title in command]
-            return bool(found)
+    def kill_flow(self, run: Run) -> None:
+        """SIGKILL the flow; what it had started has to end with it."""
+        self.send_signal(run.process.pid, signal.SIGKILL, what="flow")
+        self.wait(run)
+        self.until(lambda: not run.processes(), "what the flow had started ended with it")
 
-        self.until(appears, f"a process {title!r} appeared", interval_s=0.02)
-        self.send_signal(found[0], signal_, what=title)
+    def kill_process(self, run: Run, title: str) -> None:
+        """SIGKILL the first process of `run` whose command line holds `title`, as soon as there is one."""
+
+        def pids() -> list[int]:
+            return [pid for pid, command in run.processes().items() if title in command]
+
+        pid = self.until(pids, f"a process {title!r} appeared", interval_s=0.02)[0]
+        self.send_signal(pid, signal.SIGKILL, what=title)
 
     def send_signal(self, pid: int, signal_: signal.Signals, *, what: str) -> None:
         """Send a signal from outside, to one recorded process."""
@@ -159,7 +164,7 @@ class Case:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal_)
 
-    def damage(self, change: Callable[[], None], *, what: str) -> None:
+    def damage(self, change: Callable[[], object], *, what: str) -> None:
         """Change stored bytes while nothing runs."""
         self.history.add(point="outside", struck="damage", at=what)
         self.once.touch()
@@ -170,12 +175,11 @@ class Case:
         self.harness.proxy.pending.append(RequestFault(fault=fault, method=method, part=part, times=times))
 
     def until(
-        self, condition: Callable[[], object], what: str, *, interval_s: float = 0.1, limit_s: float | None = None
-    ) -> None:
-        """Wait until `condition` holds; raises `Failed` if it does not within the limit."""
-        limit_s = limit_s or self.limit_s
+        self, condition: Callable[[], _Value], what: str, *, interval_s: float = 0.1, limit_s: float = LIMIT_S
+    ) -> _Value:
+        """Wait until `condition` holds; return its value, or raise `Failed` if it does not within the limit."""
         try:
-            await_that(condition, limit_s=limit_s, interval_s=interval_s)
+            return await_that(condition, limit_s=limit_s, interval_s=interval_s)
         except AssertionError:
             raise Failed(f"timed out after {limit_s:.0f} s, waiting until {what}") from None
 
@@ -186,32 +190,24 @@ class Case:
             raise Failed(f"the run ended before {what}:\n{_tail(run)}")
 
     def paths(self, pattern: str) -> list[Path]:
-        """What there is on the disk, sorted."""
-        found = sorted(Path(self.root).glob(pattern))
-        if not found:
-            raise Failed(f"there is nothing like {pattern} to damage")
-        return found
+        """What there is on the disk, sorted; never nothing."""
+        paths = sorted(Path(self.root).glob(pattern))
+        if not paths:
+            raise Failed(f"there is nothing like {pattern}")
+        return paths
 
-    def golden_path(self, shelf: str, ending: str) -> str:
-        """Where the golden run left a file, relative to the root."""
-        return self.harness.golden_path(shelf.strip("/") + "/", ending)
+    @contextlib.contextmanager
+    def two_nodes(self) -> Iterator[TwoNodes]:
+        """A cluster that the case's runs use for as long as the block lasts; in the end nobody holds any of it."""
+        with clusters.two_nodes(os.environ | self.harness.environment(self.root) | self.injection_env()) as cluster:
+            self.env = cluster.env
+            yield cluster
+            self.until(lambda: cluster.used_cpus() == 0, "no CPU was held", interval_s=1, limit_s=60)
 
-    @property
-    def folder(self) -> Path:
-        """Where its runs keep what is not in storage."""
-        return self.harness.folder / "runs"
 
-
-def carry_out(
-    harness: Harness,
-    name: str,
-    scenario: Callable[[Case], dict[str, Any] | None],
-    *,
-    seed: int,
-    limit_s: float = LIMIT_S,
-) -> Outcome:
+def carry_out(harness: Harness, name: str, scenario: Scenario, *, seed: int) -> Outcome:
     """The outcome of one case; nothing of it is left running."""
-    case = Case(harness, name=name, seed=seed, limit_s=limit_s)
+    case = Case(harness, name=name, seed=seed)
     started = time.monotonic()
     outcome = Outcome(survived=True)
     try:
@@ -222,8 +218,8 @@ def carry_out(
         if problems:
             raise Failed("; ".join(problems))
     except Exception as error:  # one case must not take the others with it
-        is_told = isinstance(error, (Failed, AssertionError))
-        outcome.survived, outcome.problem = False, str(error) if is_told else traceback.format_exc()
+        is_expected = isinstance(error, (Failed, AssertionError))
+        outcome.survived, outcome.problem = False, str(error) if is_expected else traceback.format_exc()
     finally:
         _end_all(case)
     outcome.commands, outcome.recovery_s = len(case.runs), case.recovery_s or case.history.recovery_s()
@@ -238,10 +234,10 @@ def _problems(case: Case, result: dict[str, Any] | None) -> Iterator[str]:
     try:
         await_that(lambda: not any(run.processes() for run in case.runs), limit_s=GONE_S)
     except AssertionError:
-        left = {pid: command for run in case.runs for pid, command in run.processes().items()}
-        yield f"{len(left)} processes are left: {list(left.values())[:3]}"
-    told = {folder for run in case.runs for folder in re.findall(r"/tmp/ray-\w+", run.log.read_text(errors="replace"))}
-    if left_folders := [folder for folder in sorted(told) if Path(folder).exists()]:
+        left = [command for run in case.runs for command in run.processes().values()]
+        yield f"{len(left)} processes are left: {left[:3]}"
+    ray = {folder for run in case.runs for folder in re.findall(r"/tmp/ray-\w+", run.log.read_text(errors="replace"))}
+    if left_folders := [folder for folder in sorted(ray) if Path(folder).exists()]:
         yield f"Ray's folders are left: {left_folders}"
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pyarrow as pa
 
 from storage import commits, files, manifest, tables
 from storage.uri import URI
@@ -25,7 +26,7 @@ from tests.faults import injection, proxy
 from tests.faults.history import History
 from tests.ingested import ingested
 from tests.prefect_system import free_port
-from tests.runs import CHECKOUT, Run
+from tests.runs import Run
 
 CANARY = f"canary{secrets.token_hex(12)}"
 """A secret in every run's environment, which must be found nowhere else."""
@@ -44,7 +45,7 @@ STAGES = {
 _RECIPE = ["--recipe", "mnist-sample-resnet18", "--json"]
 WORKERS = 2
 """Of a training, unless a case asks for others."""
-_SETTINGS: dict[str, str | int] = {"precision": "fp32", "epochs": 2, "accuracy_floor": 0}
+SETTINGS: dict[str, str | int] = {"precision": "fp32", "epochs": 2, "accuracy_floor": 0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,8 +64,8 @@ class Golden:
 class Harness:
     """Folders, servers and the golden run of one suite."""
 
-    def __init__(self, folder: Path, server: s3.Server, spoiling: proxy.Proxy, *, checkout: Path = CHECKOUT) -> None:
-        self.folder, self.server, self.proxy, self.checkout = folder, server, spoiling, checkout
+    def __init__(self, folder: Path, server: s3.Server, spoiling: proxy.Proxy) -> None:
+        self.folder, self.server, self.proxy = folder, server, spoiling
         self.history = History(folder / "history.jsonl")
         self.disk, self.bucket = URI(str(folder / "root")), URI(f"s3://{server.bucket}/root")
         self._kept: dict[str, bytes] = {}
@@ -73,22 +74,10 @@ class Harness:
 
     def arguments(self, root: URI, *settings: str, workers: int = WORKERS) -> list[str]:
         """The command line of every run on `root`."""
-        usual = [f"{name}={value}" for name, value in _SETTINGS.items()]
-        chosen = [word for setting in (*usual, *settings) for word in ("--set", setting)]
-        return [
-            *_RECIPE,
-            "--workers",
-            str(workers),
-            *chosen,
-            "--storage",
-            root,
-            "--data",
-            root.child(f"datasets/raw/{raw_name()}"),
-        ]
-
-    def settings(self) -> dict[str, str | int]:
-        """The same, as a deployment is given them."""
-        return dict(_SETTINGS)
+        chosen = [*(f"{name}={value}" for name, value in SETTINGS.items()), *settings]
+        words = [word for setting in chosen for word in ("--set", setting)]
+        data = root.child(f"datasets/raw/{raw_name()}")
+        return [*_RECIPE, "--workers", str(workers), *words, "--storage", root, "--data", data]
 
     def environment(self, root: URI) -> dict[str, str]:
         """Return the environment variables of a run on `root`, secrets included."""
@@ -110,9 +99,8 @@ class Harness:
                 files.put(root.child(path), self._kept[path])
 
     def golden_path(self, shelf: str, ending: str) -> str:
-        """Where the golden run left a file, relative to the root."""
-        found = [path for path in self._kept if path.startswith(shelf) and path.endswith(ending)]
-        return found[0]
+        """Where the golden run left a file below `shelf`, relative to the root."""
+        return next(path for path in self._kept if path.startswith(f"{shelf.strip('/')}/") and path.endswith(ending))
 
     def variant(self, *settings: str, workers: int, env: Mapping[str, str]) -> Golden:
         """What an undisturbed run with other workers, settings of the training and variables comes to."""
@@ -130,8 +118,8 @@ class Harness:
         return golden
 
     def _undisturbed(self, arguments: list[str], env: Mapping[str, str]) -> Golden:
-        env = self.environment(self.disk) | self.injection_env(None) | dict(env)
-        result = Run(*arguments, folder=self.folder / "runs", env=env, checkout=self.checkout).result()
+        env = self.environment(self.disk) | injection.environment(self.history.path) | dict(env)
+        result = Run(*arguments, folder=self.folder / "runs", env=env).result()
         checkpoint, predictions = (manifest.load(URI(result["uris"][name])) for name in ("checkpoint", "predictions"))
         return Golden(
             weights=next(file.sha256 for file in checkpoint.files if file.path.startswith("weights")),
@@ -145,13 +133,9 @@ class Harness:
         answer = httpx.post(f"{os.environ['PREFECT_API_URL']}/events/filter", json={"filter": {"id": {"id": [id]}}})
         return len(answer.raise_for_status().json()["events"])
 
-    def injection_env(self, fault: dict[str, Any] | None) -> dict[str, str]:
-        """Variables of a run into which `fault` is injected."""
-        return injection.environment(self.history.path, fault, checkout=self.checkout)
-
 
 @contextlib.contextmanager
-def prepared(folder: Path, *, checkout: Path = CHECKOUT) -> Iterator[Harness]:
+def prepared(folder: Path) -> Iterator[Harness]:
     """A harness with its servers running, in `folder`."""
     for name in ("root", "runs", "s3"):
         shutil.rmtree(folder / name, ignore_errors=True)
@@ -166,7 +150,7 @@ def prepared(folder: Path, *, checkout: Path = CHECKOUT) -> Iterator[Harness]:
         # The suite itself does without the proxy.
         os.environ.update(server.environment() | {"PREFECT_API_URL": prefect_url, LOCK_DIR: str(folder / "locks")})
         try:
-            yield Harness(folder, server, spoiling, checkout=checkout)
+            yield Harness(folder, server, spoiling)
         finally:
             os.environ.clear()
             os.environ.update(before)
@@ -190,26 +174,28 @@ def _prefect(folder: Path) -> Iterator[str]:
 
 def write_raw(root: URI) -> None:
     """The first 1,503 training and 500 test digits of the sample as a raw dataset, with the checksums of its files."""
-    uri = root.child(f"datasets/raw/{raw_name()}")
-    listed = []
     with tempfile.TemporaryDirectory() as folder:
-        everything = ingested(
-            make_plan.make_plan(storage=folder, recipe=recipes.load("mnist-sample-resnet18"), workers=0)
-        )
-        for split, num_rows in (("train", NUM_TRAIN), ("test", NUM_TEST)):
-            rows = tables.read_split(everything, split).slice(0, num_rows)
-            for index, (start, end) in enumerate(images.part_bounds(num_rows, 4)):
-                part = rows.slice(start, end - start).combine_chunks()
-                listed.append(tables.write_part(uri, part, split=split, index=index))
-        whole = manifest.load(everything)
+        sample = ingested(make_plan.make_plan(storage=folder, recipe=recipes.load("mnist-sample-resnet18"), workers=0))
+        counts = {"train": NUM_TRAIN, "test": NUM_TEST}
+        rows = {split: tables.read_split(sample, split).slice(0, count) for split, count in counts.items()}
+        commit_raw(root.child(f"datasets/raw/{raw_name()}"), rows, like=manifest.load(sample))
+
+
+def commit_raw(uri: URI, rows: Mapping[str, pa.Table], *, like: manifest.Manifest) -> None:
+    """Commit the rows of each split as a raw dataset that says of itself what `like` does."""
+    parts = [
+        tables.write_part(uri, table.slice(start, end - start).combine_chunks(), split=split, index=index)
+        for split, table in rows.items()
+        for index, (start, end) in enumerate(images.part_bounds(len(table), 4))
+    ]
     commits.commit(
         uri,
         kind="raw",
         parents={},
-        parameters=whole.parameters,
-        listed=listed,
-        schema=whole.columns,
-        statistics={**whole.statistics, "seconds": 0.0},
+        parameters=like.parameters,
+        listed=parts,
+        schema=like.columns,
+        statistics={**like.statistics, "seconds": 0.0},
     )
 
 

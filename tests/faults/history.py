@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 Event = dict[str, Any]
+_SHELVES = (
+    *("/downloads/", "/datasets/", "/checkpoints/", "/predictions/", "/evaluations/", "/registry/", "/reports/"),
+    "/epoch-",
+)
 
 
 class History:
@@ -17,10 +21,10 @@ class History:
         self.path.touch()
         self._from = 0
 
-    def begin(self, **about: Any) -> None:
+    def begin(self, **case: Any) -> None:
         """Begin a case: only what is added from now on is read."""
         self._from = self.path.stat().st_size
-        self.add(point="case", **about)
+        self.add(point="case", **case)
 
     def add(self, **event: Any) -> None:
         """Add what the suite itself saw or did."""
@@ -42,28 +46,21 @@ class History:
     def recovery_s(self) -> float | None:
         """Seconds from the first fault until a process that is younger did work again, none if none did."""
         events = list(self.events())
-        struck = next((event["s"] for event in events if "struck" in event), None)
-        if struck is None:
+        struck_s = next((event["s"] for event in events if is_struck(event)), None)
+        if struck_s is None:
             return None
-        again = (event["s"] for event in events if event.get("started", 0) > struck and is_work(event))
-        return next((s - struck for s in again), None)
+        again = (event["s"] for event in events if event.get("started", 0) > struck_s and is_work(event))
+        return next((s - struck_s for s in again), None)
+
+
+def is_struck(event: Event) -> bool:
+    """Whether `event` is a fault."""
+    return "struck" in event
 
 
 def is_work(event: Event) -> bool:
     """Whether `event` brings a result nearer: a training step, or a file; not a probe, a lease or a job's spec."""
     return step(event) or (event["point"] == "written" and any(shelf in event["at"] for shelf in _SHELVES))
-
-
-_SHELVES = (
-    "/downloads/",
-    "/datasets/",
-    "/checkpoints/",
-    "/predictions/",
-    "/evaluations/",
-    "/registry/",
-    "/reports/",
-    "/epoch-",
-)
 
 
 def step(event: Event) -> bool:
@@ -76,6 +73,11 @@ def step_of(epoch: int) -> Callable[[Event], bool]:
     return lambda event: step(event) and event["at"] == f"epoch {epoch}"
 
 
+def written(part: str) -> Callable[[Event], bool]:
+    """Whether an event is the writing of a file whose path holds `part`."""
+    return lambda event: event["point"] == "written" and part in event["at"]
+
+
 def checkpoint_of(epoch: int) -> Callable[[Event], bool]:
     """Whether an event makes the checkpoint of this epoch whole."""
-    return lambda event: event["point"] == "written" and event["at"].endswith(f"/epoch-{epoch:04d}/checkpoint.json")
+    return written(f"/epoch-{epoch:04d}/checkpoint.json")

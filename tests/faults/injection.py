@@ -28,24 +28,32 @@ def install() -> None:
         failpoints.handler = partial(_reached, json.loads(os.environ[NAME]))
 
 
-def environment(history: Path, fault: Mapping[str, Any] | None = None, *, checkout: Path = CHECKOUT) -> dict[str, str]:
-    """Variables with which every process of a run records the failpoints that it reaches, and injects the fault.
+def fault(
+    point: str, at: str = "", *, once: Path, action: str = "kill", rank: int | None = None, skip: int = 0
+) -> dict[str, Any]:
+    """What to do at a failpoint.
 
     Args:
-        history: A file to which each process adds a line for each point.
-        fault: What to do: `point`, `at` (a part of the place), `rank`, `skip` (how many matches a process lets go by
-            first), `action` and `once` (a file: only the process that creates it injects the fault).
-        checkout: The code that runs.
+        point: Name of the failpoint.
+        at: A part of the place.
+        once: A file: only the process that creates it injects the fault.
+        action: kill, freeze, exit, hang, raise, full (disk) or leave (the training loop).
+        rank: Of the training worker; any if None.
+        skip: How many matches a process lets go by first.
     """
-    inside = CHECKOUT / "tests" / "faults" / "inside"  # a mutated checkout has no tests
-    path = [str(inside), str(checkout), str(CHECKOUT), os.environ.get("PYTHONPATH", "")]
+    return {"point": point, "at": at, "rank": rank, "skip": skip, "action": action, "once": str(once)}
+
+
+def environment(history: Path, fault: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Variables with which every process of a run adds each failpoint to `history`, and injects `fault`."""
+    path = [str(CHECKOUT / "tests" / "faults" / "inside"), str(CHECKOUT), os.environ.get("PYTHONPATH", "")]
     plan = {"history": str(history), "strike": fault}
     return {NAME: json.dumps(plan), "PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 def _reached(plan: dict[str, Any], point: str, at: str) -> None:
-    about = {"point": point, "at": at, "rank": failpoints.rank, "pid": os.getpid(), "started": _STARTED}
-    _note(plan, about)
+    event = {"point": point, "at": at, "rank": failpoints.rank, "pid": os.getpid(), "started": _STARTED}
+    _note(plan, event)
     fault = plan["strike"]
     if fault is None or not _is_due(fault, point, at):
         return
@@ -53,7 +61,7 @@ def _reached(plan: dict[str, Any], point: str, at: str) -> None:
         open(fault["once"], "x").close()
     except FileExistsError:
         return
-    _note(plan, about | {"struck": fault["action"]})
+    _note(plan, event | {"struck": fault["action"]})
     _carry_out(fault["action"], at)
 
 

@@ -1,18 +1,15 @@
-"""The fault suite itself: its plan is repeatable, its mutations still apply, and it costs nothing when it is off."""
+"""The fault suite itself: its plan is repeatable, it injects one fault, and it costs nothing when it is off."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from storage import failpoints
 from tests.faults import injection
 from tests.faults.__main__ import make_plan, parser
 from tests.faults.history import History
 from tests.faults.kinds import KINDS
-from tests.faults.mutations import MUTATIONS, Mutation
 from tests.runs import CHECKOUT
 
 
@@ -22,35 +19,19 @@ def test_the_same_seed_gives_the_same_plan_and_each_kind_is_in_it() -> None:
     assert {name for name, _ in plans[0]} == set(KINDS) and len(plans[0]) == 100
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.protection)
-def test_a_mutation_changes_code_that_is_there_and_names_a_kind(mutation: Mutation) -> None:
-    assert [(CHECKOUT / file).read_text().count(code) for file, code, _ in mutation.edits()] == [1] * len(
-        mutation.edits()
-    )
-    assert mutation.kind in KINDS
-
-
 def test_a_failpoint_without_a_handler_does_nothing() -> None:
     assert failpoints.handler is None
     failpoints.failpoint("write", "anywhere")
 
 
 def test_a_fault_is_injected_into_one_process_and_all_failpoints_are_recorded(tmp_path: Path) -> None:
-    fault = {
-        "point": "write",
-        "at": "/part",
-        "rank": None,
-        "skip": 1,
-        "action": "exit",
-        "once": str(tmp_path / "once"),
-    }
+    fault = injection.fault("write", "/part", skip=1, action="exit", once=tmp_path / "once")
     program = (
         "from storage.failpoints import failpoint; "
         "[failpoint('write', f'/part-{n}') for n in range(3)]; raise SystemExit(3)"
     )
-    command = [sys.executable, "-c", program]
     env = os.environ | injection.environment(tmp_path / "history", fault)
-    codes = [subprocess.run(command, env=env, cwd=CHECKOUT).returncode for _ in range(2)]
+    codes = [subprocess.run([sys.executable, "-c", program], env=env, cwd=CHECKOUT).returncode for _ in range(2)]
     assert codes == [0, 3]  # the first is struck at its second match, the second not at all
     events = list(History(tmp_path / "history").events())
     assert [event["at"] for event in events if "struck" not in event] == [f"/part-{n}" for n in (0, 1, 0, 1, 2)]

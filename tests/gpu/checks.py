@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tasks.learning import recipes
 from tasks.learning.loaders import ResidentLoader
@@ -57,28 +56,6 @@ def distance(found: Tensor, expected: Tensor) -> float:
     return float((found.detach().double().cpu() - wanted).norm() / wanted.norm().clamp_min(1e-30))
 
 
-class PinnedOnly(TorchDispatchMode):
-    """Makes copies from the CPU to `device` an error unless their memory is pinned: the host waits for them.
-
-    torch's own mode does not notice those that were asked not to block.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.device = device
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
-        source, target = None, None
-        if str(function) == "aten._to_copy.default":
-            source, target = args[0], given.get("device")
-        elif str(function) == "aten.copy_.default":
-            source, target = args[1], args[0].device
-        if source is not None and target is not None and source.device.type == "cpu":
-            assert target.type != self.device.type or source.is_pinned(), "the memory is not pinned"
-        return function(*args, **given)
-
-
 @contextlib.contextmanager
 def never_waiting(device: torch.device) -> Iterator[list[str]]:
     """Make it an error inside the block when the host waits for a GPU, except to read the loss; yield what was read."""
@@ -89,8 +66,7 @@ def never_waiting(device: torch.device) -> Iterator[list[str]]:
         with _waiting(device, "default"):
             return read(self, totals, *local, what=what)
 
-    pinned = PinnedOnly(device) if device.type == "cuda" else contextlib.nullcontext()
-    with pytest.MonkeyPatch.context() as patch, _waiting(device, "error"), pinned:
+    with pytest.MonkeyPatch.context() as patch, _waiting(device, "error"):
         patch.setattr(Trainer, "_read", announced)
         yield reads
 

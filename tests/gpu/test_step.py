@@ -2,25 +2,22 @@
 
 import io
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from storage.uri import URI, CheckpointURI
-from tasks.learning import checkpoint, optimizer, recipes, training_state
+from storage.uri import URI
+from tasks.learning import checkpoint, recipes, training_state
 from tasks.learning.checkpoint import TRAINING, WEIGHTS
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.hardware import Hardware
-from tasks.learning.inference import Inference
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import autocast, move_model, resolve_precision, set_arithmetic
-from tasks.learning.step import GraphedStep, _noting_waits
+from tasks.learning.step import GraphedStep
 from tests.benchmarks.gpu_bench import cannot_compile
 from tests.gpu import checks
 from tests.gpu.checks import classifier, distance, never_waiting, rows
@@ -53,22 +50,16 @@ def gradients(model: str, device: torch.device, *, precision: str) -> tuple[Tens
     return logits.float(), torch.cat(found)
 
 
-@pytest.mark.parametrize("model", ["small", "vit-tiny"])
+@pytest.mark.parametrize("model", ["small", "vit-tiny", *MODELS, "vit-patch4-sdpa"])
 def test_logits_and_gradients_are_those_of_the_cpu(device: torch.device, model: str) -> None:
-    _agree(model, device)
-
-
-@pytest.mark.parametrize("model", [*MODELS, "vit-patch4-sdpa"])
-def test_models_of_the_cifar_recipes_compute_the_same_on_a_gpu(gpu: torch.device, model: str) -> None:
-    _agree(model, gpu)
-
-
-def _agree(model: str, device: torch.device) -> None:
+    if device == CPU and model in MODELS:
+        pytest.skip("takes long, and compares the CPU with itself")
     expected = gradients(model, CPU, precision="fp32")
     for precision in sorted({"fp32", resolve_precision("auto", device)}):
-        made = gradients(model, device, precision=precision)
-        found = [distance(one, wanted) for one, wanted in zip(made, expected, strict=True)]
-        assert all(one < most for one, most in zip(found, TOLERANCES[precision], strict=True)), (precision, found)
+        computed = gradients(model, device, precision=precision)
+        distances = [distance(one, other) for one, other in zip(computed, expected, strict=True)]
+        is_close = [one < most for one, most in zip(distances, TOLERANCES[precision], strict=True)]
+        assert all(is_close), (precision, distances)
 
 
 def test_fp32_is_fp32(gpu: torch.device) -> None:
@@ -76,21 +67,6 @@ def test_fp32_is_fp32(gpu: torch.device) -> None:
     left, right = (torch.randn(512, 512, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1))
     assert distance(left.to(gpu) @ right.to(gpu), left.double() @ right.double()) < 1e-5, "TF32 gives 3e-4"
     assert "no TF32" in Hardware.here(gpu, precision="fp32").instructions
-
-
-@pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_fused_optimizer_moves_channels_last_weights_as_on_the_cpu(device: torch.device, name: str) -> None:
-    recipe = recipes.override(recipes.load("cifar10-resnet18"), {"optimizer": name, "device": device.type})
-    moved = []
-    for where, precision in ((CPU, "fp32"), (device, "bf16")):  # bf16: channels last on every device
-        model = move_model(classifier("small"), precision=precision, device=where)
-        made = optimizer.make_optimizer(recipe, model)
-        for number, one in enumerate(model.parameters()):
-            numbers = torch.Generator().manual_seed(number)
-            one.grad = torch.randn(one.shape, generator=numbers).to(where)  # as backward passes may leave them
-        made.step()
-        moved.append(torch.cat([one.detach().contiguous().flatten().cpu() for one in model.parameters()]))
-    assert distance(moved[1], moved[0]) < 1e-5
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -154,12 +130,6 @@ def _curve(trainer: Trainer) -> Tensor:
 
 
 @pytest.mark.parametrize("is_graphed", [False, True], ids=["eager", "graph"])
-@pytest.mark.parametrize("name", SETTINGS)
-def test_host_waits_for_the_device_only_to_read_the_loss(device: torch.device, name: str, is_graphed: bool) -> None:
-    _waits_for_nothing(checks.trainer(device, num_rows=160, is_graphed=is_graphed, **SETTINGS[name]))
-
-
-@pytest.mark.parametrize("is_graphed", [False, True], ids=["eager", "graph"])
 @pytest.mark.parametrize("model", [*MODELS, "vit-patch4-sdpa"])
 def test_models_of_the_cifar_recipes_never_wait_for_a_gpu(gpu: torch.device, model: str, is_graphed: bool) -> None:
     precision = resolve_precision("auto", gpu)
@@ -174,49 +144,6 @@ def _waits_for_nothing(trainer: Trainer) -> None:
         snapshot = training_state.take(trainer, history, prepared="", about=ABOUT)
     assert len(reads) == 10 + 1, "ten times in training, and once for the validation loss"
     assert snapshot.serialized()
-
-
-def test_wait_for_a_gpu_is_noticed(gpu: torch.device) -> None:
-    numbers = torch.ones(3, device=gpu)
-    with never_waiting(gpu), pytest.raises(RuntimeError, match="synchroniz"):
-        numbers.sum().item()
-    assert numbers.sum().item() == 3, "outside of the block nothing changed"
-
-
-def test_host_waits_once_for_the_predictions_of_many_rows(
-    device: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pixels = rows(1100)[0].numpy()
-    about = SimpleNamespace(identity="0", resolved={"precision": "fp32"})
-    monkeypatch.setattr(training_state, "load_model", lambda uri: (classifier("small"), about))
-    uri = CheckpointURI("/x/checkpoints/small-0123456789ab")
-    expected, found = (Inference(uri, threads=1, device=where) for where in (CPU, device))
-    made = found.probabilities(pixels)  # libraries may wait the first time
-    if device.type == "cuda":
-        with checks.PinnedOnly(device), _noting_waits() as waits:
-            made = found.probabilities(pixels)
-        assert len(waits) == 1
-    np.testing.assert_allclose(made, expected.probabilities(pixels), atol=1e-3)
-    assert found.probabilities(pixels[:0]).shape == (0, 10)
-
-
-def test_copy_from_memory_that_is_not_pinned_is_noticed(gpu: torch.device) -> None:
-    with never_waiting(gpu):
-        torch.ones(3).pin_memory().to(gpu, non_blocking=True)
-        with pytest.raises(AssertionError, match="not pinned"):
-            torch.ones(3).to(gpu, non_blocking=True)
-        with pytest.raises(AssertionError, match="not pinned"):
-            torch.zeros(3, device=gpu).copy_(torch.ones(3), non_blocking=True)
-
-
-def test_copies_to_another_kind_of_device_alone_need_pinned_memory() -> None:
-    meta = torch.device("meta")
-    with checks.PinnedOnly(meta):
-        assert torch.ones(3).to(torch.float64).clone().sum() == 3
-        for copy in (lambda: torch.ones(3).to(meta), lambda: torch.empty(3, device=meta).copy_(torch.ones(3))):
-            with pytest.raises(AssertionError, match="not pinned"):
-                copy()  # type: ignore[no-untyped-call]
-    assert torch.ones(3).to(meta).is_meta
 
 
 @pytest.mark.parametrize("is_graphed", [False, True], ids=["eager", "graph"])
@@ -237,21 +164,6 @@ def test_checkpoint_holds_the_state_at_the_end_of_its_epoch_while_the_next_one_t
         state = torch.load(io.BytesIO(stored[TRAINING]), weights_only=True)["optimizer"]["state"]
         assert {one.device for each in state.values() for one in each.values()} == {CPU}
         assert {int(each["step"]) for each in state.values()} == {epoch * trainer.steps_per_epoch}
-
-
-def test_checkpoint_holds_an_update_that_the_gpu_has_still_to_do(gpu: torch.device) -> None:
-    trainer = checks.trainer(gpu, num_rows=160, **SETTINGS["small"])
-    history = [trainer.run_epoch(1)]
-    training_state.take(trainer, history, prepared="", about=ABOUT).serialized()  # allocates memory
-    expected = _weights(trainer)
-    torch.cuda._sleep(_SECOND)  # type: ignore[no-untyped-call]
-    with torch.no_grad():
-        for weight in trainer.model.parameters():
-            weight.add_(1)
-    snapshot = training_state.take(trainer, history, prepared="", about=ABOUT)
-    assert not torch.cuda.current_stream(gpu).query(), "the copies are queued before the update is done"
-    weights = safetensors.torch.load(snapshot.serialized()[WEIGHTS])
-    assert all(torch.equal(weights[name], expected[name] + 1) for name, _ in trainer.model.named_parameters())
 
 
 def _late_copies(monkeypatch: pytest.MonkeyPatch) -> list[torch.cuda.Stream]:

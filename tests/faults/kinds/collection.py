@@ -11,11 +11,12 @@ from typing import Any
 
 from storage import files, manifest
 from storage.uri import URI
-from tests.faults import proxy
+from tests.faults import injection, proxy
 from tests.faults.case import Case, Failed
-from tests.faults.history import Event
+from tests.faults.history import is_struck
 from tests.faults.kinds.register import kind
 from tests.faults.proxy import RequestFault
+from tests.runs import CHECKOUT
 
 _TTL_S = 60.0
 """How long the lease of gc lasts here: half as long as usual, so that a run waits less for it to lapse."""
@@ -29,7 +30,7 @@ _OUTAGE_S = 100.0
 def _collected_while_frozen(case: Case) -> dict[str, Any]:
     case.begin(after="evaluation")
     run = case.start("promote", action="freeze")
-    case.reaches(run, _is_struck, "the flow froze")
+    case.reaches(run, is_struck, "the flow froze")
     before = _manifests(case)
     with _collector(case, {}) as collector:
         output, _ = collector.communicate()
@@ -42,9 +43,9 @@ def _collected_while_frozen(case: Case) -> dict[str, Any]:
 @kind("garbage collection frozen as it deletes, thawed after a run made the same results")
 def _collector_frozen(case: Case) -> dict[str, Any]:
     case.begin(after="predictions")  # without a champion nothing is needed
-    fault = {"point": "collect", "at": "", "rank": None, "skip": 0, "action": "freeze", "once": str(case.once)}
-    with _collector(case, case.harness.injection_env(fault)) as collector:
-        case.until(lambda: case.history.has(_is_struck), "gc froze")
+    fault = injection.fault("collect", action="freeze", once=case.once)
+    with _collector(case, case.injection_env(fault)) as collector:
+        case.until(lambda: case.history.has(is_struck), "gc froze")
         result = case.expect_recovery(case.start())
         case.send_signal(collector.pid, signal.SIGCONT, what="gc again")
         collector.communicate()
@@ -76,15 +77,9 @@ def _collector(case: Case, env: Mapping[str, str]) -> Iterator[subprocess.Popen[
     """Garbage collection of everything that is not needed, in a process that ends with the block."""
     program = f"from storage import in_use, __main__; in_use._COLLECTOR_TTL_S = {_TTL_S}; exit(__main__.main())"
     command = [sys.executable, "-c", program, "gc", "--keep-days", "0", "--storage", case.root]
-    everything = {**os.environ, **case.harness.environment(case.root), **env}
-    process = subprocess.Popen(
-        command,
-        cwd=case.harness.checkout,
-        env=everything,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    env = {**os.environ, **case.harness.environment(case.root), **env}
+    output: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(command, cwd=CHECKOUT, env=env, **output)
     try:
         yield process
     finally:
@@ -95,10 +90,6 @@ def _collector(case: Case, env: Mapping[str, str]) -> Iterator[subprocess.Popen[
 def _check_kept(result: dict[str, Any]) -> None:
     for name in ("checkpoint", "predictions", "evaluation"):
         manifest.verify(URI(result["uris"][name]))
-
-
-def _is_struck(event: Event) -> bool:
-    return "struck" in event
 
 
 def _manifests(case: Case) -> set[str]:

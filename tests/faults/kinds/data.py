@@ -2,20 +2,22 @@
 
 import numpy as np
 
-from storage import commits, manifest, tables
+from storage import manifest, tables
 from storage.uri import URI, DatasetURI
 from tasks.learning import images
 from tests.faults.case import Case, Failed
-from tests.faults.harness import raw_name
+from tests.faults.harness import commit_raw, raw_name
 from tests.faults.kinds.register import kind
 
 
 @kind("data grows before a warm start")
 def _data_grows_before_a_warm_start(case: Case) -> None:
     case.begin(after="promotion")
-    before = DatasetURI(case.root.child(f"datasets/prepared/{case.paths('datasets/prepared/*')[0].name}"))
-    grown = DatasetURI(case.root.child("datasets/raw/mnist-sample-000000002004"))
-    case.damage(lambda: _grow(DatasetURI(case.root.child(f"datasets/raw/{raw_name()}")), grown), what="training rows")
+    before = DatasetURI(str(case.paths("datasets/prepared/*")[0]))
+    raw, grown = (
+        DatasetURI(case.root.child(f"datasets/raw/{name}")) for name in (raw_name(), "mnist-sample-000000002004")
+    )
+    case.damage(lambda: _grow(raw, grown), what="training rows")
     case.settings, case.options = ("initialize=champion",), ("--data", grown)
     result = case.settle(case.start())
     after = URI(result["uris"]["prepared"])
@@ -29,8 +31,8 @@ def _data_grows_before_a_warm_start(case: Case) -> None:
 
 def _grow(raw: DatasetURI, grown: DatasetURI) -> None:
     """Commit the rows of `raw` and one more that comes first, so that every training row gets another number."""
-    made = manifest.load(raw)
-    metadata = made.columns["metadata"]
+    committed = manifest.load(raw)
+    metadata = committed.columns["metadata"]
     rows = tables.read_split(raw, "train")
     pixels, labels = images.to_arrays(rows, images.shape_of(metadata))
     assert labels is not None
@@ -40,18 +42,4 @@ def _grow(raw: DatasetURI, grown: DatasetURI) -> None:
         np.concatenate([labels[:1], labels]),
         classes=images.classes_of(metadata),
     )
-    test = tables.read_split(raw, "test").combine_chunks()
-    listed = [
-        tables.write_part(grown, table.slice(start, end - start), split=split, index=index)
-        for split, table in (("train", train), ("test", test))
-        for index, (start, end) in enumerate(images.part_bounds(len(table), 4))
-    ]
-    commits.commit(
-        grown,
-        kind="raw",
-        parents={},
-        parameters=made.parameters,
-        listed=listed,
-        schema=made.columns,
-        statistics=made.statistics,
-    )
+    commit_raw(grown, {"train": train, "test": tables.read_split(raw, "test")}, like=committed)

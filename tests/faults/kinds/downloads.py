@@ -15,51 +15,39 @@ from tests.ingested import ingested
 from tests.runs import Run
 
 
-@kind("flow killed in download")
-def _flow_killed_in_download(case: Case) -> None:
-    """Between two files: the first is kept, and only the others are fetched afterwards."""
+@kind("flow killed in download", at="/downloads/")  # between two files: the first is kept
+@kind("flow killed in ingest", at="/train/part-")  # between two parts: nothing is fetched again
+def _killed(case: Case, *, at: str) -> None:
     case.begin(after=None)
     with mirrors.serve(mnist_sample.FOLDER) as mirror:
-        case.wait(_downloading(case, mirror.address, "written", "/downloads/"))
+        case.wait(_start(case, mirror.address, "written", at))
         first, before = mirror.requests[0], len(mirror.requests)
-        _await_ingest(case, _downloading(case, mirror.address))
-        if mirror.requests[before:].count(first) > 1:  # a run asks for it once to see whether the mirror answers
-            raise Failed("a file that was kept is fetched again")
+        _await_ingest(case, _start(case, mirror.address))
+        again = mirror.requests[before:]
+    # In the download, a run asks for the first file once, to see whether the mirror answers.
+    if again.count(first) > 1 if at == "/downloads/" else again:
+        raise Failed(f"files that are there are fetched again: {again}")
 
 
-@kind("flow killed in ingest")
-def _flow_killed_in_ingest(case: Case) -> None:
-    """Between two parts: nothing is fetched again."""
+@kind("download truncated", fault="truncated")
+@kind("download tampered", fault="wrong")
+@kind("download stalls", fault="stall")
+@kind("download not found", fault=404)
+def _spoilt(case: Case, *, fault: mirrors.Fault) -> None:
     case.begin(after=None)
     with mirrors.serve(mnist_sample.FOLDER) as mirror:
-        case.wait(_downloading(case, mirror.address, "written", "/train/part-"))
-        before = len(mirror.requests)
-        _await_ingest(case, _downloading(case, mirror.address))
-        if len(mirror.requests) > before:
-            raise Failed("files that are there are fetched again")
+        name = case.random.choice([file.name for file in sources.load("mnist-sample").files])
+        mirror.misbehave(name, always=fault)
+        case.damage(lambda: None, what=f"{name}: {fault}")
+        run = _start(case, mirror.address)
+        _await_ingest(case, run)
+        if not mirror.requests.count(name):
+            raise Failed("the spoilt file was never asked for")
+        if not run.says(f"{name}: {mirror.address}"):
+            raise Failed("the log does not name the bad mirror")
 
 
-@kind("download truncated")
-def _download_truncated(case: Case) -> None:
-    _download_spoilt(case, "truncated")
-
-
-@kind("download tampered")
-def _download_tampered(case: Case) -> None:
-    _download_spoilt(case, "wrong")
-
-
-@kind("download stalls")
-def _download_stalls(case: Case) -> None:
-    _download_spoilt(case, "stall")
-
-
-@kind("download not found")
-def _download_missing(case: Case) -> None:
-    _download_spoilt(case, 404)
-
-
-def _downloading(case: Case, address: str, point: str | None = None, at: str = "") -> Run:
+def _start(case: Case, address: str, point: str | None = None, at: str = "") -> Run:
     """A run that downloads the sample from `address` first."""
     case.arguments = ["--recipe", "mnist-sample-resnet18", "--source", address, "--storage", case.root]
     return case.start(point, at)
@@ -70,25 +58,10 @@ def _await_ingest(case: Case, run: Run) -> None:
     case.reaches(run, lambda event: event["point"] == "preprocess", "what was downloaded was ingested")
     case.send_signal(run.process.pid, signal.SIGTERM, what="flow, which has shown enough")
     case.wait(run)
-    (made,) = case.paths("datasets/raw/*/" + manifest.NAME)
+    (place,) = case.paths("datasets/raw/*/" + manifest.NAME)
     recipe = recipes.load("mnist-sample-resnet18")
-    wanted = ingested(make_plan.make_plan(storage=str(case.harness.folder / "wanted"), recipe=recipe, workers=0))
-    found = manifest.verify(URI(str(made.parent)))
-    if found.files != manifest.load(wanted).files:
+    expected = ingested(make_plan.make_plan(storage=str(case.harness.folder / "wanted"), recipe=recipe, workers=0))
+    if manifest.verify(URI(str(place.parent))).files != manifest.load(expected).files:
         raise Failed("the downloaded rows are not those of the archives")
-    if CANARY in made.read_text():
+    if CANARY in place.read_text():
         raise Failed("a secret stands in the manifest")
-
-
-def _download_spoilt(case: Case, fault: mirrors.Fault) -> None:
-    case.begin(after=None)
-    with mirrors.serve(mnist_sample.FOLDER) as mirror:
-        name = case.random.choice([file.name for file in sources.load("mnist-sample").files])
-        mirror.misbehave(name, always=fault)
-        case.damage(lambda: None, what=f"{name}: {fault}")
-        run = _downloading(case, mirror.address)
-        _await_ingest(case, run)
-        if not mirror.requests.count(name):
-            raise Failed("the spoilt file was never asked for")
-        if not run.says(f"{name}: {mirror.address}"):
-            raise Failed("the log does not name the bad mirror")

@@ -1,69 +1,61 @@
 """Faults of the flow itself. The same command resumes."""
 
+import contextlib
 import json
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.faults import deployed
 from tests.faults.case import Case, Failed
-from tests.faults.history import Event, checkpoint_of, step
+from tests.faults.harness import SETTINGS, raw_name
+from tests.faults.history import Event, checkpoint_of, is_struck, step, written
 from tests.faults.kinds.register import kind
-from tests.faults.kinds.resumption import check_resumed_at_epoch_2, kill_flow
+from tests.prefect_system import PrefectSystem, webhook
 
 _TOLD_S = 30.0
 """Within which Prefect's server shows an event that it was handed."""
 
 
-@kind("flow killed in preprocess")
-def _flow_killed_in_preprocess(case: Case) -> dict[str, Any]:
-    return _flow_killed(case, "preprocess", after="raw", mid=_writes("/train/part-"))
-
-
-@kind("flow killed in train")
-def _flow_killed_in_train(case: Case) -> dict[str, Any]:
-    return _flow_killed(case, "train", after="prepared", mid=checkpoint_of(1))
-
-
-@kind("flow killed in predict")
-def _flow_killed_in_predict(case: Case) -> dict[str, Any]:
-    return _flow_killed(case, "predict", after="checkpoint", mid=_writes("/predictions/"))
-
-
-@kind("flow killed in evaluate")
-def _flow_killed_in_evaluate(case: Case) -> dict[str, Any]:
-    return _flow_killed(case, "evaluate", after="predictions")
+@kind("flow killed in preprocess", stage="preprocess", after="raw", mid=written("/train/part-"))
+@kind("flow killed in train", stage="train", after="prepared", mid=checkpoint_of(1))
+@kind("flow killed in predict", stage="predict", after="checkpoint", mid=written("/predictions/"))
+@kind("flow killed in evaluate", stage="evaluate", after="predictions")
+@kind("flow killed in report", stage="report", after="promotion")
+def _killed(case: Case, *, stage: str, after: str, mid: Callable[[Event], bool] | None = None) -> dict[str, Any]:
+    """As the stage begins or, where there is work to watch for, in the middle of it."""
+    case.begin(after=after)
+    if mid is None or case.random.random() < 0.3:
+        case.run(stage)
+        return case.finish()
+    run = case.start()
+    case.reaches(run, mid, f"{stage} was under way")
+    case.kill_flow(run)
+    result = case.finish()
+    return case.expect_resumed_at_epoch_2(result) if stage == "train" else result
 
 
 @kind("flow killed in promote")
-def _flow_killed_in_promote(case: Case) -> dict[str, Any]:
+def _killed_in_promote(case: Case) -> dict[str, Any]:
     case.begin(after="evaluation")
     case.run(*case.random.choice([("promote", ""), ("write", "/registry/"), ("written", "/registry/")]))
     result = case.finish()
-    if len(case.paths("registry/*/*.json")) != 1:
-        raise Failed("the same decision was recorded twice")
+    case.expect_decisions(1)
     return result
 
 
 @kind("flow killed between decision and event")
-def _flow_killed_before_event(case: Case) -> dict[str, Any]:
+def _killed_before_event(case: Case) -> dict[str, Any]:
     case.begin(after="evaluation")
     case.run("announce")
     (entry,) = case.paths("registry/*/*.json")
-    told = json.loads(entry.read_text())["event"]
-    if case.harness.events(told):
+    event = json.loads(entry.read_text())["event"]
+    if case.harness.events(event):
         raise Failed("the event was sent before the fault")
     result = case.finish()
-    case.until(lambda: case.harness.events(told), "an event reports the promotion", limit_s=_TOLD_S)
-    if case.harness.events(told) != 1:
+    if case.until(lambda: case.harness.events(event), "an event reports the promotion", limit_s=_TOLD_S) != 1:
         raise Failed("several events report one promotion")
     return result
-
-
-@kind("flow killed in report")
-def _flow_killed_in_report(case: Case) -> dict[str, Any]:
-    return _flow_killed(case, "report", after="promotion")
 
 
 @kind("flow with --refresh killed after its decision")
@@ -72,27 +64,51 @@ def _refresh_killed_after_its_decision(case: Case) -> dict[str, Any]:
     case.options = ("--refresh",)
     case.run("report", "/reports/")
     result = case.finish()
-    if len(case.paths("registry/*/*.json")) != 2:
-        raise Failed("the next run decided on one more model")
+    case.expect_decisions(2)
     return result
 
 
-@kind("flow of a deployment killed")
-def _flow_of_deployment_killed(case: Case) -> dict[str, Any]:
+@kind("flow of a deployment killed", with_worker=False)
+@kind("flow and its runner killed", with_worker=True)
+def _deployed_killed(case: Case, *, with_worker: bool) -> dict[str, Any]:
+    """The flow is killed in training, and its worker before it if asked; the same run resumes and completes."""
     case.begin(after="prepared")
-    deployed.kill_flow(case, with_runner=False)
+    data = case.root.child(f"datasets/raw/{raw_name()}")
+    with _prefect_system(case) as prefect_system:
+        prefect_system.start_worker()
+        run = prefect_system.start("mnist/smoke", storage=case.root, data=data, workers=2, settings=SETTINGS)
+        case.until(lambda: case.history.has(checkpoint_of(1)), "epoch 1 is safe")
+        engine = prefect_system.engine(run)
+        if with_worker:
+            prefect_system.kill_worker()
+        case.send_signal(engine, signal.SIGKILL, what="flow, after its worker" if with_worker else "flow")
+        case.until(lambda: prefect_system.state(run)["name"] == "Crashed", "the run was seen to have crashed")
+        case.until(lambda: not prefect_system.processes(run), "what the flow had started ended with it")
+        if with_worker:
+            prefect_system.start_worker()
+        case.until(lambda: prefect_system.starts(run) == 2, "the run was started again")
+        if prefect_system.await_end(run) != ["Completed"]:
+            raise Failed("the run did not complete")
     return case.finish()
 
 
-@kind("flow and its runner killed")
-def _flow_and_runner_killed(case: Case) -> dict[str, Any]:
-    case.begin(after="prepared")
-    deployed.kill_flow(case, with_runner=True)
-    return case.finish()
+@contextlib.contextmanager
+def _prefect_system(case: Case) -> Iterator[PrefectSystem]:
+    """A server with the deployments, for the runs of `case`."""
+    folder = case.folder / "prefect-system"
+    folder.mkdir(parents=True, exist_ok=True)
+    with webhook() as (address, _):
+        prefect_system = PrefectSystem(folder, webhook=address)
+        prefect_system.env |= case.injection_env() | case.harness.environment(case.root)
+        try:
+            prefect_system.deploy()
+            yield prefect_system
+        finally:
+            prefect_system.end()
 
 
 @kind("flow gets SIGTERM")
-def _flow_terminated(case: Case) -> dict[str, Any]:
+def _terminated(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
     run = case.start()
     case.reaches(run, step, "training began")
@@ -104,14 +120,14 @@ def _flow_terminated(case: Case) -> dict[str, Any]:
     return case.finish()
 
 
-@kind("deadline passes in a job")
-def _deadline_in_a_job(case: Case) -> dict[str, Any]:
-    return _deadline(case, "step", "epoch 1", after="prepared", minutes="1")
-
-
-@kind("deadline passes in the flow")
-def _deadline_in_the_flow(case: Case) -> dict[str, Any]:
-    return _deadline(case, "evaluate", "", after="predictions", minutes="0.1")
+@kind("deadline passes in a job", point="step", at="epoch 1", after="prepared", minutes="1")
+@kind("deadline passes in the flow", point="evaluate", at="", after="predictions", minutes="0.1")
+def _deadline(case: Case, *, point: str, at: str, after: str, minutes: str) -> dict[str, Any]:
+    case.begin(after=after)
+    case.options = ("--deadline", minutes)
+    case.expect_refusal(case.start(point, at, action="hang"), "not done within")
+    case.options = ()
+    return case.finish()
 
 
 @kind("two flows at once", quick=True)
@@ -138,36 +154,10 @@ def _repeated(case: Case) -> set[str]:
 def _holder_frozen(case: Case) -> dict[str, Any]:
     case.begin(after=case.random.choice(["prepared", "checkpoint"]))
     first = case.start("job", action="freeze")
-    case.reaches(first, lambda event: "struck" in event, "the holder froze")
-    holder = next(event["pid"] for event in case.history.events() if "struck" in event)
+    case.reaches(first, is_struck, "the holder froze")
+    holder = next(event["pid"] for event in case.history.events() if is_struck(event))
     result = case.expect_recovery(case.start())
     case.send_signal(holder, signal.SIGCONT, what="the holder again")
     if case.expect_recovery(first)["uris"] != result["uris"]:
         raise Failed("the thawed holder came to another result")
     return result
-
-
-def _deadline(case: Case, point: str, at: str, *, after: str, minutes: str) -> dict[str, Any]:
-    case.begin(after=after)
-    case.options = ("--deadline", minutes)
-    case.expect_refusal(case.start(point, at, action="hang"), "not done within")
-    case.options = ()
-    return case.finish()
-
-
-def _writes(part: str) -> Callable[[Event], bool]:
-    """Whether an event is the writing of a file there."""
-    return lambda event: event["point"] == "written" and part in event["at"]
-
-
-def _flow_killed(case: Case, stage: str, *, after: str, mid: Callable[[Event], bool] | None = None) -> dict[str, Any]:
-    """The flow is killed as the stage begins or, where there is work to watch for, in the middle of it."""
-    case.begin(after=after)
-    if mid is None or case.random.random() < 0.3:
-        case.run(stage)
-        return case.finish()
-    run = case.start()
-    case.reaches(run, mid, f"{stage} was under way")
-    kill_flow(case, run)
-    result = case.finish()
-    return check_resumed_at_epoch_2(case, result) if stage == "train" else result

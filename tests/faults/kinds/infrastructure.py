@@ -4,45 +4,34 @@ import signal
 from typing import Any
 
 from storage import manifest
-from tests.faults import clusters
 from tests.faults.case import Case, Failed
 from tests.faults.harness import STAGES
 from tests.faults.history import checkpoint_of, step_of
 from tests.faults.kinds.register import kind
-from tests.faults.kinds.resumption import check_resumed_at_epoch_2
 
 
-@kind("controller killed")
-def _controller_killed(case: Case) -> dict[str, Any]:
+@kind("controller killed", process="tasks.jobs.train")  # it controls the workers itself
+@kind("local Ray killed", process="gcs_server")
+def _killed(case: Case, *, process: str) -> dict[str, Any]:
     case.begin(after="prepared")
     run = case.start()
     case.reaches(run, checkpoint_of(1), "epoch 1 is safe")
-    case.signal_process(run, "tasks.jobs.train")  # it controls the workers itself
-    return check_resumed_at_epoch_2(case, case.expect_recovery(run))
+    case.kill_process(run, process)
+    return case.expect_resumed_at_epoch_2(case.expect_recovery(run))
 
 
 @kind("job's driver killed")
 def _driver_killed(case: Case) -> dict[str, Any]:
-    after, target = case.random.choice(
-        [("raw", "prepared"), ("prepared", "checkpoints"), ("checkpoint", "predictions")]
-    )
+    stages = [("raw", "prepared"), ("prepared", "checkpoints"), ("checkpoint", "predictions")]
+    after, target = case.random.choice(stages)
     case.begin(after=after)
     return case.expect_recovery(case.start("job", f"/{target}/"))
-
-
-@kind("local Ray killed")
-def _ray_killed(case: Case) -> dict[str, Any]:
-    case.begin(after="prepared")
-    run = case.start()
-    case.reaches(run, checkpoint_of(1), "epoch 1 is safe")
-    case.signal_process(run, "gcs_server")
-    return check_resumed_at_epoch_2(case, case.expect_recovery(run))
 
 
 @kind("node killed")
 def _node_killed(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
-    with clusters.two_nodes(case) as cluster:
+    with case.two_nodes() as cluster:
         run = case.start()
         case.reaches(run, checkpoint_of(1), "epoch 1 is safe")
         cluster.kill_a_node(lambda pid, command: case.send_signal(pid, signal.SIGKILL, what=f"node: {command[:40]}"))
@@ -59,19 +48,16 @@ def _crash_in_writing(case: Case) -> dict[str, Any]:
 
 @kind("crash between data and manifest", quick=True)
 def _crash_before_manifest(case: Case) -> dict[str, Any]:
-    stage = case.random.choice([stage for stage in STAGES if stage not in ("raw", "promotion")])
-    case.begin(after=_before(stage))
-    return case.settle(case.start("write", case.golden_path(STAGES[stage][0], "/" + manifest.NAME)))
-
-
-def _before(stage: str) -> str:
-    return list(STAGES)[list(STAGES).index(stage) - 1]
+    stages = list(STAGES)
+    stage = case.random.choice([stage for stage in stages if stage not in ("raw", "promotion")])
+    case.begin(after=stages[stages.index(stage) - 1])
+    return case.settle(case.start("write", case.harness.golden_path(STAGES[stage][0], "/" + manifest.NAME)))
 
 
 @kind("second flow joins the first one's job on a cluster")
 def _second_joins(case: Case) -> dict[str, Any]:
     case.begin(after="prepared")
-    with clusters.two_nodes(case) as cluster:
+    with case.two_nodes() as cluster:
         first = case.start()
         case.reaches(first, step_of(1), "training began")
         second = case.start()

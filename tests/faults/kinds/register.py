@@ -2,19 +2,18 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from tests.faults.case import Case
+from tests.faults.case import Scenario
 
-Scenario = Callable[[Case], dict[str, Any] | None]
-"""Injects the fault and returns the result of the run that survived; None if no run is expected to succeed."""
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
     """One kind of fault."""
 
-    name: str
     scenario: Scenario
     is_quick: bool
     """Whether it belongs to the short form."""
@@ -23,12 +22,12 @@ class Kind:
 KINDS: dict[str, Kind] = {}
 
 
-def kind(name: str, *, quick: bool = False) -> Callable[[Scenario], Scenario]:
-    """Register a scenario under its name."""
+def kind(name: str, *, quick: bool = False, **arguments: Any) -> Callable[[_Function], _Function]:
+    """Register a scenario under a name, with the arguments that this kind gives it; one may stand under several."""
 
-    def add(scenario: Scenario) -> Scenario:
+    def add(scenario: _Function) -> _Function:
         assert name not in KINDS, name
-        KINDS[name] = Kind(name, scenario, quick)
+        KINDS[name] = Kind(partial(scenario, **arguments), quick)
         return scenario
 
     return add

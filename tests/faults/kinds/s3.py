@@ -1,20 +1,11 @@
 """Faults of S3. A run survives transient ones and reports others; the same command then resumes."""
 
-from functools import partial
 from typing import Any, get_args
 
 from storage import manifest
 from tests.faults.case import Case
 from tests.faults.kinds.register import kind
 from tests.faults.proxy import Fault
-
-
-def _add_s3_kinds() -> None:
-    for fault in get_args(Fault):
-        for way in ("reads", "writes", "commit"):
-            if fault != "truncated" or way == "reads":
-                scenario = partial(_s3_fault, fault=fault, way=way)
-                kind(f"S3: {fault} on {way}", quick=(fault, way) in [("503", "reads"), ("lost", "commit")])(scenario)
 
 
 def _s3_fault(case: Case, *, fault: Fault, way: str) -> dict[str, Any]:
@@ -34,12 +25,16 @@ def _s3_fault(case: Case, *, fault: Fault, way: str) -> dict[str, Any]:
         case.inject_request_faults(fault, "PUT", target)
     else:
         shelf = "/checkpoints/" if "epoch" in target else target
-        case.inject_request_faults(fault, "PUT", case.golden_path(shelf, "/" + manifest.NAME))
+        case.inject_request_faults(fault, "PUT", case.harness.golden_path(shelf, "/" + manifest.NAME))
     run = case.start()
     if fault != "403":
-        return case.expect_no_retry(run)
+        return case.expect_recovery(run, may_retry=False)
     case.expect_refusal(run, "PermissionError")
     return case.finish()
 
 
-_add_s3_kinds()
+for _fault in get_args(Fault):
+    for _way in ("reads", "writes", "commit"):
+        if _fault != "truncated" or _way == "reads":
+            _is_quick = (_fault, _way) in [("503", "reads"), ("lost", "commit")]
+            kind(f"S3: {_fault} on {_way}", quick=_is_quick, fault=_fault, way=_way)(_s3_fault)
