@@ -13,8 +13,8 @@ from storage.manifest import Manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
 from tasks import report_page
 from tasks.evaluate import read_evaluation
+from tasks.jobs.train.attempts import training_images
 from tasks.learning import hardware, images, recipes
-from tasks.learning.checkpoint_result import training_images
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage

@@ -10,16 +10,14 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 from pydantic import BaseModel, ValidationError
 
-from storage import commits, files, manifest, tables
-from storage.manifest import File
+from storage import files
 from storage.uri import URI
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, metrics_of
 from tasks.learning.hardware import Hardware
@@ -29,8 +27,6 @@ WEIGHTS = "weights.safetensors"
 TRAINING = "training.pt"
 FILES = (WEIGHTS, TRAINING, META)
 """In the order of writing: META is last, since it holds the digests of the others."""
-TRAINING_IMAGES = "training-images"
-"""Prefix of the file with the first training images, in an attempt and in a committed checkpoint."""
 
 
 class Meta(BaseModel, frozen=True, extra="forbid"):
@@ -58,8 +54,12 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     @property
     def best_epoch(self) -> int:
         """Epoch with the lowest validation loss of those that have a checkpoint so far, the earliest of equals."""
-        every, epochs = self.recipe["checkpoint_every"], self.recipe["epochs"]
-        return best_epoch([metrics_of(row) for row in self.history], every=every, epochs=epochs)
+        return best_epoch(self.metrics, every=self.recipe["checkpoint_every"], epochs=self.recipe["epochs"])
+
+    @property
+    def metrics(self) -> list[EpochMetrics]:
+        """The history; a comparison ignores measured times."""
+        return [metrics_of(row) for row in self.history]
 
     @property
     def identity(self) -> str:
@@ -101,50 +101,13 @@ def write(folder: URI, snapshot: Snapshot) -> None:
     files.put(folder.child(META), meta.model_dump_json(indent=1).encode())
 
 
-def attempts(scratch: URI) -> list[int]:
-    """Return the numbers of the attempts that left files in `scratch`, ascending."""
-    names = [name.removeprefix("attempt-") for name in files.children(scratch) if name.startswith("attempt-")]
-    return sorted(int(name) for name in names if name.isdigit())
-
-
-def discard_others(scratch: URI, *, prepared: str) -> int:
-    """Delete the attempts that have a checkpoint trained on something other than `prepared`; return their number."""
-    others = {uri.parent for uri, meta in described(scratch) if meta.prepared != prepared}
-    for attempt in others:
-        files.remove(attempt)
-    return len(others)
-
-
-def described(scratch: URI) -> Iterator[tuple[URI, Meta]]:
-    """Yield the checkpoints of all attempts that have their META, the latest epoch first; reads nothing else."""
-    epochs = [
-        (int(name.removeprefix("epoch-")), attempt)
-        for attempt in attempts(scratch)
-        for name in files.children(scratch.child(f"attempt-{attempt}"))
-        if name.startswith("epoch-")
-    ]
-    for epoch, attempt in sorted(epochs, reverse=True):
-        uri = scratch.child(f"attempt-{attempt}/epoch-{epoch:04d}")
-        meta = _read_meta(uri)
-        if meta is not None and meta.epoch == epoch:
-            yield uri, meta
-
-
-def fetch_newest(scratch: URI, folder: Path) -> tuple[URI, Meta] | None:
-    """Fetch the newest complete checkpoint of any attempt whose best epoch has one too; return it, none without any."""
-    for uri, meta in described(scratch):
-        if fetch(uri, meta, folder) and (meta.best_epoch == meta.epoch or fetch_best(scratch, meta, None)):
-            return uri, meta
-    return None
-
-
-def fetch_best(scratch: URI, meta: Meta, folder: Path | None) -> Meta | None:
-    """Fetch a complete checkpoint of the best epoch that `meta` descends from, or an equal one, of any attempt."""
-    for attempt in reversed(attempts(scratch)):
-        uri = scratch.child(f"attempt-{attempt}/epoch-{meta.best_epoch:04d}")
-        best = _read_meta(uri)
-        if best is not None and _history(best) == _history(meta)[: best.epoch] and fetch(uri, best, folder):
-            return best
+def read_meta(uri: URI) -> Meta | None:
+    """Read META; none if it is missing or damaged, or a file of the checkpoint is a link out of the attempts."""
+    if not all(uri.child(name).lies_in(uri.parent.parent) for name in FILES):
+        return None
+    with contextlib.suppress(FileNotFoundError, ValidationError):
+        meta = Meta.model_validate_json(files.read(uri.child(META)))
+        return meta if meta == meta.signed() else None
     return None
 
 
@@ -162,16 +125,6 @@ def fetch(uri: URI, meta: Meta, folder: Path | None) -> bool:
     return meta == meta.model_copy(update={"sha256": digests}).signed()
 
 
-def _read_meta(uri: URI) -> Meta | None:
-    """Read META; none if it is missing or damaged, or a file of the checkpoint is a link out of the attempts."""
-    if not all(uri.child(name).lies_in(uri.parent.parent) for name in FILES):
-        return None
-    with contextlib.suppress(FileNotFoundError, ValidationError):
-        meta = Meta.model_validate_json(files.read(uri.child(META)))
-        return meta if meta == meta.signed() else None
-    return None
-
-
 def _copy(uri: URI, path: Path | None) -> str:
     """Read a file piece by piece, copy it to `path`, if any, and return its SHA-256."""
     digest = hashlib.sha256()
@@ -181,41 +134,3 @@ def _copy(uri: URI, path: Path | None) -> str:
             if copy:
                 copy.write(piece)
     return digest.hexdigest()
-
-
-def _history(meta: Meta) -> list[EpochMetrics]:
-    return [metrics_of(row) for row in meta.history]  # comparison ignores measured times
-
-
-def write_training_images(attempt: URI, table: pa.Table) -> File:
-    """Write the first training images of `attempt`, a table made by `images.to_table`; return the manifest entry."""
-    content = tables.encode(table)
-    return commits.write_file(attempt, f"{TRAINING_IMAGES}.parquet", content, split="train", rows=table.num_rows)
-
-
-def find_training_images(scratch: URI) -> tuple[URI, File] | None:
-    """Return the latest attempt with complete first training images, and their entry; none if there is no such attempt.
-
-    An attempt writes them only if it starts at the first epoch, so it then used nothing of earlier attempts.
-    """
-    for number in reversed(attempts(scratch)):
-        attempt = scratch.child(f"attempt-{number}")
-        for name in files.children(attempt):
-            with contextlib.suppress(manifest.Damaged):  # a link out of the attempt
-                if name.startswith(TRAINING_IMAGES) and (entry := tables.entry(attempt, name, split="train")):
-                    return attempt, entry
-    return None
-
-
-def check_same(meta: Meta, *, prepared: str, about: dict[str, Any]) -> None:
-    """Raise `WrongResume` unless a run on `prepared` with `about` may resume from a checkpoint with `meta`."""
-    workers = meta.resolved.get("workers"), about["resolved"].get("workers")
-    pairs: list[tuple[str, Any, Any]] = [("prepared dataset", meta.prepared, prepared), ("workers", *workers)]
-    before, now = meta.parameters, about["parameters"]
-    pairs += [(name, before.get(name), now.get(name)) for name in sorted(before.keys() | now.keys())]
-    for name, was, is_ in pairs:
-        if was != is_:
-            raise WrongResume(
-                f"{name} was {was!r} in the interrupted run but is {is_!r} now; use the earlier value, or train "
-                "again with --refresh"
-            )

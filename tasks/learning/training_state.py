@@ -12,8 +12,8 @@ from torch import Tensor
 
 from storage import manifest
 from storage.uri import CheckpointURI
-from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, Snapshot, check_same
-from tasks.learning.epoch_metrics import EpochMetrics, metrics_of
+from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, Snapshot, WrongResume
+from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Loader, Trainer
 from tasks.learning.modeling import Classifier, FromImages, ModelSpec
 from tasks.learning.optimizer import align_state
@@ -110,10 +110,16 @@ def size_of(trainer: Trainer) -> int:
 def restore(folder: Path, trainer: Trainer, *, prepared: str, about: dict[str, Any]) -> list[EpochMetrics]:
     """Restore `trainer` from the checkpoint in the local `folder`, verified before; return the history so far.
 
-    Raises `WrongResume` naming the first difference between the two runs.
+    Raises `WrongResume` if it belongs to a training on other data, with other parameters or another number of workers.
     """
     meta = Meta.model_validate_json((folder / META).read_bytes())
-    check_same(meta, prepared=prepared, about=about)
+    before = (meta.prepared, meta.parameters, meta.resolved.get("workers"))
+    now = (prepared, about["parameters"], about["resolved"].get("workers"))
+    if before != now:
+        raise WrongResume(
+            f"dataset, parameters and workers were {before} in the interrupted run but are {now} now; use the earlier "
+            "values, or train again with --refresh"
+        )
     trainer.model.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
     training = torch.load(folder / TRAINING, weights_only=True, map_location=trainer.device)
     for saved, own in zip(training["optimizer"]["param_groups"], trainer.optimizer.param_groups, strict=True):
@@ -121,7 +127,7 @@ def restore(folder: Path, trainer: Trainer, *, prepared: str, about: dict[str, A
     trainer.optimizer.load_state_dict(training["optimizer"])
     align_state(trainer.optimizer)
     trainer.scheduler.load_state_dict(training["scheduler"])
-    return [metrics_of(row) for row in meta.history]
+    return meta.metrics
 
 
 def load_initial_weights(model: Classifier, uri: CheckpointURI) -> None:

@@ -12,7 +12,8 @@ import torch
 from storage import manifest, tables
 from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.spec import PredictSpec, PreprocessSpec, scratch_of
-from tasks.learning import checkpoint, checkpoint_result, images, recipes, training_state
+from tasks.jobs.train import attempts
+from tasks.learning import checkpoint, images, recipes, training_state
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Trainer
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
@@ -133,7 +134,7 @@ def commit_untrained(root: Root, prepared: DatasetURI, uri: CheckpointURI) -> No
     history = [trainer.run_epoch(1)]
     snapshot = training_state.take(trainer, history, prepared=prepared.fingerprint, about=about)
     checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
-    checkpoint_result.commit(scratch, uri, prepared=prepared, num_rows=100, statistics={})
+    attempts.commit(scratch, uri, prepared=prepared, num_rows=100, statistics={})
 
 
 def preprocess(cluster: Runner, root: Root, raw: DatasetURI, uri: DatasetURI) -> None:

@@ -16,7 +16,7 @@ from storage.uri import DatasetURI, Root
 from tasks.jobs.ingest import downloads
 from tasks.jobs.main import run_here
 from tasks.jobs.spec import JobSpec, PreprocessSpec
-from tasks.jobs.train import attempts
+from tasks.jobs.train import choices
 from tasks.learning import downloading, images, recipes, sources, training_state
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
@@ -110,7 +110,7 @@ class Bench:
         about = ModelSpec(model=recipe.model, image_shape=self.image_shape, classes=_SOURCE.classes, mean=mean, std=std)
         model, loader = Classifier(about), ResidentLoader(train, validation, seed=0, rank=0, device=self.device)
         training_state.initialize_from_rows(model, loader)
-        is_graphed = attempts.takes_graph(recipe, device=self.device.type, world_size=1, loader="resident")
+        is_graphed = choices.takes_graph(recipe, device=self.device.type, world_size=1, loader="resident")
         return Trainer(recipe, model, loader, precision=precision, device=self.device, is_graphed=is_graphed)
 
     def run(self, spec: JobSpec) -> None:

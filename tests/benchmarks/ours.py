@@ -16,7 +16,7 @@ import torch
 
 from storage import manifest, process
 from storage.uri import URI, DatasetURI, Root
-from tasks.jobs.train.attempts import RAY_DATA
+from tasks.jobs.train.choices import RAY_DATA
 from tasks.jobs.train.make_loader import make_loader
 from tasks.jobs.train.train_loop import Checkpoints, model_of, reporter
 from tasks.learning import recipes

@@ -17,7 +17,7 @@ from tasks.jobs import dataset_parts
 from tasks.jobs.backends.in_process import InProcessBackend
 from tasks.jobs.predict import job as predict
 from tasks.jobs.spec import PredictSpec
-from tasks.jobs.train import attempts, make_loader
+from tasks.jobs.train import choices, make_loader
 from tasks.jobs.train.ray_loader import RayDataRows, off_gpu_nodes
 from tasks.learning import images, loop
 from tasks.learning.recipes import Recipe
@@ -249,7 +249,7 @@ def test_a_recipe_for_the_other_encoding_is_refused(prepared: DatasetURI, tmp_pa
     decoded = dataclasses.replace(_RECIPE, image_encoding="decoded", crop_scale=1.0, color_jitter=0.0)
     spec = photographs.trains(Root(str(tmp_path)), prepared, "other").model_copy(update={"recipe": decoded})
     with pytest.raises(ValueError, match=r"image_encoding must be encoded, as in .*, got 'decoded'"):
-        attempts.begin(spec, manifest.load(prepared), workers=[1])
+        choices.choose_loader(spec, manifest.load(prepared), workers=1)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from storage import commits, manifest, tables
 from storage.manifest import Manifest
 from storage.uri import DatasetURI
-from tasks.jobs.train import attempts, make_loader
+from tasks.jobs.train import choices, make_loader
 from tasks.learning import images
 from tasks.learning.epoch_metrics import local_batch_size
 from tasks.learning.loop import Loader
@@ -84,14 +84,14 @@ def test_an_epoch_leaves_out_less_than_a_batch_of_rows_and_in_each_epoch_others(
 
 def _steps(uri: DatasetURI, world_size: int, batch_size: int) -> int:
     made: Manifest = manifest.load(uri)
-    return attempts.steps_per_epoch(batch_size, made, workers=world_size, loader="dataloader")
+    return choices.steps_per_epoch(batch_size, made, workers=world_size, loader="dataloader")
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 4, 5])
 def test_an_epoch_has_the_same_steps_with_any_number_of_workers(prepared: DatasetURI, world_size: int) -> None:
     made = manifest.load(prepared)
     for batch_size in (5, 16, 77, 128):
-        steps = attempts.steps_per_epoch(batch_size, made, workers=world_size, loader="streaming")
+        steps = choices.steps_per_epoch(batch_size, made, workers=world_size, loader="streaming")
         assert steps == _ROWS["train"] // batch_size
 
 

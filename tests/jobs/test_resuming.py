@@ -15,7 +15,7 @@ from storage import files, manifest
 from storage.uri import URI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.spec import JobSpec, PredictSpec, TrainSpec
 from tasks.jobs.train import attempts, train_loop
-from tasks.learning import checkpoint, checkpoint_result, hardware, loop, models
+from tasks.learning import hardware, loop, models
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta
 from tasks.learning.hardware import Hardware
 from tasks.resources import scaling
@@ -136,7 +136,7 @@ class TestTraining:
         spec = to_train(tmp_path, prepared)
         with monkeypatch.context() as patch:
             self.torch_was(patch, "2.99.0")
-            patch.setattr(checkpoint_result, "commit", lambda *_, **__: self.fail())
+            patch.setattr(attempts, "commit", lambda *_, **__: self.fail())
             with pytest.raises(JobFailed, match="no commit"):
                 run(spec)
         run(spec)
@@ -197,7 +197,7 @@ class TestTraining:
             assert (epochs_done, torch.get_num_threads()) == ([1, 2], used)
         finally:
             torch.set_num_threads(threads)
-        _, meta = next(checkpoint.described(spec.scratch))
+        _, meta = next(attempts.described(spec.scratch))
         assert (meta.epoch, meta.resolved["threads"]) == (2, used)
 
     def test_training_of_a_gpu_goes_on_without_one(
@@ -215,9 +215,8 @@ class TestTraining:
             meta = Meta.model_validate_json(place.read_bytes())
             was = meta.model_copy(update={"resolved": meta.resolved | {"device": "cuda", "precision": "bf16"}})
             place.write_text(was.signed().model_dump_json())
-        automatic, rows = spec.model_copy(update={"workers": None}), manifest.load(spec.source)
-        assert attempts.workers_before(automatic, rows) == 1, "`auto` keeps the number of workers that it began with"
-        assert attempts.workers_before(automatic, rows.model_copy(update={"files": []})) is None
+        automatic = spec.model_copy(update={"workers": None})
+        assert attempts.workers_before(automatic) == 1, "`auto` keeps the number of workers that it began with"
         run(spec)
         statistics = manifest.load(spec.target).statistics
         assert epochs_done == [1, 2, 3] and statistics["resolved"]["device"] == "cpu"
@@ -230,7 +229,7 @@ class TestTraining:
     ) -> None:
         spec, pieces, read = to_train(tmp_path, prepared), files.pieces, files.read
         self.interrupt(spec, at=3)
-        newest, meta = next(checkpoint.described(spec.scratch))
+        newest, meta = next(attempts.described(spec.scratch))
         best = newest.parent.child(f"epoch-{meta.best_epoch:04d}")
         reads = collections.Counter[URI]()
 
@@ -244,7 +243,7 @@ class TestTraining:
 
         monkeypatch.setattr(files, "pieces", counted)
         monkeypatch.setattr(files, "read", only_small)
-        monkeypatch.setattr(attempts, "commit", lambda *_, **__: self.fail())
+        monkeypatch.setattr(attempts, "finish", lambda *_, **__: self.fail())
         with pytest.raises(JobFailed, match="no commit"):
             run(spec)
         of_checkpoints = {uri: number for uri, number in reads.items() if uri.name in (WEIGHTS, TRAINING)}

@@ -7,7 +7,7 @@ import pytest
 
 from storage import files, manifest
 from storage.uri import DatasetURI, Root
-from tasks.jobs.train import attempts
+from tasks.jobs.train import choices
 from tasks.learning import loop, training_state
 from tests.jobs import raw
 from tests.jobs.raw import run
@@ -58,14 +58,14 @@ def test_checkpoint_of_every_second_epoch_is_resumed_from_and_the_best_of_them_i
 def test_auto_takes_a_graph_where_there_can_be_one(asked: str, where: tuple[str, int, str], is_graph: bool) -> None:
     device, world_size, loader = where
     recipe = training.recipe(step=asked)
-    assert attempts.takes_graph(recipe, device=device, world_size=world_size, loader=loader) is is_graph
+    assert choices.takes_graph(recipe, device=device, world_size=world_size, loader=loader) is is_graph
 
 
 def test_graph_of_several_workers_is_refused_before_they_start(prepared: DatasetURI, tmp_path: Path) -> None:
     spec = raw.to_train(Root(str(tmp_path)), prepared, step="graph", device="cuda")
     with pytest.raises(ValueError, match="^step must be eager or auto without workers=1, got 'graph'$"):
-        attempts.begin(spec, manifest.load(prepared), workers=[1, 2])
-    assert attempts.begin(spec, manifest.load(prepared), workers=[1]) == ("resident", "attempt-1")
+        choices.choose_loader(spec, manifest.load(prepared), workers=2)
+    assert choices.choose_loader(spec, manifest.load(prepared), workers=1) == "resident"
 
 
 def test_job_without_a_gpu_trains_a_recipe_that_takes_graphs_where_it_can(prepared: DatasetURI, tmp_path: Path) -> None:

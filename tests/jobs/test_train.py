@@ -15,7 +15,7 @@ from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts
 from tasks.jobs.train import job as train
 from tasks.jobs.train import worker as rank
-from tasks.jobs.train.attempts import Assignment
+from tasks.jobs.train.choices import Assignment
 from tasks.learning import images, recipes
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import WrongBatchSize, local_batch_size
@@ -70,7 +70,7 @@ def test_workers_with_gpus_are_asked_for_their_reports_ten_times_a_second(
     monkeypatch.setattr(os, "environ", dict(os.environ) | JOB_ENV)
     monkeypatch.setattr(scaling, "nodes", lambda: [{"CPU": 5, "GPU": gpus}])
     monkeypatch.setattr(train, "fit", fit)
-    monkeypatch.setattr(attempts, "commit", lambda *_, **__: None)
+    monkeypatch.setattr(attempts, "finish", lambda *_, **__: None)
     train.run(training(tmp_path, rows=64, batch_size=64, workers=1))
     assert intervals == [interval_s]
 
@@ -82,7 +82,7 @@ def test_automatic_workers_are_as_many_as_before_the_interruption(
     monkeypatch.setattr(os, "environ", dict(os.environ) | JOB_ENV)
     monkeypatch.setattr(scaling, "nodes", lambda: [{"CPU": 5}])  # one worker, if nobody trained before
     monkeypatch.setattr(train, "fit", lambda *_, scaling_config, **__: asked.append(scaling_config.num_workers))
-    monkeypatch.setattr(attempts, "commit", lambda *_, **__: None)
+    monkeypatch.setattr(attempts, "finish", lambda *_, **__: None)
     spec = training(tmp_path, rows=64, batch_size=16, workers=1).model_copy(update={"workers": None})
     for before in (None, 3):
         monkeypatch.setattr(attempts, "workers_before", lambda *_, before=before, **__: before)

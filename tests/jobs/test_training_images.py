@@ -15,7 +15,8 @@ from storage import error_policy, manifest
 from storage.uri import DatasetURI, Root
 from tasks.jobs.events import IMAGES
 from tasks.jobs.spec import TrainSpec
-from tasks.learning import checkpoint, checkpoint_result, images, step
+from tasks.jobs.train import attempts
+from tasks.learning import images, step
 from tasks.learning.modeling import Classifier
 from tasks.runners.job_log import Follower
 from tests.jobs import raw
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("more_models")
 
 def training_images_of(spec: TrainSpec) -> pa.Table:
     """The committed table."""
-    table = checkpoint_result.training_images(spec.target, manifest.load(spec.target))
+    table = attempts.training_images(spec.target, manifest.load(spec.target))
     assert table is not None
     return table
 
@@ -65,11 +66,11 @@ def test_images_that_cannot_be_kept_never_fail_the_training(
     def fails(*_: Any) -> None:
         raise error_policy.DiskFull("the disk is full")
 
-    monkeypatch.setattr(checkpoint, "write_training_images", fails)
+    monkeypatch.setattr(attempts, "write_training_images", fails)
     spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=1)
     run(spec)
     assert "WARNING: the first training images cannot be saved: the disk is full" in caplog.text
-    assert checkpoint_result.training_images(spec.target, manifest.load(spec.target)) is None
+    assert attempts.training_images(spec.target, manifest.load(spec.target)) is None
 
 
 @pytest.mark.usefixtures("prefect_server")

@@ -14,7 +14,8 @@ from storage import registry
 from storage.decision import Decision
 from storage.manifest import Parent
 from storage.uri import CheckpointURI, Root
-from tasks.learning import checkpoint, checkpoint_result, decode, inference, training_state
+from tasks.jobs.train import attempts
+from tasks.learning import checkpoint, decode, inference, training_state
 from tasks.learning.sources import Split
 from tests.image_folder import encoded, picture
 from tests.learning import training
@@ -40,7 +41,7 @@ def commit_model(root: Root, digits: dict[str, Split], *, precision: str) -> Che
         scratch.child("attempt-1/epoch-0001"), training_state.take(trainer, history, prepared="0", about=about)
     )
     prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest="", content="")
-    checkpoint_result.commit(scratch, target, prepared=prepared, num_rows=100, statistics={})
+    attempts.commit(scratch, target, prepared=prepared, num_rows=100, statistics={})
     return target
 
 

@@ -10,7 +10,8 @@ from storage import registry
 from storage.decision import Decision
 from storage.manifest import Parent
 from storage.uri import CheckpointURI, Root
-from tasks.learning import checkpoint, checkpoint_result, training_state
+from tasks.jobs.train import attempts
+from tasks.learning import checkpoint, training_state
 from tasks.learning.sources import Split
 from tests.learning import training
 from tests.learning.conftest import digits
@@ -34,7 +35,7 @@ def models(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -
     checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
     prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest="", content="")
     model = {"image_shape": [28, 28, 1], "classes": list(NAMES)}
-    checkpoint_result.commit(scratch, target, prepared=prepared, num_rows=100, statistics={"model": model})
+    attempts.commit(scratch, target, prepared=prepared, num_rows=100, statistics={"model": model})
     promote(root, "letters", target)
     return Path(root)
 

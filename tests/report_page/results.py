@@ -13,7 +13,8 @@ from storage.manifest import File
 from storage.uri import URI, Root
 from tasks.evaluate import write_evaluation
 from tasks.jobs import row_digests
-from tasks.learning import checkpoint, hardware, images, recipes
+from tasks.jobs.train import attempts
+from tasks.learning import hardware, images, recipes
 from tasks.learning.hardware import Hardware
 from tasks.planning.plan import Plan
 from tasks.promotion.gate import judge
@@ -57,7 +58,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     parts = hardware.recorded((Hardware.here(torch.device("cpu"), precision="fp32"),))
     statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "resolved": {"device": "cpu"}} | parts
     parents = {"prepared": plan.prepared}
-    first_seen = checkpoint.write_training_images(plan.checkpoint, rows["train"].slice(0, 32))
+    first_seen = attempts.write_training_images(plan.checkpoint, rows["train"].slice(0, 32))
     commits.commit(
         plan.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[first_seen], statistics=statistics
     )

@@ -1,163 +1,33 @@
-"""Work before and after a training's workers, in the process that starts them; no torch, whose import takes seconds."""
+"""Attempts at one training: where each left its checkpoints, which of them is resumed, and what is committed.
 
+`runs/<target>/attempt-N/epoch-NNNN/` holds the checkpoint of an epoch. A new attempt starts from the newest verified
+checkpoint of any attempt. No torch here, whose import takes seconds.
+"""
+
+import contextlib
+import csv
+import io
 import json
-import math
+import tempfile
 import time
 import uuid
-from collections.abc import Iterable
-from typing import Any, Final, TypedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-from storage import files, manifest
-from storage.manifest import Manifest
-from storage.uri import URI
-from tasks.jobs import dataset_parts, events
+import pyarrow as pa
+
+from storage import commits, files, manifest, tables
+from storage.manifest import File, Manifest, Parent
+from storage.uri import URI, CheckpointURI
+from tasks.jobs import events
 from tasks.jobs.spec import TrainSpec
-from tasks.learning import checkpoint, checkpoint_result, images
-from tasks.learning.epoch_metrics import check_steps, local_batch_size
-from tasks.learning.recipes import Recipe
+from tasks.jobs.train.choices import num_train_rows
+from tasks.learning import checkpoint, hardware
+from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta
 
-RAY_DATA: Final = "ray-data"
-"""Name of the loader that Ray Data feeds."""
-DATALOADER: Final = "dataloader"
-"""Name of the loader that wraps torch's DataLoader."""
-SPLITS: Final = ("train", "validation")
-"""Splits that a training reads."""
-SCORE: Final = "best_epoch"
-"""Metric by which Ray Train selects checkpoints: the epoch if it is the best so far, else 0.
-
-Not the validation loss: of equal losses Ray Train prefers the last, `epoch_metrics.best_epoch` the first.
-"""
-_NODES = "_nodes-rank-"
-"""Start of the name of a file, in an attempt's folder, that lists the nodes that worked for a rank."""
-_RESIDENT_BYTES = 2 * 2**30
-"""Largest dataset, in bytes of pixels over all ranks, that `auto` holds in memory."""
-
-
-class Assignment(TypedDict):
-    """Parameters of each Ray Train worker."""
-
-    spec: str
-    """The `TrainSpec` as JSON."""
-    attempt: str
-    loader: str
-    threads: int
-    use_gpu: bool
-    """True if a GPU is reserved for the worker."""
-
-
-def begin(spec: TrainSpec, prepared: Manifest, *, workers: int, has_idle_nodes: bool = False) -> tuple[str, str]:
-    """Check that so many `workers` can train, and create a new attempt; return the loader to use and its name."""
-    encoding = images.encoding_of(prepared.columns["metadata"])
-    if spec.recipe.image_encoding != encoding:
-        raise ValueError(f"image_encoding must be {encoding}, as in {spec.source}, got {spec.recipe.image_encoding!r}")
-    loader = _chosen_loader(spec.recipe.loader, prepared, has_idle_nodes=has_idle_nodes)
-    steps_per_epoch(spec.recipe.batch_size, prepared, workers=workers, loader=loader)
-    if spec.recipe.step == "graph":  # a recipe that asks for one asks for GPUs, too
-        takes_graph(spec.recipe, device="cuda", world_size=workers, loader=loader)
-    if gone := checkpoint.discard_others(spec.scratch, prepared=trained_on(spec, prepared)):
-        events.write_line(
-            f"WARNING: earlier attempts that are not resumed: {gone}, because the bytes of {spec.source} or of the "
-            "initial weights have changed since"
-        )
-    return loader, new_attempt(spec.scratch)
-
-
-def _chosen_loader(asked: str, prepared: Manifest, *, has_idle_nodes: bool) -> str:
-    """Return the loader for `asked`.
-
-    `auto` keeps up to 2 GiB of pixels, over all ranks, in memory. Larger datasets are streamed: by Ray Data if GPUs
-    train and other nodes have CPUs to read for them (`has_idle_nodes`), else by the workers, with the same batches.
-    Encoded images are always fed by Ray Data, whose tasks decode and augment them; without Ray, by this process.
-    """
-    if asked != "auto":
-        return asked
-    if dataset_parts.is_encoded(prepared):
-        return RAY_DATA
-    num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
-    if num_bytes <= _RESIDENT_BYTES:
-        return "resident"
-    return RAY_DATA if has_idle_nodes else "streaming"
-
-
-def takes_graph(recipe: Recipe, *, device: str, world_size: int, loader: str) -> bool:
-    """Return whether the steps of `recipe` run as a CUDA graph.
-
-    Args:
-        recipe: Its `step`: `eager` never does, `auto` if possible, `graph` always.
-        device: `cpu` or `cuda`.
-        world_size: Number of workers.
-        loader: Kind of loader.
-
-    Raises:
-        ValueError: `step` is `graph`, but a graph is not possible here.
-    """
-    needed = {"a GPU": device == "cuda", "workers=1": world_size == 1, "loader=resident": loader == "resident"}
-    missing = [name for name, is_there in needed.items() if not is_there]
-    if missing and recipe.step == "graph":
-        raise ValueError(f"step must be eager or auto without {' and '.join(missing)}, got 'graph'")
-    return recipe.step != "eager" and not missing
-
-
-def record_nodes(attempt: URI, *, rank: int, trained: str, transformed: Iterable[str]) -> None:
-    """Record on which node `rank` trains, and which nodes read and transformed rows for it."""
-    found = {"trained": trained, "transformed": sorted(transformed)}
-    files.put(attempt.child(f"{_NODES}{rank}.json"), json.dumps(found).encode())
-
-
-def _nodes(scratch: URI) -> dict[str, list[str]]:
-    """Return the ids of the nodes that trained and that transformed rows, over all ranks and attempts."""
-    found: dict[str, set[str]] = {"trained": set(), "transformed": set()}
-    for number in checkpoint.attempts(scratch):
-        folder = scratch.child(f"attempt-{number}")
-        for name in files.children(folder):
-            if name.startswith(_NODES):
-                one = json.loads(files.read(folder.child(name)))
-                found["trained"].add(one["trained"])
-                found["transformed"].update(one["transformed"])
-    return {what: sorted(ids) for what, ids in found.items()}
-
-
-def steps_per_epoch(batch_size: int, prepared: Manifest, *, workers: int, loader: str) -> int:
-    """Return the number of steps of an epoch; raise `WrongBatchSize` if some of the `workers` have too few rows."""
-    steps, train_files = [], prepared.split("train")
-    for rank in (0, workers - 1):  # the first rank has the largest share of a batch, the last the smallest
-        rows = num_train_rows(prepared) // workers
-        if loader != DATALOADER:  # its sampler gives every rank the same number of rows
-            shard = dataset_parts.shard(train_files, rank=rank, world_size=workers, batch_size=batch_size)
-            rows = sum(map(len, shard))
-        share = local_batch_size(batch_size, rank=rank, world_size=workers)
-        steps.append(rows // share if share else 0)
-        check_steps(steps[-1], batch_size=batch_size, world_size=workers, num_rows=rows)
-    return min(steps)
-
-
-def num_train_rows(prepared: Manifest) -> int:
-    """Return the number of training rows of a prepared dataset."""
-    return sum(file.rows or 0 for file in prepared.split("train"))
-
-
-def workers_before(spec: TrainSpec, prepared: Manifest) -> int | None:
-    """Return the number of workers of the epochs on the same bytes so far, if `auto` may choose another number.
-
-    The weights depend on the number, and `auto` chooses it by the nodes that are there now. None without such epochs.
-    """
-    metas = (meta for _, meta in checkpoint.described(spec.scratch)) if spec.workers is None else iter(())
-    newest = next(metas, None)
-    is_resumed = newest is not None and newest.prepared == trained_on(spec, prepared)
-    return int(newest.resolved["workers"]) if newest and is_resumed else None
-
-
-def new_attempt(scratch: URI) -> str:
-    """Create a new attempt's folder and return its name; Ray Train's state of earlier attempts is never reused."""
-    number = max(checkpoint.attempts(scratch), default=0) + 1
-    claim = json.dumps({"token": uuid.uuid4().hex}).encode()  # identifies this claim if a reply of S3 is lost
-    while True:
-        try:
-            files.put(scratch.child(f"attempt-{number}/_attempt.json"), claim, mode="create")
-        except FileExistsError:
-            number += 1
-        else:
-            return f"attempt-{number}"
+_TRAINING_IMAGES = "training-images"
+"""Prefix of the file with the first training images, in an attempt and in a committed checkpoint."""
 
 
 def trained_on(spec: TrainSpec, prepared: Manifest) -> str:
@@ -166,15 +36,177 @@ def trained_on(spec: TrainSpec, prepared: Manifest) -> str:
     return " ".join([spec.source.fingerprint, prepared.content, *initial])
 
 
-def commit(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) -> None:
-    """Commit the best epoch of all attempts, unless another run was first; the job `started` at this monotonic time."""
+def numbers(scratch: URI) -> list[int]:
+    """Return the numbers of the attempts that left files in `scratch`, ascending."""
+    names = [name.removeprefix("attempt-") for name in files.children(scratch) if name.startswith("attempt-")]
+    return sorted(int(name) for name in names if name.isdigit())
+
+
+def new_attempt(scratch: URI) -> str:
+    """Create a new attempt's folder and return its name; Ray Train's state of earlier attempts is never reused."""
+    number = max(numbers(scratch), default=0) + 1
+    token = json.dumps({"token": uuid.uuid4().hex}).encode()  # recognises this attempt if a reply of S3 is lost
+    while True:
+        try:
+            files.put(scratch.child(f"attempt-{number}/_attempt.json"), token, mode="create")
+        except FileExistsError:
+            number += 1
+        else:
+            return f"attempt-{number}"
+
+
+def discard_others(scratch: URI, *, trained_on: str) -> int:
+    """Delete the attempts that have a checkpoint trained on something other than `trained_on`; return their number."""
+    others = {uri.parent for uri, meta in described(scratch) if meta.prepared != trained_on}
+    for attempt in others:
+        files.remove(attempt)
+    if others:
+        events.write_line(
+            f"WARNING: earlier attempts that are not resumed: {len(others)}, because the bytes of the prepared dataset "
+            "or of the initial weights have changed since"
+        )
+    return len(others)
+
+
+def workers_before(spec: TrainSpec) -> int | None:
+    """Return the number of workers of the epochs so far if `auto` chose it; None without such epochs.
+
+    The weights depend on the number, and `auto` chooses it by the nodes that are there now.
+    """
+    newest = next(described(spec.scratch), None) if spec.workers is None else None
+    return int(newest[1].resolved["workers"]) if newest else None
+
+
+def described(scratch: URI) -> Iterator[tuple[URI, Meta]]:
+    """Yield the checkpoints of all attempts that have their META, the latest epoch first; reads nothing else."""
+    epochs = [
+        (int(name.removeprefix("epoch-")), attempt)
+        for attempt in numbers(scratch)
+        for name in files.children(scratch.child(f"attempt-{attempt}"))
+        if name.startswith("epoch-")
+    ]
+    for epoch, attempt in sorted(epochs, reverse=True):
+        uri = scratch.child(f"attempt-{attempt}/epoch-{epoch:04d}")
+        meta = checkpoint.read_meta(uri)
+        if meta is not None and meta.epoch == epoch:
+            yield uri, meta
+
+
+def fetch_newest(scratch: URI, folder: Path) -> tuple[URI, Meta] | None:
+    """Fetch the newest complete checkpoint of any attempt whose best epoch has one too; return it, none without any."""
+    for uri, meta in described(scratch):
+        if checkpoint.fetch(uri, meta, folder) and (meta.best_epoch == meta.epoch or fetch_best(scratch, meta)):
+            return uri, meta
+    return None
+
+
+def fetch_best(scratch: URI, meta: Meta, folder: Path | None = None) -> Meta | None:
+    """Fetch a complete checkpoint of the best epoch that `meta` descends from, or an equal one, of any attempt."""
+    for attempt in reversed(numbers(scratch)):
+        uri = scratch.child(f"attempt-{attempt}/epoch-{meta.best_epoch:04d}")
+        best = checkpoint.read_meta(uri)
+        if best is not None and best.metrics == meta.metrics[: best.epoch] and checkpoint.fetch(uri, best, folder):
+            return best
+    return None
+
+
+def write_training_images(attempt: URI, table: pa.Table) -> File:
+    """Write the first training images of `attempt`, a table made by `images.to_table`; return the manifest entry."""
+    content = tables.encode(table)
+    return commits.write_file(attempt, f"{_TRAINING_IMAGES}.parquet", content, split="train", rows=table.num_rows)
+
+
+def find_training_images(scratch: URI) -> tuple[URI, File] | None:
+    """Return the latest attempt with complete first training images, and their entry; none if there is no such attempt.
+
+    An attempt writes them only if it starts at the first epoch, so it then used nothing of earlier attempts.
+    """
+    for number in reversed(numbers(scratch)):
+        attempt = scratch.child(f"attempt-{number}")
+        for name in files.children(attempt):
+            with contextlib.suppress(manifest.Damaged):  # a link out of the attempt
+                if name.startswith(_TRAINING_IMAGES) and (entry := tables.entry(attempt, name, split="train")):
+                    return attempt, entry
+    return None
+
+
+def training_images(uri: CheckpointURI, committed: Manifest) -> pa.Table | None:
+    """Return the first training images of a committed checkpoint; none if it has none."""
+    file = next((file for file in committed.files if file.path.startswith(_TRAINING_IMAGES)), None)
+    return tables.read_part(uri, file) if file else None
+
+
+def commit(
+    scratch: URI,
+    target: CheckpointURI,
+    *,
+    prepared: URI | Parent,
+    initial: URI | None = None,
+    num_rows: int,
+    statistics: dict[str, Any],
+) -> Manifest:
+    """Commit the best epoch at `target`, with the whole history; the last epoch must have a checkpoint in `scratch`.
+
+    `num_rows` is the number of training rows. Raises `RuntimeError` if one of the two is damaged; running the job again
+    trains the missing epochs.
+    """
+    last = next(described(scratch), None)
+    assert last is not None, "training ended without a checkpoint"
+    _, final = last
+    if final.epoch != final.recipe["epochs"]:
+        raise RuntimeError(f"the checkpoints after epoch {final.epoch} are damaged; run again to resume from there")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        best = fetch_best(scratch, final, folder)
+        if best is None:
+            raise RuntimeError(f"the checkpoint of epoch {final.best_epoch}, the best, is damaged; run again to resume")
+        content = {name: (folder / name).read_bytes() for name in (WEIGHTS, TRAINING)}
+    meta = best.model_copy(update={"history": final.history, "hardware": final.hardware}).signed()
+    content |= {
+        META: meta.model_dump_json(indent=1).encode(),
+        "history.json": json.dumps(final.history, indent=1).encode(),
+        "history.csv": _csv(final.history),
+    }
+    if images := find_training_images(scratch):
+        content[f"{_TRAINING_IMAGES}.parquet"] = manifest.read_file(*images)
+    return commits.commit(
+        target,
+        kind="checkpoint",
+        parents={"prepared": prepared, **({"initial": initial} if initial else {})},
+        parameters=final.parameters,
+        listed=[commits.write_file(target, name, data) for name, data in content.items()],
+        statistics={
+            "best_epoch": final.best_epoch,
+            "history": final.history,
+            "model": final.model,
+            "resolved": final.resolved,
+            "recipe": final.recipe,
+            "steps_per_epoch": final.step // final.epoch,
+            "training_rows": num_rows,
+            **statistics,
+            **hardware.recorded(final.hardware),
+        },
+    )
+
+
+def finish(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) -> None:
+    """Commit the best epoch, unless another run was first; the job `started` at this monotonic time."""
     if not manifest.is_committed(spec.target):
         split = prepared.statistics.get("split")
-        about: dict[str, Any] = {"seconds": time.monotonic() - started, "loader": loader, "split": split}
-        if any((nodes := _nodes(spec.scratch)).values()):
-            about["nodes"] = nodes
-        trained = prepared.as_parent(spec.source)
-        rows = num_train_rows(prepared)
-        checkpoint_result.commit(
-            spec.scratch, spec.target, prepared=trained, initial=spec.initial, num_rows=rows, statistics=about
+        commit(
+            spec.scratch,
+            spec.target,
+            prepared=prepared.as_parent(spec.source),
+            initial=spec.initial,
+            num_rows=num_train_rows(prepared),
+            statistics={"seconds": time.monotonic() - started, "loader": loader, "split": split},
         )
+
+
+def _csv(history: list[dict[str, float]]) -> bytes:
+    """Format `history` as CSV (RFC 4180): a header, then one line per epoch, each ended by CRLF."""
+    sink = io.StringIO(newline="")
+    writer = csv.DictWriter(sink, fieldnames=list(history[0]))
+    writer.writeheader()
+    writer.writerows(row | {name: int(row[name]) for name in ("epoch", "step")} for row in history)
+    return sink.getvalue().encode()

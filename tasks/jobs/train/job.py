@@ -12,8 +12,8 @@ from tasks.jobs import dashboard, errors, events
 from tasks.jobs.backends import tuned
 from tasks.jobs.deadline import run_in_thread
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train import attempts
-from tasks.jobs.train.attempts import Assignment
+from tasks.jobs.train import attempts, choices
+from tasks.jobs.train.choices import Assignment
 from tasks.learning.checkpoint import WrongResume
 from tasks.resources import growing, scaling
 
@@ -37,11 +37,11 @@ def run(spec: TrainSpec) -> None:
     started = time.monotonic()
     needs = scaling.needs_of(spec.recipe)
     prepared = manifest.load(spec.source)
-    before = attempts.workers_before(spec, prepared)
+    attempts.discard_others(spec.scratch, trained_on=attempts.trained_on(spec, prepared))
+    before = attempts.workers_before(spec)
     try:
-        workers = before or spec.workers
-        given = growing.resolve(
-            workers, threads=spec.threads, needs=needs, limit_s=spec.stall_s, on_wait=events.write_line
+        resources = growing.resolve(
+            before or spec.workers, threads=spec.threads, needs=needs, limit_s=spec.stall_s, on_wait=events.write_line
         )
     except ValueError as error:
         if not before:
@@ -50,21 +50,22 @@ def run(spec: TrainSpec) -> None:
             f"the interrupted training used {count(before, 'worker')}, more than this cluster has ({error}); run "
             "again on a cluster that has them, or start over with --refresh or another --workers"
         ) from error
-    idle = given.use_gpu and scaling.has_idle_nodes(given.workers, scaling.nodes())
-    loader, attempt = attempts.begin(spec, prepared, workers=given.workers, has_idle_nodes=idle)
+    idle = resources.use_gpu and scaling.has_idle_nodes(resources.workers, scaling.nodes())
+    loader = choices.choose_loader(spec, prepared, workers=resources.workers, has_idle_nodes=idle)
+    attempt = attempts.new_attempt(spec.scratch)
     # A frozen worker answers no health check; a rank that never reports keeps the others waiting.
     os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(spec.stall_s)
     os.environ["RAY_TRAIN_COLLECTIVE_TIMEOUT_S"] = str(spec.stall_s)
     # On a busy cluster, workers wait until they can start: they are known to fit.
     os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = str(spec.deadline_s)
-    if given.use_gpu:
+    if resources.use_gpu:
         os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = _GPU_INTERVAL_S
     assignment = Assignment(
         spec=spec.model_dump_json(),
         attempt=attempt,
         loader=loader,
-        threads=given.threads,
-        use_gpu=given.use_gpu,
+        threads=resources.threads,
+        use_gpu=resources.use_gpu,
     )
     try:
         fit(
@@ -74,9 +75,9 @@ def run(spec: TrainSpec) -> None:
             cores=spec.threads,
             train_loop_config=assignment,
             scaling_config=ScalingConfig(
-                num_workers=given.workers,
-                use_gpu=given.use_gpu,
-                resources_per_worker={"CPU": given.cpus} | ({"GPU": 1} if given.use_gpu else {}),
+                num_workers=resources.workers,
+                use_gpu=resources.use_gpu,
+                resources_per_worker={"CPU": resources.cpus} | ({"GPU": 1} if resources.use_gpu else {}),
                 accelerator_type=needs.accelerator_type or None,
             ),
             run_config=RunConfig(
@@ -88,13 +89,13 @@ def run(spec: TrainSpec) -> None:
                     max_failures=_MAX_FAILURES, max_preemption_failures=_MAX_PREEMPTIONS, controller_failure_limit=1
                 ),
                 checkpoint_config=CheckpointConfig(
-                    num_to_keep=2, checkpoint_score_attribute=attempts.SCORE, checkpoint_score_order="max"
+                    num_to_keep=2, checkpoint_score_attribute=choices.SCORE, checkpoint_score_order="max"
                 ),
             ),
         )
     finally:
         errors.raise_saved_error(spec.scratch.child(attempt))
-    attempts.commit(spec, prepared, started=started, loader=loader)
+    attempts.finish(spec, prepared, started=started, loader=loader)
 
 
 def fit(
@@ -111,17 +112,15 @@ def fit(
     cluster. A small machine has a trainer that starts faster, unless the dashboard shows trainings: it finds them by an
     actor that the faster trainer does not have. `configured` are arguments of both trainers.
     """
-    if loader != attempts.RAY_DATA and tuned.is_on(cores) and not dashboard.shows_training():
+    if loader != choices.RAY_DATA and tuned.is_on(cores) and not dashboard.shows_training():
         with gc_paused():
             from tasks.jobs.backends.tuned.trainer import LeanTrainer
 
         LeanTrainer(loop, timeout_s=timeout_s, **configured).fit()
         return
     with gc_paused():
-        from ray.train.torch import TorchTrainer
-
-        from tasks.jobs.train.checked_gpus import CheckedTorchConfig
-    run_in_thread(TorchTrainer(loop, torch_config=CheckedTorchConfig(timeout_s=timeout_s), **configured).fit)
+        from ray.train.torch import TorchConfig, TorchTrainer
+    run_in_thread(TorchTrainer(loop, torch_config=TorchConfig(timeout_s=timeout_s), **configured).fit)
 
 
 def train_on_one_rank(config: Assignment) -> None:

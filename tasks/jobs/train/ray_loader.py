@@ -45,8 +45,6 @@ class RayDataRows:
     world_size: int
     avoid_gpus: bool = False
     """True if workers compute on GPUs: tasks that transform then stay off their nodes, see `off_gpu_nodes`."""
-    nodes: set[str] = dataclasses.field(default_factory=set)
-    """Ids of the nodes whose tasks have transformed rows so far."""
 
     def windows(
         self, split: str, *, size: int, epoch: int | None = None, shuffle_seed: int | None = None
@@ -66,7 +64,7 @@ class RayDataRows:
             batch_size=size,
             prefetch_batches=self.prefetch_batches,
             device=str(self.device),
-            collate_fn=_ToTensors(self.shape, None if self.transform is None else self.nodes),
+            collate_fn=_ToTensors(self.shape),
             pin_memory=self.device.type == "cuda",
         )
 
@@ -97,18 +95,14 @@ def off_gpu_nodes(nodes: Sequence[Mapping[str, Any]], *, workers: int) -> dict[s
 
 
 def _transformed(table: pa.Table, *, transform: Transform, epoch: int | None) -> pa.Table:
-    """Transform a block, in a task; add the id of the task's node as column `node`."""
-    node = pa.array([ray.get_runtime_context().get_node_id()] * len(table), pa.string())
-    return transform(table, epoch=epoch).replace_schema_metadata(None).append_column("node", node)
+    return transform(table, epoch=epoch).replace_schema_metadata(None)
 
 
 class _ToTensors(ArrowBatchCollateFn):
-    def __init__(self, shape: tuple[int, int, int], nodes: set[str] | None) -> None:
-        self.shape, self.nodes = shape, nodes
+    def __init__(self, shape: tuple[int, int, int]) -> None:
+        self.shape = shape
 
     def __call__(self, batch: pa.Table) -> Batch:
-        if self.nodes is not None:
-            self.nodes.update(batch["node"].unique().to_pylist())
         pixels, labels = images.to_arrays(batch, self.shape)
         assert labels is not None
         return tensors([(pixels, labels)], num_rows=len(labels), shape=self.shape)

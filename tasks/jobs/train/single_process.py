@@ -7,7 +7,7 @@ import time
 from storage import files, manifest
 from storage.uri import URI
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train import attempts, train_loop
+from tasks.jobs.train import attempts, choices, train_loop
 from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import user_code
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch
@@ -22,7 +22,9 @@ def run(spec: TrainSpec) -> None:
     """
     started = time.monotonic()
     prepared = manifest.load(spec.source)
-    loader, attempt = attempts.begin(spec, prepared, workers=1)
+    attempts.discard_others(spec.scratch, trained_on=attempts.trained_on(spec, prepared))
+    loader = choices.choose_loader(spec, prepared, workers=1)
+    attempt = attempts.new_attempt(spec.scratch)
     device = devices.choose(machine.device(spec.recipe.device), where=scaling.node_name())
     here = RankContext(
         rank=0,
@@ -35,7 +37,7 @@ def run(spec: TrainSpec) -> None:
     )
     with user_code.wrap_user_errors():
         train_loop.train(spec, prepared, spec.scratch.child(attempt), here)
-    attempts.commit(spec, prepared, started=started, loader=loader)
+    attempts.finish(spec, prepared, started=started, loader=loader)
 
 
 def keep_newest_and_best(folder: URI, history: list[EpochMetrics], *, every: int) -> None:

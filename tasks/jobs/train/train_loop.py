@@ -22,7 +22,7 @@ from storage.uri import URI, redact_text
 from tasks.jobs import events
 from tasks.jobs.events import EPOCHS, IMAGES
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train import attempts
+from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
 from tasks.learning import checkpoint, hardware, images, training_state
 from tasks.learning.checkpoint import Meta
@@ -61,7 +61,7 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     every = _gathered(resolve_precision(recipe.precision, here.device), here.world_size)
     precision = "fp32" if "fp32" in every else "bf16"  # the ranks' hardware may differ
     set_arithmetic(precision, here.device)
-    is_graphed = attempts.takes_graph(recipe, device=kind, world_size=here.world_size, loader=here.loader)
+    is_graphed = choices.takes_graph(recipe, device=kind, world_size=here.world_size, loader=here.loader)
     resolved = {"workers": here.world_size, "device": kind, "precision": precision, "threads": threads}
     about: dict[str, Any] = {"parameters": spec.parameters, "resolved": resolved}
     loader = make_loader(recipe, spec.source, prepared, here)
@@ -75,7 +75,7 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     trainer = Trainer(recipe, model, loader, device=here.device, precision=precision, is_graphed=is_graphed)
     assert trainer.world_size == here.world_size, "torch.distributed has another number of workers"
     events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {_describe_rows(trainer)}")
-    num_rows = attempts.num_train_rows(prepared)
+    num_rows = choices.num_train_rows(prepared)
     hint = few_steps_hint(trainer.steps_per_epoch, batch_size=recipe.batch_size, num_rows=num_rows)
     if hint and rank == 0:
         events.write_line(f"WARNING: {hint}")
@@ -150,14 +150,14 @@ def _resume(scratch: URI, trainer: Trainer, about: dict[str, Any], *, trained_on
             )
         note = f"done before, resuming from its checkpoint; best so far: epoch {_best(history, trainer.recipe)}"
         events.progress(EPOCHS, len(history), trainer.recipe.epochs, note)
-        if found := checkpoint.find_training_images(scratch):
-            _tell_images(*found)
+        if kept := attempts.find_training_images(scratch):
+            _tell_images(*kept)
     return history
 
 
 def _fetch(scratch: URI, folder: Path, trainer: Trainer) -> Meta | None:
     """Fetch the checkpoint that rank 0 chooses into the `folder` of each rank, which verifies what it will load."""
-    newest = checkpoint.fetch_newest(scratch, folder) if trainer.rank == 0 else None
+    newest = attempts.fetch_newest(scratch, folder) if trainer.rank == 0 else None
     newest = _gathered(newest, trainer.world_size)[0]
     if newest is None:
         return None
@@ -199,7 +199,7 @@ class Checkpoints:
             try:
                 pixels, numbers = (tensor.cpu().numpy() for tensor in rows)
                 table = images.to_table(np.arange(len(numbers)), pixels, numbers, classes=classes)
-                _tell_images(self.attempt, checkpoint.write_training_images(self.attempt, table))
+                _tell_images(self.attempt, attempts.write_training_images(self.attempt, table))
             except Exception as error:  # the images are for people to look at; no result depends on them
                 events.write_line(f"WARNING: the first training images cannot be saved: {redact_text(str(error))}")
 

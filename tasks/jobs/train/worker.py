@@ -21,8 +21,8 @@ from storage.uri import URI, DatasetURI
 from tasks.jobs import dataset_parts, errors, events
 from tasks.jobs.events import RANK
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train import attempts, train_loop
-from tasks.jobs.train.attempts import Assignment
+from tasks.jobs.train import choices, train_loop
+from tasks.jobs.train.choices import Assignment
 from tasks.jobs.train.make_loader import RankContext
 from tasks.learning import images, user_code
 from tasks.learning.checkpoint import WrongResume
@@ -71,18 +71,15 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     prepared = manifest.load(spec.source)
     device = device_of(use_gpu=config["use_gpu"])
     rows = None
-    if loader == attempts.RAY_DATA:
+    if loader == choices.RAY_DATA:
         rows = ray_data_rows(spec.source, prepared, device, spec.recipe, use_gpu=config["use_gpu"])
-    reported = functools.partial(report, every=spec.recipe.checkpoint_every)
-    if rows is not None and rows.transform is not None:
-        reported = functools.partial(_report_with_nodes, attempt, rows.nodes, every=spec.recipe.checkpoint_every)
     here = RankContext(
         rank=rank,
         world_size=context.get_world_size(),
         device=device,
         threads=scaling.threads_here(config["threads"], sharing=context.get_local_world_size()),
         prepare=prepare,
-        report=reported,
+        report=functools.partial(report, every=spec.recipe.checkpoint_every),
         loader=loader,
         rows=rows,
         beat=beat,
@@ -104,7 +101,7 @@ def ray_data_rows(
 
     context, shape = ray.train.get_context(), images.shape_of(prepared.columns["metadata"])
     rank, world_size = context.get_world_rank(), context.get_world_size()
-    sizes = {name: recipe.batch_size if name == "train" else None for name in attempts.SPLITS}
+    sizes = {name: recipe.batch_size if name == "train" else None for name in choices.SPLITS}
     return RayDataRows(
         uri=uri,
         slices={
@@ -120,21 +117,11 @@ def ray_data_rows(
     )
 
 
-def _report_with_nodes(
-    attempt: URI, transformed: set[str], folder: URI, history: list[EpochMetrics], *, every: int
-) -> None:
-    """Record which nodes have worked for this rank so far, then report as usual."""
-    trained = ray.get_runtime_context().get_node_id()
-    rank = ray.train.get_context().get_world_rank()
-    attempts.record_nodes(attempt, rank=rank, trained=trained, transformed=transformed)
-    report(folder, history, every=every)
-
-
 def report(folder: URI, history: list[EpochMetrics], *, every: int) -> None:
     """Report the last epoch of `history` to Ray Train, on every rank; rank 0 has written its checkpoint to `folder`.
 
     The checkpoint stays there, written with the usual retries: an upload by Ray would give up after seconds. Every
-    `every`-th epoch has one. Ray Train keeps those with the highest `attempts.SCORE`.
+    `every`-th epoch has one. Ray Train keeps those with the highest `choices.SCORE`.
     """
     metrics, storage = history[-1], ray.train.get_context().get_storage()
     is_best = best_epoch(history, every=every, epochs=metrics.epoch) == metrics.epoch
@@ -143,7 +130,7 @@ def report(folder: URI, history: list[EpochMetrics], *, every: int) -> None:
         {
             "epoch": metrics.epoch,
             "validation_loss": metrics.validation_loss,
-            attempts.SCORE: metrics.epoch if is_best else 0,
+            choices.SCORE: metrics.epoch if is_best else 0,
         },
         checkpoint=place if ray.train.get_context().get_world_rank() == 0 else None,
         checkpoint_dir_name=folder.name,

@@ -1,0 +1,107 @@
+"""Choices before the workers of a training start: the loader, CUDA graphs, and the steps of an epoch.
+
+No torch here, whose import takes seconds.
+"""
+
+import math
+from typing import Final, TypedDict
+
+from storage.manifest import Manifest
+from tasks.jobs import dataset_parts
+from tasks.jobs.spec import TrainSpec
+from tasks.learning import images
+from tasks.learning.epoch_metrics import check_steps, local_batch_size
+from tasks.learning.recipes import Recipe
+
+RAY_DATA: Final = "ray-data"
+"""Name of the loader that Ray Data feeds."""
+DATALOADER: Final = "dataloader"
+"""Name of the loader that wraps torch's DataLoader."""
+SPLITS: Final = ("train", "validation")
+"""Splits that a training reads."""
+SCORE: Final = "best_epoch"
+"""Metric by which Ray Train selects checkpoints: the epoch if it is the best so far, else 0.
+
+Not the validation loss: of equal losses Ray Train prefers the last, `epoch_metrics.best_epoch` the first.
+"""
+_RESIDENT_BYTES = 2 * 2**30
+"""Largest dataset, in bytes of pixels over all ranks, that `auto` holds in memory."""
+
+
+class Assignment(TypedDict):
+    """Parameters of each Ray Train worker."""
+
+    spec: str
+    """The `TrainSpec` as JSON."""
+    attempt: str
+    loader: str
+    threads: int
+    use_gpu: bool
+    """True if a GPU is reserved for the worker."""
+
+
+def choose_loader(spec: TrainSpec, prepared: Manifest, *, workers: int, has_idle_nodes: bool = False) -> str:
+    """Return the loader to use; raise `ValueError` if so many `workers` cannot train."""
+    encoding = images.encoding_of(prepared.columns["metadata"])
+    if spec.recipe.image_encoding != encoding:
+        raise ValueError(f"image_encoding must be {encoding}, as in {spec.source}, got {spec.recipe.image_encoding!r}")
+    loader = _chosen_loader(spec.recipe.loader, prepared, has_idle_nodes=has_idle_nodes)
+    steps_per_epoch(spec.recipe.batch_size, prepared, workers=workers, loader=loader)
+    if spec.recipe.step == "graph":  # a recipe that asks for one asks for GPUs, too
+        takes_graph(spec.recipe, device="cuda", world_size=workers, loader=loader)
+    return loader
+
+
+def _chosen_loader(asked: str, prepared: Manifest, *, has_idle_nodes: bool) -> str:
+    """Return the loader for `asked`.
+
+    `auto` keeps up to 2 GiB of pixels, over all ranks, in memory. Larger datasets are streamed: by Ray Data if GPUs
+    train and other nodes have CPUs to read for them (`has_idle_nodes`), else by the workers, with the same batches.
+    Encoded images are always fed by Ray Data, whose tasks decode and augment them; without Ray, by this process.
+    """
+    if asked != "auto":
+        return asked
+    if dataset_parts.is_encoded(prepared):
+        return RAY_DATA
+    num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))
+    if num_bytes <= _RESIDENT_BYTES:
+        return "resident"
+    return RAY_DATA if has_idle_nodes else "streaming"
+
+
+def takes_graph(recipe: Recipe, *, device: str, world_size: int, loader: str) -> bool:
+    """Return whether the steps of `recipe` run as a CUDA graph.
+
+    Args:
+        recipe: Its `step`: `eager` never does, `auto` if possible, `graph` always.
+        device: `cpu` or `cuda`.
+        world_size: Number of workers.
+        loader: Kind of loader.
+
+    Raises:
+        ValueError: `step` is `graph`, but a graph is not possible here.
+    """
+    needed = {"a GPU": device == "cuda", "workers=1": world_size == 1, "loader=resident": loader == "resident"}
+    missing = [name for name, is_there in needed.items() if not is_there]
+    if missing and recipe.step == "graph":
+        raise ValueError(f"step must be eager or auto without {' and '.join(missing)}, got 'graph'")
+    return recipe.step != "eager" and not missing
+
+
+def steps_per_epoch(batch_size: int, prepared: Manifest, *, workers: int, loader: str) -> int:
+    """Return the number of steps of an epoch; raise `WrongBatchSize` if some of the `workers` have too few rows."""
+    steps, train_files = [], prepared.split("train")
+    for rank in (0, workers - 1):  # the first rank has the largest share of a batch, the last the smallest
+        rows = num_train_rows(prepared) // workers
+        if loader != DATALOADER:  # its sampler gives every rank the same number of rows
+            shard = dataset_parts.shard(train_files, rank=rank, world_size=workers, batch_size=batch_size)
+            rows = sum(map(len, shard))
+        share = local_batch_size(batch_size, rank=rank, world_size=workers)
+        steps.append(rows // share if share else 0)
+        check_steps(steps[-1], batch_size=batch_size, world_size=workers, num_rows=rows)
+    return min(steps)
+
+
+def num_train_rows(prepared: Manifest) -> int:
+    """Return the number of training rows of a prepared dataset."""
+    return sum(file.rows or 0 for file in prepared.split("train"))
