@@ -12,7 +12,7 @@ from tasks.jobs.spec import IngestSpec, scratch_of
 from tasks.learning import sources
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage
-from tasks.planning import data_summary, new_images, warm_start
+from tasks.planning import data_summary, predict_request, warm_start
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
 from tasks.planning.user_images import UserImages
@@ -33,13 +33,13 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
         elif plan.recipe.data != sources.USER_IMAGES and plan.source.notice:
             logger().warning("this is %s", plan.source.notice)
         if not current.reused:
-            chosen = cluster if plan.ingest_on_ray() else InProcessRunner()
+            runner = cluster if plan.ingest_on_ray() else InProcessRunner()
             if plan.user_images is not None:
-                own = _own(plan.user_images, scratch_of(plan.root, plan.raw))
-                _run(chosen, plan, plan.raw, parameters=plan.user_images_parameters, **own)
+                listed = _listed(plan.user_images, scratch_of(plan.root, plan.raw))
+                _run(runner, plan, plan.raw, parameters=plan.user_images_parameters, **listed)
             else:
                 source = {"kind": "files", "source": files, "source_name": plan.recipe.data}
-                _run(chosen, plan, plan.raw, parameters={"data": plan.data_name}, **source)
+                _run(runner, plan, plan.raw, parameters={"data": plan.data_name}, **source)
             warm_start.check_comparable(plan)  # the classes of Parquet data are only known now
         for line in data_summary.of_raw(manifest.load(plan.raw)):
             logger().info(line)
@@ -56,29 +56,30 @@ def ingest_user_images(user_images: UserImages, request: BatchRequest, cluster: 
         for note in [*user_images.left_out, *user_images.notes]:
             logger().warning("--data: %s", note)
         if not current.reused:
-            chosen = cluster if user_images.is_large else InProcessRunner()
-            own = _own(user_images, scratch_of(request.root, raw))
-            _run(chosen, request, raw, parameters=new_images.parameters(user_images, request.checkpoint), **own)
+            runner = cluster if user_images.is_large else InProcessRunner()
+            parameters = predict_request.ingest_parameters(user_images, request.checkpoint)
+            listed = _listed(user_images, scratch_of(request.root, raw))
+            _run(runner, request, raw, parameters=parameters, **listed)
         _tell_unreadable("--data", raw)
     return raw
 
 
-def _run(chosen: Runner, asked: Plan | BatchRequest, raw: DatasetURI, **source: Any) -> None:
-    spec = IngestSpec(
-        storage=asked.root, deadline_s=asked.stage_timeout_s, stall_s=asked.stall_timeout_s, target=raw, **source
-    )
-    chosen.run("ingest", spec)
+def _run(runner: Runner, request: Plan | BatchRequest, raw: DatasetURI, **source: Any) -> None:
+    limits: dict[str, Any] = {"deadline_s": request.stage_timeout_s, "stall_s": request.stall_timeout_s}
+    runner.run("ingest", IngestSpec(storage=request.root, target=raw, **limits, **source))
 
 
-def _own(found: UserImages, scratch: URI) -> dict[str, Any]:
-    """Return the job's parameters for the user's own files, and write the list of files to `scratch` for it."""
-    told = {
-        "listing": user_files.write_listing(scratch, found.files),
-        "digest": found.digest,
-        "left_out": [dataclasses.asdict(left_out) for left_out in found.left_out],
-        "labels": found.labels,
+def _listed(user_images: UserImages, scratch: URI) -> dict[str, Any]:
+    """Return what the job has to know of the user's files, and write their list to `scratch` for it."""
+    return {
+        "kind": user_images.kind,
+        "source": user_images.uri,
+        "classes": user_images.classes,
+        "labels": user_images.labels,
+        "listing": user_files.write_listing(scratch, user_images.files),
+        "digest": user_images.digest,
+        "left_out": [dataclasses.asdict(left_out) for left_out in user_images.left_out],
     }
-    return {"kind": found.kind, "source": found.uri, "classes": found.classes, **told}
 
 
 def _tell_unreadable(option: str, raw: DatasetURI) -> None:

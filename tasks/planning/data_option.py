@@ -7,8 +7,9 @@ from storage import access, manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, parse_root
 from tasks.learning import images, recipes, sources
 from tasks.learning.recipes import Recipe
-from tasks.planning import split_names, user_images
+from tasks.planning import user_images
 from tasks.planning.user_images import UserImages
+from tasks.planning.user_images.layout import EXPECTED
 
 
 def default_recipe(data: str | None, *, flow: str = "mnist") -> str:
@@ -54,7 +55,7 @@ def resolve_data(data: str, recipe: Recipe) -> DatasetURI | UserImages:
     try:
         access.check_readable(uri, option="--data")
     except FileNotFoundError:
-        expected = f"{split_names.LAYOUT}, or the URI of a raw dataset"
+        expected = f"{EXPECTED}, or the URI of a raw dataset"
         raise user_images.nothing_at(uri, option="--data", expected=expected) from None
     if not manifest.is_committed(uri):
         if recipe.max_shift >= recipe.image_size:

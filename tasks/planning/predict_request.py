@@ -1,16 +1,19 @@
 """Request for batch prediction, resolved and checked before anything slow starts."""
 
 import dataclasses
+import os
+import re
+from typing import Any
 
-from storage import manifest
+from storage import access, files, kinds, manifest
 from storage.admin import champions
 from storage.uri import URI, CheckpointURI, DatasetURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
 from tasks.learning import images, user_code
-from tasks.planning import model_check, new_images
+from tasks.planning import model_check, user_images
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_root, check_workers
-from tasks.planning.result_uris import predictions_of
+from tasks.planning.result_uris import predictions_of, result_uri
 from tasks.planning.user_images import UserImages
 from tasks.resources.scaling import Workers
 
@@ -58,12 +61,12 @@ def resolve(
         root = check_root(storage)
         dataset = DatasetURI(parse_root(data, option="--data"))
         found = None
-        if new_images.are_at(dataset):
-            name, note = new_images.default_registered_model(root, dataset) if model == "champion" else ("", None)
+        if are_user_images(dataset):
+            name, note = _model_of_folder(root, dataset) if model == "champion" else ("", None)
             checkpoint = _model(root, f"champion:{name}" if name else model, dataset)
-            found = new_images.find(root, dataset, checkpoint, split=split)
+            found = _find(root, dataset, checkpoint, split=split)
             found = dataclasses.replace(found, notes=(*found.notes, note)) if note else found
-            dataset = new_images.raw_of(root, found, checkpoint)
+            dataset = _raw_of(root, found, checkpoint)
         else:
             made = check_committed("--data", dataset, kinds=("raw", "prepared"))
             splits = sorted(
@@ -118,8 +121,74 @@ def _registered_model(root: Root, dataset: DatasetURI) -> str:
         raw = DatasetURI(made.parent("raw", of=dataset))
         made = check_committed("--data: its source", raw, kinds=("raw",))
     if "classes" in made.parameters:
-        return new_images.default_registered_model(root, DatasetURI(URI(made.statistics["sources"][0]["url"])))[0]
+        return _model_of_folder(root, URI(made.statistics["sources"][0]["url"]))[0]
     try:
         return champions.default_of_raw(made)
     except ValueError as error:
         raise ValueError(f"--data: {dataset} {error}; use --model champion:NAME") from None
+
+
+def are_user_images(uri: DatasetURI) -> bool:
+    """Return whether `uri` is images or Parquet of the user's, not a dataset, committed or unfinished.
+
+    Raises `ValueError` if nothing exists there.
+    """
+    if re.search(r"/datasets/(raw|prepared)/[^/]+-[0-9a-f]{12}$", uri):  # if not committed, an unfinished dataset
+        return False
+    if not uri.is_s3 and os.path.isfile(uri):
+        return user_images.is_image_or_parquet(uri, option="--data")
+    try:
+        access.check_readable(uri, option="--data")
+    except FileNotFoundError:
+        if uri.is_s3 and files.exists(uri):
+            return user_images.is_image_or_parquet(uri, option="--data")
+        expected = f"{user_images.TO_PREDICT}, or the URI of a dataset"
+        raise user_images.nothing_at(uri, option="--data", expected=expected) from None
+    return not manifest.is_committed(uri)
+
+
+def _find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None) -> UserImages:
+    """List the user's images at `uri`; raise `ValueError` if the model of `checkpoint` cannot use them."""
+    if split is not None:
+        raise ValueError(
+            f"--split applies to datasets, got {split!r} for new images; use their folder instead: {uri}/{split}"
+        )
+    user_images.check_apart(root, uri, option="--data")
+    model = manifest.load(checkpoint).statistics["model"]
+    height, width, _ = model["image_shape"]
+    if height != width:
+        raise ValueError(
+            f"--model expects images of {height} x {width} pixels; new images can only be resized to squares"
+        )
+    return user_images.find_new(URI(uri), classes=model["classes"])
+
+
+def ingest_parameters(found: UserImages, checkpoint: CheckpointURI) -> dict[str, Any]:
+    """Return what determines the raw dataset of images to predict besides their files."""
+    model = manifest.load(checkpoint).statistics["model"]
+    shape = {"image_size": model["image_shape"][0], "channels": model["image_shape"][2]}
+    return {"data": found.name, "ingest": user_images.VERSION, "classes": list(model["classes"])} | shape
+
+
+def _raw_of(root: Root, found: UserImages, checkpoint: CheckpointURI) -> DatasetURI:
+    """Return the URI of the images' raw dataset, shared by all models with the same image shape and classes."""
+    made_from = ingest_parameters(found, checkpoint) | {"files": found.digest}
+    return result_uri(kinds.RAW, root, name=found.name, parents=[], parameters=made_from)
+
+
+def _model_of_folder(root: Root, uri: URI) -> tuple[str, str | None]:
+    """Return the registered model whose champion predicts the images at `uri`, and a line if it was one of several.
+
+    That is the folder's own registered model if it has a champion, else the only one with a champion, else the only
+    one whose champion was trained on a user's images. Raises `ValueError` listing them if there are more.
+    """
+    named = champions.with_champion(root)
+    of_folder = champions.default_for_user_images(user_images.name_of(uri), uri)
+    if of_folder in named or not named:
+        return of_folder, None
+    if len(named) == 1:
+        return named[0], None
+    if len(trained := champions.trained_on_user_images(root, named)) == 1:
+        name = trained[0]
+        return name, f"predicted with champion:{name}, the only one of {len(named)} champions trained on user images"
+    raise ValueError(f"--model: there are several champions; choose one: champion:{', champion:'.join(named)}")

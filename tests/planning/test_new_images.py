@@ -14,7 +14,7 @@ from storage.admin import champions
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.ingest import ingest_user_images
 from tasks.learning import decode
-from tasks.planning import new_images, predict_request
+from tasks.planning import predict_request, user_images
 from tasks.predict import predict_batch
 from tasks.runners.runner import InProcessRunner
 from tests.image_folder import encoded, picture
@@ -153,14 +153,14 @@ def test_pictures_on_s3_and_single_ones_are_listed_with_their_checksums(root: Ro
     photos = root.child("new photos")
     for name in ("a.png", "deep/er/b.jpg"):
         files.put(photos.child(name), encoded(0, 0))
-    assert new_images.are_at(DatasetURI(photos))
-    listed = new_images.listed(photos, classes=["er", "x"])
+    assert predict_request.are_user_images(DatasetURI(photos))
+    listed = user_images.find_new(photos, classes=["er", "x"])
     assert [(file.path, file.label, file.split) for file in listed.files] == [
         ("a.png", None, "new"),
         ("deep/er/b.jpg", 0, "new"),
     ]
-    single = new_images.listed(photos.child("a.png"), classes=[])
-    assert new_images.are_at(DatasetURI(photos.child("a.png")))
+    single = user_images.find_new(photos.child("a.png"), classes=[])
+    assert predict_request.are_user_images(DatasetURI(photos.child("a.png")))
     assert (single.uri, single.files) == (photos, listed.files[:1])
 
 
@@ -184,7 +184,7 @@ def test_with_several_champions_the_folders_own_is_taken_or_one_has_to_be_named(
         promote(root, "photos-00000000", CheckpointURI(mine))
         chosen = request(models, folder)
         assert chosen.checkpoint == mine and chosen.user_images is not None
-        only = "predicted with champion:photos-00000000, the only one of 3 champions trained on own images"
+        only = "predicted with champion:photos-00000000, the only one of 3 champions trained on user images"
         assert chosen.user_images.notes[-1:] == (only,)
         own = champions.default_for_user_images("new-photos", URI(str(folder)))
         other = CheckpointURI(str(models / "checkpoints" / "photos-0123456789ab"))

@@ -1,9 +1,10 @@
-"""Class names of Parquet files: each file's own labels, and one list of names that all files are mapped to."""
+"""Class names of Parquet files: what each file's labels mean, and one list of names that all files are mapped to."""
 
+import dataclasses
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from storage.terminal import count
@@ -12,6 +13,25 @@ NO_LABEL = -1
 """Number that means "no label", as in Hugging Face's and scikit-learn's data."""
 _SHOWN = 10
 """Most names of a list in an error message."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FileLabels:
+    """Labels of one Parquet file."""
+
+    path: str
+    split: str
+    rows: int
+    unlabelled: int
+    """Rows without a label."""
+    labels: list[int] | list[str]
+    """Distinct labels, sorted."""
+    names: list[str] | None
+    """Names that the file declares for its numbers."""
+    source: str = ""
+    """Where the labels are, in words."""
+    counts: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Rows of each class."""
 
 
 def is_missing(label: int | str | None) -> bool:
@@ -44,58 +64,55 @@ def numbers(
 ) -> list[int | None]:
     """Return the number of each label of a file among `classes`, the complete list from `of_files`.
 
-    None marks a row without a label, or of another class, which only images to predict may have. A number without a
-    name in its file is kept; if `classes` has that number, it becomes -1, because it would be another class.
+    None marks a row without a label, or of another class, which only images to predict may have. -1 marks a number for
+    which the file declares no name.
     """
-    number = {name: place for place, name in enumerate(classes)}
-    return [None if label is None or is_missing(label) else _number(label, declared, number) for label in labels]
+    number: dict[str | None, int] = {name: place for place, name in enumerate(classes)}
+    number[None] = NO_LABEL
+    return [None if label is None or is_missing(label) else number.get(name_of(label, declared)) for label in labels]
 
 
-def _number(label: int | str, declared: Sequence[str] | None, number: Mapping[str, int]) -> int | None:
-    name = name_of(label, declared)
-    if name is not None:
-        return number.get(name)
-    return int(label) if int(label) not in range(len(number)) else NO_LABEL  # else it would be of an unrelated class
-
-
-def of_files(surveyed: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def of_files(files: Sequence[FileLabels]) -> tuple[str, ...]:
     """Return the name of each label, from 0: the names of `train`, in the order of its files.
 
-    `surveyed` has for each file path, split, rows, unlabelled (rows without a label), labels (distinct ones, sorted)
-    and names (those that it declares for its numbers, or None). Raises `ValueError` if names of different files
-    contradict each other, or train has fewer than two classes.
+    Raises `ValueError` if names of different files contradict each other, or train has fewer than two classes.
     """
-    _check_labelled(surveyed)
-    labelled = [found for found in surveyed if found["labels"]]
-    _check_kinds(labelled)
-    train = [found for found in labelled if found["split"] == "train"]
-    names = dict.fromkeys(name for found in train for name in found["names"] or ())
-    others = {label for found in train if not found["names"] for label in found["labels"]}
+    for split in ("train", "test"):
+        its = [file for file in files if file.split == split]
+        rows = sum(file.rows for file in its)
+        if rows and not any(file.labels for file in its):
+            raise ValueError(
+                f"no row of split {split} has a label: all {rows:,} are -1 or empty, as in {its[0].path}; add labels, "
+                f"or use a split with labels as {split}"
+            )
+    labelled = [file for file in files if file.labels]
+    _check_same_kind(labelled)
+    train = [file for file in labelled if file.split == "train"]
+    names = dict.fromkeys(name for file in train for name in file.names or ())
+    others = {label for file in train if not file.names for label in file.labels}
     names |= dict.fromkeys(map(normal, in_order({str(label) for label in others})))
-    for found in labelled:
-        _check_learned(found, list(names), train)
+    for file in labelled:
+        _check_learned(file, list(names), train)
     if len(names) < 2:
         raise ValueError(f"train must have at least two different labels, got {list(names)}; -1 means no label")
     return tuple(names)
 
 
-def remarks(surveyed: Sequence[Mapping[str, Any]], classes: Sequence[str]) -> Iterable[str]:
+def remarks(files: Sequence[FileLabels], classes: Sequence[str]) -> Iterator[str]:
     """Yield remarks on the labels for the user: rows without a label, and files that number classes differently."""
-    for split in dict.fromkeys(found["split"] for found in surveyed):
-        if without := [found for found in surveyed if found["split"] == split and found["unlabelled"]]:
-            rows = sum(found["unlabelled"] for found in without)
-            first = _path(without)
-            yield f"{count(rows, 'row')} of {split} without a label (-1 or empty) excluded, the first in {first}"
-    declared = [found for found in surveyed if found["names"]]
-    if others := [found for found in declared if found["names"] != list(classes[: len(found["names"])])]:
+    for split in dict.fromkeys(file.split for file in files):
+        if unlabelled := [file for file in files if file.split == split and file.unlabelled]:
+            rows = count(sum(file.unlabelled for file in unlabelled), "row")
+            yield f"{rows} of {split} without a label (-1 or empty) excluded, the first in {unlabelled[0].path}"
+    if others := [file for file in files if file.names and file.names != list(classes[: len(file.names)])]:
         numbering = "numbers its" if len(others) == 1 else "number their"
-        yield f"{count(len(others), 'file')} {numbering} classes differently, such as {_path(others)}; matched by name"
+        yield f"{count(len(others), 'file')} {numbering} classes differently, such as {others[0].path}; matched by name"
     yield from lookalikes(classes)
 
 
-def sources(surveyed: Iterable[Mapping[str, Any]]) -> str:
+def sources(files: Iterable[FileLabels]) -> str:
     """Say where the labels of all files are, such as `column label`."""
-    return " and ".join(sorted({file["source"] for file in surveyed}))
+    return " and ".join(sorted({file.source for file in files}))
 
 
 def lookalikes(classes: Iterable[str]) -> Iterator[str]:
@@ -108,41 +125,24 @@ def lookalikes(classes: Iterable[str]) -> Iterator[str]:
             yield f"classes {', '.join(map(repr, names))} differ only in case or blanks; are they one class?"
 
 
-def _path(surveyed: Sequence[Mapping[str, Any]]) -> str:
-    return str(surveyed[0]["path"])
-
-
-def _check_labelled(surveyed: Sequence[Mapping[str, Any]]) -> None:
-    for split in ("train", "test"):
-        here = [found for found in surveyed if found["split"] == split]
-        rows = sum(found["rows"] for found in here)
-        if rows and not any(found["labels"] for found in here):
-            raise ValueError(
-                f"no row of split {split} has a label: all {rows:,} are -1 or empty, as in {_path(here)}; add "
-                f"labels, or use a split with labels as {split}"
-            )
-
-
-def _check_kinds(labelled: Sequence[Mapping[str, Any]]) -> None:
+def _check_same_kind(labelled: Sequence[FileLabels]) -> None:
     """Reject a mix of files that number classes without naming them and files with names."""
-    bare = [found for found in labelled if not found["names"] and isinstance(found["labels"][0], int)]
-    if bare and len(bare) < len(labelled):
-        named = next(found for found in labelled if found not in bare)
-        what = f"the names {_shown(named['names'])}" if named["names"] else f"text, {_shown(named['labels'])}"
+    bare = [file for file in labelled if not file.names and isinstance(file.labels[0], int)]
+    if named := [file for file in labelled if file not in bare] if bare else []:
+        what = f"the names {_shown(named[0].names)}" if named[0].names else f"text, {_shown(named[0].labels)}"
         raise ValueError(
-            f"{_path(bare)} has numeric labels {_shown(bare[0]['labels'])} without class names, but {named['path']} "
+            f"{bare[0].path} has numeric labels {_shown(bare[0].labels)} without class names, but {named[0].path} "
             f"has {what}; use the same names in all files (metadata `classes`), or text labels in all files"
         )
 
 
-def _check_learned(found: Mapping[str, Any], names: Sequence[str], train: Sequence[Mapping[str, Any]]) -> None:
-    used = dict.fromkeys(name_of(label, found["names"]) for label in found["labels"])
-    if unknown := [name for name in used if name is not None and name not in names]:
-        its = found["names"] or [name for name in used if name is not None]
+def _check_learned(file: FileLabels, names: Sequence[str], train: Sequence[FileLabels]) -> None:
+    used = [name for name in dict.fromkeys(name_of(label, file.names) for label in file.labels) if name is not None]
+    if unknown := [name for name in used if name not in names]:
         raise ValueError(
-            f"{found['path']} has rows of class {', '.join(unknown[:_SHOWN])}, which is not in train: its classes "
-            f"are {_shown(its)}, those of {_path(train)} and all of train {_shown(names)}; use the same name for the "
-            "same class, or remove those rows"
+            f"{file.path} has rows of class {', '.join(unknown[:_SHOWN])}, which is not in train: its classes are "
+            f"{_shown(file.names or used)}, those of {train[0].path} and all of train {_shown(names)}; use the same "
+            "name for the same class, or remove those rows"
         )
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from storage import files, tables
 from storage.manifest import File
 from tasks.jobs import events
-from tasks.jobs.ingest import class_names, parquet_images, user_files
-from tasks.jobs.ingest.parquet_images import Opened
+from tasks.jobs.ingest import class_names, parquet_reader, user_files
+from tasks.jobs.ingest.class_names import FileLabels
+from tasks.jobs.ingest.parquet_reader import Opened
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.ingest.user_files import finish as finish
 from tasks.jobs.spec import IngestSpec, UserFile
@@ -28,7 +29,7 @@ def survey(piece: Piece, spec: IngestSpec) -> Piece:
     with _opened(spec, file) as (source, _):
         if spec.is_new:  # the classes are the model's, so the file's labels are not needed
             return {"rows": source.file.metadata.num_rows}
-        return parquet_images.survey(source) | {"path": file.path, "split": file.split}
+        return dataclasses.asdict(parquet_reader.survey(source, file))
 
 
 def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
@@ -43,10 +44,11 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
         part[file.split] += parts
     if spec.is_new:
         return Work(shape=shape, classes=tuple(spec.classes), pieces=planned)
-    classes = class_names.of_files(surveyed)
-    for remark in class_names.remarks(surveyed, classes):
+    labels = [FileLabels(**found) for found in surveyed]
+    classes = class_names.of_files(labels)
+    for remark in class_names.remarks(labels, classes):
         events.write_line(f"WARNING: {remark}")
-    return Work(shape=shape, classes=classes, pieces=planned, labels=class_names.sources(surveyed))
+    return Work(shape=shape, classes=classes, pieces=planned, labels=class_names.sources(labels))
 
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
@@ -59,8 +61,8 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     problems: dict[str, str] = {}
     bounds = images.part_bounds(piece["rows"], piece["parts"]) if piece["parts"] else []
     with _opened(spec, file) as (source, digest):
-        for (start, _), rows in zip(bounds, parquet_images.tables(source, bounds), strict=True):
-            some, its, wrong = parquet_images.rows(rows, size=size, channels=channels, classes=classes)
+        for (start, _), rows in zip(bounds, parquet_reader.tables(source, bounds), strict=True):
+            some, its, wrong = parquet_reader.rows(source, rows, size=size, channels=channels, classes=classes)
             if spec.is_new:
                 its = [None if label not in range(len(classes)) else label for label in its]
             table = user_files.to_table(piece["first"] + start, some, its, spec, classes)
@@ -93,6 +95,6 @@ def _opened(spec: IngestSpec, file: UserFile) -> Iterator[tuple[Opened, str]]:
         path = folder / "copy.parquet"
         digest = user_files.copy_verified(spec, file, path)
         try:
-            yield parquet_images.opened(path, path=file.path, must_be_labelled=not spec.is_new), digest
+            yield parquet_reader.opened(path, path=file.path, must_be_labelled=not spec.is_new), digest
         except ValueError as error:
             raise ValueError(f"{spec.source.child(file.path)}: {error}") from None

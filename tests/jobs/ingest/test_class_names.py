@@ -9,23 +9,23 @@ from storage import manifest, tables
 from storage.uri import DatasetURI, Root
 from tasks.jobs.backends.in_process import InProcessBackend
 from tasks.jobs.ingest import class_names
+from tasks.jobs.ingest.class_names import FileLabels
 from tasks.jobs.preprocess import job as preprocess
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
 from tests.image_folder import encoded
 from tests.jobs.ingest.test_parquet_files import ingested_files
-from tests.jobs.ingest.test_parquet_images import parquet
+from tests.jobs.ingest.test_parquet_reader import parquet
 
 CAT, DOG = "cat", "dog"
 NAMES = {"classes": '["cat", "dog"]'}
 OTHERWISE = {"classes": '["dog", "cat"]'}
 
 
-def found(path: str, labels: list[Any], names: list[str] | None = None, *, unlabelled: int = 0) -> dict[str, Any]:
+def found(path: str, labels: list[Any], names: list[str] | None = None, *, unlabelled: int = 0) -> FileLabels:
     """What a survey finds of one file of two rows for each label."""
-    split = path.partition("-")[0]
-    rows = 2 * len(labels) + unlabelled
-    return {"path": path, "split": split, "rows": rows, "labels": labels, "names": names, "unlabelled": unlabelled}
+    split, rows = path.partition("-")[0], 2 * len(labels) + unlabelled
+    return FileLabels(path=path, split=split, rows=rows, labels=labels, names=names, unlabelled=unlabelled)
 
 
 def content(labels: Sequence[Any], metadata: dict[str, str] | None, first: int) -> bytes:

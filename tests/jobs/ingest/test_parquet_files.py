@@ -14,7 +14,7 @@ from tasks.jobs.backends.in_process import InProcessBackend
 from tasks.jobs.ingest import job, user_files
 from tasks.jobs.spec import IngestSpec
 from tasks.planning import user_images
-from tests.jobs.ingest.test_parquet_images import IMAGES, LABELS, parquet
+from tests.jobs.ingest.test_parquet_reader import IMAGES, LABELS, parquet
 
 
 def ingested_files(root: Root, contents: Mapping[str, bytes]) -> DatasetURI:

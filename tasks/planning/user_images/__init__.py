@@ -1,10 +1,8 @@
-"""The user's own data: find images or Parquet files below a URI, with their splits and classes."""
+"""The user's images: find images or Parquet files below a URI, to train on or to predict, and say what they are."""
 
-import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -12,27 +10,31 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from storage import files
 from storage.uri import URI, Root
 from tasks.jobs.ingest import content_split
-from tasks.jobs.spec import UserFile
+from tasks.jobs.ingest.class_names import normal
+from tasks.jobs.spec import NEW, UserFile
 from tasks.learning import sources
-from tasks.planning import class_folders, file_kinds, label_tables, listing, parquet_names
-from tasks.planning.listing import LeftOut, Listing
+from tasks.planning.user_images import layout, listing
+from tasks.planning.user_images.listing import LeftOut
 
 VERSION = 1
 """Version of this code; add one when a change makes other rows, or other results, from the same files."""
 MAX_IN_PROCESS_BYTES = 2**28
 """Total size in bytes up to which ingest in this process takes less time than the start of a Ray job."""
+TO_PREDICT = "expected images, Parquet, or folders with either"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UserImages:
-    """The user's data found below a URI; the same files give the same `digest`."""
+    """The user's images found below a URI; the same files give the same `digest`."""
 
     uri: URI
     kind: Literal["images", "parquet"]
     classes: tuple[str, ...]
-    """Sorted names of the class folders; empty for Parquet, whose labels are read later."""
+    """Names of the class folders in the order of their labels; of images to predict, the model's. Empty for Parquet,
+    whose labels are read later."""
     files: tuple[UserFile, ...]
     """Sorted by split and path; the split is empty if the content decides it, `new` for files to predict."""
     labels: str = ""
@@ -82,83 +84,80 @@ def name_of(uri: URI) -> str:
 
 
 def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> UserImages:
-    """List the images or Parquet files below `uri`, with splits, classes and checksums.
+    """List the images or Parquet files below `uri` to train on, with splits, classes and checksums.
 
     `test_fraction` of the images become test rows if the class folders are not below split folders. Raises `ValueError`
     naming `option` if a split or a second class is missing, or the folders can be read in several ways.
     """
-    there = listing.below(uri, option=option)
-    if there.parquet:
-        return _parquet(uri, there, option=option)
-    paths = [entry.path for entry in there.images]
-    with _naming(uri, option, hint=label_tables.hint(there.others)):
-        layout = class_folders.layout(paths, there.others, name=uri.name)
-    there.skip(layout.skipped)
-    number = {name: label for label, name in enumerate(layout.classes)}
-    class_of = {path: str(class_folders.class_of(path, layout.classes)) for path in layout.splits}
-    with _naming(uri, option):
-        label_tables.check(uri, there.others, class_of)
-    of_path = {path: number[name] for path, name in class_of.items()}
-    kept = [entry for entry in there.images if entry.path in layout.splits]
-    entries = listing.source_entries(uri, kept, splits=layout.splits, labels=of_path, option=option)
-    is_split = set(layout.splits.values()) != {""}
-    unread = file_kinds.describe_unread(there.skipped, num_read=len(kept))
-    more = _missing(layout.classes, entries) if is_split else _by_content(layout.classes, entries, test_fraction)
-    return UserImages(
-        uri=uri,
-        kind="images",
-        classes=layout.classes,
-        files=tuple(sorted(entries, key=lambda file: (file.split, file.path))),
-        labels=layout.where,
-        test_fraction=None if is_split else test_fraction,
-        left_out=there.left_out(),
-        notes=(*unread, *layout.notes, *more),
-    )
-
-
-def _parquet(uri: URI, there: Listing, *, option: str) -> UserImages:
-    with _naming(uri, option):
-        parquet_names.check_no_table([*itertools.chain(*there.skipped.values())])
-        splits, skipped, notes = parquet_names.splits([entry.path for entry in there.parquet])
-    there.skip(skipped)
-    kept = [entry for entry in there.parquet if entry.path in splits]
-    file_kinds.check_shards(splits, option=option)
-    entries = listing.source_entries(uri, kept, splits=splits, labels={}, option=option)
-    return UserImages(
-        uri=uri,
-        kind="parquet",
-        classes=(),
-        files=tuple(sorted(entries, key=lambda file: (file.split, file.path))),
-        left_out=there.left_out(),
-        notes=tuple(notes),
-    )
-
-
-@contextlib.contextmanager
-def _naming(uri: URI, option: str, *, hint: str = "") -> Iterator[None]:
-    """Add the option, the folder and a hint to a `ValueError` about paths."""
+    found = listing.below(uri, option=option, layout=layout.EXPECTED)
     try:
-        yield
+        if found.parquet:
+            read = layout.of_parquet([entry.path for entry in found.parquet])
+        else:
+            read = layout.of_images([entry.path for entry in found.images], found.others, name=uri.name)
     except ValueError as error:
-        raise ValueError(f"{option}: {uri}: {error}{hint}") from None
+        raise ValueError(f"{option}: {uri}: {error}") from None
+    number = {name: label for label, name in enumerate(read.classes)}
+    labels = {path: number[name] for path, name in read.class_of.items()}
+    entries = [entry for entry in found.images or found.parquet if entry.path in read.splits]
+    user_files = listing.user_files(uri, entries, splits=read.splits, labels=labels, option=option)
+    is_split = "" not in read.splits.values()
+    more = _untested(read.classes, user_files) if is_split else _by_content(read.classes, user_files, test_fraction)
+    for reason, paths in read.left_out.items():
+        found.skipped[reason] += paths
+    return UserImages(
+        uri=uri,
+        kind="images" if found.images else "parquet",
+        classes=read.classes,
+        files=user_files,
+        labels=read.where,
+        test_fraction=None if is_split else test_fraction,
+        left_out=found.left_out(),
+        notes=(*found.unread(len(entries)), *read.notes, *more),
+    )
 
 
-def _by_content(classes: tuple[str, ...], listed: list[UserFile], fraction: float) -> Iterator[str]:
+def find_new(uri: URI, *, classes: Sequence[str], option: str = "--data") -> UserImages:
+    """List the images or Parquet files at or below `uri` to predict; a folder named after a class gives the label."""
+    single = files.entry(uri) if files.exists(uri) else None
+    folder = uri if single is None else uri.parent
+    found = listing.below(folder, option=option, single=single, layout=TO_PREDICT)
+    number = {normal(name): label for label, name in enumerate(classes)}
+    labels = {entry.path: number[name] for entry in found.images if (name := layout.class_above(entry.path, number))}
+    entries = found.images or found.parquet
+    splits = dict.fromkeys((entry.path for entry in entries), NEW)
+    return UserImages(
+        uri=folder,
+        kind="images" if found.images else "parquet",
+        classes=tuple(classes),
+        files=listing.user_files(folder, entries, splits=splits, labels=labels, option=option),
+        left_out=found.left_out(),
+        notes=tuple(found.unread(len(entries))),
+    )
+
+
+def is_image_or_parquet(file: URI, *, option: str) -> bool:
+    """Return True for an image or Parquet, by its name; raise `ValueError` for another file."""
+    if not file.lower().endswith((*listing.IMAGES, listing.PARQUET)):
+        raise ValueError(f"{option}: {file} must be an image (.png, .jpg, ...) or .parquet, by its name; rename it")
+    return True
+
+
+def _by_content(classes: tuple[str, ...], listed: Sequence[UserFile], fraction: float) -> Iterator[str]:
     """Describe the split as far as it is known before S3 files are read; raise `ValueError` if it must fail."""
     chosen = f"about {fraction:g}"
     if not content_split.undigested(listed):
         listed = content_split.with_splits(listed, fraction=fraction, classes=classes, sha256={})
         chosen = f"{sum(file.split == 'test' for file in listed):,}"
-        yield from _missing(classes, listed)
+        yield from _untested(classes, listed)
     yield (
         f"there are no folders train and test: {chosen} of {len(listed):,} images are test rows "
         f"(test_fraction={fraction:g})"
     )
 
 
-def _missing(classes: tuple[str, ...], listed: Sequence[UserFile]) -> Iterator[str]:
-    if not classes:  # Parquet: ingest reports missing classes later
-        return
-    there = {file.label for file in listed if file.split == "test"}
-    if lacking := [name for label, name in enumerate(classes) if label not in there]:
+def _untested(classes: tuple[str, ...], listed: Sequence[UserFile]) -> Iterator[str]:
+    """Name the classes without test images; those of Parquet files are known later."""
+    tested = {file.label for file in listed if file.split == "test"}
+    if lacking := [name for label, name in enumerate(classes) if label not in tested]:
         yield f"there are no test images of class {', '.join(lacking)}, so it cannot be evaluated"

@@ -11,7 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.jobs.ingest import class_names, parquet_images, pieces
+from tasks.jobs.ingest import class_names, parquet_reader, pieces
+from tasks.jobs.ingest.class_names import FileLabels
+from tasks.jobs.spec import UserFile
+from tasks.learning.decode import Decoded
 from tests.image_folder import encoded
 
 IMAGES = [encoded(number, number % 2) for number in range(4)]
@@ -24,21 +27,19 @@ def parquet(metadata: dict[str, str] | None = None, **columns: Any) -> bytes:
     return sink.getvalue()
 
 
-def rows(content: bytes, classes: tuple[str, ...]) -> tuple[list[bytes | None], list[int | None]]:
-    decoded, labels, _ = parquet_images.rows(load(content), size=8, channels=3, classes=classes)
-    return [None if one is None else one.pixels for one in decoded], labels
+def rows(
+    content: bytes, classes: tuple[str, ...] = ("0", "1"), channels: int = 3
+) -> tuple[list[Decoded | None], list[int | None], list[str]]:
+    """Images, labels and problems of all rows of a file."""
+    source = parquet_reader.opened(io.BytesIO(content))
+    table = next(parquet_reader.tables(source, [(0, source.file.metadata.num_rows)]))
+    return parquet_reader.rows(source, table, size=8, channels=channels, classes=classes)
 
 
-def load(content: bytes) -> pa.Table:
-    """All rows of a file at once."""
-    source = parquet_images.opened(io.BytesIO(content))
-    return next(parquet_images.tables(source, [(0, source.file.metadata.num_rows)]))
-
-
-def survey(content: bytes, split: str = "train") -> dict[str, Any]:
+def survey(content: bytes, path: str = "train.parquet") -> FileLabels:
     """What is known of a file before its images are read."""
-    about = {"path": f"{split}.parquet", "split": split}
-    return parquet_images.survey(parquet_images.opened(io.BytesIO(content))) | about
+    file = UserFile(path=path, split="train", label=None, size=len(content), digest="")
+    return parquet_reader.survey(parquet_reader.opened(io.BytesIO(content)), file)
 
 
 def hugging_face(names: list[str]) -> dict[str, str]:
@@ -60,13 +61,7 @@ WRITTEN = {
 def test_images_and_labels_are_found_in_whatever_form(kind: str) -> None:
     classes = class_names.of_files([survey(WRITTEN[kind])])
     assert classes == (("cat", "dog", "owl") if kind == "names" else ("0", "1"))
-    assert rows(WRITTEN[kind], classes) == rows(WRITTEN["bytes"], ("0", "1"))
-
-
-@pytest.mark.parametrize("label", [[0.0, 1.0, None, 1.0], [True, False, True, True]], ids=["floats", "truth values"])
-def test_another_column_never_replaces_a_label_of_another_type(label: list[Any]) -> None:
-    with pytest.raises(ValueError, match="^column label has neither whole numbers nor text, but (double|bool);"):
-        survey(parquet(image=IMAGES, label=label, camera=["a", "b", "a", "b"]))
+    assert rows(WRITTEN[kind], classes)[:2] == rows(WRITTEN["bytes"])[:2]
 
 
 def test_classes_are_those_of_all_files_together() -> None:
@@ -82,7 +77,7 @@ def test_names_are_those_of_the_column_of_labels() -> None:
     }
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
     content = parquet(metadata, image=IMAGES, colour=LABELS, label=LABELS)
-    assert survey(content)["names"] == ["cat", "dog"]
+    assert survey(content).names == ["cat", "dog"]
 
 
 def test_numbers_that_do_not_begin_at_zero_are_classes_in_their_order() -> None:
@@ -93,23 +88,18 @@ def test_numbers_that_do_not_begin_at_zero_are_classes_in_their_order() -> None:
 
 def test_images_that_are_missing_or_broken_have_no_pixels_and_a_reason() -> None:
     content = parquet(image=[IMAGES[0], None, b"broken", IMAGES[3]], label=LABELS)
-    pixels, _, problems = parquet_images.rows(load(content), size=8, channels=3, classes=("0", "1"))
+    pixels, _, problems = rows(content)
     assert [one is None for one in pixels] == [False, True, True, False]
     assert problems == ["", pieces.MISSING, problems[2], ""] and problems[2].startswith(
         "not an image in a supported format"
     )
 
 
-@pytest.mark.parametrize(("metadata", "shape"), [({"shape": "[4, 6, 3]"}, (4, 6, 3)), (None, (8, 8, 1))])
-def test_raw_pixels_have_the_shape_that_is_said_or_are_square(metadata: Any, shape: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("shape", [(4, 6, 3), (8, 8, 1)])
+def test_raw_pixels_have_the_shape_of_the_metadata(shape: tuple[int, int, int]) -> None:
     images = np.arange(2 * np.prod(shape), dtype=np.uint8).reshape(2, -1)
     stored = pa.array([image.tobytes() for image in images], pa.binary(images.shape[1]))
-    decoded, _, _ = parquet_images.rows(
-        load(parquet(metadata, image=stored, label=[0, 1])),
-        size=8,
-        channels=shape[2],
-        classes=("0", "1"),
-    )
+    decoded, _, _ = rows(parquet({"shape": json.dumps(shape)}, image=stored, label=[0, 1]), channels=shape[2])
     assert [(one.height, one.width) for one in decoded if one] == [shape[:2]] * 2
     if shape == (8, 8, 1):
         assert [one.pixels for one in decoded if one] == [image.tobytes() for image in images]
@@ -127,11 +117,17 @@ def test_raw_pixels_have_the_shape_that_is_said_or_are_square(metadata: Any, sha
             "column label has neither whole numbers nor text, but double; convert it",
         ),
         (parquet(image=IMAGES, a=LABELS, b=LABELS), "of labels .whole numbers or text.*; .* a .int64., b .int64."),
+        (parquet(image=IMAGES, label=[True] * 4), "column label has neither whole numbers nor text, but bool; convert"),
+        (parquet(image=IMAGES, label=LABELS, target=LABELS), "labels are in column label and in column target; keep"),
+        (
+            parquet(image=pa.array([b"1234"] * 4, pa.binary(4)), label=LABELS),
+            "raw images of 4 bytes must have",
+        ),
     ],
 )
 def test_a_file_without_images_or_labels_is_refused_with_what_it_has(content: bytes, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        survey(content), load(content)
+        survey(content), rows(content)
 
 
 def test_an_error_of_the_disk_while_a_file_is_read_is_no_damage_of_the_file() -> None:
@@ -140,13 +136,13 @@ def test_an_error_of_the_disk_while_a_file_is_read_is_no_damage_of_the_file() ->
             raise OSError(errno.EIO, "Input/output error")
 
     with pytest.raises(OSError, match="Input/output error"):
-        parquet_images.opened(FailingDisk(parquet(image=IMAGES, label=LABELS)))
+        parquet_reader.opened(FailingDisk(parquet(image=IMAGES, label=LABELS)))
 
 
 def test_file_names_instead_of_images_are_named_with_what_to_do() -> None:
     structs = [{"bytes": None, "path": f"cat {number}.png"} for number in range(3)] + [{"bytes": None, "path": None}]
     content = parquet(image=pa.array(structs, pa.struct({"bytes": pa.binary(), "path": pa.string()})), label=LABELS)
-    _, _, problems = parquet_images.rows(load(content), size=8, channels=3, classes=("0", "1"))
+    _, _, problems = rows(content)
     assert problems[0] == "the file name 'cat 0.png' instead of the image: store its bytes"
     assert problems[3] == pieces.MISSING
     with pytest.raises(ValueError, match=r"images: bytes, .*, not file names; the columns are image \(string\)"):
@@ -154,14 +150,11 @@ def test_file_names_instead_of_images_are_named_with_what_to_do() -> None:
 
 
 def test_one_class_and_labels_of_two_kinds_are_refused() -> None:
-    surveys = {name: survey(parquet(image=IMAGES, label=[name] * 4)) | {"path": f"{name}.parquet"} for name in ("a", 1)}
+    text, numbers = (survey(parquet(image=IMAGES, label=[name] * 4), f"{name}.parquet") for name in ("a", 1))
     with pytest.raises(ValueError, match="at least two different labels"):
-        class_names.of_files([surveys["a"]])
-    with pytest.raises(
-        ValueError,
-        match=r"1.parquet has numeric labels \[1\] without class names, but .*text, \[a\]; use the same",
-    ):
-        class_names.of_files(list(surveys.values()))
+        class_names.of_files([text])
+    with pytest.raises(ValueError, match=r"1.parquet has numeric labels \[1\] .*, but .*text, \[a\]; use"):
+        class_names.of_files([text, numbers])
 
 
 def test_of_a_large_file_one_part_is_in_memory_at_a_time(tmp_path: Path) -> None:
@@ -172,7 +165,7 @@ def test_of_a_large_file_one_part_is_in_memory_at_a_time(tmp_path: Path) -> None
     del column
     bounds = [(start, start + 1_000) for start in range(0, rows, 1_000)]
     before, seen, most = pa.total_allocated_bytes(), 0, 0
-    for table in parquet_images.tables(parquet_images.opened(tmp_path / "large.parquet"), bounds):
+    for table in parquet_reader.tables(parquet_reader.opened(tmp_path / "large.parquet"), bounds):
         assert table["image"][0].as_py() == pixels[seen].tobytes()
         seen += len(table)
         most = max(most, pa.total_allocated_bytes() - before)

@@ -1,0 +1,209 @@
+"""Listing of the user's folder: its images or Parquet files with checksums, and why other files are left out."""
+
+import dataclasses
+import functools
+import hashlib
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from storage import files
+from storage.files import Entry
+from storage.terminal import count
+from storage.uri import URI
+from tasks.jobs.spec import UserFile
+
+_JPEG = (".jpg", ".jpeg", ".jpe", ".jfif", ".jif")
+IMAGES = (*_JPEG, ".png", ".apng", ".bmp", ".gif", ".webp", ".avif", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
+"""Endings of image files that are read."""
+PARQUET = ".parquet"
+_CAMERA_RAW = (".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf", ".rw2")
+_UNREAD = (*_CAMERA_RAW, ".heic", ".heif", ".hif", ".jxl", ".jp2", ".psd", ".tga", ".svg", ".eps")
+"""Endings of images that are not read: a user who has them expects that they are."""
+UNREAD = "images in a format that is not read; convert them to JPEG or PNG"
+"""Reason for which such files are left out."""
+_SYSTEM_FILES = re.compile(
+    r"@eadir|@tmp|@sharesnap|@quarantine|#recycle|#snapshot|@recycle|@recently-snapshot|@transcode|~snapshot"  # NAS
+    r"|\$recycle\.bin|recycle[rd]|system volume information|found\.000|(eh)?thumbs(_vista)?\.db|desktop\.ini"
+    r"|__macosx|icon\r|network trash folder|temporary items|lost\+found|lost\.dir|__pycache__"
+    r"|_success|_temporary|_(common_)?metadata|_spark_metadata|_change_data|_symlink_format_manifest|_delta_log"
+    r"|_(started|committed)_.*|.*_\$folder\$"
+)
+"""Names, in lower case, of files and folders that systems and tools put beside the user's own."""
+_TABLE_LOG = re.compile(r"(?:.*/)?(?:_delta_log/|\.hoodie/|metadata/[^/]*\.metadata\.json$)")
+"""Paths of the logs of Delta Lake, Hudi and Iceberg tables."""
+_SHARD = re.compile(r"(?P<name>.*)[-_.](?P<number>\d+)[-_]of[-_](?P<total>\d+)(?!\d)[^/]*\.parquet", re.IGNORECASE)
+_SHOWN = 5
+"""Most files named per reason."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """Files below the user's folder that are not read, for one reason."""
+
+    reason: str
+    count: int
+    first: list[str]
+    """Paths of the first few, relative to the folder."""
+
+    def __str__(self) -> str:
+        """Return a summary of one line."""
+        more = ", ..." if self.count > len(self.first) else ""
+        files = "1 file is" if self.count == 1 else f"{self.count:,} files are"
+        return f"{files} left out ({self.reason}): {', '.join(self.first)}{more}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """Files below a folder: either images or Parquet files, never both."""
+
+    images: list[Entry]
+    parquet: list[Entry]
+    others: list[str]
+    """Paths of other files that the user may mean as images; folders, which may be empty, end in `/`."""
+    skipped: defaultdict[str, list[str]]
+    """Paths that are left out, by reason."""
+
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """Count the files that are left out by reason, in a fixed order."""
+        return tuple(
+            LeftOut(reason=reason, count=len(paths), first=[_shown(path) for path in sorted(paths)[:_SHOWN]])
+            for reason, paths in sorted(self.skipped.items())
+        )
+
+    def unread(self, num_read: int) -> Iterator[str]:
+        """Yield a warning with the share of images that cannot be read, if there are any."""
+        if paths := self.skipped.get(UNREAD):
+            total = len(paths) + num_read
+            endings = ", ".join(sorted({os.path.splitext(path)[1].lower() for path in paths}))
+            yield (
+                f"WARNING: {len(paths):,} of {total:,} images ({len(paths) / total:.0%}) are left out, because "
+                f"{endings} cannot be read; convert them to JPEG or PNG"
+            )
+
+
+def below(uri: URI, *, option: str, layout: str, single: Entry | None = None) -> Listing:
+    """List the files below `uri`, or only `single`; raise `ValueError` unless they are images or Parquet files.
+
+    `layout` says in the message what is expected.
+    """
+    unnamed: list[str] = []
+    closed: list[str] = []
+    folders: list[str] = []
+    listing = Listing([], [], [], defaultdict(list))
+    for entry in [single] if single else files.walk(uri, unnamed=unnamed, closed=closed, folders=folders):
+        _sort(entry, uri, listing)
+    for path in closed:
+        if not (reason := not_data(path)):
+            raise ValueError(
+                f"{option}: {uri.child(_shown(path))} cannot be read: Permission denied; make it readable, or move "
+                f"it out of {uri}"
+            )
+        listing.skipped[reason].append(path)
+    if unnamed:
+        listing.skipped["part of the key is empty, '.' or '..'; rename them"] += unnamed
+    listing.others.extend(path for path in folders if not not_data(path.rstrip("/")))
+    if listing.parquet and listing.images:
+        both = ", and ".join(
+            f"{count(len(entries), kind)}, such as {_shown(entries[0].path)}"
+            for kind, entries in (("Parquet file", listing.parquet), ("image", listing.images))
+        )
+        raise ValueError(f"{option}: {uri} holds {both}; move one kind elsewhere, or name the folder of the other")
+    if not listing.parquet and not listing.images:
+        left_out = "".join(f"; {files}" for files in listing.left_out())
+        raise ValueError(f"{option}: there are neither images nor Parquet files in {uri}; {layout}{left_out}")
+    if listing.parquet and not single:
+        try:
+            _check_complete(listing)
+        except ValueError as error:
+            raise ValueError(f"{option}: {uri}: {error}") from None
+    return listing
+
+
+def _sort(entry: Entry, uri: URI, listing: Listing) -> None:
+    """Add one file to what it is by its name."""
+    name = entry.path.lower()
+    if reason := not_data(entry.path):
+        listing.skipped[reason].append(entry.path)
+    elif name.endswith(PARQUET):
+        listing.parquet.append(entry)
+    elif name.endswith(IMAGES):
+        listing.images.append(entry)
+    elif not uri.is_s3 and os.path.isdir(uri.child(entry.path)):
+        listing.skipped["links to folders, which are not followed"].append(entry.path)
+        listing.others.append(f"{entry.path}/")
+    else:
+        reason = UNREAD if name.endswith(_UNREAD) else "not images or Parquet, by their file names"
+        listing.skipped[reason].append(entry.path)
+        listing.others.append(entry.path)
+
+
+def not_data(path: str) -> str:
+    """Return why `path` is left out whatever it holds, and even if it cannot be read; empty if it may be data."""
+    if "/." in f"/{path}":
+        return "hidden: the name begins with a dot"
+    is_system = any(map(_SYSTEM_FILES.fullmatch, path.lower().split("/")))
+    return "system files" if is_system else ""
+
+
+def _check_complete(listing: Listing) -> None:
+    """Raise `ValueError` if Parquet files are missing of a numbered set, or some of their rows count as deleted."""
+    if logs := sorted(path for paths in listing.skipped.values() for path in paths if _TABLE_LOG.match(path)):
+        raise ValueError(
+            f"{logs[0]} is of a Delta Lake, Hudi or Iceberg table, among whose files are deleted and replaced rows; "
+            "export the current rows as Parquet files of their own"
+        )
+    shards: defaultdict[tuple[str, int], dict[int, str]] = defaultdict(dict)
+    for shard in filter(None, (_SHARD.fullmatch(entry.path) for entry in listing.parquet)):
+        shards[shard["name"], int(shard["total"])][int(shard["number"])] = shard[0]
+    for (_, total), present in sorted(shards.items()):
+        if len(present) < total:
+            raise ValueError(
+                f"{total - len(present):,} of {total:,} shards are missing beside {next(iter(present.values()))}; add "
+                "them, or rename the others if they are complete without them"
+            )
+
+
+def user_files(
+    uri: URI, entries: Sequence[Entry], *, splits: Mapping[str, str], labels: Mapping[str, int], option: str
+) -> tuple[UserFile, ...]:
+    """Add checksums, splits and labels, by path, to `entries`, and sort them by split and path.
+
+    Raises `ValueError` for a file that cannot be used.
+    """
+    listed = []
+    for entry, digest in zip(entries, _digests(uri, entries, option=option), strict=True):
+        path = entry.path
+        try:
+            uri.child(path).encode()
+        except ValueError as error:  # UnicodeEncodeError is one
+            message = f"{option}: the file name {path!r} below {uri} is not allowed: {error}; rename it"
+            raise ValueError(message) from None
+        listed.append(UserFile(split=splits[path], label=labels.get(path), path=path, size=entry.size, digest=digest))
+    return tuple(sorted(listed, key=lambda file: (file.split, file.path)))
+
+
+def _shown(path: str) -> str:
+    """Escape the bytes of a file name that are not UTF-8: JSON, a terminal or Prefect would not take them."""
+    return path.encode(errors="backslashreplace").decode()
+
+
+def _digests(uri: URI, entries: Sequence[Entry], *, option: str) -> list[str]:
+    """Return each entry's ETag on S3, else its SHA-256, which reads the file once and is cached per process."""
+    if uri.is_s3:
+        return [f"etag:{entry.etag}" for entry in entries]
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda entry: _sha256(uri.child(entry.path), entry.size, entry.modified, option), entries))
+
+
+@functools.lru_cache(maxsize=2**20)
+def _sha256(path: str, size: int, modified: float, option: str) -> str:
+    if not os.path.isfile(path):  # a broken link, or a pipe, whose reading would block
+        raise ValueError(f"{option}: {path} is not a regular file; delete it")
+    try:
+        with open(path, "rb") as file:
+            return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
+    except OSError as error:
+        raise ValueError(f"{option}: {path} cannot be read: {error.strerror}; make it readable, or delete it") from None
