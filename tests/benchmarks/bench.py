@@ -1,32 +1,24 @@
 """Tools for the lines of the table: the data, the stages as jobs, and whole runs of the command line."""
 
-import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 
-import torch
+import numpy as np
 
-from storage import manifest, tables
-from storage.uri import CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.jobs.spec import PredictSpec, PreprocessSpec, scratch_of
-from tasks.jobs.train import attempts
-from tasks.learning import checkpoint, images, recipes, training_state
-from tasks.learning.loaders import ResidentLoader
-from tasks.learning.loop import Trainer
-from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision
+from storage.uri import CheckpointURI, DatasetURI, Root
+from tasks.learning import recipes
 from tasks.learning.recipes import Recipe
-from tasks.learning.sources import Split
-from tasks.runners.runner import Runner
+from tasks.learning.sources import Source, Split
+from tasks.runners.runner import InProcessRunner
 from tasks.runners.session import session
 from tests.benchmarks import data
 from tests.benchmarks.arm import Arm
 from tests.benchmarks.ratios import Target
+from tests.benchmarks.store import Store
 from tests.runs import CHECKOUT, Run
-
-_DAY_S = 24 * 3600.0
 
 
 class Bench:
@@ -40,6 +32,7 @@ class Bench:
         self.steps = 16 if quick else 100
         """Of an epoch in which only the pace of its steps counts."""
         self.root = Root(str(folder / "root"))
+        self.store = Store(self.root)
         self._count = 0
 
     @property
@@ -54,22 +47,16 @@ class Bench:
         return data.load(self.source)
 
     @cached_property
-    def raw(self) -> DatasetURI:
-        """A raw dataset of them."""
-        return self.write_raw(self.splits)
-
-    @cached_property
     def prepared(self) -> DatasetURI:
         """A prepared dataset of them."""
+        raw = self.store.write_raw(data.of(self.source), self.splits.values())
         with session(self.root, wanted=True, workers=None) as cluster:
-            return self.preprocess(cluster, self.raw)
+            return self.store.preprocess(cluster, raw)
 
     @cached_property
     def untrained(self) -> CheckpointURI:
         """A model of the recipe that has learned next to nothing."""
-        uri = CheckpointURI(self.root.child(f"checkpoints/{self._fingerprinted()}"))
-        commit_untrained(self.root, self.prepared, uri)
-        return uri
+        return untrained(self.store, data.of(self.source), self.recipe)
 
     def full(self, target: Target) -> Target | None:
         """Return the target, which applies to the full data only; on less, the fixed start-up time dominates."""
@@ -79,22 +66,6 @@ class Bench:
         """Return a path that was never used before."""
         self._count += 1
         return self.folder / f"{name}-{self._count}"
-
-    def write_raw(self, splits: dict[str, Split]) -> DatasetURI:
-        """A committed raw dataset of `splits`."""
-        return data.write_raw(self.root, splits, source=self.source, name=self._fingerprinted())
-
-    def preprocess(self, cluster: Runner, raw: DatasetURI) -> DatasetURI:
-        """Our preprocessing as a job."""
-        uri = DatasetURI(self.root.child(f"datasets/prepared/{self._fingerprinted()}"))
-        preprocess(cluster, self.root, raw, uri)
-        return uri
-
-    def predict(self, cluster: Runner, model: CheckpointURI, dataset: DatasetURI) -> PredictionsURI:
-        """Our prediction of a test split as a job."""
-        uri = PredictionsURI(self.root.child(f"predictions/{self._fingerprinted()}"))
-        predict(cluster, self.root, model, dataset, uri)
-        return uri
 
     def pipeline(self, storage: Path, *arguments: str, folder: Path, env: dict[str, str] | None = None) -> Run:
         """The command line with `arguments` and the benchmark's recipe, its Prefect's own files below `folder`."""
@@ -110,52 +81,15 @@ class Bench:
             raise RuntimeError(f"{' '.join(command)}:\n{done.stderr[-4000:]}")
         return done.stdout
 
-    def _fingerprinted(self) -> str:
-        self._count += 1
-        return f"mnist-{self._count:012x}"
 
-
-def commit_untrained(root: Root, prepared: DatasetURI, uri: CheckpointURI) -> None:
-    """Commit a ResNet-18 that saw at most 512 of the `prepared` rows, as a training would."""
-    image_shape = images.shape_of(manifest.load(prepared).columns["metadata"])
-    recipe = dataclasses.replace(recipes.load("mnist-resnet18"), epochs=1, batch_size=64)
-    device = torch.device("cpu")
-    precision = resolve_precision(recipe.precision, device)
-    few = tables.read_part(prepared, manifest.load(prepared).split("validation")[0]).slice(0, 512)
-    pixels, labels = images.to_arrays(few, image_shape)
-    assert labels is not None
-    rows = torch.from_numpy(pixels.copy()), torch.from_numpy(labels.copy())
-    classes = images.classes_of(manifest.load(prepared).columns["metadata"])
-    spec = ModelSpec(model=recipe.model, image_shape=image_shape, classes=classes, mean=(128.0,), std=(74.0,))
-    loader = ResidentLoader(rows, rows, seed=0, rank=0, device=device)
-    trainer = Trainer(recipe, Classifier(spec), loader, precision=precision, device=device)
-    scratch = scratch_of(root, uri)
-    about = {"parameters": {}, "resolved": {"precision": precision}}
-    history = [trainer.run_epoch(1)]
-    snapshot = training_state.take(trainer, history, prepared=prepared.fingerprint, about=about)
-    checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
-    attempts.commit(scratch, uri, prepared=prepared, num_rows=100, statistics={})
-
-
-def preprocess(cluster: Runner, root: Root, raw: DatasetURI, uri: DatasetURI) -> None:
-    """Our preprocessing as a job."""
-    parameters = {"split_seed": 0, "validation_fraction": 0.1, "max_quarantined": 0.01}
-    spec = PreprocessSpec(storage=root, deadline_s=_DAY_S, source=raw, target=uri, parameters=parameters)
-    cluster.run("preprocess", spec)
-
-
-def predict(cluster: Runner, root: Root, model: CheckpointURI, dataset: DatasetURI, uri: PredictionsURI) -> None:
-    """Our prediction of a test split as a job."""
-    spec = PredictSpec(
-        storage=root,
-        deadline_s=_DAY_S,
-        model=model,
-        source=dataset,
-        target=uri,
-        split="test",
-        workers=None,
-    )
-    cluster.run("predict", spec)
+def untrained(store: Store, source: Source, recipe: Recipe) -> CheckpointURI:
+    """A model that saw one epoch of a few hundred images of random pixels."""
+    random, splits = np.random.default_rng(0), []
+    for name, count in (("train", 640), ("test", 64)):
+        pixels = random.integers(0, 256, (count, *source.image_shape), dtype=np.uint8)
+        splits.append(Split(name, pixels, np.arange(count) % len(source.classes)))
+    prepared = store.preprocess(InProcessRunner(), store.write_raw(source, splits))
+    return store.train(InProcessRunner(), prepared, recipes.override(recipe, {"epochs": 1, "batch_size": 64}))
 
 
 def rate(measured: dict[str, float]) -> float:

@@ -11,21 +11,18 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from storage import commits, manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.jobs.ingest import downloads
-from tasks.jobs.main import run_here
-from tasks.jobs.spec import JobSpec, PreprocessSpec
 from tasks.jobs.train import choices
-from tasks.learning import downloading, images, recipes, sources, training_state
+from tasks.learning import downloading, recipes, sources, training_state
 from tasks.learning.loaders import ResidentLoader
 from tasks.learning.loop import Batch, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Split
+from tasks.runners.runner import InProcessRunner
+from tests.benchmarks.store import Store
 from tests.mirrors import fetch
 
-DAY_S = 24 * 3600.0
 TRAIN_ROWS = 50_000
 """Training rows of CIFAR-10."""
 _SOURCE = sources.load("cifar10")
@@ -55,12 +52,10 @@ class Bench:
         settings: Mapping[str, str] | None = None,
     ) -> None:
         self.root = Root(str(folder / "root"))
+        self.store = Store(self.root)
         self.device, self.data, self.rows, self.epochs = device, data, rows, epochs
         self.settings = dict(settings or {})
-        self.threads = os.cpu_count() or 1
         self.image_shape = _SOURCE.image_shape
-        self.lines = list[str]()
-        """What jobs have said."""
 
     @property
     def num_train_rows(self) -> int:
@@ -89,23 +84,20 @@ class Bench:
 
     @cached_property
     def prepared(self) -> DatasetURI:
-        """The rows as a prepared dataset."""
-        target = DatasetURI(self.root.child("datasets/prepared/cifar10-0123456789ab"))
-        if not manifest.is_committed(target):
-            raw = DatasetURI(self.root.child("datasets/raw/cifar10-0123456789ab"))
-            listed = [part for split in self.splits.values() for part in downloads.write_split(_SOURCE, raw, split)]
-            schema = tables.describe(images.schema(self.image_shape, _SOURCE.classes))
-            commits.commit(raw, kind="raw", parents={}, parameters={"data": "cifar10"}, listed=listed, schema=schema)
-            asked = {"split_seed": 0, "validation_fraction": 1 / _VALIDATION, "max_quarantined": 0.01}
-            self.run(PreprocessSpec(storage=self.root, deadline_s=DAY_S, source=raw, target=target, parameters=asked))
-        return target
+        """The rows as a prepared dataset, which processes of one folder share."""
+        note = Path(self.root, "prepared")
+        if not note.exists():
+            raw = self.store.write_raw(_SOURCE, self.splits.values())
+            note.write_text(self.store.preprocess(InProcessRunner(), raw))
+        return DatasetURI(note.read_text())
 
     def trainer(self, recipe: Recipe) -> Trainer:
         """A training of `recipe` that is about to begin, set up as a job with one worker does."""
         precision = resolve_precision(recipe.precision, self.device)
         set_arithmetic(precision, self.device)
         train, validation = self._batches()
-        mean, std = (tuple(one.tolist()) for one in _moments(train[0]))
+        some = train[0][:10_000].float().flatten(0, 2)  # they change no time
+        mean, std = tuple(some.mean(0).tolist()), tuple(some.std(0).tolist())
         seed_everything(recipe.seed)
         about = ModelSpec(model=recipe.model, image_shape=self.image_shape, classes=_SOURCE.classes, mean=mean, std=std)
         model, loader = Classifier(about), ResidentLoader(train, validation, seed=0, rank=0, device=self.device)
@@ -113,27 +105,9 @@ class Bench:
         is_graphed = choices.takes_graph(recipe, device=self.device.type, world_size=1, loader="resident")
         return Trainer(recipe, model, loader, precision=precision, device=self.device, is_graphed=is_graphed)
 
-    def run(self, spec: JobSpec) -> None:
-        """Run a job in this process."""
-        run_here(spec, tell=self.log)
-
-    def log(self, line: str) -> None:
-        """Keep a line of a job."""
-        self.lines.append(line)
-
-    def fingerprinted(self, name: str) -> str:
-        """A name for a result that nothing has had before."""
-        return f"{name}-{os.urandom(6).hex()}"
-
     def _batches(self) -> tuple[Batch, Batch]:
         """Training and validation rows; the latter are spread over the split, whose files may be sorted."""
         split = self.splits["train"]
         pixels, labels = torch.from_numpy(split.images[:]), torch.from_numpy(split.labels)
         chosen = torch.arange(len(labels)) % _VALIDATION == _VALIDATION - 1
         return (pixels[~chosen], labels[~chosen]), (pixels[chosen], labels[chosen])
-
-
-def _moments(pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and deviation of each channel over some of the rows: they change no time."""
-    some = pixels[:10_000].float().flatten(0, 2)
-    return some.mean(0), some.std(0)

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -15,16 +16,16 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from storage import manifest, tables
-from storage.uri import CheckpointURI, PredictionsURI
+from storage.uri import URI, CheckpointURI, PredictionsURI
 from tasks.jobs import events
-from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import single_process, train_loop
 from tasks.learning import checkpoint, images, training_state
 from tasks.learning.inference import Inference
 from tasks.learning.loop import Trainer
 from tasks.learning.recipes import Recipe
 from tasks.resources.scaling import Needs
-from tests.benchmarks.gpu_bench import DAY_S, TRAIN_ROWS, Bench, cannot_compile
+from tasks.runners.runner import InProcessRunner
+from tests.benchmarks.gpu_bench import TRAIN_ROWS, Bench, cannot_compile
 from tests.benchmarks.ratios import Target, at_least, at_most
 
 _WARM_UP = 2
@@ -73,7 +74,7 @@ def jobs(bench: Bench) -> Iterator[Measured]:
     """Epochs of whole training jobs as the recipes are, with evaluation and checkpoints."""
     for name in (_VIT, _RESNET):
         recipe = bench.recipe(name, epochs=_WARM_UP + bench.epochs)
-        history = _history(bench, _train(bench, recipe))[_WARM_UP:]
+        history = _history(_train(bench, recipe))[_WARM_UP:]
         waited = sum(row["data_wait_s"] + row["checkpoint_wait_s"] for row in history) / len(history)
         seconds = statistics.median(row["seconds"] for row in history)
         note = f"{_rate(bench, seconds)}; waits {waited:.2f} s"
@@ -149,7 +150,7 @@ def airbench(bench: Bench) -> Iterator[Measured]:
     """The training that is to reach 94 % within seconds, as a job from its first epoch on."""
     recipe = bench.recipe(_AIRBENCH)
     uri = _train(bench, recipe)
-    history = _history(bench, uri)
+    history = _history(uri)
     seconds, whole = (sum(row[name] for row in history) for name in ("train_s", "seconds"))
     note = f"{recipe.epochs} epochs; {whole:.1f} s with evaluation and checkpoints"
     yield judged(bench, at_most(10.0), what=f"{_AIRBENCH}: training", value=seconds, unit="s", note=note)
@@ -166,12 +167,12 @@ def airbench(bench: Bench) -> Iterator[Measured]:
 def checkpoints(bench: Bench) -> Iterator[Measured]:
     """What a checkpoint after every epoch costs: the training thread's time, and the length of an epoch."""
     recipe = bench.recipe(_VIT, epochs=_WARM_UP + 2 * bench.epochs)
-    trainer, attempt = bench.trainer(recipe), bench.root.child(f"runs/{bench.fingerprinted('cost')}/attempt-1")
+    trainer, attempt = bench.trainer(recipe), bench.store.fresh(URI, "runs").child("attempt-1")
     about: dict[str, Any] = {"parameters": {}, "resolved": {}}
     history = [trainer.run_epoch(epoch) for epoch in range(1, _WARM_UP + 1)]
     plain = statistics.median(_seconds(trainer, range(_WARM_UP + 1, _WARM_UP + bench.epochs + 1)))
     begun, seconds = time.perf_counter(), list[float]()
-    with ThreadPoolExecutor(1) as executor, events.redirect_lines(bench.log):
+    with ThreadPoolExecutor(1) as executor, events.redirect_lines(lambda line: None):
         report = functools.partial(single_process.keep_newest_and_best, every=1)
         writer = train_loop.Checkpoints(attempt, report, executor)
         for epoch in range(_WARM_UP + bench.epochs + 1, recipe.epochs + 1):
@@ -203,7 +204,7 @@ def prediction(bench: Bench) -> Iterator[Measured]:
         note = f"{rows:,} rows, with loading the model, reading and writing"
         yield Measured(what=f"{name}: prediction, job", value=rows / seconds, unit="rows/s", note=note)
         pixels, _ = images.to_arrays(tables.read_split(bench.prepared, "train"), bench.image_shape)
-        inference = Inference(model, threads=bench.threads, device=bench.device)
+        inference = Inference(model, threads=os.cpu_count() or 1, device=bench.device)
         inference.probabilities(pixels)
         begun = time.perf_counter()
         inference.probabilities(pixels)
@@ -239,23 +240,17 @@ def _rate(bench: Bench, seconds: float) -> str:
 
 
 def _train(bench: Bench, recipe: Recipe) -> CheckpointURI:
-    uri = CheckpointURI(bench.root.child(f"checkpoints/{bench.fingerprinted(recipe.name)}"))
-    how: dict[str, Any] = {"deadline_s": DAY_S, "threads": bench.threads, "parameters": {}, "workers": 0}
-    bench.run(TrainSpec(storage=bench.root, source=bench.prepared, target=uri, recipe=recipe, **how))
-    return uri
+    return bench.store.train(InProcessRunner(), bench.prepared, recipe)
 
 
-def _history(bench: Bench, uri: CheckpointURI) -> list[dict[str, float]]:
+def _history(uri: CheckpointURI) -> list[dict[str, float]]:
     history: list[dict[str, float]] = manifest.load(uri).statistics["history"]
     return history
 
 
 def _predict(bench: Bench, model: CheckpointURI, *, split: str) -> tuple[PredictionsURI, float]:
     """Return the predictions and the seconds that they took."""
-    uri = PredictionsURI(bench.root.child(f"predictions/{bench.fingerprinted('predicted')}"))
-    how: dict[str, Any] = {"deadline_s": DAY_S, "threads": bench.threads, "split": split, "workers": 0}
     needs = Needs(device="cuda" if bench.device.type == "cuda" else "cpu")
-    spec = PredictSpec(storage=bench.root, model=model, source=bench.prepared, target=uri, needs=needs, **how)
     begun = time.perf_counter()
-    bench.run(spec)
+    uri = bench.store.predict(InProcessRunner(), model, bench.prepared, split=split, workers=0, needs=needs)
     return uri, time.perf_counter() - begun

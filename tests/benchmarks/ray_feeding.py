@@ -26,6 +26,7 @@ from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.learning import images, recipes
 from tests.benchmarks import data
+from tests.benchmarks.store import Store
 from tests.jobs.feeds import reader
 
 _BATCH = 128
@@ -116,7 +117,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="feeding-") as folder:
         ray.init(num_cpus=os.cpu_count(), include_dashboard=False, logging_level="ERROR")
         ray.data.DataContext.get_current().enable_progress_bars = False
-        uri = data.write_raw(Root(folder), {"train": split}, source=given.source, name="mnist-000000000000")
+        uri = Store(Root(folder)).write_raw(data.of(given.source), [split])
         nested = Path(folder, "nested.parquet")
         write_lists(nested, split.images[:], split.labels)
         found: dict[str, list[float]] = {}

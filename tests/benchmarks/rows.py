@@ -17,14 +17,14 @@ from pathlib import Path
 
 import numpy as np
 
-from storage import commits, files, manifest, tables
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
-from tasks.jobs.ingest.downloads import write_split
-from tasks.learning import images, sources
+from storage import files, manifest
+from storage.uri import URI, DatasetURI, PredictionsURI, Root
+from tasks.learning import recipes, sources
 from tasks.learning.sources import Source, Split
 from tasks.runners.session import session
 from tests import s3
-from tests.benchmarks.bench import commit_untrained, predict, preprocess
+from tests.benchmarks.bench import untrained
+from tests.benchmarks.store import Store
 from tests.faults import proxy
 from tests.runs import processes_with, repeatedly
 
@@ -40,34 +40,33 @@ def main() -> None:
     os.environ |= {_MARK: str(os.getpid()), "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore"}
     with tempfile.TemporaryDirectory(prefix="rows-", dir=given.folder) as folder, _storage(folder, given.s3) as place:
         root, requests = place
+        store = Store(root)
         source = dataclasses.replace(sources.load("mnist"), image_shape=(given.side, given.side, 1))
-        raw = DatasetURI(root.child("datasets/raw/mnist-000000000000"))
-        prepared = DatasetURI(root.child("datasets/prepared/mnist-000000000000"))
-        model = CheckpointURI(root.child("checkpoints/mnist-resnet18-000000000000"))
-        predictions = PredictionsURI(root.child("predictions/mnist-resnet18-000000000000"))
+        model = untrained(store, source, recipes.load("mnist-resnet18"))
+
+        def measured(name: str, work: Callable[[], DatasetURI | PredictionsURI]) -> DatasetURI:
+            before, begun = Counter(requests), time.monotonic()
+            with _memory() as peaks:
+                uri = work()
+            _tell(name, uri, time.monotonic() - begun, peaks, requests - before)
+            return DatasetURI(uri)
+
         with session(root, wanted=True, workers=None) as cluster:
-            stages: dict[str, tuple[URI, Callable[[], object]]] = {
-                "raw parts": (raw, lambda: _write_raw(source, raw, times=given.times)),
-                "preprocess": (prepared, lambda: preprocess(cluster, root, raw, prepared)),
-                "predict": (predictions, lambda: predict(cluster, root, model, prepared, predictions)),
-            }
-            for name, (uri, work) in stages.items():
-                if name == "predict":
-                    commit_untrained(root, prepared, model)
-                before, begun = Counter(requests), time.monotonic()
-                with _memory() as peaks:
-                    work()
-                _tell(name, uri, time.monotonic() - begun, peaks, requests - before)
+            raw = measured("raw parts", lambda: store.write_raw(source, _splits(source, given.times)))
+            prepared = measured("preprocess", lambda: store.preprocess(cluster, raw))
+            measured("predict", lambda: store.predict(cluster, model, prepared))
 
 
 def _parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="python -m tests.benchmarks.rows", description=(__doc__ or "").split("\n\n")[1])
-    add = made.add_argument
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.benchmarks.rows", description=(__doc__ or "").split("\n\n")[1]
+    )
+    add = parser.add_argument
     add("--times", type=int, default=100, help="multiple of MNIST's 70,000 rows (default: %(default)s)")
     add("--side", type=int, default=4, help="pixels per side of an image (default: %(default)s)")
     add("--s3", action="store_true", help="use a local S3 server and count its requests (default: a disk)")
     add("--folder", metavar="DIR", help="folder for temporary files (default: the system's)")
-    return made
+    return parser
 
 
 @contextlib.contextmanager
@@ -81,15 +80,11 @@ def _storage(folder: str, on_s3: bool) -> Iterator[tuple[Root, Counter[str]]]:
         yield Root(f"s3://{server.bucket}/root"), counting.requests
 
 
-def _write_raw(source: Source, uri: DatasetURI, *, times: int) -> None:
+def _splits(source: Source, times: int) -> Iterator[Split]:
     random = np.random.default_rng(0)
-    listed = []
     for name, rows in _ROWS.items():
         pixels = random.integers(0, 256, (rows * times, *source.image_shape), dtype=np.uint8)
-        labels = random.integers(0, len(source.classes), rows * times)
-        listed += write_split(source, uri, Split(name, pixels, labels))
-    schema = tables.describe(images.schema(source.image_shape, source.classes))
-    commits.commit(uri, kind="raw", parents={}, parameters={"data": source.name}, listed=listed, schema=schema)
+        yield Split(name, pixels, random.integers(0, len(source.classes), rows * times))
 
 
 @contextlib.contextmanager
@@ -112,9 +107,11 @@ def _memory() -> Iterator[dict[str, int]]:
 
 
 def _tell(name: str, uri: URI, seconds: float, peaks: dict[str, int], requests: Counter[str]) -> None:
-    made = manifest.load(uri)
-    size, text = sum(file.size for file in made.files), files.entry(uri.child(manifest.NAME)).size
-    print(f"{name}: {seconds:.1f} s; {made.rows:,} rows in {len(made.files)} parts, {size:,} bytes; manifest {text:,}")
+    parts = manifest.load(uri)
+    size, text = sum(file.size for file in parts.files), files.entry(uri.child(manifest.NAME)).size
+    print(
+        f"{name}: {seconds:.1f} s; {parts.rows:,} rows in {len(parts.files)} parts, {size:,} bytes; manifest {text:,}"
+    )
     largest = sorted(peaks.items(), key=lambda item: -item[1])[:4]
     print("  memory: " + ", ".join(f"{name} {peak / 1e6:,.0f} MB" for name, peak in largest))
     if requests:

@@ -114,7 +114,7 @@ def prediction(bench: Bench) -> Iterator[Ratio]:
     """7: sixteen times the test set, from the start of the actors to the last file."""
     times = 16
     model = bench.untrained
-    dataset = bench.write_raw({"test": data.tiled(bench.splits["test"], times)})
+    dataset = bench.store.write_raw(data.of(bench.source), [data.tiled(bench.splits["test"], times)])
     rows = sum(file.rows or 0 for file in manifest.load(dataset).files)
     plain_arguments = ["--test", f"{dataset}/test", "--out", str(bench.fresh("predictions"))]
     os.environ[_RAY] = str(os.getpid())
@@ -122,7 +122,7 @@ def prediction(bench: Bench) -> Iterator[Ratio]:
         ray = f"{_RAY}={os.environ.pop(_RAY)}"
 
         def mine() -> float:
-            return rows / float(manifest.load(bench.predict(cluster, model, dataset)).statistics["seconds"])
+            return rows / float(manifest.load(bench.store.predict(cluster, model, dataset)).statistics["seconds"])
 
         with started("plain", *plain_arguments) as plain:
             plain.ask("predict")
