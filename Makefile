@@ -35,7 +35,7 @@ test-slow: $(VENV)/.installed ## run the slow tests, which kill whole runs and t
 test-gpu: $(VENV)/.installed ## run the tests of a GPU; without one most are skipped (next: python -m tests.benchmarks.gpu)
 	$(BIN)/python -m pytest tests/gpu $(ARGS)
 
-faults: $(VENV)/.installed ## inject all kinds of faults into real runs (ARGS=--quick: 5 minutes; ARGS=--help for more)
+faults: $(VENV)/.installed ## inject all kinds of faults into real runs (ARGS=--quick: 8 minutes; ARGS=--help for more)
 	@$(BIN)/python -m tests.faults $(ARGS)
 
 bench: $(VENV)/.installed ## run the benchmarks against a plain script (ARGS=--quick: the sample; ARGS=--help for more)

@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = options.add_argument
-    add("--quick", action="store_true", help="short form, about 5 minutes")
+    add("--quick", action="store_true", help="short form, about 8 minutes")
     add("--count", type=int, default=0, metavar="N", help="at least N cases; more of them use more seeds")
     add("--seed", type=int, default=0, help="seed of all random choices (default: %(default)s)")
     add("--only", action="append", default=[], metavar="NAME", help="only this kind; repeatable")

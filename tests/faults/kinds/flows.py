@@ -18,7 +18,7 @@ _TOLD_S = 30.0
 
 
 @kind("flow killed in preprocess", stage="preprocess", after="raw", mid=written("/train/part-"))
-@kind("flow killed in train", stage="train", after="prepared", mid=checkpoint_of(1))
+@kind("flow killed in train", quick=True, stage="train", after="prepared", mid=checkpoint_of(1))
 @kind("flow killed in predict", stage="predict", after="checkpoint", mid=written("/predictions/"))
 @kind("flow killed in evaluate", stage="evaluate", after="predictions")
 @kind("flow killed in report", stage="report", after="promotion")
