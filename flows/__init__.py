@@ -2,5 +2,3 @@
 
 PROJECT = "mnist-pipeline"
 """Marks this project's objects on a Prefect server: tag of deployments and runs, prefix of automation names."""
-AUTO_SCHEDULED = "auto-scheduled"
-"""Tag that Prefect's scheduler adds to the runs that it creates."""

@@ -18,7 +18,7 @@ from typing import Any
 from prefect import Flow, flow
 from prefect.runtime import flow_run
 
-from flows.server.flow_runs import begun, end_task_runs
+from flows.server.flow_runs import begun
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
@@ -37,7 +37,7 @@ from tasks.runners.session import session
 from tasks.train import train
 
 
-@flow(name="mnist", on_crashed=[end_task_runs], **flow_options)
+@flow(name="mnist", **flow_options)
 def mnist(
     recipe: RecipeName = None,
     storage: str | None = None,

@@ -17,7 +17,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.server.flow_runs import begun, end_task_runs
+from flows.server.flow_runs import begun
 from tasks.ingest import ingest_user_images
 from tasks.orchestration.prefect_options import Duration, Workers, flow_options
 from tasks.orchestration.stage import using
@@ -29,7 +29,7 @@ from tasks.predict import predict_batch
 from tasks.runners.session import session
 
 
-@flow(name="predict", on_crashed=[end_task_runs], **flow_options)
+@flow(name="predict", **flow_options)
 def predict(
     data: str,
     model: str = "champion",

@@ -114,52 +114,6 @@ def _was_posted(received: Hook, event: str, run: str) -> bool:
     return (event, run) in {(message["event"], message.get("run_id")) for message in received[1]}
 
 
-def test_no_task_run_outlives_its_process_and_a_cancelled_run_is_not_called_a_crash(
-    prefect_system: PrefectSystem, tmp_path: Path
-) -> None:
-    start: dict[str, Any] = {"storage": str(tmp_path / "root"), "settings": {"epochs": 20}}
-    prefect_system.start_worker()
-    run = prefect_system.start("mnist/smoke", **start)
-    unseen = _training(prefect_system, run)
-    engine = prefect_system.engine(run)
-    prefect_system.kill_worker()
-    kill_process(engine)
-    for state in ({"type": "CRASHED"}, {"type": "SCHEDULED", "name": "AwaitingRetry"}):  # as the button Retry does
-        prefect_system.api(
-            "POST", f"/flow_runs/{run}/set_state", {"state": state, "force": state["type"] == "SCHEDULED"}
-        )
-    prefect_system.start_worker()
-    await_that(lambda: _states(prefect_system, run, unseen) == {"CRASHED"}, limit_s=120)
-
-    _training(prefect_system, run)
-    prefect_system.api("POST", f"/flow_runs/{run}/set_state", {"state": {"type": "CANCELLING"}})
-    assert prefect_system.await_end(run, limit_s=60) == ["Cancelled"]
-    await_that(partial(prefect_system.says, run, "Stopped: the flow run was cancelled."), limit_s=60)
-    assert not prefect_system.says(run, "Crash detected!")
-    assert not _states(prefect_system, run, set(prefect_system.task_runs(run))) & {"RUNNING", "PENDING"}
-
-    run = prefect_system.start("mnist/smoke", **start)
-    seen = _training(prefect_system, run)
-    kill_process(prefect_system.engine(run))
-    await_that(lambda: _states(prefect_system, run, seen) == {"CRASHED"}, limit_s=60)
-
-
-def _training(prefect_system: PrefectSystem, run: str) -> set[str]:
-    """The id of the task run `train` of `run`, once it is running; shorter tasks could end before they are killed."""
-
-    def training() -> set[str]:
-        asked = {"name": {"like_": "train"}, "state": {"type": {"any_": ["RUNNING"]}}}
-        body = {"flow_runs": {"id": {"any_": [run]}}, "task_runs": asked}
-        return {one["id"] for one in prefect_system.api("POST", "/task_runs/filter", body)}
-
-    return await_that(training, limit_s=240)
-
-
-def _states(prefect_system: PrefectSystem, run: str, task_runs: set[str]) -> set[str]:
-    found = prefect_system.task_runs(run)
-    return {found[one] for one in task_runs}
-
-
 def test_a_run_is_started_again_when_its_flow_is_killed_or_its_worker_too_and_not_when_it_is_cancelled(
     prefect_system: PrefectSystem, received: Hook, tmp_path: Path
 ) -> None:
@@ -242,13 +196,24 @@ def _weights(root: Path) -> str:
     return found.name
 
 
-def test_a_wrong_file_is_refused_by_name_before_anything_changes(prefect_system: PrefectSystem, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "code", "named"),
+    [
+        ({"tags": []}, 2, "needs the tag 'mnist-pipeline'"),
+        ({"parameters": {"settings": {"epoch": 1}}}, 1, "'epoch' was unexpected"),
+        ({"parameters": {"recipes": "mnist"}}, 1, "'recipes' was unexpected"),
+        ({"schedules": [{"slug": "odd", "cron": "at three"}]}, 1, "at three"),
+        ({"entrypoint": "flows/pipeline.py:mnst"}, 1, "mnst"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(
+    prefect_system: PrefectSystem, tmp_path: Path, change: dict[str, Any], code: int, named: str
+) -> None:
     checkout = copy_of_checkout(tmp_path / "copy")
     content = yaml.safe_load((checkout / "prefect.yaml").read_text())
-    content["deployments"][0]["tags"] = []
+    content["deployments"][0] |= change
     (checkout / "prefect.yaml").write_text(yaml.safe_dump(content))
     words = [sys.executable, str(checkout / "flows" / "server" / "deploy.py")]
     answer = subprocess.run(words, env=prefect_system.env, capture_output=True, text=True)
-    assert answer.returncode == 2
-    assert "needs the tag 'mnist-pipeline'" in answer.stderr
-    assert len(answer.stderr.splitlines()) == 1
+    assert answer.returncode == code
+    assert named in answer.stderr and (code == 1 or len(answer.stderr.splitlines()) == 1)

@@ -1,4 +1,4 @@
-"""Schedules and queues of a real server on SQLite: what runs by itself, waits, is dropped, is deleted."""
+"""Schedules and queues of a real server on SQLite: what runs by itself, waits, is deleted."""
 
 import contextlib
 import sqlite3
@@ -24,7 +24,7 @@ def test_the_schedule_is_on_the_server_with_its_time_zone(prefect_system: Prefec
     assert schedule["active"]
 
 
-def test_missed_slots_of_a_schedule_run_once_and_runs_that_a_person_starts_meanwhile_are_queued(
+def test_missed_slots_of_a_schedule_train_once_and_runs_that_a_person_starts_meanwhile_are_queued(
     prefect_system: PrefectSystem, received: Hook
 ) -> None:
     missed = _missed_slots(prefect_system, "mnist/smoke", hours=3)
@@ -32,7 +32,7 @@ def test_missed_slots_of_a_schedule_run_once_and_runs_that_a_person_starts_meanw
     await_that(lambda: any(prefect_system.starts(slot) for slot in missed), limit_s=120, interval_s=0.5)
     queued = prefect_system.start("mnist/smoke")
     watched = prefect_system.prefect("deployment", "run", "mnist/smoke", "--watch")
-    assert sorted(prefect_system.await_end(*missed)) == ["Completed", "Dropped", "Dropped"]
+    assert sorted(prefect_system.await_end(*missed)) == ["Completed", "NothingNew", "NothingNew"]
     run = next(slot for slot in missed if prefect_system.state(slot)["name"] == "Completed")
     _check_what_a_run_shows(prefect_system, run)
     assert prefect_system.await_end(queued, limit_s=120) == ["NothingNew"] and "NothingNew" in watched

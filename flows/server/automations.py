@@ -20,8 +20,8 @@ from tasks.orchestration.announce import PROMOTED
 
 WEBHOOK = "PIPELINE_WEBHOOK_URL"
 """Environment variable with the URL notified of failed and crashed runs and of promotions."""
-Labels = dict[str, str | list[str]]
-"""Labels that an event's resource must have, by name."""
+_BLOCK = f"{PROJECT}-webhook"
+"""Name of the block that holds the URL."""
 
 _RUN = """{
  "event": "run-{{ 'given-up' if flow_run.state.name == 'GivenUp' else flow_run.state.type.value | lower }}",
@@ -48,9 +48,11 @@ _PROMOTION = """{
 
 def apply(client: SyncPrefectClient) -> str:
     """Update the server's automations and webhook block; return a remark if a new webhook does not respond."""
-    url, name = webhook_url(), f"{PROJECT}-webhook"
-    remark = try_webhook(url) if url and url != _saved_url(client, name) else ""
-    wanted = _automations(_save_block(name, url)) if url else {}
+    url, saved = webhook_url(), None
+    with contextlib.suppress(ObjectNotFound):
+        saved = client.read_block_document_by_name(_BLOCK, "webhook", include_secrets=True)
+    remark = try_webhook(url) if url and not (saved and saved.data["url"] == url) else ""
+    wanted = _automations(_save_block(url)) if url else {}
     held = {automation.name: automation for automation in _all(client) if automation.name.startswith(f"{PROJECT}: ")}
     for title in held.keys() - wanted.keys():
         client.delete_automation(held[title].id)
@@ -59,16 +61,9 @@ def apply(client: SyncPrefectClient) -> str:
             client.update_automation(held[title].id, automation)
         else:
             client.create_automation(automation)
-    if not url:
-        with contextlib.suppress(ObjectNotFound):
-            client.delete_block_document(client.read_block_document_by_name(name, "webhook").id)
+    if saved and not url:
+        client.delete_block_document(saved.id)
     return remark
-
-
-def _saved_url(client: SyncPrefectClient, name: str) -> str | None:
-    with contextlib.suppress(ObjectNotFound):
-        return str(client.read_block_document_by_name(name, "webhook", include_secrets=True).data["url"])
-    return None
 
 
 def webhook_url() -> str | None:
@@ -98,10 +93,13 @@ def try_webhook(url: str) -> str:
 
 def _automations(webhook: UUID) -> dict[str, AutomationCore]:
     """Build the automations that post to `webhook` (the id of a block), by title."""
-    ours: Labels = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{PROJECT}"}
-    runs: Labels = {"prefect.resource.id": "prefect.flow-run.*"}
-    ends = {f"prefect.flow-run.{state}" for state in ("Failed", "TimedOut", "Crashed", GIVEN_UP)}
-    ended = EventTrigger(expect=ends, match=runs, match_related=ours, posture=Posture.Reactive, threshold=1)
+    ended = EventTrigger(
+        expect={f"prefect.flow-run.{state}" for state in ("Failed", "TimedOut", "Crashed", GIVEN_UP)},
+        match={"prefect.resource.id": "prefect.flow-run.*"},
+        match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{PROJECT}"},
+        posture=Posture.Reactive,
+        threshold=1,
+    )
     promoted = EventTrigger(expect={PROMOTED}, posture=Posture.Reactive, threshold=1)
     triggers = {"failed and crashed runs": (ended, _RUN), "promotions": (promoted, _PROMOTION)}
     automations = {}
@@ -113,15 +111,15 @@ def _automations(webhook: UUID) -> dict[str, AutomationCore]:
 
 
 def _all(client: SyncPrefectClient) -> list[Automation]:
-    found: list[Automation] = []
-    while page := client.read_automations(offset=len(found)):
-        found += page
-    return found
+    automations: list[Automation] = []
+    while page := client.read_automations(offset=len(automations)):
+        automations += page
+    return automations
 
 
-def _save_block(name: str, url: str) -> UUID:
+def _save_block(url: str) -> UUID:
     """Save the URL in a block, which the server encrypts and shows masked; return the block's id."""
     webhook = Webhook(url=SecretStr(url), headers=SecretDict({"Content-Type": "application/json"}))
-    block = webhook.save(name, overwrite=True)
+    block = webhook.save(_BLOCK, overwrite=True)
     assert isinstance(block, UUID)  # a coroutine only in async code
     return block

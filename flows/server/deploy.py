@@ -8,14 +8,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
 
 from flows import PROJECT
 from flows.cli.arguments import Parser
-from flows.server import prefect_yaml
-from flows.server.prefect_yaml import CHECKOUT, Declared
 from flows.server.temporary_server import require_named_server
 from storage.error_policy import Permanent
 from storage.exits import guarded, refused_if_invalid
@@ -25,6 +23,9 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.responses import DeploymentResponse
 
+CHECKOUT = Path(__file__).resolve().parents[2]
+Declared = dict[tuple[str, str], dict[str, Any]]
+"""Deployments of prefect.yaml, by entrypoint and name."""
 _EPILOG = """\
 environment:
   PREFECT_API_URL       the server to change, such as http://127.0.0.1:4200/api
@@ -59,8 +60,7 @@ def apply() -> str:
 
     from flows.server import automations
 
-    wanted = prefect_yaml.read()
-    prefect_yaml.check_parameters(wanted)
+    wanted = read()
     automations.webhook_url()
     with get_client(sync_client=True) as client:
         try:
@@ -72,15 +72,42 @@ def apply() -> str:
         _run_prefect_deploy()
         _align(client, wanted)
         remark = automations.apply(client)
-        names = [f"{client.read_flow(one.flow_id).name}/{one.name}" for one in deployments(client)]
+        names = [f"{client.read_flow(each.flow_id).name}/{each.name}" for each in deployments(client)]
     return f"the server matches prefect.yaml: {', '.join(sorted(names))}{remark}"
+
+
+def read() -> Declared:
+    """Read the deployments by entrypoint and name; raise `ValueError` for an invalid or untagged one."""
+    declared = {}
+    for entry in _file()["deployments"]:
+        place = f"prefect.yaml: deployment {entry.get('name')!r}"
+        if missing := {"name", "entrypoint", "work_pool"} - entry.keys():
+            raise ValueError(f"{place} needs {', '.join(sorted(missing))}")
+        if PROJECT not in entry.get("tags", []):
+            raise ValueError(f"{place} needs the tag {PROJECT!r}, which marks this project's deployments")
+        if not all(schedule.get("slug") for schedule in entry.get("schedules") or []):
+            raise ValueError(f"{place}: every schedule needs a slug (its name)")
+        declared[entry["entrypoint"], entry["name"]] = entry
+    return declared
+
+
+def _file() -> dict[str, Any]:
+    import yaml
+
+    try:
+        content: dict[str, Any] = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ValueError(f"prefect.yaml cannot be read: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict) or "deployments" not in content:
+        raise ValueError("prefect.yaml has no deployments; add at least one")
+    return content
 
 
 def _create_pools(client: "SyncPrefectClient", wanted: Declared) -> None:
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectNotFound
 
-    for name in sorted({one["work_pool"]["name"] for one in wanted.values()}):
+    for name in sorted({entry["work_pool"]["name"] for entry in wanted.values()}):
         try:
             client.read_work_pool(name)
         except ObjectNotFound:
@@ -101,11 +128,11 @@ def _run_prefect_deploy() -> None:
 def _align(client: "SyncPrefectClient", wanted: Declared) -> None:
     """Do what `prefect deploy` omits: delete removed deployments and schedules, reset the schedules' `active`."""
     for deployment in deployments(client):
-        one = wanted.get((deployment.entrypoint or "", deployment.name))
-        if one is None:
+        entry = wanted.get((deployment.entrypoint or "", deployment.name))
+        if entry is None:
             client.delete_deployment(deployment.id)
             continue
-        active = {schedule["slug"]: schedule.get("active", True) for schedule in one.get("schedules", [])}
+        active = {schedule["slug"]: schedule.get("active", True) for schedule in entry.get("schedules") or []}
         for schedule in deployment.schedules:
             if schedule.slug not in active:
                 client.delete_deployment_schedule(deployment.id, schedule.id)
@@ -118,10 +145,10 @@ def deployments(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
     from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
 
     ours = DeploymentFilter(tags=DeploymentFilterTags(all_=[PROJECT]))
-    found: list[DeploymentResponse] = []
-    while len(page := client.read_deployments(deployment_filter=ours, limit=100, offset=len(found))) == 100:
-        found += page
-    return found + page
+    responses: list[DeploymentResponse] = []
+    while len(page := client.read_deployments(deployment_filter=ours, limit=100, offset=len(responses))) == 100:
+        responses += page
+    return responses + page
 
 
 if __name__ == "__main__":

@@ -5,14 +5,12 @@ import os
 import re
 import secrets
 import socket
-import sqlite3
 import sys
 import time
 import urllib.error
 import urllib.request
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from storage.error_policy import Permanent
 from storage.exits import refuse
@@ -20,7 +18,16 @@ from storage.uri import is_web_address, redact, redact_text
 from tasks.runners.child import Child
 
 _START_LIMIT_S = 120
-_ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception): |ERROR: +\[Errno).*$", re.MULTILINE)
+_SERVER = """
+import gc
+gc.disable()  # as in `storage.process.gc_paused`: the imports take seconds
+import prefect.server.api.server, uvicorn
+gc.freeze()
+gc.enable()
+uvicorn.main()
+"""
+"""Server process: its arguments are those of `uvicorn`."""
+ERROR = re.compile(r"^(?:[\w.]*(?:Error|Exception): |ERROR: +\[Errno).*$", re.MULTILINE)
 """Line of a server's output that names an error: the end of a traceback, or uvicorn's own."""
 _ADVICE = {
     "can't start new thread": "raise the number of processes that this user may start (ulimit -u)",
@@ -70,7 +77,7 @@ def own_server(meanwhile: Callable[[], object] = lambda: None) -> Iterator[bool]
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }
-    command = [sys.executable, "-P", str(Path(__file__).with_name("start_server.py"))]
+    command = [sys.executable, "-P", "-c", _SERVER]
     command += ["prefect.server.api.server:create_app", "--factory", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--log-level", "error", "--lifespan", "on"]
     child = Child(command, env=env)
@@ -118,30 +125,13 @@ def check_api() -> str:
 
 
 def check_home() -> None:
-    """Raise `ValueError` if a server of this Prefect cannot use the database in PREFECT_HOME."""
+    """Raise `ValueError` if this user cannot write to PREFECT_HOME, where a server keeps its database."""
     warnings.filterwarnings("ignore", _NO_HOME)
-    import prefect
     from prefect.settings import get_current_settings
 
-    settings = get_current_settings()
-    home = settings.home
+    home = get_current_settings().home
     if not os.access(home, os.W_OK | os.X_OK):
         raise ValueError(f"PREFECT_HOME={home} is not a folder that this user can write to; {_OTHER_HOME}")
-    database, connection_url = home / "prefect.db", settings.server.database.connection_url
-    if not database.exists() or str(database) not in (connection_url.get_secret_value() if connection_url else ""):
-        return
-    try:
-        with contextlib.closing(sqlite3.connect(f"{database.as_uri()}?mode=ro", uri=True)) as connection:
-            revisions = [revision for (revision,) in connection.execute("SELECT version_num FROM alembic_version")]
-    except sqlite3.OperationalError:  # it is new, or another server is writing to it
-        return
-    except sqlite3.DatabaseError as error:
-        raise ValueError(f"PREFECT_HOME={home}: {database.name} cannot be read: {error}; {_OTHER_HOME}") from None
-    migrations = Path(prefect.__file__).parent.joinpath("server", "database").rglob("*.py")
-    known = "".join(file.read_text() for file in migrations)
-    if not all(revision in known for revision in revisions):
-        version = f"another version of Prefect than this one, {prefect.__version__}"
-        raise ValueError(f"PREFECT_HOME={home}: {database.name} was written by {version}; {_OTHER_HOME}")
 
 
 def await_server(child: Child, url: str) -> None:
@@ -157,7 +147,7 @@ def await_server(child: Child, url: str) -> None:
         except OSError:
             time.sleep(0.1)
     output = child.output()
-    causes = _ERROR.findall(output) or output.splitlines()[-1:] or ["it ended without output"]
+    causes = ERROR.findall(output) or output.splitlines()[-1:] or ["it ended without output"]
     cause = f"no answer within {_START_LIMIT_S} s" if child.running else causes[-1]
     advice = next((advice for words, advice in _ADVICE.items() if words in output), _OTHER_HOME)
     raise ServerFailed(

@@ -10,22 +10,22 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
 
 from flows.cli.arguments import Parser
-from flows.server.server_log import ErrorLines
 from storage import terminal
 from storage.exits import guarded, refused_if_invalid
-from storage.uri import parse_root
+from storage.uri import parse_root, redact_text
 from tasks.runners.child import Child
 
 _WORKER = f"make-up-{socket.gethostname()}"
 """Worker name; identifies the runs that end with this `make up`."""
 _LEASE_STORAGE = "prefect.server.concurrency.lease_storage.filesystem"
 """Keeps the leases of running flow runs in PREFECT_HOME; with Prefect's default a restarted server crashes the runs."""
+_LONGEST = 300
+"""Most characters of a line of the server's output to print."""
 _EPILOG = """\
 Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
 runs that crashed, each at most three times.
@@ -59,28 +59,25 @@ def _main(arguments: argparse.Namespace) -> int:
 
     with refused_if_invalid():
         check_home()
-    from flows.server import automations, deploy, prefect_yaml, report_server
+    from flows.server import automations, deploy, report_server
     from tasks.planning.make_plan import default_storage
 
     with refused_if_invalid():
-        wanted = prefect_yaml.read()
+        deploy.read()
         automations.webhook_url()
-        with contextlib.chdir(os.environ.get("PIPELINE_CHECKOUT") or prefect_yaml.CHECKOUT):  # as the worker's runs are
+        with contextlib.chdir(os.environ.get("PIPELINE_CHECKOUT") or deploy.CHECKOUT):  # as the worker's runs are
             root = parse_root(default_storage())
-    started = datetime.now(UTC)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way
     with (
         contextlib.suppress(KeyboardInterrupt),
         _running("server", "start", "--host", host, "--port", str(port)) as server,
     ):
-        with refused_if_invalid():
-            prefect_yaml.check_parameters(wanted)  # as the server starts
         await_server(server, f"{url}/health")
         _tell([deploy.apply()])
         serving = report_server.serving(root, arguments.reports_port or port + 1, is_private=_is_loopback(host))
         with serving as reports, _worker() as worker:
             print(_READY.format(ui=f"http://{host}:{port}", url=url, reports=reports), flush=True)
-            _watch(server, worker, started)
+            _watch(server, worker)
     return 0
 
 
@@ -146,25 +143,24 @@ def _tell(lines: Iterable[str]) -> None:
         terminal.show(f"  {line}")
 
 
-def _watch(server: Child, worker: Child, started: datetime) -> None:
-    """Print the worker's output and the server's errors, and watch over the runs, until Ctrl-C.
+def _watch(server: Child, worker: Child) -> None:
+    """Print the worker's output and each error of the server once, and watch over the runs, until Ctrl-C.
 
     Raises `RuntimeError` if either ends.
     """
-    from flows.server import schedules, watch
+    from flows.server import temporary_server, watch
 
-    errors, runs = ErrorLines(), watch.Watch()
-    looked, next_runs_shown = time.monotonic(), False
+    runs, errors = watch.Watch(), set[str]()
+    looked = time.monotonic()
     while server.running and worker.running:
         sys.stdout.write(terminal.printable(worker.new_output()))
         sys.stdout.flush()
-        _tell(errors.read(server.new_output()))
+        for line in temporary_server.ERROR.findall(server.new_output()):
+            if line not in errors:
+                errors.add(line)
+                _tell([f"server: {redact_text(line)[:_LONGEST]}"])
         if time.monotonic() - looked > watch.LOOK_S:
             _tell(runs.look())
-            if not next_runs_shown:
-                next_runs = schedules.next_run_lines(since=started)
-                _tell(next_runs)
-                next_runs_shown = bool(next_runs)
             looked = time.monotonic()
         time.sleep(0.5)
     ended, name = (worker, "worker") if server.running else (server, "server")

@@ -1,5 +1,7 @@
 """Watch over a Prefect server's runs: mark dead ones as Crashed, and restart crashed ones at most three times.
 
+The task runs of a dead process are marked as Crashed, too.
+
 It reads the runs' states, since a busy server on SQLite loses some events. `make up` watches its own server. Beside a
 server for several machines, keep `python flows/server/watch.py` running on one of them.
 """
@@ -16,7 +18,7 @@ from typing import Any
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas import filters
-from prefect.client.schemas.objects import FlowRun, State, StateType
+from prefect.client.schemas.objects import TERMINAL_STATES, FlowRun, State, StateType
 from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFilter, EventResourceFilter
 from prefect.exceptions import PrefectException
 from prefect.states import AwaitingRetry, Cancelled, Crashed
@@ -171,11 +173,18 @@ def _with_processes() -> set[str]:
 
 
 def _set_state(client: SyncPrefectClient, listed: FlowRun, state: State[Any]) -> Iterator[str]:
-    """Set the state of a run unless it has changed since it was listed."""
+    """Set the state of a run unless it has changed since it was listed; mark its unfinished task runs as Crashed."""
     run = client.read_flow_run(listed.id)
-    if run.state and listed.state and run.state.id == listed.state.id:
-        client.set_flow_run_state(run.id, state, force=True)
-        yield f"run {run.name}: its process has ended; new state: {state.name}"
+    if not (run.state and listed.state and run.state.id == listed.state.id):
+        return
+    unfinished = filters.TaskRunFilterStateType(any_=[each for each in StateType if each not in TERMINAL_STATES])
+    for task_run in client.read_task_runs(
+        flow_run_filter=filters.FlowRunFilter(id=filters.FlowRunFilterId(any_=[run.id])),
+        task_run_filter=filters.TaskRunFilter(state=filters.TaskRunFilterState(type=unfinished)),
+    ):
+        client.set_task_run_state(task_run.id, Crashed(message="the process of its flow run has ended"), force=True)
+    client.set_flow_run_state(run.id, state, force=True)
+    yield f"run {run.name}: its process has ended; new state: {state.name}"
 
 
 if __name__ == "__main__":

@@ -2,20 +2,14 @@
 
 import logging
 import uuid
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from prefect import flow, task
-from prefect.client.orchestration import get_client
-from prefect.states import Crashed, Failed, Running
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import ValidationError, validate
 
-from flows import PROJECT
 from flows.pipeline import mnist
 from flows.predict import predict
 from flows.server import flow_runs
@@ -96,7 +90,7 @@ def _schema(flow: Any) -> dict[str, Any]:
 
 
 def test_an_error_is_told_once_and_a_refusal_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    log, plain = logging.getLogger("tests.flow_runs"), flow_runs.Plain()
+    log, plain = logging.getLogger("tests.flow_runs"), flow_runs.ErrorsOnce()
     log.addFilter(plain)
     try:
         for error in (flow_runs.Refused("workers must be >= 0"), RuntimeError("broken")):
@@ -120,37 +114,8 @@ def test_the_confusion_begins_with_the_true_class_even_where_classes_are_digits(
     assert all(next(iter(row)) == "true class" and not any(map(str.isdigit, row)) for row in table)
 
 
-@pytest.fixture
-def server(prefect_server: None) -> Iterator[Any]:
-    """A client of a real server."""
-    with get_client(sync_client=True) as client:
-        yield client
-
-
-def test_task_runs_of_dead_processes_end_and_those_of_live_ones_do_not(
-    server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(state: Any) -> tuple[Any, Any]:
-        made = server.create_flow_run(_flow, tags=[PROJECT], state=state)
-        return made, server.create_task_run(_task, flow_run_id=made.id, dynamic_key="1", state=Running()).id
-
-    (crashed, of_crashed), (_, of_failed) = run(Crashed()), run(Failed())
-    (again, of_again), (_, of_another) = run(Running()), run(Running())
-    flow_runs.end_task_runs(_flow, crashed, crashed.state.model_copy(update={"timestamp": _EARLIER}))
-    assert server.read_task_run(of_crashed).state.is_running()  # of the next attempt: it began after the crash
-    flow_runs.end_task_runs(_flow, crashed, Crashed(message="killed"))
-    assert [server.read_task_run(of_crashed).state.name, server.read_task_run(of_crashed).state.message] == [
-        "Crashed",
-        "killed",
-    ]
-    monkeypatch.setenv("PREFECT__RUNTIME__FLOW_RUN__ID", str(again.id))
-    with flow_runs.begun():
-        states = [server.read_task_run(one).state.name for one in (of_failed, of_again, of_another)]
-    assert states == ["Crashed", "Crashed", "Running"]
-
-
 def test_a_deployments_run_refuses_in_one_line_without_a_traceback(
-    server: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    prefect_server: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(uuid.uuid4()))
     for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
@@ -161,17 +126,6 @@ def test_a_deployments_run_refuses_in_one_line_without_a_traceback(
     told = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert len(told) == 1 and told[0].getMessage().startswith("workers must be >= 0 ")
     assert not told[0].exc_info
-
-
-_EARLIER = datetime(2020, 1, 1, tzinfo=UTC)
-
-
-@flow
-def _flow() -> None: ...
-
-
-@task
-def _task() -> None: ...
 
 
 def test_the_confusion_of_more_than_a_hundred_classes_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 import pytest
-from prefect import flow
+from prefect import flow, task
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelling, Crashed, Running
+from prefect.states import Cancelling, Completed, Crashed, Running
 
 from flows import PROJECT
 from flows.server import watch
@@ -31,6 +31,10 @@ class Later(datetime):
 
 @flow
 def _flow() -> None: ...
+
+
+@task
+def _task() -> None: ...
 
 
 class Server:
@@ -79,10 +83,16 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> watch.Watch:
     return watching
 
 
-def test_silent_run_crashes_and_a_cancelled_one_ends(server: Server, watching: watch.Watch) -> None:
+def test_silent_run_crashes_with_its_task_runs_and_a_cancelled_one_ends(server: Server, watching: watch.Watch) -> None:
     silent, cancelling = server.run(Running()), server.run(Cancelling())
+    states = {"over": Completed(), "dead": Running()}
+    task_runs = {
+        name: server.client.create_task_run(_task, silent.id, name, state=state).id for name, state in states.items()
+    }
     list(watching.look())
     assert [server.name(run) for run in (silent, cancelling)] == ["Crashed", "Cancelled"]
+    after = {name: server.client.read_task_run(task_run).state.name for name, task_run in task_runs.items()}
+    assert after == {"over": "Completed", "dead": "Crashed"}
 
 
 def test_no_run_is_silent_because_the_server_was_away(server: Server, watching: watch.Watch) -> None:
