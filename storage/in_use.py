@@ -12,13 +12,13 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from storage import error_policy, lease, lease_records, reference
 from storage.lease import Held, Lease
 from storage.uri import URI, Root
 
-RUN = "_run-"
+_RUN = "_run-"
 """Start of the name of a run's lease; no result's name starts with it."""
 _RUN_TTL_S = 24 * 3600.0
 _COLLECTOR = "collector"
@@ -31,19 +31,31 @@ _POLL_S = 0.2
 class Use:
     """Results of one run, protected from garbage collection; thread-safe."""
 
-    def __init__(self, leases: Mapping[Root, Lease], stack: contextlib.ExitStack) -> None:
-        self._leases = dict(leases)
+    def __init__(self, stack: contextlib.ExitStack, *, owner: str) -> None:
         self._stack = stack
+        self._owner = owner
+        self._uris: set[URI] = set()
+        self._leases: dict[Root, Lease] = {}
 
     def add(self, uris: Iterable[URI]) -> None:
         """Protect `uris` too: those that exist when this returns will stay."""
-        uris = list(uris)
-        for root, held in self._leases.items():
-            held.use(uris)
-            if held.lost:  # it had lapsed, as after a suspension, and another run took it
-                again = _of_run(root, [*held.uses, *uris], owner=held.owner)
-                self._leases[root] = self._stack.enter_context(again)
+        self._uris.update(uris)
+        for root, held in list(self._leases.items()):
+            if not held.renew(uses=uris) and held.lost:  # it had lapsed, as after a suspension, and another took it
+                self.protect(root)
             _await_collector(root)  # even for known URIs: another thread may have added them a moment ago
+
+    def protect(self, root: Root) -> None:
+        """Take the lease of a run below `root`: the first that is free."""
+        for number in itertools.count(1):
+            target = root.child(f"{_RUN}{number}")
+            taking = lease.held(root, target, owner=self._owner, ttl_s=_RUN_TTL_S, uses=list(self._uris), waits=False)
+            with contextlib.suppress(Held):
+                held = self._stack.enter_context(taking)
+                break
+        assert held is not None
+        self._leases[root] = held
+        _await_collector(root)
 
 
 @contextlib.contextmanager
@@ -53,38 +65,25 @@ def using(root: Root, uris: Iterable[URI], *, owner: str) -> Iterator[Use]:
     URIs below another root are also protected there if that root is writable; if not, a warning is logged.
     """
     uris = list(uris)
-    others = {other for other in map(reference.root_of, uris) if not reference.is_same(other, root)}
     with contextlib.ExitStack() as stack:
-        leases = {root: stack.enter_context(_of_run(root, uris, owner=owner))}
-        for other in sorted(others):
+        use = Use(stack, owner=owner)
+        use.add(uris)
+        use.protect(root)
+        for other in {other for other in map(reference.root_of, uris) if not reference.is_same(other, root)}:
             try:
-                leases[other] = stack.enter_context(_of_run(other, uris, owner=owner))
+                use.protect(other)
             except Exception as error:
                 if not error_policy.is_storage_error(error):
                     raise
                 lease.warn(f"results used from {other} are not protected from gc there: cannot take a lease", error)
-        yield Use(leases, stack)
+        yield use
 
 
-@contextlib.contextmanager
-def _of_run(root: Root, uris: Iterable[URI], *, owner: str) -> Iterator[Lease]:
-    with contextlib.ExitStack() as stack:
-        for number in itertools.count(1):
-            target = root.child(f"{RUN}{number}")
-            taking = lease.held(root, target, owner=owner, ttl_s=_RUN_TTL_S, uses=uris, waits=False)
-            with contextlib.suppress(Held):
-                held = stack.enter_context(taking)
-                break
-        assert held is not None
-        _await_collector(root)
-        yield held
-
-
-def used(root: Root) -> Collection[URI]:
+def used(root: Root) -> set[URI]:
     """Return the URIs of all results that live runs use; raises `Damaged` if a lease cannot be parsed."""
     looked = lease_records.now()
-    runs = [lease_records.read(root, name) for name in lease_records.names(root) if name.startswith(RUN)]
-    return {uri for record in runs if record and record.is_live(at=looked) for uri in record.used(root)}
+    records = [lease_records.read(root, name) for name in lease_records.names(root) if name.startswith(_RUN)]
+    return {uri for record in records if record and record.is_live(at=looked) for uri in record.used(root)}
 
 
 @contextlib.contextmanager
@@ -101,9 +100,9 @@ def collecting(root: Root) -> Iterator[Lease]:
 def _await_collector(root: Root) -> None:
     """Wait until no garbage collection that started before this call is running: it may have missed our lease."""
     target = root.child(_COLLECTOR)
-    first = now = lease.holder(root, target)
-    if first is not None:
+    first = collector = lease.holder(root, target)
+    if first:
         logging.getLogger(__name__).info("waiting: %s on %s is deleting results", first.owner, first.host)
-    while first is not None and now is not None and now.generation == first.generation:
+    while first and collector and collector.generation == first.generation:
         time.sleep(_POLL_S)
-        now = lease.holder(root, target)
+        collector = lease.holder(root, target)

@@ -16,30 +16,26 @@ the file again, it lists the folder once more and finds the newer number.
 import contextlib
 import datetime
 import logging
-import sys
 import threading
 import time
-import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from storage import files, lease_records, reference
-from storage.lease_records import Record
+from storage.lease_records import Record, after, file_of, folder_of, now
 from storage.process import Process
 from storage.uri import URI, Root, redact_text
 
-_BEATS = 4
-"""Renewals per duration of a lease."""
-_LONGEST_BEAT_S = 600.0
-"""Longest time between two renewals."""
-_POLL_S, _POLL_GROWTH, _LONGEST_POLL_S = 1.0, 1.2, 10.0
-"""First pause of a waiting run between two looks at the lease, factor by which the pauses grow, and longest pause."""
+_BEATS, _LONGEST_BEAT_S = 4, 600.0
+"""Renewals per duration of a lease, and longest time between two."""
+_POLL_S = 2.0
+"""Time between two looks of a waiting run at the lease."""
 
 
 class Held(RuntimeError):
     """Another process holds the lease."""
 
     def __init__(self, target: URI, holder: Record) -> None:
-        super().__init__(target, holder)  # pickling needs both
+        super().__init__(target, holder)
         self.target = target
         self.holder = holder
 
@@ -51,34 +47,29 @@ class Held(RuntimeError):
 class Lease:
     """Lease that this process took with `take`; its methods are thread-safe."""
 
-    def __init__(self, root: Root, folder: URI, record: Record, *, ttl_s: float) -> None:
+    def __init__(self, root: Root, record: Record, *, ttl_s: float) -> None:
         self.target = record.target
         self.generation = record.generation
         self.owner = record.owner
         self._root = root
-        self._folder = folder
         self._record = record
         self._ttl_s = ttl_s
-        self._writing = threading.Lock()
+        self._writing = threading.RLock()
         self.lost = False
         """True once a renewal found that another process took the lease; never false again."""
         self._expired_once = False
 
-    def renew(self) -> bool:
-        """Extend the lease to `ttl_s` from now; return false, without writing, if it is lost or released.
+    def renew(self, *, uses: Iterable[URI] = ()) -> bool:
+        """Extend the lease to `ttl_s` from now, and record that the holder also reads `uses`.
 
-        Errors of the storage pass through: the lease may then still be held, which the next renewal finds out.
+        Returns false, without writing, if it is lost or released. Errors of the storage pass through: the lease may
+        then still be held, which the next renewal finds out.
         """
-        return self._replace(released=False)
+        return self._replace(released=False, uses=uses)
 
-    @property
-    def uses(self) -> list[URI]:
-        """The results below its root that gc keeps for the holder."""
-        return self._record.used(self._root)
-
-    def use(self, uris: Iterable[URI]) -> None:
-        """Renew the lease and record that the holder also reads `uris`; do nothing if it is lost or released."""
-        self._replace(released=False, uses=_references(self._root, uris))
+    def release(self) -> None:
+        """Release the lease, so that others can take it at once; do nothing if it is lost or released."""
+        self._replace(released=True)
 
     def has_lapsed(self, *, within_s: float = 0.0) -> bool:
         """Return whether the lease had expired at any time, as after a suspension; others then counted it as free.
@@ -86,30 +77,24 @@ class Lease:
         With `within_s`, also whether it will have expired in that many seconds, unless it is renewed.
         """
         with self._writing:
-            return self._has_lapsed() or lease_records.after(within_s) >= self._record.expires
+            self._expired_once |= now() >= self._record.expires
+            return self.lost or self._expired_once or after(within_s) >= self._record.expires
 
-    def _has_lapsed(self) -> bool:
-        self._expired_once |= lease_records.now() >= self._record.expires
-        return self.lost or self._expired_once
-
-    def release(self) -> None:
-        """Release the lease, so that others can take it at once; do nothing if it is lost or released."""
-        self._replace(released=True)
-
-    def _replace(self, *, released: bool, uses: Collection[str] = ()) -> bool:
+    def _replace(self, *, released: bool, uses: Iterable[URI] = ()) -> bool:
         with self._writing:
             if self.lost or self._record.released:
                 return False
-            self._has_lapsed()  # the renewal would hide it
+            self.has_lapsed()  # the renewal would hide it
+            folder = folder_of(self._root, self.target.name)
             # `!=`, not `>`: our own file is missing if somebody emptied the folder.
-            if lease_records.newest_generation(self._folder) != self.generation:
+            if lease_records.newest_generation(folder) != self.generation:
                 self.lost = True
                 return False
-            names = tuple(sorted({*self._record.uses, *uses}))
-            changes = {"expires": lease_records.after(self._ttl_s), "released": released, "uses": names}
+            used = _references(self._root, [*self._record.used(self._root), *uses])
+            changes = {"expires": after(self._ttl_s), "released": released, "uses": used}
             record = self._record.model_copy(update=changes)
-            files.put(lease_records.record_uri(self._folder, self.generation), lease_records.encoded(record))
-            self._has_lapsed()  # during a slow write
+            files.put(file_of(folder, self.generation), record.model_dump_json(indent=1).encode())
+            self.has_lapsed()  # during a slow write
             self._record = record
             return not released
 
@@ -123,23 +108,22 @@ def take(root: Root, target: URI, *, owner: str, ttl_s: float = 60.0, uses: Iter
     that has ended, or left an unreadable file. Raises `Held` if it is not free. Nothing renews it; `held` does.
     """
     assert ttl_s > 0, ttl_s
-    folder, names = lease_records.folder_of(root, target), tuple(sorted(_references(root, uses)))
+    folder, used = folder_of(root, target.name), _references(root, uses)
     while True:
-        looked = lease_records.now()
+        looked = now()
         generation, newest = lease_records.newest(folder)
         if newest and newest.is_live(at=looked):
             raise Held(target, newest)
         record = Record(
             target=target,
             generation=generation + 1,
-            token=uuid.uuid4().hex,
             owner=owner,
             process=Process.current(),
-            expires=lease_records.after(ttl_s),
-            uses=names,
+            expires=after(ttl_s),
+            uses=used,
         )
         if lease_records.create(folder, record):
-            return Lease(root, folder, record, ttl_s=ttl_s)
+            return Lease(root, record, ttl_s=ttl_s)
 
 
 @contextlib.contextmanager
@@ -161,56 +145,52 @@ def held(
     wait begins. `is_done` returns whether the result exists. It is called after every look at the lease, even a free
     one: the other process may have committed and released it a moment ago.
     """
-    with contextlib.ExitStack() as stack:
-        lease, pause_s, is_waiting = None, _POLL_S, False
-        while not lease:
-            try:
-                lease = take(root, target, owner=owner, ttl_s=ttl_s, uses=uses)
-            except Held as refused:
-                if is_done():
-                    break
-                if not waits:
-                    raise
-                if not is_waiting:
-                    on_wait(refused.holder)
-                    is_waiting = True
-                time.sleep(pause_s)
-                pause_s = min(pause_s * _POLL_GROWTH, _LONGEST_POLL_S)
-        if lease:
-            stack.enter_context(_renewed(lease, every_s=min(ttl_s / _BEATS, _LONGEST_BEAT_S)))
+    lease, is_waiting = None, False
+    while not lease:
+        try:
+            lease = take(root, target, owner=owner, ttl_s=ttl_s, uses=uses)
+        except Held as refused:
             if is_done():
-                stack.close()
-                lease = None
-        yield lease
-
-
-def _references(root: Root, uris: Iterable[URI]) -> set[str]:
-    """Return the names of those `uris` that are results below `root`."""
-    return {name for uri in uris if (name := reference.of(uri, root=root)) != uri}
+                yield None
+                return
+            if not waits:
+                raise
+            if not is_waiting:
+                on_wait(refused.holder)
+            is_waiting = True
+            time.sleep(_POLL_S)
+    with _renewed(lease, every_s=min(ttl_s / _BEATS, _LONGEST_BEAT_S)):
+        if not is_done():
+            yield lease
+            return
+    yield None
 
 
 def holder(root: Root, target: URI) -> Record | None:
-    """Return the holder of a live lease on `target`, or none; never writes."""
-    looked = lease_records.now()
-    _, newest = lease_records.newest(lease_records.folder_of(root, target))
+    """Return the holder of a live lease on `target`, or none."""
+    looked = now()
+    _, newest = lease_records.newest(folder_of(root, target.name))
     return newest if newest and newest.is_live(at=looked) else None
+
+
+def warn(what: str, error: Exception) -> None:
+    """Log `what`, an error that must not end the run, with its reason."""
+    reason = redact_text(" ".join(str(error).split())) or type(error).__name__
+    logging.getLogger(__name__).warning("%s (%s)", what, reason)
 
 
 @contextlib.contextmanager
 def _renewed(lease: Lease, *, every_s: float) -> Iterator[None]:
-    ended = threading.Event()
-    threading.Thread(
-        target=_renew, args=(lease, ended, every_s), name=f"lease-{lease.target.name}", daemon=True
-    ).start()
+    ended, name = threading.Event(), f"lease-{lease.target.name}"
+    threading.Thread(target=_renew, args=(lease, ended, every_s), name=name, daemon=True).start()
     try:
         yield
     finally:
         ended.set()
-        if not sys.is_finalizing():  # at interpreter exit s3fs would wait forever
-            try:
-                lease.release()
-            except Exception as error:  # the work is done; a failed release must not undo it
-                warn(f"the lease on {lease.target} could not be released; it will expire", error)
+        try:
+            lease.release()
+        except Exception as error:  # the work is done; a failed release must not undo it
+            warn(f"the lease on {lease.target} could not be released; it will expire", error)
 
 
 def _renew(lease: Lease, ended: threading.Event, every_s: float) -> None:
@@ -226,7 +206,6 @@ def _renew(lease: Lease, ended: threading.Event, every_s: float) -> None:
             has_failed = True
 
 
-def warn(what: str, error: Exception) -> None:
-    """Log `what`, an error that must not end the run, with its reason."""
-    reason = redact_text(" ".join(str(error).split())) or type(error).__name__
-    logging.getLogger(__name__).warning("%s (%s)", what, reason)
+def _references(root: Root, uris: Iterable[URI]) -> tuple[str, ...]:
+    """Return the references of those `uris` that are results below `root`."""
+    return tuple(sorted({name for uri in uris if (name := reference.of(uri, root=root)) != uri}))

@@ -11,7 +11,8 @@ from storage.manifest import Damaged
 from storage.process import Process
 from storage.uri import URI, Root
 
-_SHELF = "leases"
+SHELF = "leases"
+"""Folder below a root for the leases."""
 _NAME = re.compile(r"([0-9]{6,})\.json")
 
 
@@ -22,8 +23,6 @@ class Record(BaseModel, frozen=True, extra="forbid"):
     """URI of the result that the holder makes."""
     generation: int = Field(ge=1)
     """Number of this holder among all holders of the target, from 1."""
-    token: str
-    """Random text by which a process recognises the file it created if the storage's reply was lost."""
     owner: str
     """Name of the holder, such as the id of its Ray job."""
     process: Process
@@ -49,51 +48,53 @@ class Record(BaseModel, frozen=True, extra="forbid"):
         return [root.child(path) for path in self.uses]
 
 
+def names(root: Root) -> list[str]:
+    """Return the names of all targets that were ever leased below `root` and whose records were not deleted."""
+    return files.children(root.child(SHELF))
+
+
+def read(root: Root, name: str) -> Record | None:
+    """Return the newest record of the target called `name`, live or not; raises `Damaged` if it cannot be read."""
+    folder = folder_of(root, name)
+    generation, record = newest(folder)
+    if generation and not record and newest_generation(folder) == generation:
+        place = file_of(folder, generation)
+        raise Damaged(f"{place} cannot be read; delete it when no run is active below {root}")
+    return record
+
+
+def now() -> datetime.datetime:
+    """Return the time by this process's clock, as leases use it."""
+    return datetime.datetime.now(datetime.UTC)
+
+
 def create(folder: URI, record: Record) -> bool:
     """Create the file of `record`; return whether it is now the newest, and if so delete the older ones."""
     try:
-        files.put(record_uri(folder, record.generation), encoded(record), mode="create")
+        files.put(file_of(folder, record.generation), record.model_dump_json(indent=1).encode(), mode="create")
     except FileExistsError:
         return False
     numbers = _generations(folder)
-    if any(number > record.generation for number in numbers):  # we were slow: our number was taken and deleted
+    if max(numbers, default=0) > record.generation:  # we were slow: our number was taken and deleted
         return False
     with contextlib.suppress(OSError):
         for number in numbers:
             if number < record.generation:
-                files.remove(record_uri(folder, number))
+                files.remove(file_of(folder, number))
     return True
 
 
 def newest(folder: URI) -> tuple[int, Record | None]:
     """Return the highest generation (0 if there is none) and its record (none if it cannot be parsed)."""
-    generation = newest_generation(folder)
-    while generation:
+    before, generation = 0, newest_generation(folder)
+    while generation != before:
         try:
-            return generation, Record.model_validate_json(files.read(record_uri(folder, generation)))
+            return generation, Record.model_validate_json(files.read(file_of(folder, generation)))
         except ValidationError:
-            return generation, None
+            break
         except FileNotFoundError:  # a newer lease was taken and this file deleted
-            found = newest_generation(folder)
-            if found == generation:
-                return generation, None
-            generation = found
-    return 0, None
-
-
-def names(root: Root) -> list[str]:
-    """Return the names of all targets that were ever leased below `root` and whose records were not deleted."""
-    return files.children(root.child(_SHELF))
-
-
-def read(root: Root, name: str) -> Record | None:
-    """Return the newest record of the target called `name`, live or not; raises `Damaged` if it cannot be read."""
-    folder = root.child(f"{_SHELF}/{name}")
-    generation, record = newest(folder)
-    if generation and not record and newest_generation(folder) == generation:
-        place = record_uri(folder, generation)
-        raise Damaged(f"{place} cannot be read; delete it when no run is active below {root}")
-    return record
+            before, generation = generation, newest_generation(folder)
+    return generation, None
 
 
 def newest_generation(folder: URI) -> int:
@@ -104,20 +105,12 @@ def _generations(folder: URI) -> list[int]:
     return [int(match[1]) for match in map(_NAME.fullmatch, files.children(folder)) if match]
 
 
-def folder_of(root: Root, target: URI) -> URI:
-    return root.child(f"{_SHELF}/{target.name}")
+def folder_of(root: Root, name: str) -> URI:
+    return root.child(f"{SHELF}/{name}")
 
 
-def record_uri(folder: URI, generation: int) -> URI:
+def file_of(folder: URI, generation: int) -> URI:
     return folder.child(f"{generation:06d}.json")
-
-
-def encoded(record: Record) -> bytes:
-    return record.model_dump_json(indent=1).encode() + b"\n"
-
-
-def now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
 
 
 def after(seconds: float) -> datetime.datetime:

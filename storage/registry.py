@@ -1,8 +1,8 @@
-"""The registry of champions: for each data set an append-only chain of decisions; the highest number counts.
+"""The registry of champions: for each registered model an append-only chain of decisions; the highest number counts.
 
-`registry/<data set>/NNNNNN.json` holds a decision, its own digest and that of the entry before, so that a changed or
-missing entry is detected and named; only the removal of the latest ones is not. Checkpoints and evaluations are stored
-as references.
+`registry/<registered model>/NNNNNN.json` holds a decision, its own digest and that of the entry before, so that a
+changed or missing entry is detected and named; only the removal of the latest ones is not. Checkpoints and evaluations
+are stored as references.
 """
 
 import contextlib
@@ -32,10 +32,6 @@ _ANNOUNCED = re.compile(r"([0-9]{6,})\.announced")
 """Name of the empty file beside an entry whose event was sent."""
 
 
-class ChampionRemoved(RuntimeError):
-    """The promoted checkpoint was deleted in the meantime; the previous champion was restored."""
-
-
 class Superseded(RuntimeError):
     """Another decision was recorded since the latest was read: decide again."""
 
@@ -51,22 +47,22 @@ class _Entry:
     """Digest of the entry before; none for the first entry."""
 
 
-def history(root: Root, data: str) -> list[Decision]:
-    """Return all decisions on `data`, oldest first; raises `Damaged` naming an entry that is missing or was changed."""
-    return _load_chain(root, _recorded(root, data))
+def history(root: Root, name: str) -> list[Decision]:
+    """Return all decisions on `name`, oldest first; raises `Damaged` naming an entry that is missing or was changed."""
+    return _load_chain(root, _recorded(root, name))
 
 
-def latest(root: Root, data: str) -> Decision | None:
-    """Return the latest decision on `data`, which is the one that counts; none if there is none yet.
+def latest(root: Root, name: str) -> Decision | None:
+    """Return the latest decision on `name`, which is the one that counts; none if there is none yet.
 
     Raises `Damaged` naming its file if it or the entry before was changed, or if any entry is missing.
     """
-    return next(reversed(_load_chain(root, _recorded(root, data)[-2:])), None)
+    return next(reversed(_load_chain(root, _recorded(root, name)[-2:])), None)
 
 
-def champion(root: Root, data: str) -> CheckpointURI | None:
-    """Return the champion of `data`; none if there is none yet."""
-    decision = latest(root, data)
+def champion(root: Root, name: str) -> CheckpointURI | None:
+    """Return the champion of `name`; none if there is none yet."""
+    decision = latest(root, name)
     return decision.champion if decision else None
 
 
@@ -75,15 +71,15 @@ def withdrawn(decisions: Sequence[Decision]) -> set[str]:
 
     A model is the SHA-256 of its weights, wherever it lies; if that is not known, its URI.
     """
-    found: set[str] = set()
+    models_withdrawn: set[str] = set()
     models: dict[CheckpointURI, str] = {}
     for decision in decisions:
         if decision.withdraws:
-            found.add(models.get(decision.withdraws, decision.withdraws))
+            models_withdrawn.add(models.get(decision.withdraws, decision.withdraws))
         if decision.champion:
             models[decision.champion] = decision.weights or models.get(decision.champion, decision.champion)
-            found.discard(models[decision.champion])
-    return found
+            models_withdrawn.discard(models[decision.champion])
+    return models_withdrawn
 
 
 def weights_of(checkpoint: CheckpointURI) -> str | None:
@@ -105,9 +101,6 @@ def best(
     ranked: list[tuple[float, int, CheckpointURI]] = []
     sum_of_gains = 0.0
     for decision in decisions:
-        if decision.undoes and ranked:
-            ranked.pop()
-            sum_of_gains = ranked[-1][0] if ranked else 0.0
         if not decision.promoted or decision.champion is None:
             continue
         if not decision.gate:  # by hand
@@ -120,16 +113,16 @@ def best(
     return next((champion for *_, champion in sorted(ranked, reverse=True) if is_there(champion)), None)
 
 
-def append(root: Root, data: str, decision: Decision) -> None:
+def append(root: Root, name: str, decision: Decision) -> None:
     """Record `decision` in one step, as a whole or not at all; its number is one above the latest the caller read.
 
     Raises `Superseded` if another decision has that number, `Damaged` if the entry before is missing or was changed.
     """
-    uri = _place(root, data, decision.number)
+    uri = _place(root, name, decision.number)
     before = (
         None
         if decision.number == 1
-        else _load(_place(root, data, decision.number - 1), functools.partial(reference.resolve, root=root))
+        else _load(_place(root, name, decision.number - 1), functools.partial(reference.resolve, root=root))
     )
     document = with_references(decision, root) | {"previous": before.digest if before else None}
     document["digest"] = _digest(document)
@@ -138,35 +131,6 @@ def append(root: Root, data: str, decision: Decision) -> None:
         files.put(uri, content, mode="create")
     except FileExistsError:
         raise Superseded(f"{uri} was recorded in the meantime") from None
-
-
-def confirm(root: Root, data: str, decision: Decision) -> None:
-    """Raise `ChampionRemoved` unless the checkpoint promoted by `decision`, which the caller recorded, exists.
-
-    Garbage collection keeps the checkpoint once the entry exists, but may have deleted it before. In that case, record
-    one more entry that restores the previous champion, unless another decision came first.
-    """
-    if not decision.promoted:
-        return
-    with contextlib.suppress(Damaged):
-        if manifest.find(decision.challenger):
-            return
-    earlier = [one.champion for one in history(root, data) if one.number < decision.number]
-    reason = f"deleted before it became champion: {reference.of(decision.challenger, root=root)}"
-    back = Decision(
-        number=decision.number + 1,
-        champion=earlier[-1] if earlier else None,
-        challenger=decision.challenger,
-        evaluation=decision.evaluation,
-        promoted=False,
-        undoes=decision.number,
-        reason=reason,
-        gate={},
-        metrics={},
-    ).made_by(decision.author)
-    with contextlib.suppress(Superseded):
-        append(root, data, back)
-    raise ChampionRemoved(f"{reason}; the previous champion of {data!r} stays; run again")
 
 
 def with_references(decision: Decision, root: Root, **options: Any) -> dict[str, Any]:
@@ -184,32 +148,31 @@ def _digest(document: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def announced(root: Root, data: str) -> set[int]:
-    """Return the numbers of the decisions on `data` whose events were sent."""
-    found = map(_ANNOUNCED.fullmatch, files.children(_folder(root, data)))
-    return {int(match[1]) for match in found if match}
+def announced(root: Root, name: str) -> set[int]:
+    """Return the numbers of the decisions on `name` whose events were sent."""
+    matches = map(_ANNOUNCED.fullmatch, files.children(_folder(root, name)))
+    return {int(match[1]) for match in matches if match}
 
 
-def note_announced(root: Root, data: str, number: int) -> None:
+def note_announced(root: Root, name: str, number: int) -> None:
     """Record that the event of decision `number` was sent; may be called more than once."""
-    files.put(_folder(root, data).child(f"{number:06d}.announced"), b"")
+    files.put(_folder(root, name).child(f"{number:06d}.announced"), b"")
 
 
-def _folder(root: Root, data: str) -> URI:
-    return root.child(f"registry/{check_name(data, field='championship')}")
+def _folder(root: Root, name: str) -> URI:
+    return root.child(f"registry/{check_name(name, field='registered model')}")
 
 
-def _place(root: Root, data: str, number: int) -> URI:
-    return _folder(root, data).child(f"{number:06d}.json")
+def _place(root: Root, name: str, number: int) -> URI:
+    return _folder(root, name).child(f"{number:06d}.json")
 
 
-def _recorded(root: Root, data: str) -> list[URI]:
-    names = [name for name in files.children(_folder(root, data)) if _NAME.fullmatch(name)]
-    found = [_place(root, data, number) for number in range(1, len(names) + 1)]
-    missing = next((uri for uri in found if uri.name not in names), None)
-    if missing:
+def _recorded(root: Root, name: str) -> list[URI]:
+    recorded = [child for child in files.children(_folder(root, name)) if _NAME.fullmatch(child)]
+    uris = [_place(root, name, number) for number in range(1, len(recorded) + 1)]
+    if missing := next((uri for uri in uris if uri.name not in recorded), None):
         raise Damaged(f"{missing} is missing; restore it from a copy")
-    return found
+    return uris
 
 
 def _load_chain(root: Root, uris: Sequence[URI]) -> list[Decision]:

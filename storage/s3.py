@@ -80,12 +80,12 @@ def with_retries(request: Callable[[], T]) -> T:
         ) from error
 
 
-def read(uri: URI, *, etag: str | None = None, **which: str) -> bytes:
+def read(uri: URI, *, etag: str | None = None, **which: Any) -> bytes:
     """Read a whole file, or the range `which`, in one request.
 
     Raises `Overwritten` if the file's ETag is not `etag`, if given.
     """
-    condition = {"IfMatch": f'"{etag}"'} if etag else {}
+    condition: dict[str, Any] = {"IfMatch": f'"{etag}"'} if etag else {}
     try:
         return with_retries(lambda: bytes(_call("get_object", uri, **which, **condition)["Body"].read()))
     except FileExistsError:

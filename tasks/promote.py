@@ -2,7 +2,7 @@
 
 from prefect import task
 
-from storage import registry
+from storage import manifest, registry
 from storage.decision import Decision
 from storage.registry import Superseded
 from storage.uri import CheckpointURI, EvaluationURI
@@ -43,9 +43,10 @@ def decide(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, clu
         scores = {role: score(rival, plan, cluster) for role, rival in rivals.items()}
         judged = judge(checkpoint, evaluation, decisions, scores, plan.gate).made_by(author())
         decision = with_event(judged, decisions)
+        if not manifest.is_committed(checkpoint):  # gc keeps it while this run uses it
+            raise FileNotFoundError(f"{checkpoint} was deleted before it could be promoted; run again")
         try:
             registry.append(plan.root, plan.registered_model, decision)
-            registry.confirm(plan.root, plan.registered_model, decision)
         except Superseded:
             logger().info("another run recorded a decision on %s; comparing again", plan.registered_model)
             continue

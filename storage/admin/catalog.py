@@ -31,7 +31,7 @@ class Folder:
     uri: URI
     kind: str
     """Kind according to its manifest; without a manifest, the kind of its shelf."""
-    found: Sequence[Entry]
+    entries: Sequence[Entry]
     """Every file in it, whether the manifest lists it or not."""
     manifest: Manifest | None = None
     """None if the folder is not committed or is damaged."""
@@ -42,17 +42,17 @@ class Folder:
     @property
     def size(self) -> int:
         """Total bytes of all files in it."""
-        return sum(entry.size for entry in self.found)
+        return sum(entry.size for entry in self.entries)
 
     @property
     def changed(self) -> float:
         """Time of the last write to a file in it: seconds since 1970."""
-        return max((entry.modified for entry in self.found), default=0.0)
+        return max((entry.modified for entry in self.entries), default=0.0)
 
     @property
     def committed(self) -> float | None:
         """Time at which its manifest was written: seconds since 1970; none without a manifest."""
-        return next((entry.modified for entry in self.found if entry.path == manifest.NAME), None)
+        return next((entry.modified for entry in self.entries if entry.path == manifest.NAME), None)
 
     @property
     def created(self) -> datetime.datetime:
@@ -91,29 +91,28 @@ def check_links(root: Root) -> None:
                 )
 
 
-def read_folders(found: Sequence[tuple[URI, str]]) -> list[Folder]:
+def read_folders(places: Sequence[tuple[URI, str]]) -> list[Folder]:
     """Read the folders that `list_folders` returned; return those with files or damage, in the same order."""
-    return [
-        folder for folder in map_in_threads(lambda place: read_folder(*place), found) if folder.found or folder.damage
-    ]
+    folders = map_in_threads(lambda place: read_folder(*place), places)
+    return [folder for folder in folders if folder.entries or folder.damage]
 
 
 def read_folder(uri: URI, kind: str = "") -> Folder:
     """Read one folder, committed or not; without a manifest it gets `kind`."""
-    folder = _with_files(Folder(uri=uri, kind=kind, found=()))
+    folder = _with_files(Folder(uri=uri, kind=kind, entries=()))
     # List the files first: a manifest is written last, so if it is in the list, all files that it names are too.
     return folder if folder.committed is None else _with_manifest(folder)
 
 
 def find(uri: URI, *, with_files: bool = True) -> Folder:
     """Read the folder committed at `uri`; list no files if nothing is committed, since `uri` may be any folder."""
-    folder = _with_manifest(Folder(uri=uri, kind="", found=()))
+    folder = _with_manifest(Folder(uri=uri, kind="", entries=()))
     return _with_files(folder) if with_files and folder.manifest else folder
 
 
 def _with_files(folder: Folder) -> Folder:
     try:
-        return dataclasses.replace(folder, found=files.walk(folder.uri))
+        return dataclasses.replace(folder, entries=files.walk(folder.uri))
     except Exception as error:
         return dataclasses.replace(folder, damage=_unreadable(folder.uri, error))
 
@@ -122,8 +121,8 @@ def _with_manifest(folder: Folder) -> Folder:
     try:
         made = manifest.load(folder.uri)
     except FileNotFoundError:
-        rest = [entry for entry in folder.found if entry.path != manifest.NAME]
-        return dataclasses.replace(folder, found=rest)
+        rest = [entry for entry in folder.entries if entry.path != manifest.NAME]
+        return dataclasses.replace(folder, entries=rest)
     except (Damaged, ValueError) as error:  # it may also lie outside the allowed roots
         return dataclasses.replace(folder, damage=str(error))
     except Exception as error:

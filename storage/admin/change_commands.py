@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from storage import access, exits, files, in_use, reference, registry, s3
-from storage.admin import catalog, champions, format, listing
+from storage import access, champions, exits, files, in_use, reference, registry, s3
+from storage.admin import catalog, format, listing
 from storage.admin.commands import STORAGE_HELP, Storage, app, command, committed_result, existing_root, show_lines
 from storage.admin.gc import Garbage, Removal
 from storage.error_policy import DiskFull

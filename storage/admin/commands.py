@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from storage import access, exits, manifest, terminal
-from storage.admin import catalog, champions, format, listing
+from storage import access, champions, exits, manifest, terminal
+from storage.admin import catalog, format, listing
 from storage.admin import lineage as ancestors
 from storage.admin import verify as checks
 from storage.admin.catalog import Folder
@@ -93,7 +93,7 @@ def ls(
       python -m storage ls checkpoint predictions
     """
     root = existing_root(storage)
-    current_champions, damaged = listing.champions(root)
+    current_champions, damaged = listing.current_champions(root)
     unfinished, also_damaged = listing.unfinished(root, kinds or KINDS)
     names = [decision.champion for decision in current_champions.values() if decision and decision.champion]
     documents = listing.of(root, kinds or KINDS, names)
@@ -213,8 +213,8 @@ def history(
     """Print the current champions, or every decision about one registered model.
 
     Without a name, prints one line for each registered model: the champion, since when, who
-    decided and why. With one, prints all its decisions, the latest last: promoted, rejected,
-    rollback, or revoked (if the checkpoint was deleted before it became champion).
+    decided and why. With one, prints all its decisions, the latest last: promoted, rejected
+    or rollback.
 
     Example:
       python -m storage history mnist
@@ -228,7 +228,7 @@ def history(
             show_lines(f"        {line}" for line in [format.decided(decision), *compared])
         show_lines([f"champion: {(decisions[-1].champion if decisions else None) or 'none'}"])
         return 0
-    current_champions, damaged = listing.champions(root)
+    current_champions, damaged = listing.current_champions(root)
     if not (current_champions or damaged):
         exits.note(f"{root} has no decisions; run the pipeline first")
     show_lines(

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
-from storage import files, in_use, lease, manifest
+from storage import champions, files, in_use, lease, manifest
 from storage.admin import catalog, format
-from storage.admin import champions as championship
 from storage.admin.catalog import SCRATCH, Folder
 from storage.decision import Decision
 from storage.kinds import CHECKPOINT, KINDS
@@ -92,16 +91,16 @@ def lines(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
     return format.table([header, *rows], right=(2, 3, 4, 5))
 
 
-def champions(root: Root) -> tuple[dict[str, Decision | None], list[str]]:
-    """Return for each data set the decision that made its champion, or none; and a line for each damaged one."""
-    current_champions: dict[str, Decision | None] = {}
-    wrong = []
-    for data in championship.data_sets(root):
+def current_champions(root: Root) -> tuple[dict[str, Decision | None], list[str]]:
+    """Return for each registered model the decision that made its champion, or none; a line for each damaged one."""
+    changes: dict[str, Decision | None] = {}
+    damaged = []
+    for name in champions.registered_models(root):
         try:
-            current_champions[data] = championship.last_champion_change(championship.decisions(root, data))
+            changes[name] = champions.last_champion_change(champions.decisions(root, name))
         except Damaged as error:
-            wrong.append(str(error))
-    return current_champions, wrong
+            damaged.append(str(error))
+    return changes, damaged
 
 
 def _document(root: Root, folder: Folder, champions: Collection[str], accuracy: float | None) -> dict[str, Any]:
@@ -118,7 +117,7 @@ def _document(root: Root, folder: Folder, champions: Collection[str], accuracy: 
         "created": folder.created.isoformat(timespec="seconds"),
         "rows": made.rows if made and made.rows else None,
         "bytes": sum(file.size for file in made.files) if made else folder.size,
-        "files": len(made.files if made else folder.found),
+        "files": len(made.files if made else folder.entries),
         "test_accuracy": accuracy,
         "marks": [mark for mark, holds in marks.items() if holds],
     }
@@ -149,7 +148,7 @@ def unfinished_lines(unfinished: Sequence[Unfinished]) -> Iterator[str]:
 
 
 def _unfinished(root: Root, folder: Folder, used: Collection[str], kinds: Collection[str]) -> Unfinished | None:
-    paths = {entry.path for entry in folder.found}
+    paths = {entry.path for entry in folder.entries}
     specs = {match[1]: match[0] for match in map(_SPEC.fullmatch, paths) if match}
     kind = next((kind for kind in KINDS.values() if kind.stage in specs), None)
     if kind is None and any(path.startswith("attempt-") for path in paths):  # a job started by hand

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from storage import error_policy, files, manifest
-from storage.admin import champions
+from storage import champions, error_policy, files, manifest
 from storage.admin.catalog import Folder
 from storage.manifest import Damaged, File
 from storage.uri import Root, redact_text
@@ -18,7 +17,7 @@ def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = l
     if folder.damage:
         yield folder.damage
         return
-    sizes = {entry.path: entry.size for entry in folder.found}
+    sizes = {entry.path: entry.size for entry in folder.entries}
     for file in folder.manifest.files if folder.manifest else ():
         place = folder.uri.child(file.path)
         wrong = None if place.lies_in(folder.uri) else "it is a link that leads out of its folder"
@@ -54,13 +53,13 @@ def of_parents(folder: Folder) -> Iterator[str]:
 
 
 def of_registry(root: Root) -> Iterator[str]:
-    """Yield a sentence for every data set with unreadable or missing decisions or an uncommitted champion."""
-    for data in champions.data_sets(root):
+    """Yield a sentence for every registered model with damaged decisions or an uncommitted champion."""
+    for name in champions.registered_models(root):
         try:
-            stack = champions.promotion_stack(champions.decisions(root, data))
+            stack = champions.promotion_stack(champions.decisions(root, name))
         except Damaged as error:
             yield str(error)
             continue
         champion = stack[-1].champion if stack else None
         if champion and not manifest.is_committed(champion):
-            yield f"{champion}, the champion of {data}, is not committed; restore it, or promote another"
+            yield f"{champion}, the champion of {name}, is not committed; restore it, or promote another"

@@ -9,8 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from storage import process
-from storage.admin import champions
+from storage import champions, process
 from storage.uri import CheckpointURI, parse_root
 from tasks.learning import decode, training_state
 from tasks.learning.hardware import Hardware
@@ -106,7 +105,7 @@ def load(model: str = "champion", *, storage: str | None = None) -> Model:
     kind, _, name = model.partition(":")
     if kind == "champion":
         root = parse_root(storage or os.environ.get("PIPELINE_STORAGE") or "./data", option="storage")
-        uri = champions.require_champion(root, name or champions.only_championship(root))
+        uri = champions.require_champion(root, name or champions.only_registered_model(root))
     else:
         uri = CheckpointURI(parse_root(model, option="model"))
     classifier, meta = training_state.load_model(uri)

@@ -30,13 +30,11 @@ def announce(root: Root, data: str, decisions: Sequence[Decision]) -> None:
 
     The registry stores each event's id with its decision, and records the event as sent once the server has it. After a
     crash in between, the event is sent again with the same id, so that receivers can drop the duplicate. If sending
-    fails, the next run tries again; for a decision of a deployment, only the next run of a deployment does. A promotion
-    revoked because its checkpoint no longer existed gets no event.
+    fails, the next run tries again; for a decision of a deployment, only the next run of a deployment does.
     """
     told = registry.announced(root, data)
-    void = {decision.undoes for decision in decisions}
     for decision in decisions:
-        if decision.event is None or decision.number in told | void or not may_announce(decision.author):
+        if decision.event is None or decision.number in told or not may_announce(decision.author):
             continue
         failpoint("announce", f"{data} {decision.number}")
         try:

@@ -3,8 +3,8 @@
 import contextlib
 from collections.abc import Sequence
 
-from storage import access, manifest
-from storage.admin import catalog, champions
+from storage import access, champions, manifest
+from storage.admin import catalog
 from storage.manifest import Damaged
 from storage.uri import DatasetURI, Root
 from tasks.learning import sources

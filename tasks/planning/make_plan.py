@@ -4,8 +4,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 
-from storage import access, manifest, registry
-from storage.admin import champions
+from storage import access, champions, manifest, registry
 from storage.admin.catalog import check_links
 from storage.terminal import count
 from storage.uri import DatasetURI, Root, check_name, parse_root

@@ -5,8 +5,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from storage import kinds, manifest, registry
-from storage.admin import champions
+from storage import champions, kinds, manifest, registry
 from storage.kinds import Kind, U
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, Root
 from tasks.jobs.deadline import deadline

@@ -5,8 +5,7 @@ import os
 import re
 from typing import Any
 
-from storage import access, files, kinds, manifest
-from storage.admin import champions
+from storage import access, champions, files, kinds, manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
 from tasks.learning import images, user_code

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage import manifest, tables
-from storage.accuracy_difference import Difference
+from storage.decision import Difference
 from storage.manifest import Damaged, Manifest
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.learning import images

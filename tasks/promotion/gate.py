@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storage import manifest, registry
-from storage.accuracy_difference import Difference
-from storage.decision import Decision
+from storage.decision import Decision, Difference
 from storage.uri import CheckpointURI, EvaluationURI
 from tasks.learning.recipes import Recipe, gate_settings
 from tasks.promotion import correct_rows, seen_rows

@@ -1,1 +1,1 @@
-"""Leases, commits and the registry under contention, checked against a sequential model."""
+"""Processes contend for commits, the registry, leases and garbage collection, while they are stopped and killed."""

@@ -235,8 +235,8 @@ OTHERS = [
     Bad("storage verify http://host/x", "uri ... 'http://host/x'"),
     Bad("storage promote {raw} --storage {root}", "uri ... checkpoint ... {raw} of kind raw"),
     Bad("storage promote {checkpoint} --storage {root}", "uri ... {checkpoint} ... data set"),
-    Bad("storage rollback ../x --storage {root}", "championship ... '../x'"),
-    Bad("storage history nosuch --storage {root}", "championship ... 'nosuch'"),
+    Bad("storage rollback ../x --storage {root}", "registered model ... '../x'"),
+    Bad("storage history nosuch --storage {root}", "registered model ... 'nosuch'"),
     Bad("storage gc --keep-days -1", "--keep-days"),
     Bad("storage gc --keep-days=1.5", "--keep-days ... whole number ... '1.5'"),
 ]

@@ -187,7 +187,7 @@ def test_a_model_that_is_not_there_is_refused_by_name(root: Root, tmp_path: Path
     ):
         inference.load("champion:mnits", storage=str(root))
     with pytest.raises(
-        ValueError, match="has no champion of 'mnist' or of any other championship; run the pipeline first"
+        ValueError, match="has no champion of 'mnist' or of any other registered model; run the pipeline first"
     ):
         inference.load("champion:mnist", storage=str(tmp_path))
     with pytest.raises(FileNotFoundError, match="is not committed"):

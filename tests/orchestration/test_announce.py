@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from storage import commits, files, manifest, registry
+from storage import commits, registry
 from storage.decision import Decision
 from storage.registry import Superseded
 from storage.uri import CheckpointURI, EvaluationURI, Root
@@ -123,19 +123,6 @@ def test_two_runs_that_judge_at_once_make_one_decision_and_one_event(
     mine = scene.run()
     assert scene.decisions() == [mine]
     assert set(scene.sent) == {mine.event}
-
-
-def test_a_promotion_whose_checkpoint_was_gone_is_not_told(scene: Scene) -> None:
-    place = scene.challenger[0].child(manifest.NAME)
-    content = files.read(place)
-    files.remove(place)
-    with pytest.raises(registry.ChampionRemoved):
-        scene.run()
-    announce.announce(scene.plan.root, _DATA, scene.decisions())
-    assert scene.sent == []
-    files.put(place, content)
-    scene.run()
-    assert scene.sent == [scene.decisions()[-1].event]
 
 
 def test_what_an_earlier_version_or_a_person_decided_is_not_told(scene: Scene) -> None:

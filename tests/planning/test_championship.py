@@ -8,8 +8,7 @@ import pytest
 
 from flows.cli import preflight
 from flows.cli.arguments import parser
-from storage import commits, files, manifest, registry
-from storage.admin import champions as championship
+from storage import champions, commits, files, manifest, registry
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.learning import recipes
@@ -215,10 +214,10 @@ def test_classes_of_parquet_are_compared_once_they_are_known(root: Root, tmp_pat
 def test_a_promotion_by_hand_goes_where_the_checkpoint_was_judged(root: Root, pictures: Path) -> None:
     made = make(root, pictures)
     checkpoint = crown(made, "fruit")
-    assert championship.promote(root, checkpoint) == "fruit"
-    assert championship.promote(root, checkpoint, name="greens") == "greens"
-    with pytest.raises(ValueError, match=r"^uri: .* competed in fruit, greens; select one with --championship"):
-        championship.promote(root, checkpoint)
+    assert champions.promote(root, checkpoint) == "fruit"
+    assert champions.promote(root, checkpoint, name="greens") == "greens"
+    with pytest.raises(ValueError, match=r"^uri: .* competed in fruit, greens; select one with --register-as"):
+        champions.promote(root, checkpoint)
 
 
 def ask(root: Root, *words: str) -> preflight.Planned:

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from storage import commits, files, manifest, tables
-from storage.admin import champions
+from storage import champions, commits, files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.ingest import ingest_user_images
 from tasks.learning import decode

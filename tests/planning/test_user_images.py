@@ -12,8 +12,7 @@ import pytest
 
 from flows.cli import preflight
 from flows.cli.arguments import parser
-from storage import commits, files, registry, s3
-from storage.admin import champions
+from storage import champions, commits, files, registry, s3
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, Root
 from tasks.learning import recipes

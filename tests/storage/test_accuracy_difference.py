@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from storage.accuracy_difference import Difference, interval, p_value
+from storage.decision import Difference, interval, p_value
 
 
 @pytest.mark.parametrize(("one", "other"), [(0, 0), (1, 0), (0, 1), (3, 3), (5, 0), (6, 0), (2, 9), (7, 4)])

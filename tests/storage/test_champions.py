@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from storage import files, manifest, registry
-from storage.admin import champions as championship
+from storage import champions, files, manifest, registry
 from storage.decision import Decision
 from storage.manifest import Damaged
 from storage.registry import Superseded
@@ -39,7 +38,7 @@ def history(story: str) -> list[Decision]:
 
 
 @pytest.mark.parametrize(
-    ("story", "champions"),
+    ("story", "names"),
     [
         ("", ""),
         ("a", ""),
@@ -60,9 +59,9 @@ def history(story: str) -> list[Decision]:
         ("A B C A <C", "A B C"),
     ],
 )
-def test_a_rollback_takes_the_last_champion_away_and_a_promotion_adds_one(story: str, champions: str) -> None:
-    stack = championship.promotion_stack(history(story))
-    assert [str(decision.champion)[-3] for decision in stack] == champions.split()
+def test_a_rollback_takes_the_last_champion_away_and_a_promotion_adds_one(story: str, names: str) -> None:
+    stack = champions.promotion_stack(history(story))
+    assert [str(decision.champion)[-3] for decision in stack] == names.split()
 
 
 def test_rollback_goes_further_back_each_time_until_there_is_nobody_before(root: Root) -> None:
@@ -71,11 +70,11 @@ def test_rollback_goes_further_back_each_time_until_there_is_nobody_before(root:
         results.decide(root, model)
     results.decide(root, models[2], challenger=models[0])
     for model in (models[1], models[0]):
-        decision = championship.rollback(root, DATA)
+        decision = champions.rollback(root, DATA)
         assert registry.champion(root, DATA) == model.checkpoint
         assert decision.evaluation == model.evaluation
-    with pytest.raises(ValueError, match=f"championship: {DATA} has no previous champion; .*promote URI"):
-        championship.rollback(root, DATA)
+    with pytest.raises(ValueError, match=f"registered model: {DATA} has no previous champion; .*promote URI"):
+        champions.rollback(root, DATA)
     assert len(registry.history(root, DATA)) == 6
 
 
@@ -84,7 +83,7 @@ def test_rollback_goes_further_back_each_time_until_there_is_nobody_before(root:
     [("a", None), ("A b", 1), ("A A", 1), ("A B", 2), ("A B b A", 4), ("A B <A", 3), ("A B <A b", 3)],
 )
 def test_last_change_is_the_decision_that_made_the_current_champion(story: str, number: int | None) -> None:
-    decision = championship.last_champion_change(history(story))
+    decision = champions.last_champion_change(history(story))
     assert (decision and decision.number) == number
 
 
@@ -92,8 +91,8 @@ def test_decisions_by_hand_carry_the_user_and_the_time(root: Root, monkeypatch: 
     monkeypatch.setenv("LOGNAME", "ada")
     before = datetime.datetime.now(datetime.UTC)
     for name in ("first", "second"):
-        championship.promote(root, results.run(root, name).checkpoint, name=DATA)
-    championship.rollback(root, DATA)
+        champions.promote(root, results.run(root, name).checkpoint, name=DATA)
+    champions.rollback(root, DATA)
     decisions = registry.history(root, DATA)
     assert [decision.author for decision in decisions] == ["ada"] * 3
     assert [decision.verdict for decision in decisions] == ["promoted", "promoted", "rollback"]
@@ -101,40 +100,40 @@ def test_decisions_by_hand_carry_the_user_and_the_time(root: Root, monkeypatch: 
     assert [before, *times] == sorted([before, *times]) and len(times) == 3
 
 
-def test_a_championship_without_a_champion_is_refused_with_the_names_of_those_that_have_one(root: Root) -> None:
+def test_a_registered_model_without_a_champion_is_refused_with_the_names_of_those_that_have_one(root: Root) -> None:
     nobody = f"^{root} has no champion of 'mnist'"
-    with pytest.raises(ValueError, match=f"{nobody} or of any other championship; run the pipeline first$"):
-        championship.require_champion(root, "mnist")
+    with pytest.raises(ValueError, match=f"{nobody} or of any other registered model; run the pipeline first$"):
+        champions.require_champion(root, "mnist")
     one = history("A")[0]
     for name in ("cifar10", "mnist-sample", "photos-0a1b2c3d"):
         registry.append(root, name, one)
     registry.append(root, "mnist", one.model_copy(update={"champion": None, "promoted": False}))
     registry.append(root, "damaged", one)
     files.put(root.child("registry/damaged/000001.json"), b"{}")
-    assert championship.require_champion(root, "cifar10") == one.champion
+    assert champions.require_champion(root, "cifar10") == one.champion
     names = "there are champions of cifar10, mnist-sample, photos-0a1b2c3d"
     with pytest.raises(ValueError, match=rf"{nobody}; {names}; did you mean champion:mnist-sample\?$"):
-        championship.require_champion(root, "mnist")
+        champions.require_champion(root, "mnist")
     with pytest.raises(ValueError, match=rf"{names}; did you mean champion:cifar10\?$"):
-        championship.require_champion(root, "cifar-10")
+        champions.require_champion(root, "cifar-10")
     with pytest.raises(ValueError, match=f"{names}$"):
-        championship.require_champion(root, "owls")
+        champions.require_champion(root, "owls")
 
 
-def test_judged_are_promoted_and_rejected_checkpoints_of_all_championships_that_can_be_read(root: Root) -> None:
+def test_judged_are_promoted_and_rejected_checkpoints_of_all_registered_models_that_can_be_read(root: Root) -> None:
     model, worse, other = (results.run(root, name) for name in ("model", "worse", "other"))
     results.decide(root, model)
     results.decide(root, model, challenger=worse)
     results.decide(root, other, data="letters")
     files.put(root.child("registry/damaged/000001.json"), b"garbage")
-    assert championship.judged(root) == {one.checkpoint.fingerprint for one in (model, worse, other)}
+    assert champions.judged(root) == {one.checkpoint.fingerprint for one in (model, worse, other)}
 
 
 def test_rollback_reason_names_the_withdrawn_champion(root: Root) -> None:
     first, second = results.run(root, "first"), results.run(root, "second")
     for model in (first, second):
         results.decide(root, model)
-    decision = championship.rollback(root, DATA)
+    decision = champions.rollback(root, DATA)
     assert decision.reason == f"rolled back by hand from checkpoints/{second.checkpoint.name}"
     assert registry.withdrawn(registry.history(root, DATA)) == {second.checkpoint}
 
@@ -150,7 +149,7 @@ def test_rollback_to_a_damaged_checkpoint_is_refused(root: Root, how: str) -> No
     else:
         files.remove(first.checkpoint.child(manifest.NAME) if "committed" in how else place)
     with pytest.raises((Damaged, ValueError), match="SHA-256|it is missing|does not exist any more"):
-        championship.rollback(root, DATA)
+        champions.rollback(root, DATA)
     assert registry.champion(root, DATA) == second.checkpoint
 
 
@@ -166,7 +165,7 @@ def test_rollback_is_refused_when_somebody_decides_meanwhile(root: Root, monkeyp
 
     monkeypatch.setattr(manifest, "verify", verify_slowly)
     with pytest.raises(Superseded):
-        championship.rollback(root, DATA)
+        champions.rollback(root, DATA)
     assert registry.champion(root, DATA) == third.checkpoint
 
 
@@ -174,26 +173,40 @@ def test_promotion_by_hand_can_be_rolled_back(root: Root) -> None:
     first, second = results.run(root, "first"), results.run(root, "second")
     for model in (first, second):
         results.decide(root, model)
-    assert championship.promote(root, first.checkpoint) == DATA
-    championship.rollback(root, DATA)
+    assert champions.promote(root, first.checkpoint) == DATA
+    champions.rollback(root, DATA)
     assert registry.champion(root, DATA) == second.checkpoint
 
 
 def test_checkpoint_of_an_unknown_data_set_is_not_promoted(root: Root) -> None:
     model = results.run(root, "model")
     files.remove(model.raw)
-    with pytest.raises(ValueError, match=f"uri: .*{model.raw} is missing"):
-        championship.promote(root, model.checkpoint)
+    with pytest.raises(ValueError, match=f"uri: .*{model.raw} is not committed"):
+        champions.promote(root, model.checkpoint)
     lonely = results.commit(root, "checkpoint", "lonely")
-    with pytest.raises(ValueError, match="uri: .*does not record its data set"):
-        championship.promote(root, CheckpointURI(lonely))
+    with pytest.raises(ValueError, match="uri: .*does not record its data; use --register-as"):
+        champions.promote(root, CheckpointURI(lonely))
+
+
+def test_promotion_by_hand_of_what_is_deleted_meanwhile_is_refused(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, verify = results.run(root, "model"), manifest.verify
+
+    def verify_and_delete(uri: URI) -> manifest.Manifest:
+        verified = verify(uri)
+        files.remove(uri)
+        return verified
+
+    monkeypatch.setattr(manifest, "verify", verify_and_delete)
+    with pytest.raises(ValueError, match=f"uri: {model.checkpoint} was deleted in the meantime"):
+        champions.promote(root, model.checkpoint, name=DATA)
+    assert registry.champion(root, DATA) is None
 
 
 @pytest.mark.parametrize("data", ["letters", "", "..", "digits/000001.json", "a/../b"])
 def test_unknown_data_set_is_refused_with_those_that_there_are(root: Root, data: str) -> None:
     results.decide(root, results.run(root, "model"))
-    with pytest.raises(ValueError, match="championship: .*there are decisions on digits"):
-        championship.decisions(root, data)
+    with pytest.raises(ValueError, match="registered model: .*there are decisions on digits"):
+        champions.decisions(root, data)
 
 
 @pytest.mark.parametrize("champion", ["no URI", "registry/a"])
@@ -202,7 +215,7 @@ def test_decision_whose_champion_is_no_reference_is_damage(root: Root, champion:
     place = root.child(f"registry/{DATA}/000001.json")
     files.put(place, json.dumps(json.loads(files.read(place)) | {"champion": champion}).encode())
     with pytest.raises(Damaged, match=r"000001.json cannot be read \(champion: "):
-        championship.decisions(root, DATA)
+        champions.decisions(root, DATA)
 
 
 def test_decision_under_the_name_of_another_is_damage(root: Root) -> None:
@@ -211,4 +224,4 @@ def test_decision_under_the_name_of_another_is_damage(root: Root) -> None:
     folder = root.child(f"registry/{DATA}")
     files.put(folder.child("000001.json"), files.read(folder.child("000002.json")))
     with pytest.raises(Damaged, match="000001.json contains another number, 2"):
-        championship.decisions(root, DATA)
+        champions.decisions(root, DATA)

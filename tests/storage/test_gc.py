@@ -3,17 +3,16 @@
 import contextlib
 import os
 import shutil
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from storage import files, in_use, lease, lease_records, manifest
+from storage import champions, files, in_use, lease, manifest
 from storage import s3 as s3_requests
-from storage.admin import champions
 from storage.admin.gc import Garbage
 from storage.manifest import Damaged
 from storage.uri import URI, Root
@@ -23,12 +22,14 @@ from tests.storage import results
 from tests.storage.results import DATA
 
 DAY_S = 24 * 3600
+LONG_S = 3600.0
 
 
 def look(root: Root, *, days_later: float = 40, leased: Collection[URI] = (), keep_days: int = 30) -> Garbage:
     """The garbage as somebody sees it who comes `days_later`, while `leased` are worked on."""
-    now = time.time() + days_later * DAY_S
-    return Garbage(root, keep_days=keep_days, is_leased=lambda uri: uri.name in [each.name for each in leased], now=now)
+    for uri in leased:
+        lease.take(root, uri, owner="a job", ttl_s=LONG_S)
+    return Garbage(root, keep_days=keep_days, now=time.time() + days_later * DAY_S)
 
 
 def collect(found: Garbage) -> set[URI]:
@@ -59,11 +60,6 @@ class TestCommittedResults:
         model = results.run(root, "young")
         assert collect(look(root, days_later=29)) == set()
         assert rest(root, model.all()) == model.all()
-
-    def test_age_is_counted_in_the_days_asked_for(self, root: Root) -> None:
-        results.run(root, "young")
-        assert planned(look(root, days_later=89.9, keep_days=90)) == set()
-        assert planned(look(root, days_later=90.1, keep_days=90)) != set()
 
     def test_champion_stays_with_all_that_was_made_with_it_and_all_that_it_was_made_from(self, root: Root) -> None:
         champion, other = results.run(root, "champion"), results.run(root, "other")
@@ -267,8 +263,8 @@ class TestScratch:
         read, other = results.run(root, "read"), results.run(root, "other")
         target = results.place(root, "checkpoint", "slow")
         results.write_scratch(root, target)
-        lease.take(root, target, owner="train-0123456789ab-1", uses=[read.prepared])
-        collect(look(root, days_later=days, leased=[target]))
+        lease.take(root, target, owner="train-0123456789ab-1", ttl_s=LONG_S, uses=[read.prepared])
+        collect(look(root, days_later=days))
         assert rest(root, read.all() | other.all()) == {read.prepared, read.raw}
 
     def test_young_scratch_keeps_what_its_attempts_read(self, tmp_path: Path) -> None:
@@ -350,14 +346,9 @@ class TestMeanwhile:
         return model
 
     @pytest.fixture
-    def leased(self) -> list[URI]:
-        """What is worked on."""
-        return []
-
-    @pytest.fixture
-    def found(self, root: Root, model: results.Model, leased: list[URI]) -> Garbage:
+    def found(self, root: Root, model: results.Model) -> Garbage:
         """What may go, as of before."""
-        return look(root, days_later=0, leased=leased)
+        return look(root, days_later=0)
 
     def remove(self, found: Garbage, meanwhile: Callable[[], object]) -> None:
         """Plan, let `meanwhile` happen, remove."""
@@ -379,42 +370,18 @@ class TestMeanwhile:
         self.remove(found, promote_two)
         assert rest(root, model.all()) == model.lineage()
 
-    def test_it_is_leased(self, root: Root, model: results.Model, found: Garbage, leased: list[URI]) -> None:
-        self.remove(found, lambda: leased.append(model.checkpoint))
+    def test_it_is_leased(self, root: Root, model: results.Model, found: Garbage) -> None:
+        self.remove(found, lambda: lease.take(root, model.checkpoint, owner="a job", ttl_s=LONG_S))
         assert rest(root, model.all()) == model.lineage()
 
     def test_a_run_begins_to_use_it(self, root: Root, model: results.Model) -> None:
-        found = Garbage(root, keep_days=30, is_leased=lambda uri: False)
+        found = Garbage(root, keep_days=30)
         with in_use.using(root, [], owner="a run") as run:
             self.remove(found, lambda: run.add([model.predictions]))
         assert rest(root, model.all()) == model.lineage() | {model.predictions}
 
-    def test_a_job_that_reads_it_takes_the_lease_on_its_target_again(self, root: Root, model: results.Model) -> None:
-        target = results.place(root, "checkpoint", "new")
-        lease.take(root, target, owner="train-1", uses=[model.prepared]).release()
-        found = Garbage(root, keep_days=30, is_leased=lambda uri: False)
-        self.remove(found, lambda: lease.take(root, target, owner="train-2", uses=[model.prepared]))
-        assert rest(root, model.all()) == {model.prepared, model.raw}
-
-    @pytest.mark.usefixtures("model")
-    def test_leases_are_read_at_the_same_time_and_only_once(self, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-        targets = [results.place(root, "checkpoint", name) for name in ("one", "two")]
-        for target in targets:
-            lease.take(root, target, owner="train-1")
-        both, newest, folders = threading.Barrier(2), lease_records.newest, list[URI]()
-
-        def read(folder: URI) -> tuple[int, lease_records.Record | None]:
-            if folder.name != "collector":
-                folders.append(folder)
-                both.wait(timeout=20)
-            return newest(folder)
-
-        monkeypatch.setattr(lease_records, "newest", read)
-        self.remove(Garbage(root, keep_days=30, is_leased=lambda uri: False), lambda: None)
-        assert sorted(folder.name for folder in folders) == sorted(target.name for target in targets)
-
     def test_a_run_begins_to_use_it_while_the_collector_is_suspended(self, root: Root, model: results.Model) -> None:
-        found = Garbage(root, keep_days=30, is_leased=lambda uri: False)
+        found = Garbage(root, keep_days=30)
         batches = found.plan()
         assert batches
         held = lease.take(root, root.child("collector"), owner="gc", ttl_s=0.2)
@@ -433,13 +400,14 @@ class TestMeanwhile:
         assert rest(root, {*model.all(), *new}) == {model.raw, *new}
 
     def test_it_is_leased_as_it_loses_its_manifest(
-        self, root: Root, model: results.Model, leased: list[URI], found: Garbage, monkeypatch: pytest.MonkeyPatch
+        self, root: Root, model: results.Model, found: Garbage, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         rename = os.rename
 
         def rename_and_lease(before: str, after: str) -> None:
             rename(before, after)
-            leased.append(model.raw)
+            monkeypatch.undo()
+            lease.take(root, model.raw, owner="a job", ttl_s=LONG_S)
 
         monkeypatch.setattr(os, "rename", rename_and_lease)
         batch = next(batch for batch in found.plan() if batch.folder.uri == model.raw)
@@ -509,11 +477,12 @@ class TestMeanwhile:
         self.remove(look(root, days_later=0), lambda: results.commit(root, "predictions", "dead"))
         assert manifest.find(uri)
 
-    def test_an_attempt_goes_on_in_old_scratch(self, root: Root, model: results.Model, leased: list[URI]) -> None:
+    def test_an_attempt_goes_on_in_old_scratch(self, root: Root, model: results.Model) -> None:
         target = results.place(root, "checkpoint", "dead")
         scratch = results.write_scratch(root, target, uses=[model.prepared])
         results.set_age(scratch, days=40)
-        self.remove(look(root, days_later=0, leased=leased), lambda: leased.append(target))
+        uses = [model.prepared]
+        self.remove(look(root, days_later=0), lambda: lease.take(root, target, owner="a job", ttl_s=LONG_S, uses=uses))
         assert len(files.walk(scratch)) == 2
         assert rest(root, model.all()) == {model.prepared, model.raw}
 
@@ -538,30 +507,29 @@ class TestOnS3:
         self, root: Root, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         model, tries = results.run(root, "model"), list[str]()
-        call = s3_requests._client().call_s3
+        call = s3_requests._call
 
-        def fail(verb: str, **request: object) -> object:
+        def fail(verb: str, uri: str, **arguments: Any) -> object:
             if verb != "delete_objects":
-                return call(verb, **request)
+                return call(verb, uri, **arguments)
             tries.append(verb)
             raise ConnectionError("503")
 
-        monkeypatch.setattr(s3_requests._client(), "call_s3", fail)
+        monkeypatch.setattr(s3_requests, "_call", fail)
         batches = look(root).plan()
         assert batches
         assert [look(root).remove(batch, has_lapsed=lambda: bool(tries)) for batch in batches] == [[]] * len(batches)
         assert len(tries) == 1 and rest(root, model.all()) == model.all()
 
-    def test_file_that_was_written_after_the_listing_stays(self, root: Root) -> None:
+    def test_file_that_was_written_after_the_listing_stays(self, root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
         model, written = results.run(root, "model"), list[manifest.File]()
 
-        def is_leased(uri: URI) -> bool:
+        def holder(root: Root, uri: URI) -> None:
             if uri == model.raw and not files.exists(uri.child(manifest.NAME)):
                 written.append(results.write_part(uri, index=7))
-            return False
 
-        found = Garbage(root, keep_days=30, is_leased=is_leased, now=time.time() + 40 * DAY_S)
-        collect(found)
+        monkeypatch.setattr(lease, "holder", holder)
+        collect(look(root))
         assert [entry.path for entry in files.walk(model.raw)] == [written[0].path]
 
 
@@ -599,15 +567,3 @@ def test_cut_off_at_any_moment_nothing_readable_is_damaged(tmp_path: Path, monke
         assert rest(root, model.all() | champion.all()) == champion.all()
     else:
         pytest.fail("it never came to its end")
-
-
-def test_lease_that_somebody_takes_is_seen(root: Root) -> None:
-    model = results.run(root, "model")
-    lease.take(root, model.checkpoint, owner="train-0123456789ab-1")
-    found = Garbage(
-        root,
-        keep_days=30,
-        is_leased=lambda uri: lease.holder(root, uri) is not None,
-        now=time.time() + 40 * DAY_S,
-    )
-    assert collect(found) == model.all() - model.lineage()

@@ -177,7 +177,7 @@ class TestInterleavings:
             content = read(uri)
             first.renew()
             later = real_now() + datetime.timedelta(seconds=1.5 * LONG_S)
-            monkeypatch.setattr(lease_records, "now", lambda: later)
+            monkeypatch.setattr(lease, "now", lambda: later)
             return content
 
         monkeypatch.setattr(files, "read", read_then_be_slow)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from storage import commits, files, manifest, registry
+from storage import champions, commits, files, manifest, registry
 from storage.__main__ import main
-from storage.admin import catalog, champions, lineage, verify
+from storage.admin import catalog, lineage, verify
 from storage.admin.gc import Garbage
 from storage.kinds import KINDS
 from storage.uri import URI, Root
@@ -75,7 +75,7 @@ class TestMoved:
 
     def test_garbage_collection_keeps_what_the_champion_needs(self, story: tuple[Root, Model, Model]) -> None:
         root, first, second = story
-        garbage = Garbage(root, keep_days=0, is_leased=lambda uri: False)
+        garbage = Garbage(root, keep_days=0)
         gone = {removal.uri for batch in garbage.plan() for removal in garbage.remove(batch)}
         assert gone == second.all()
         assert manifest.find(first.raw) and lineage.of(first.report, "report").is_sound

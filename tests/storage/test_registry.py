@@ -6,13 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from storage import files, manifest, registry
-from storage.admin import champions
+from storage import files, registry
 from storage.decision import Decision
 from storage.manifest import Damaged
-from storage.registry import ChampionRemoved, Superseded
+from storage.registry import Superseded
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root
-from tests.storage import results
 
 
 def decision(
@@ -63,12 +61,6 @@ def test_number_that_is_taken_is_refused_and_the_first_decision_stays(root: Root
     registry.append(root, "mnist", decision(1))
     with pytest.raises(Superseded, match="000001.json was recorded in the meantime"):
         registry.append(root, "mnist", decision(1, challenger="/checkpoints/other-2"))
-    assert registry.history(root, "mnist") == [decision(1)]
-
-
-def test_same_decision_after_a_lost_reply_is_recorded_once(root: Root) -> None:
-    registry.append(root, "mnist", decision(1))
-    registry.append(root, "mnist", decision(1))
     assert registry.history(root, "mnist") == [decision(1)]
 
 
@@ -151,7 +143,7 @@ class TestWhole:
             registry.latest(root, "mnist")
 
 
-def test_data_sets_have_champions_of_their_own(root: Root) -> None:
+def test_registered_models_have_champions_of_their_own(root: Root) -> None:
     registry.append(root, "mnist", decision(1))
     assert registry.champion(root, "cifar10") is None
 
@@ -170,75 +162,9 @@ def test_garbled_decision_is_refused_by_name(root: Root) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "Mnist", "a" * 65])
-def test_invalid_championship_name_is_refused(root: Root, name: str) -> None:
+def test_invalid_name_of_a_registered_model_is_refused(root: Root, name: str) -> None:
     for use in (registry.history, registry.latest, registry.champion):
-        with pytest.raises(ValueError, match="championship must be 1 to 64 of a-z, 0-9 and '-', got"):
+        with pytest.raises(ValueError, match="registered model must be 1 to 64 of a-z, 0-9 and '-', got"):
             use(root, name)
-    with pytest.raises(ValueError, match="championship must be"):
+    with pytest.raises(ValueError, match="registered model must be"):
         registry.append(root, name, decision(1))
-
-
-@pytest.fixture
-def first(root: Root) -> results.Model:
-    """The champion."""
-    first = results.run(root, "first")
-    results.decide(root, first)
-    return first
-
-
-def put_in_charge(root: Root, model: results.Model) -> Decision:
-    """The entry that puts `model` in charge after one other."""
-    results.decide(root, model)
-    latest = registry.latest(root, results.DATA)
-    assert latest is not None
-    return latest
-
-
-def test_promotion_of_what_is_there_is_confirmed_without_another_entry(root: Root, first: results.Model) -> None:
-    second = put_in_charge(root, results.run(root, "second"))
-    registry.confirm(root, results.DATA, second)
-    assert registry.latest(root, results.DATA) == second
-
-
-@pytest.mark.parametrize("lost", ["all of it", "one file"])
-def test_promotion_of_what_was_removed_meanwhile_puts_the_champion_before_back(
-    root: Root, first: results.Model, lost: str
-) -> None:
-    gone = results.run(root, "gone")
-    decision = put_in_charge(root, gone)
-    parts = [entry.path for entry in files.walk(gone.checkpoint) if entry.path != manifest.NAME]
-    files.remove(gone.checkpoint if lost == "all of it" else gone.checkpoint.child(parts[0]))
-    with pytest.raises(
-        ChampionRemoved, match=f"checkpoints/{gone.checkpoint.name}; the previous champion of 'digits' stays"
-    ):
-        registry.confirm(root, results.DATA, decision)
-    latest = registry.latest(root, results.DATA)
-    assert latest is not None and (latest.champion, latest.promoted) == (first.checkpoint, False)
-    assert latest.verdict == "revoked"
-    assert gone.checkpoint not in registry.withdrawn(registry.history(root, results.DATA)), "it may be made again"
-    (promotion,) = champions.promotion_stack(champions.decisions(root, results.DATA))
-    assert promotion.champion == first.checkpoint
-
-
-def test_promotion_by_hand_of_what_is_removed_meanwhile_is_taken_back(
-    root: Root, first: results.Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gone, append = results.run(root, "gone"), registry.append
-
-    def remove_and_append(root: Root, data: str, decision: Decision) -> None:
-        files.remove(gone.checkpoint)
-        append(root, data, decision)
-
-    monkeypatch.setattr(registry, "append", remove_and_append)
-    with pytest.raises(ChampionRemoved):
-        champions.promote(root, gone.checkpoint)
-    assert registry.champion(root, results.DATA) == first.checkpoint
-
-
-def test_removed_checkpoint_that_was_the_first_leaves_no_champion(root: Root) -> None:
-    gone = results.run(root, "gone")
-    decision = put_in_charge(root, gone)
-    files.remove(gone.checkpoint)
-    with pytest.raises(ChampionRemoved):
-        registry.confirm(root, results.DATA, decision)
-    assert registry.champion(root, results.DATA) is None

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from storage import commits, files, manifest, registry
-from storage.admin import champions
+from storage import champions, commits, files, manifest, registry
 from storage.decision import Decision
-from storage.registry import ChampionRemoved
 from storage.uri import CheckpointURI, EvaluationURI, Root
 from tasks.learning import recipes
 from tasks.planning.plan import Plan
@@ -194,21 +192,6 @@ def test_the_best_champion_has_the_largest_sum_of_gains_on_the_same_rows(scene: 
     assert registry.best(scene.decisions()) == decisions[1].champion
 
 
-def test_a_champion_that_was_gone_before_it_took_charge_counts_for_nothing(scene: Scene) -> None:
-    first, _ = (scene.night(f"night-{number}", accuracy) for number, accuracy in enumerate((0.95, 0.99)))
-    gone: dict[str, Any] = {
-        "number": 3,
-        "champion": first.champion,
-        "promoted": False,
-        "undoes": 2,
-        "gate": {},
-    }
-    registry.append(scene.plan.root, "mnist-sample", scene.decisions()[-1].model_copy(update=gone))
-    third = scene.night("third", 0.945)
-    assert third.promoted
-    assert registry.best(scene.decisions()) == first.champion
-
-
 def test_without_a_margin_or_after_a_decision_by_hand_the_champion_alone_counts(scene: Scene) -> None:
     for number, accuracy in enumerate((0.95, 0.945)):
         scene.night(f"night-{number}", accuracy)
@@ -246,7 +229,7 @@ def test_a_backfill_records_its_judgement_and_leaves_the_champion_until_told_to_
 def test_a_checkpoint_that_was_removed_is_not_left_in_charge_and_is_judged_again_once_it_is_there(scene: Scene) -> None:
     removed = scene.model("removed", 0.95)
     files.remove(removed[0])
-    with pytest.raises(ChampionRemoved, match="the previous champion of 'mnist-sample' stays; run again"):
+    with pytest.raises(FileNotFoundError, match="was deleted before it could be promoted; run again"):
         decide(*removed, scene.plan, LocalRunner(wanted=False))
     assert registry.champion(scene.plan.root, "mnist-sample") is None
     assert scene.find_valid_decision(removed) is None

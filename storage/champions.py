@@ -1,0 +1,230 @@
+"""Registered models: their champions, past and present, decisions of users on them, and their default names."""
+
+import contextlib
+import difflib
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Literal
+
+from storage import files, in_use, manifest, reference, registry
+from storage.decision import Decision
+from storage.manifest import Damaged, Manifest
+from storage.producer import user
+from storage.uri import URI, CheckpointURI, EvaluationURI, Root, is_name
+
+_DIGEST_DIGITS = 8
+_LONGEST_NAME = 64
+
+
+def registered_models(root: Root) -> list[str]:
+    """Return the sorted names of the registered models; folders with an invalid name are ignored."""
+    folder = root.child("registry")
+    return [name for name in files.children(folder) if is_name(name) and files.children(folder.child(name))]
+
+
+def require_champion(root: Root, name: str) -> CheckpointURI:
+    """Return the champion of `name`; raises a `ValueError` that lists all registered models with one if it has none."""
+    if champion := registry.champion(root, name):
+        return champion
+    names = with_champion(root)
+    if not names:
+        raise ValueError(f"{root} has no champion of {name!r} or of any other registered model; run the pipeline first")
+    alike = [known for known in names if known.startswith(f"{name}-")] or difflib.get_close_matches(name, names)
+    hint = f"; did you mean champion:{alike[0]}?" if alike else ""
+    raise ValueError(f"{root} has no champion of {name!r}; there are champions of {', '.join(names)}{hint}")
+
+
+def with_champion(root: Root) -> list[str]:
+    """Return the sorted names of the registered models that have a champion; skip those with damaged decisions."""
+    names = []
+    for name in registered_models(root):
+        with contextlib.suppress(Damaged):
+            names += [name] if registry.champion(root, name) else []
+    return names
+
+
+def only_registered_model(root: Root) -> str:
+    """Return the only registered model with a champion; raise `ValueError` if there are several or none."""
+    names = with_champion(root)
+    if len(names) > 1:
+        raise ValueError(f"there are several champions; choose one: champion:{', champion:'.join(names)}")
+    if not names:
+        raise ValueError(f"{root} has no champion; run the pipeline first")
+    return names[0]
+
+
+def decisions(root: Root, name: str) -> list[Decision]:
+    """Return `registry.history` of `name`; raises `ValueError` naming the registered models if it is empty."""
+    names = registered_models(root)
+    if name not in names:
+        hint = f"there are decisions on {', '.join(names)}" if names else "run the pipeline first"
+        raise ValueError(f"registered model: {root} has no decision on {name!r}; {hint}")
+    return registry.history(root, name)
+
+
+def judged(root: Root) -> set[str]:
+    """Return the fingerprints of the checkpoints that any decision is about; skip damaged registered models."""
+    fingerprints: set[str] = set()
+    for name in registered_models(root):
+        with contextlib.suppress(Damaged):
+            fingerprints |= {decision.challenger.fingerprint for decision in registry.history(root, name)}
+    return fingerprints
+
+
+def promotion_stack(history: Sequence[Decision]) -> list[Decision]:
+    """Return the decisions that made the current champion and each of its predecessors champion, oldest first.
+
+    No two successive decisions have the same champion. A rollback removes the last decision: the predecessor is
+    champion again, with its own predecessors. Every other decision that changes the champion, by the gate or by a user,
+    adds one.
+    """
+    stack: list[Decision] = []
+    for decision in history:
+        if stack and decision.withdraws:
+            stack.pop()
+        if decision.champion and (not stack or stack[-1].champion != decision.champion):
+            stack.append(decision)
+    return stack
+
+
+def last_champion_change(history: Sequence[Decision]) -> Decision | None:
+    """Return the decision, possibly a rollback, since which the current champion holds; none without a champion."""
+    change: Decision | None = None
+    for decision in history:
+        if change is None or decision.champion != change.champion:
+            change = decision
+    return change if change and change.champion else None
+
+
+def rollback(root: Root, name: str) -> Decision:
+    """Restore the previous champion by one more decision, after verifying its bytes.
+
+    A second rollback goes one champion further back; it does not undo the first. If A, B and C were promoted in this
+    order, the first rollback restores B, the second A, and a third is refused. If D is promoted after the rollback to
+    B, the champion before D is B. Raises `ValueError` if there is no previous champion or it was deleted, `Damaged` if
+    its bytes changed, and `Superseded` if another decision was recorded in the meantime.
+    """
+    history = decisions(root, name)
+    *_, before, now = [None, None, *promotion_stack(history)]
+    if not (before and before.champion and now and now.champion):
+        raise ValueError(f"registered model: {name} has no previous champion; use: python -m storage promote URI")
+    try:
+        manifest.verify(before.champion)
+    except FileNotFoundError:
+        raise ValueError(
+            f"registered model: the previous champion of {name}, {before.champion}, does not exist any more; promote "
+            "another with: python -m storage promote URI"
+        ) from None
+    return _record_champion(
+        root,
+        name,
+        before.champion,
+        number=history[-1].number + 1,
+        reason=f"rolled back by hand from {reference.of(now.champion, root=root)}",
+        evaluation=before.evaluation,
+        withdraws=now.champion,
+    )
+
+
+def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None, reason: str | None = None) -> str:
+    """Make `checkpoint` the champion, regardless of the gate, record the user's `reason`, return the registered model.
+
+    That is `name`, or else the one in which it competed, or else that of the data it was trained on. Raises
+    `ValueError` if the URI is not a checkpoint, `Damaged` if its bytes changed, and `Superseded` if another
+    decision was recorded in the meantime.
+    """
+    made = manifest.load(checkpoint)
+    if made.kind != "checkpoint":
+        raise ValueError(f"uri must be a checkpoint, got {checkpoint} of kind {made.kind}; see: python -m storage ls")
+    name = name or _registered_model(root, checkpoint)
+    manifest.verify(checkpoint)
+    latest = registry.latest(root, name)
+    recorded = f"promoted by hand: {reason}" if reason else "promoted by hand"
+    _record_champion(root, name, checkpoint, number=latest.number + 1 if latest else 1, reason=recorded)
+    return name
+
+
+def _record_champion(
+    root: Root,
+    name: str,
+    checkpoint: CheckpointURI,
+    *,
+    number: int,
+    reason: str,
+    evaluation: EvaluationURI | Literal[""] = "",
+    withdraws: CheckpointURI | None = None,
+) -> Decision:
+    decision = Decision(
+        number=number,
+        champion=checkpoint,
+        weights=registry.weights_of(checkpoint),
+        challenger=checkpoint,
+        evaluation=evaluation,
+        promoted=True,
+        withdraws=withdraws,
+        reason=reason,
+        gate={},
+        metrics={},
+    ).made_by(user())
+    with in_use.using(root, [checkpoint], owner="python -m storage"):  # gc keeps it from here on
+        if not manifest.is_committed(checkpoint):
+            raise ValueError(f"uri: {checkpoint} was deleted in the meantime")
+        registry.append(root, name, decision)
+    return decision
+
+
+def _registered_model(root: Root, checkpoint: CheckpointURI) -> str:
+    judged_in = [
+        name
+        for name in registered_models(root)
+        if any(decision.challenger == checkpoint for decision in registry.history(root, name))
+    ]
+    if len(judged_in) > 1:
+        raise ValueError(f"uri: {checkpoint} competed in {', '.join(judged_in)}; select one with --register-as")
+    try:
+        return judged_in[0] if judged_in else default_of_raw(_raw_of(checkpoint))
+    except FileNotFoundError as error:
+        raise ValueError(f"uri: {checkpoint}: its data cannot be determined: {error}; use --register-as") from None
+    except (KeyError, ValueError):
+        raise ValueError(f"uri: {checkpoint} does not record its data; use --register-as") from None
+
+
+def _raw_of(checkpoint: CheckpointURI) -> Manifest:
+    """Read the manifest of the raw dataset from which `checkpoint` descends."""
+    prepared = manifest.load(checkpoint).parent("prepared", of=checkpoint)
+    return manifest.load(manifest.load(prepared).parent("raw", of=prepared))
+
+
+def default_of_raw(raw: Manifest) -> str:
+    """Return the default registered model of a raw dataset: its source's name, or `default_for_user_images`.
+
+    Raises `ValueError` if the manifest does not name the source.
+    """
+    if "data" not in raw.parameters:
+        raise ValueError("does not name the source that it belongs to")
+    name, place = str(raw.parameters["data"]), _place(raw)
+    return name if place is None else default_for_user_images(name, place)
+
+
+def default_for_user_images(name: str, place: URI) -> str:
+    """Return the default registered model of user images at `place`: the folder's `name` and a digest of the URI."""
+    canonical = str(place) if place.is_s3 else os.path.realpath(place)  # through any link, it is the same folder
+    digest = hashlib.sha256(canonical.encode()).hexdigest()[:_DIGEST_DIGITS]
+    return f"{name[: _LONGEST_NAME - _DIGEST_DIGITS - 1].rstrip('-')}-{digest}"
+
+
+def trained_on_user_images(root: Root, names: Sequence[str]) -> list[str]:
+    """Return those of `names` whose champion was trained on user images, as far as is known."""
+    trained = []
+    for name in names:
+        champion = registry.champion(root, name)
+        with contextlib.suppress(KeyError, FileNotFoundError, ValueError, Damaged):
+            trained += [name] if champion and _place(_raw_of(champion)) else []
+    return trained
+
+
+def _place(raw: Manifest) -> URI | None:
+    """Return the location of the user's own files; none for a downloaded source."""
+    sources = raw.statistics.get("sources", [])
+    return URI(sources[0]["url"]) if "image_size" in raw.parameters and sources else None
