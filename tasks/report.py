@@ -13,6 +13,7 @@ from storage.manifest import Manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
 from tasks import report_page
 from tasks.evaluate import read_evaluation
+from tasks.jobs.preprocess.data_problems import by_split, find_data_problems
 from tasks.jobs.train.attempts import training_images
 from tasks.learning import hardware, images, recipes
 from tasks.orchestration.artifacts import publish
@@ -21,7 +22,6 @@ from tasks.orchestration.stage import stage
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import decision_as_json, report_of
 from tasks.report_page import Picture
-from tasks.report_page.data_problems import by_split, find_data_problems
 from tasks.report_page.lineage_diagram import LineageStep
 
 _RAW_FILES = "Raw files and SHA-256"
@@ -61,8 +61,8 @@ def gather(
     mistakes = [row["id"] for row in evaluated["worst"][:16]]
     pictures = _pictures(plan.prepared, prepared, predictions, predicted, ids=[*spread, *mistakes])
     first_seen = training_images(checkpoint, trained)
-    made = {"download": _files(plan.raw, raw), "ingest": raw, "preprocess": prepared}
-    made |= {"train": trained, "predict": predicted}
+    results = {"download": _files(plan.raw, raw), "ingest": raw, "preprocess": prepared}
+    results |= {"train": trained, "predict": predicted}
     return report_page.ReportData(
         recipe_name=plan.recipe.name,
         data_set=plan.data_name,
@@ -81,7 +81,7 @@ def gather(
         samples=tuple(pictures[id_] for id_ in spread if id_ in pictures),
         mistakes=tuple(pictures[id_] for id_ in mistakes if id_ in pictures),
         lineage=tuple(_lineage(plan, checkpoint, predictions, evaluation, decision)),
-        timings=[(name, one.statistics["seconds"]) for name, one in made.items() if one],
+        timings=[(name, result.statistics["seconds"]) for name, result in results.items() if result],
         parameters=plan.recipe.to_dict()
         | {"workers": "auto" if plan.workers is None else plan.workers}
         | ({"cores": plan.cores} if plan.cores else {})
@@ -129,7 +129,7 @@ def _pictures(
     """Load the test rows with these ids, by id, without those that were excluded as unusable."""
     metadata, columns = prepared.columns["metadata"], prepared.columns.get("columns")
     shape, classes = images.shape_of(metadata), images.classes_of(metadata)
-    found: dict[int, Picture] = {}
+    pictures: dict[int, Picture] = {}
     for source, output in zip(prepared.split("test"), predicted.split("test"), strict=True):
         answers = tables.read_part(predictions, output, schema=predicted.columns.get("columns"))
         wanted = np.flatnonzero(np.isin(answers["id"].to_numpy(), ids))
@@ -138,7 +138,7 @@ def _pictures(
         pixels, labels = images.to_arrays(tables.read_part(dataset, source, schema=columns).take(wanted), shape)
         assert labels is not None
         for image, label, row in zip(pixels, labels, answers.take(wanted).to_pylist(), strict=True):
-            found[row["id"]] = Picture(
+            pictures[row["id"]] = Picture(
                 image=image,
                 label=classes[label],
                 prediction=classes[row["prediction"]],
@@ -146,7 +146,7 @@ def _pictures(
                 id=row["id"],
                 file=row.get("file") if row.get("row") is None else f"{row['file']} row {row['row']}",
             )
-    return found
+    return pictures
 
 
 def _lineage(
@@ -169,10 +169,10 @@ def _lineage(
     ]
     titles = {uri.name: title for title, _, uri in steps}
     for title, maker, uri in steps:
-        made = _files(plan.raw, raw) if maker == "download" else manifest.load(uri)
-        names = [made.parent(role, of=uri).name for role in made.parents] if made else []
+        result = _files(plan.raw, raw) if maker == "download" else manifest.load(uri)
+        names = [result.parent(role, of=uri).name for role in result.parents] if result else []
         parents = tuple(titles[name] for name in names if name in titles) or (_RAW_FILES,)
-        facts = tuple(_facts(uri, made)) if made else ()
+        facts = tuple(_facts(uri, result)) if result else ()
         yield LineageStep(title=title, stage=maker, uri=uri, fingerprint=uri.fingerprint, parents=parents, facts=facts)
     target = report_of(plan, decision)
     yield LineageStep(
@@ -191,23 +191,23 @@ def _dated(what: str, time: datetime.datetime | None) -> Iterator[tuple[str, str
         yield f"{what} (UTC)", report_page.moment(time).removesuffix(" UTC")
 
 
-def _facts(uri: URI, made: Manifest) -> Iterator[tuple[str, str]]:
-    yield from _dated("created", made.created)
-    for split in dict.fromkeys(file.split for file in made.files if file.split):
-        if rows := sum(file.rows or 0 for file in made.split(split)):
+def _facts(uri: URI, result: Manifest) -> Iterator[tuple[str, str]]:
+    yield from _dated("created", result.created)
+    for split in dict.fromkeys(file.split for file in result.files if file.split):
+        if rows := sum(file.rows or 0 for file in result.split(split)):
             yield f"{split} rows", f"{rows:,}"
-    statistics = made.statistics
-    if made.kind == "raw" and "found" in statistics:
-        found = statistics["found"]
-        yield "image modes", ", ".join(f"{count:,} {mode}" for mode, count in found["modes"].items())
+    statistics = result.statistics
+    if result.kind == "raw" and "found" in statistics:
+        originals = statistics["found"]
+        yield "image modes", ", ".join(f"{count:,} {mode}" for mode, count in originals["modes"].items())
         if statistics.get("labels"):
             yield "labels from", statistics["labels"]
-        sizes = zip(found["widths"], found["heights"], strict=True)
+        sizes = zip(originals["widths"], originals["heights"], strict=True)
         yield "original sizes", " to ".join(f"{width} x {height}" for width, height in sizes)
-    if "initial" in made.parents:
-        yield "initial weights", made.parent("initial", of=uri)
-        yield "peak learning rate", f"{made.parameters['learning_rate']:g}"
-    if made.kind == "checkpoint":
+    if "initial" in result.parents:
+        yield "initial weights", result.parent("initial", of=uri)
+        yield "peak learning rate", f"{result.parameters['learning_rate']:g}"
+    if result.kind == "checkpoint":
         yield "best epoch", f"{statistics['best_epoch']} of {len(statistics['history'])}"
-    if made.kind == "evaluation":
+    if result.kind == "evaluation":
         yield "test accuracy", report_page.share(statistics["test_accuracy"])

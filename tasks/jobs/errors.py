@@ -5,7 +5,6 @@
 
 import contextlib
 import json
-import re
 import traceback
 from typing import TypedDict
 
@@ -16,17 +15,12 @@ from tasks.learning.user_code import UserCodeError
 
 _LONGEST = 2000
 """Characters of an error's message that are kept."""
+_LONGEST_REPORT = 400
+"""Characters of the report of Ray's memory monitor that are kept."""
 _TRACE = "traceback.txt"
 _ERROR_FILE = "error.json"
-_MONITOR = re.compile(
-    r"due to the node running low on memory.*?IP: (?P<node>[^,]+),"
-    r".*?was (?P<used>[\d.]+)GB used / (?P<all>[\d.]+)GB limit.*?exceeded threshold of (?P<limit>\d+)B",
-    re.DOTALL,
-)
-_KILLED = re.compile(
-    r"Selected to kill: .*?task name=(?P<name>[^,]*),.*?pid=(?P<pid>\d+), actual memory used=(?P<gb>[\d.]+)GB"
-)
-"""What Ray 2.60 says of a node whose memory is full, and of a process that it killed there."""
+_KILLED = "due to the node running low on memory"
+"""What Ray says of a process that it killed because a node's memory was full."""
 _MEMORY_ADVICE = (
     "use fewer --workers, a smaller batch_size, --set accumulation=4 or --set loader=streaming "
     "(docs/troubleshooting.md)"
@@ -75,17 +69,10 @@ def described(error: BaseException, *, folder: URI) -> Description:
 
 
 def killed_for_memory(report: str) -> str | None:
-    """Return the report of Ray's memory monitor as one line: process, its size, limit, advice; none for other text."""
-    node, killed = _MONITOR.search(report), list(_KILLED.finditer(report))
-    if node is None or not killed:
+    """Return the report of Ray's memory monitor as one line: its first sentences and advice; none for other text."""
+    if _KILLED not in report:
         return None
-    process = max(killed, key=lambda match: float(match["gb"]))
-    name = process["name"].removesuffix(".__init__").rpartition(":")[2]
-    memory = f"{node['used']} of {node['all']} GB used, limit {int(node['limit']) / 2**30:.2f} GB"
-    return (
-        f"Ray ended process {process['pid']} ({name}, {process['gb']} GB) on node {node['node']}, because its memory "
-        f"was full: {memory}; {_MEMORY_ADVICE}"
-    )
+    return f"{' '.join(report.split())[:_LONGEST_REPORT]} ...; {_MEMORY_ADVICE}"
 
 
 def user_message(error: Description) -> str:
@@ -99,9 +86,9 @@ def root_cause(error: BaseException) -> BaseException:
     """Return the original error, without what Ray, Ray Train and Ray Data have wrapped around it."""
     while True:
         failures = getattr(error, "worker_failures", None) or {}
-        given = (getattr(error, name, None) for name in ("cause", "controller_failure"))
-        candidates = [*failures.values(), *given, error.__cause__, error.__context__]
-        inner = next((one for one in candidates if isinstance(one, BaseException) and one is not error), None)
+        causes = (getattr(error, name, None) for name in ("cause", "controller_failure"))
+        candidates = [*failures.values(), *causes, error.__cause__, error.__context__]
+        inner = next((cause for cause in candidates if isinstance(cause, BaseException) and cause is not error), None)
         if inner is None or not type(error).__module__.startswith("ray"):
             return error
         error = inner

@@ -72,18 +72,18 @@ def main() -> None:
     folder, asks_gpus = URI(sys.argv[1]), "--gpus" in sys.argv
     ray.init(logging_level="WARNING")
     task = ray.remote(num_cpus=0, max_retries=0)(here.look)
-    asked: dict[ray.ObjectRef, dict[str, str]] = {}
+    tasks: dict[ray.ObjectRef, dict[str, str]] = {}
     for node in ray.nodes():
         if not node["Alive"]:
             continue
-        there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-        about = {"name": f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})", "probe": node["NodeID"]}
+        on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        names = {"name": f"{node['NodeManagerAddress']} ({node['NodeID'][:8]})", "probe": node["NodeID"]}
         has_gpus = asks_gpus and scaling.num_gpus(node["Resources"]) > 0
-        asked[task.options(scheduling_strategy=there).remote(folder, about, has_gpus)] = about
-    ready, silent = ray.wait(list(asked), num_returns=len(asked), timeout=_LIMIT_S)
-    answers = [_answer(one, asked[one]) for one in ready]
+        tasks[task.options(scheduling_strategy=on_node).remote(folder, names, has_gpus)] = names
+    ready, silent = ray.wait(list(tasks), num_returns=len(tasks), timeout=_LIMIT_S)
+    answers = [_answer(reference, tasks[reference]) for reference in ready]
     late = {"trouble": f"did not answer within {_LIMIT_S} s"}
-    answers += [Node.model_validate(asked[one] | late) for one in silent]
+    answers += [Node.model_validate(tasks[reference] | late) for reference in silent]
     gone = {node["NodeID"] for node in ray.nodes() if not node["Alive"]}
     events.write_event(NODES, nodes=[answer.model_dump() for answer in answers if answer.probe not in gone])
 

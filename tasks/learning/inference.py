@@ -81,9 +81,9 @@ class Model(nn.Module):
             )
         dtype = str(images.dtype).removeprefix("torch.")
         if dtype != "uint8" or images.ndim != 4 or tuple(images.shape[1:]) != tuple(self.image_shape):
-            wanted, found = ", ".join(map(str, self.image_shape)), ", ".join(map(str, images.shape))
+            wanted, shape = ", ".join(map(str, self.image_shape)), ", ".join(map(str, images.shape))
             raise ValueError(
-                f"images must be uint8 of shape (N, {wanted}), got {dtype} of shape ({found}); model.prepare([...]) "
+                f"images must be uint8 of shape (N, {wanted}), got {dtype} of shape ({shape}); model.prepare([...]) "
                 "converts pictures of any size"
             )
         if isinstance(images, np.ndarray):
@@ -127,13 +127,13 @@ def _pixels(picture: Picture, number: int, *, size: int, channels: int) -> bytes
 
 
 def _with_channels(pixels: np.ndarray) -> np.ndarray:
-    found = pixels[:, :, None] if pixels.ndim == 2 else pixels
-    if pixels.dtype != np.uint8 or found.ndim != 3 or not 1 <= found.shape[2] <= 4 or 0 in found.shape:
+    image = pixels[:, :, None] if pixels.ndim == 2 else pixels
+    if pixels.dtype != np.uint8 or image.ndim != 3 or not 1 <= image.shape[2] <= 4 or 0 in image.shape:
         raise decode.Unreadable(
             f"pixels must be uint8 of shape (height, width) or (height, width, 1 to 4), got {pixels.dtype} of shape "
             f"{pixels.shape}"
         )
-    return np.ascontiguousarray(found)
+    return np.ascontiguousarray(image)
 
 
 class Inference:

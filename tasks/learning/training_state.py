@@ -81,8 +81,8 @@ def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
-        return {key: _mapped(one, change) for key, one in value.items()}
-    return type(value)(_mapped(one, change) for one in value) if isinstance(value, list | tuple) else value
+        return {key: _mapped(item, change) for key, item in value.items()}
+    return type(value)(_mapped(item, change) for item in value) if isinstance(value, list | tuple) else value
 
 
 def check_storable(model: Classifier) -> None:
@@ -135,14 +135,14 @@ def load_initial_weights(model: Classifier, uri: CheckpointURI) -> None:
 
     Raises `ValueError` naming the first difference between the two models.
     """
-    found, _ = load_model(uri)
+    initial, _ = load_model(uri)
     for name in ("model", "image_shape", "classes"):
-        was, now = getattr(found.spec, name), getattr(model.spec, name)
+        was, now = getattr(initial.spec, name), getattr(model.spec, name)
         if was != now:
             raise ValueError(
                 f"initialize=champion: {name} of {uri} is {was!r}, but {now!r} here; use initialize=random"
             )
-    model.backbone.load_state_dict(found.backbone.state_dict())
+    model.backbone.load_state_dict(initial.backbone.state_dict())
 
 
 def initialize_from_rows(model: Classifier, loader: Loader) -> None:

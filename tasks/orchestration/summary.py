@@ -10,10 +10,10 @@ from prefect.states import Completed
 from storage import manifest
 from storage.decision import Decision
 from storage.uri import FilesURI, PredictionsURI, ReportURI, redact_text
+from tasks.jobs.preprocess.data_problems import find_data_problems
 from tasks.orchestration.stage import Stage
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
-from tasks.report_page.data_problems import find_data_problems
 from tasks.report_page.plots import wilson
 
 

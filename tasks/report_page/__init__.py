@@ -13,9 +13,9 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from storage.decision import Decision
+from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning.epoch_metrics import wait_hints
 from tasks.report_page import lineage_diagram, plots
-from tasks.report_page.data_problems import DataProblem
 from tasks.report_page.lineage_diagram import LineageStep
 
 _MAX_CELLS = 20

@@ -43,17 +43,17 @@ def learning_curve(history: Sequence[Mapping[str, float]], quantity: str, *, bes
     with _figure(height=2.7) as figure:
         axes = figure.subplots()
         _frame(axes)
-        told = []
+        ranges = []
         for split, colour, dashes in (("train", _WARM, "--"), ("validation", _ACCENT, "-")):
             values = [row[f"{split}_{quantity}"] for row in history]
             marker = "o" if len(epochs) <= 20 else ""
             axes.plot(epochs, values, dashes, color=colour, label=split, linewidth=1.8, marker=marker, markersize=3.5)
-            told += [f"{split} from {values[0]:.4f} to {values[-1]:.4f}"] if values else []
+            ranges += [f"{split} from {values[0]:.4f} to {values[-1]:.4f}"] if values else []
         _mark(axes, history, quantity, best_epoch)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8, min_n_ticks=1))
         axes.set(xlabel="epoch", ylabel=quantity, xlim=(min(epochs, default=1) - 0.3, max(epochs, default=1) + 0.3))
         _legend(axes)
-    label = f"{quantity.capitalize()} per epoch: {', '.join(told)}; best epoch {best_epoch}"
+    label = f"{quantity.capitalize()} per epoch: {', '.join(ranges)}; best epoch {best_epoch}"
     return _svg(figure, name=quantity, label=label)
 
 
@@ -81,8 +81,8 @@ def reliability(calibration: Sequence[Mapping[str, Any]], *, error: float) -> st
         bottom.set(yscale="log", xlabel="confidence", ylabel="rows")
         bottom.set_ylim(bottom=0.5)
         bottom.yaxis.set_major_formatter("{x:,.0f}")
-    told = f"in the {len(bins)} non-empty of {len(calibration)} bins; expected calibration error {error:.4f}"
-    return _svg(figure, name="reliability", label=f"Reliability: accuracy against confidence {told}")
+    summary = f"in the {len(bins)} non-empty of {len(calibration)} bins; expected calibration error {error:.4f}"
+    return _svg(figure, name="reliability", label=f"Reliability: accuracy against confidence {summary}")
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:

@@ -62,7 +62,7 @@ def work(config: dict[str, Any]) -> None:
     precision = resolve_precision(recipe.precision, device)
 
     def loader_of(kind: str) -> Loader:
-        rows = ray_train.ray_data_rows(uri, prepared, device, recipe) if kind == RAY_DATA else None
+        rows = ray_train.ray_data_rows(recipe) if kind == RAY_DATA else None
         here = reader(kind, rank=rank, world_size=world_size, prepare=ray_train.prepare, rows=rows)
         return make_loader(recipe, uri, prepared, here)
 

@@ -9,6 +9,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,7 @@ def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
     train = made.split("train")
     lists = ray.data.read_parquet(str(nested))
     as_bytes = ray.data.read_parquet([uri.child(file.path) for file in train])
-    slices = {"train": dataset_parts.whole_files(train)}
-    rows = RayDataRows(uri, slices, _SHAPE, None, CPU, prefetch_batches=1, world_size=1)
+    rows = partial(RayDataRows, prefetch_batches=1, world_size=1)
     recipe = recipes.load("mnist-resnet18")
 
     def loader(kind: str) -> Pass:

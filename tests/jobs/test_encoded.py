@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import torch
 
 from storage import manifest, tables
 from storage.uri import URI, DatasetURI, PredictionsURI, Root
-from tasks.jobs import dataset_parts
 from tasks.jobs.backends.in_process import InProcessBackend
 from tasks.jobs.predict import job as predict
 from tasks.jobs.spec import PredictSpec
@@ -106,17 +106,9 @@ def loader(
     uri: DatasetURI, *, rank: int = 0, world_size: int = 1, on_ray: bool = False, recipe: Recipe = _RECIPE
 ) -> loop.Loader:
     """The loader of one rank."""
-    prepared, device, rows = manifest.load(uri), torch.device("cpu"), None
-    if on_ray:
-        batch = {"train": recipe.batch_size, "validation": None}
-        slices = {
-            name: dataset_parts.shard(prepared.split(name), rank=rank, world_size=world_size, batch_size=size)
-            for name, size in batch.items()
-        }
-        transform = Transform(recipe, _SHAPE)
-        rows = RayDataRows(uri, slices, _SHAPE, transform, device, prefetch_batches=1, world_size=world_size)
+    rows = partial(RayDataRows, prefetch_batches=1, world_size=world_size) if on_ray else None
     here = reader("ray-data", rank=rank, world_size=world_size, rows=rows)
-    return make_loader.make_loader(recipe, uri, prepared, here)
+    return make_loader.make_loader(recipe, uri, manifest.load(uri), here)
 
 
 def epoch(feed: loop.Loader, number: int) -> list[tuple[list[Any], list[Any]]]:
@@ -130,8 +122,8 @@ def epoch(feed: loop.Loader, number: int) -> list[tuple[list[Any], list[Any]]]:
 def test_tasks_give_every_rank_the_batches_that_it_would_transform_itself_and_every_row_once(
     prepared: DatasetURI, local_ray: None, monkeypatch: pytest.MonkeyPatch, world_size: int
 ) -> None:
-    monkeypatch.setattr(make_loader, "_WINDOW_ROWS", 12)
-    monkeypatch.setattr(make_loader, "_WINDOW_BATCHES", 1)
+    monkeypatch.setattr(make_loader, "WINDOW_ROWS", 12)
+    monkeypatch.setattr(make_loader, "WINDOW_BATCHES", 1)
     seen: dict[str, list[bytes]] = {"train": [], "validation": []}
     for rank in range(world_size):
         ours, alone = (loader(prepared, rank=rank, world_size=world_size, on_ray=on_ray) for on_ray in (True, False))

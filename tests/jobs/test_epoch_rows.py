@@ -26,14 +26,15 @@ _LOADERS = ("resident", "streaming", "dataloader")
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
-    """Rows whose labels are their numbers, in parts of several sizes."""
+    """Rows whose labels are their numbers, and pixels the numbers modulo 251, in parts of several sizes."""
     uri = DatasetURI(str(tmp_path_factory.mktemp("rows") / "datasets/prepared/rows-0123456789ab"))
     listed = []
     for split, rows in _ROWS.items():
         edges = [0, rows // 3, rows // 2, rows]
         for index, (start, stop) in enumerate(itertools.pairwise(edges)):
             ids = np.arange(start, stop)
-            table = images.to_table(ids, np.zeros((len(ids), 1, 1, 1), np.uint8), ids, classes=("a", "b"))
+            pixels = (ids % 251).astype(np.uint8).reshape(-1, 1, 1, 1)
+            table = images.to_table(ids, pixels, ids, classes=("a", "b"))
             listed.append(tables.write_part(uri, table, split=split, index=index))
     columns = tables.describe(images.schema((1, 1, 1), ("a", "b")))
     commits.commit(uri, kind="prepared", parents={}, parameters={}, listed=listed, schema=columns)
@@ -53,9 +54,10 @@ def trained(feeds: list[Loader], *, batch_size: int, epoch: int) -> list[int]:
     steps = min(feed.num_train_rows() // share for feed, share in zip(feeds, shares, strict=True))
     rows = []
     for feed, share in zip(feeds, shares, strict=True):
-        batches = [labels for _, labels in feed.train_batches(epoch=epoch, batch_size=share, steps=steps)]
-        assert [len(labels) for labels in batches] == [share] * steps
-        rows += torch.cat(batches).tolist()
+        batches = list(feed.train_batches(epoch=epoch, batch_size=share, steps=steps))
+        assert [len(labels) for _, labels in batches] == [share] * steps
+        assert all(torch.equal(pixels.flatten(), labels % 251) for pixels, labels in batches)
+        rows += torch.cat([labels for _, labels in batches]).tolist()
     return rows
 
 
@@ -64,8 +66,8 @@ def trained(feeds: list[Loader], *, batch_size: int, epoch: int) -> list[int]:
 def test_an_epoch_leaves_out_less_than_a_batch_of_rows_and_in_each_epoch_others(
     prepared: DatasetURI, monkeypatch: pytest.MonkeyPatch, kind: str, world_size: int, batch_size: int
 ) -> None:
-    monkeypatch.setattr(make_loader, "_WINDOW_ROWS", _WINDOW)
-    monkeypatch.setattr(make_loader, "_WINDOW_BATCHES", 1)
+    monkeypatch.setattr(make_loader, "WINDOW_ROWS", _WINDOW)
+    monkeypatch.setattr(make_loader, "WINDOW_BATCHES", 1)
     feeds = every_rank(prepared, kind, world_size=world_size, batch_size=batch_size)
     times: Counter[int] = Counter(range(_ROWS["train"]))
     for epoch in range(1, _EPOCHS + 1):

@@ -26,6 +26,7 @@ _ROWS, _PARTS = 24_000, 96  # 375 MiB of pixels, 4 a part
 _LIMIT_BYTES = 300 * 2**20
 _FEED = """
 import sys
+from functools import partial
 import torch
 from storage import manifest, process
 from storage.uri import DatasetURI
@@ -40,13 +41,11 @@ recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1)
 rows = None
 if kind == "ray-data":
     import ray
-    from tasks.jobs import dataset_parts
     from tasks.jobs.train.ray_loader import RayDataRows
 
     options = {"include_dashboard": False, "logging_level": "ERROR", "object_store_memory": 100 * 2**20}
     ray.init(address="local", num_cpus=2, **options)
-    slices = {split: dataset_parts.whole_files(manifest.load(uri).split(split)) for split in ("train", "validation")}
-    rows = RayDataRows(uri, slices, (128, 128, 1), None, torch.device("cpu"), prefetch_batches=1, world_size=1)
+    rows = partial(RayDataRows, prefetch_batches=1, world_size=1)
 print("ready", flush=True)
 loader = make_loader(recipe, uri, manifest.load(uri), reader(kind, rows=rows))
 labels = []

@@ -123,7 +123,7 @@ REASONS = {
     "id is negative": 1,
     "label is missing": 1,
     "label is not in 0..1": 2,
-    "image is missing": 1,
+    "image could not be read": 1,
 }
 
 
@@ -164,7 +164,7 @@ class TestUnusableRows:
         assert made.statistics["test_rows_in_train"] == {"count": 24, "ids": list(range(20))}
         assert sum(file.rows or 0 for file in made.split("test")) == 50
         warnings = [line for line in capsys.readouterr().out.splitlines() if "WARNING" in line]
-        assert len(warnings) == 1 and "24 test rows are also in train" in warnings[0]
+        assert len(warnings) == 1 and "24 test rows also in train or validation" in warnings[0]
 
     def test_class_without_test_rows_is_told_and_counted_as_none(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -172,7 +172,7 @@ class TestUnusableRows:
         made = prepare(tmp_path, rows(0, 40), rows(100, 10, label=dict.fromkeys(range(10), 0)))
         assert made.statistics["class_counts"]["test"] == {"cat": 10, "dog": 0}
         assert made.statistics["test_rows_in_train"] == {"count": 0, "ids": []}
-        assert "WARNING: there are no test rows of class dog" in capsys.readouterr().out
+        assert "WARNING: classes without test rows: dog" in capsys.readouterr().out
 
     @pytest.mark.parametrize(
         ("name", "column"),
@@ -222,9 +222,9 @@ def test_images_in_two_classes_are_counted_named_told_and_kept(
         "named": ["test id 1 (dog), test id 4 (cat)", "test id 3 (dog), train id 2 (cat)"],
     }
     assert sum(file.rows or 0 for file in made.files) == 50
-    told = [line for line in capsys.readouterr().out.splitlines() if "more than one class" in line]
-    assert len(told) == 1 and "WARNING: 2 images are in more than one class (6 rows)" in told[0]
-    assert told[0].endswith(": test id 1 (dog), test id 4 (cat); test id 3 (dog), train id 2 (cat)")
+    (warning,) = [line for line in capsys.readouterr().out.splitlines() if "more than one class" in line]
+    assert warning.startswith("WARNING: 2 images in more than one class, on 6 rows")
+    assert warning.endswith(": test id 1 (dog), test id 4 (cat), test id 3 (dog), train id 2 (cat)")
 
 
 def test_images_of_one_class_each_are_in_no_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -248,8 +248,8 @@ def test_copies_within_a_class_are_told_and_of_ones_own_test_images_each_counts_
     test = rows(100, 10, image={4: cat, 6: cat, 7: dog, 8: dog})
     made = prepare(tmp_path, train, test, limit=0, backend=InProcessBackend(), is_user_images=is_user_images)
     assert made.statistics["copies_in_class"] == {"train": 2, "test": 3}
-    line = next(line for line in capsys.readouterr().out.splitlines() if "as another row of their class" in line)
-    assert ": 2 of train and 3 of test, such as test id 4, test id 6, test id 7; " in line
+    warning = "WARNING: 5 rows with the image of another row of the class (2 in train, 3 in test)"
+    assert (warning in capsys.readouterr().out) != is_user_images, "left out: nothing needs to be done"
     uri = DatasetURI(f"{tmp_path}/prepared-0123456789ab")
     left_out = [4, 6, 7] if is_user_images else []  # but not row 8, the same image in another class
     assert tables.read_split(uri, "test")["id"].to_pylist() == [id_ for id_ in range(10) if id_ not in left_out]

@@ -1,6 +1,7 @@
 """Ray Data gives a training the batches that a worker would read itself, byte for byte, on any node."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from ray.exceptions import RayTaskError
 
 from storage import commits, files, manifest, tables
 from storage.uri import DatasetURI, Root
-from tasks.jobs import dataset_parts, errors
+from tasks.jobs import errors
 from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.learning import images
@@ -42,8 +43,8 @@ def local_ray(s3: Server) -> Iterator[None]:
 @pytest.fixture
 def prepared(root: Root, local_ray: None, monkeypatch: pytest.MonkeyPatch) -> DatasetURI:
     """124 rows, each an image and a label of its own, in windows of at most 33 rows."""
-    monkeypatch.setattr(make_loader, "_WINDOW_ROWS", 33)
-    monkeypatch.setattr(make_loader, "_WINDOW_BATCHES", 1)
+    monkeypatch.setattr(make_loader, "WINDOW_ROWS", 33)
+    monkeypatch.setattr(make_loader, "WINDOW_BATCHES", 1)
     uri, listed = DatasetURI(root.child("datasets/prepared/small-0123456789ab")), []
     for split, sizes in _PARTS.items():
         for index, (first, rows) in enumerate(zip(np.cumsum((0, *sizes)), sizes, strict=False)):
@@ -58,15 +59,9 @@ def prepared(root: Root, local_ray: None, monkeypatch: pytest.MonkeyPatch) -> Da
 
 def loader(uri: DatasetURI, kind: str, *, rank: int, world_size: int, prefetch_batches: int = 1) -> Loader:
     """The loader of one rank, as a training worker makes it."""
-    made, rows, device = manifest.load(uri), None, torch.device("cpu")
-    if kind == "ray-data":
-        slices = {
-            split: dataset_parts.shard(made.split(split), rank=rank, world_size=world_size, batch_size=batch_size)
-            for split, batch_size in {"train": _RECIPE.batch_size, "validation": None}.items()
-        }
-        rows = RayDataRows(uri, slices, _SHAPE, None, device, prefetch_batches, world_size)
-    here = reader(kind, rank=rank, world_size=world_size, rows=rows)
-    return make_loader.make_loader(_RECIPE, uri, made, here)
+    rows = partial(RayDataRows, prefetch_batches=prefetch_batches, world_size=world_size)
+    here = reader(kind, rank=rank, world_size=world_size, rows=rows if kind == "ray-data" else None)
+    return make_loader.make_loader(_RECIPE, uri, manifest.load(uri), here)
 
 
 def epoch(feed: Loader, number: int) -> list[tuple[list[Any], list[Any]]]:

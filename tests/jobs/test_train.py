@@ -12,10 +12,8 @@ from storage import commits, files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.jobs import datasource, errors
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train import attempts
+from tasks.jobs.train import attempts, worker
 from tasks.jobs.train import job as train
-from tasks.jobs.train import worker as rank
-from tasks.jobs.train.choices import Assignment
 from tasks.learning import images, recipes
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import WrongBatchSize, local_batch_size
@@ -130,23 +128,13 @@ def test_shares_of_the_batch_add_up_to_it_and_differ_by_at_most_one(batch_size: 
     assert max(shares) - min(shares) <= 1
 
 
-def _assignment(spec: TrainSpec) -> Assignment:
-    return Assignment(spec=spec.model_dump_json(), attempt="attempt-1", threads=1, loader="resident", use_gpu=False)
-
-
-def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def damaged(*_: Any, **__: Any) -> None:
-        error = manifest.Damaged("train/part is damaged: restore it, then run again")
-        raise RayTaskError("read", "Traceback\n" + "line\n" * 1000, error).as_instanceof_cause()
-
-    monkeypatch.setattr(rank, "_train", damaged)
-    spec = training(tmp_path, rows=40, batch_size=8, workers=1)
-    with pytest.raises(manifest.Damaged):
-        rank.train(_assignment(spec))
+def test_what_ray_wrapped_is_left_for_the_driver_without_its_traceback(tmp_path: Path) -> None:
+    error = manifest.Damaged("train/part is damaged: restore it, then run again")
+    attempt = URI(str(tmp_path / "attempt-1"))
+    wrapped = RayTaskError("read", "Traceback\n" + "line\n" * 1000, error).as_instanceof_cause()
+    assert not worker.is_saved_on_every_rank(wrapped, attempt)
     with pytest.raises(errors.WorkerError) as caught:
-        errors.raise_saved_error(spec.scratch.child("attempt-1"))
+        errors.raise_saved_error(attempt)
     message = "train/part is damaged: restore it, then run again"
     assert caught.value.description == {"type": "Damaged", "message": message, "permanent": True}
 
@@ -161,14 +149,6 @@ def test_an_unexpected_error_keeps_its_whole_traceback_without_secrets(tmp_path:
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError("attempt-1/epoch-0001"), OutOfMemoryError("killed")], ids=repr)
-def test_an_error_after_which_a_restart_may_help_is_not_left(
-    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: Any, **__: Any) -> None:
-        raise error
-
-    monkeypatch.setattr(rank, "_train", fails)
-    spec = training(tmp_path, rows=40, batch_size=8, workers=1)
-    with pytest.raises(type(error)):
-        rank.train(_assignment(spec))
-    assert not errors.has_saved_error(spec.scratch.child("attempt-1"))
+def test_an_error_after_which_a_restart_may_help_is_not_left(error: Exception, tmp_path: Path) -> None:
+    attempt = URI(str(tmp_path / "attempt-1"))
+    assert not worker.is_saved_on_every_rank(error, attempt) and not errors.has_saved_error(attempt)

@@ -7,18 +7,14 @@ function tables() {
     [table.caption.textContent.trim(), [...table.rows].map(cells)]));
 }
 
-/** Names and values of the key figures. */
-function figures() {
-  const texts = (entry) => [...entry.children].map((child) => child.textContent.trim());
-  return Object.fromEntries([...document.querySelectorAll(".figures > div")].map(texts));
-}
-
 /** What is missing for somebody who does not see the page, or not all of it. */
 function untold() {
   const faults = [];
   const demand = (holds, fault) => holds || faults.push(fault);
   demand(document.documentElement.lang, "no language");
   demand(document.title.trim(), "no title");
+  const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
+  demand(ids.length === new Set(ids).size, "an id twice");
   const levels = [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")].map((heading) => +heading.tagName[1]);
   demand(levels.filter((level) => level === 1).length === 1 && levels[0] === 1, "not one h1, at the start");
   levels.slice(1).forEach((level, index) => demand(level <= levels[index] + 1, `h${level} after h${levels[index]}`));

@@ -12,10 +12,10 @@ import pytest
 from storage.decision import Decision
 from storage.uri import URI
 from tasks import report_page
+from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import report_of
 from tasks.report import gather
-from tasks.report_page.data_problems import DataProblem
 from tests.report_page.browser import VIEWS, Browser, View, chromium
 from tests.report_page.results import commit_results
 from tests.report_page.test_report_page import fake_data, with_decision
@@ -134,32 +134,6 @@ def test_printed_page_shows_what_the_screen_folds_away(browser: Browser, report:
     browser.open(report.page, VIEWS["print"])
     assert browser.evaluate(folded) == [True, True, True]
     assert 4 <= len(re.findall(rb"/Type\s*/Page\b", browser.pdf())) <= 12
-
-
-def test_figures_on_the_page_are_those_of_the_evaluation(browser: Browser, report: Report) -> None:
-    browser.open(report.page, VIEWS["light"])
-    metrics, shown, tables = report.evaluated("metrics"), ask(browser, "figures()"), ask(browser, "tables()")
-    names = {
-        "Test accuracy": "test_accuracy",
-        "Test loss": "test_loss",
-        "Calibration error": "expected_calibration_error",
-    }
-    assert {name: shown[name] for name in names} == {name: f"{metrics[key]:.4f}" for name, key in names.items()}
-    assert shown["Test rows"] == str(metrics["num_rows"])
-    assert browser.evaluate("document.querySelector('.score').textContent") == f"{metrics['test_accuracy']:.4f}"
-    assert browser.evaluate("document.querySelector('.reason').textContent") == report.decision.reason
-    assert tables["On the test split; support is the number of rows of the class"][1:] == [
-        [row["class_name"], *(f"{row[name]:.4f}" for name in ("precision", "recall", "f1")), str(row["support"])]
-        for row in report.evaluated("per_class")
-    ]
-    assert [row[1:] for row in tables["True class ↓ \u2002 Predicted class →"][1:]] == [
-        [str(count) for count in row] for row in report.evaluated("confusion")
-    ]
-    assert [row[1:] for row in tables["Non-empty bins"][1:]] == [
-        [str(row["count"]), f"{row['confidence']:.4f}", f"{row['accuracy']:.4f}"]
-        for row in report.evaluated("calibration")
-        if row["count"]
-    ]
 
 
 def test_data_section_shows_the_class_counts_and_problems_that_the_manifests_record(

@@ -11,8 +11,8 @@ import pytest
 
 from storage.decision import Decision
 from storage.uri import CheckpointURI
+from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.report_page import Picture, ReportData, accuracy_interval, number, render, share
-from tasks.report_page.data_problems import DataProblem
 from tasks.report_page.lineage_diagram import LineageStep, draw
 from tasks.report_page.plots import wilson
 
@@ -261,25 +261,6 @@ def test_hostile_names_are_escaped(num_classes: int) -> None:
     assert HOSTILE in page.text
 
 
-@pytest.mark.parametrize("num_classes", [10, 100])
-def test_every_picture_has_a_text_alternative(num_classes: int) -> None:
-    page = Page(render(fake_data(tuple(f"class {index}" for index in range(num_classes)))))
-    assert len(page.all("img")) >= 40
-    assert all(image["alt"] for image in page.all("img"))
-    plots = page.all("svg")
-    assert len(plots) == 4
-    assert all(plot["role"] == "img" and plot["aria-label"] for plot in plots)
-
-
-def test_page_has_one_title_a_language_and_no_id_twice(data: ReportData) -> None:
-    page = Page(render(data))
-    assert len(page.all("h1")) == 1
-    assert page.all("html")[0]["lang"] == "en"
-    assert all("scope" in header for header in page.all("th"))
-    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
-    assert len(ids) == len(set(ids))
-
-
 def test_champion_is_compared_with_the_challenger(data: ReportData) -> None:
     text = Page(render(data)).text
     assert "Challenger against champion" in render(data)
@@ -308,6 +289,20 @@ def test_verdict_follows_the_decision(data: ReportData) -> None:
     assert "Not promoted" not in Page(render(data)).text
     assert "Not promoted" in refused
     assert "✓ Promoted" not in refused
+
+
+def test_every_epoch_shows_its_time_and_what_was_waited_for(data: ReportData) -> None:
+    text = Page(render(data)).text
+    assert "Epoch Time Waiting for data Waiting for checkpoints 1 31.0 s 0.010 0.000 2 32.0 s 0.097 0.002" in text
+    assert text.count("Waiting for data took 10 % of epoch 2: try --set loader=resident") == 1
+
+
+def test_notes_and_training_images_are_shown_where_there_are_any(data: ReportData) -> None:
+    assert "training images" not in Page(render(dataclasses.replace(data, training_images=()))).text
+    page = Page(render(dataclasses.replace(data, notes=("the training ran on different hardware",))))
+    assert "The training ran on different hardware" in page.text
+    alternatives = [image["alt"] for image in page.all("img") if (image["alt"] or "").startswith("Training")]
+    assert alternatives == [f"Training image {i}: class {name}" for i, (_, name) in enumerate(data.training_images, 1)]
 
 
 def test_sample_data_is_announced(data: ReportData) -> None:

@@ -44,22 +44,22 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
     """
     started = time.monotonic()
     source = manifest.load(spec.source)
-    listed = [file for file in source.split(spec.split) if file.split != "quarantine" and file.rows is not None]
-    if not listed:
+    entries = [file for file in source.split(spec.split) if file.split != "quarantine" and file.rows is not None]
+    if not entries:
         raise ValueError(f"split must be one of {sorted({str(f.split) for f in source.files})}, got {spec.split!r}")
     trained = manifest.load(spec.model)
     model = trained.statistics["model"]
-    expected, found = model["image_shape"], images.shape_of(source.columns["metadata"])
-    if tuple(expected) != found:
+    expected, shape = model["image_shape"], images.shape_of(source.columns["metadata"])
+    if tuple(expected) != shape:
         raise ValueError(
-            f"the dataset's images have shape {found}, but the model expects {expected}; choose a matching model or "
+            f"the dataset's images have shape {shape}, but the model expects {expected}; choose a matching model or "
             "dataset"
         )
     named = row_origins.table_of(spec.source) is not None
-    total = sum(file.rows or 0 for file in listed)
+    total = sum(file.rows or 0 for file in entries)
     files.check_space(spec.target, needed=total * (_BYTES_PER_ROW + 4 * len(model["classes"])))
     number_in_split = collections.defaultdict[str | None, Iterator[int]](itertools.count)
-    work = [{"index": next(number_in_split[file.split]), "file": file.model_dump_json()} for file in listed]
+    work = [{"index": next(number_in_split[file.split]), "file": file.model_dump_json()} for file in entries]
     done: list[dict[str, Any]] = []
     for row in backend.pool(Predictor, work, spec):
         done.append(row)
@@ -71,7 +71,9 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
     if len(parts) > 1:
         ran = "; ".join(map(str, parts))
         events.write_line(f"parts ran on different hardware or versions, which may change their last digits: {ran}")
-    assert sum(file.rows or 0 for file in written) == total and len(written) == len(listed), "a row was lost on the way"
+    assert sum(file.rows or 0 for file in written) == total and len(written) == len(entries), (
+        "a row was lost on the way"
+    )
     commits.commit(
         spec.target,
         kind="predictions",
@@ -116,8 +118,8 @@ class Predictor:
                 return Inference(self.spec.model, threads=self._threads, device=device)
 
     def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, list[Any]]:
-        given = zip(batch["index"], batch["file"], strict=True)
-        rows = [self.part(index=int(index), file=str(file)) for index, file in given]
+        parts = zip(batch["index"], batch["file"], strict=True)
+        rows = [self.part(index=int(index), file=str(file)) for index, file in parts]
         return {name: [row[name] for row in rows] for name in rows[0]}
 
     def part(self, *, index: int, file: str) -> dict[str, Any]:
@@ -126,12 +128,12 @@ class Predictor:
         split = source.split or "all"
         with self._turn:
             _ = self.inference
-        made, predicted = self._find(split, index, source) or (None, self._predict(source))
-        reused = made is not None
-        made = made or tables.write_part(self.spec.target, predicted, split=split, index=index)
+        output, predicted = self._find(split, index, source) or (None, self._predict(source))
+        reused = output is not None
+        output = output or tables.write_part(self.spec.target, predicted, split=split, index=index)
         counts = json.dumps(collections.Counter(predicted["prediction"].drop_null().to_pylist()))
         used = predicted.schema.metadata[_HARDWARE_KEY].decode()
-        entry = {"file": made.model_dump_json(), "split": split, "index": index, "rows": made.rows}
+        entry = {"file": output.model_dump_json(), "split": split, "index": index, "rows": output.rows}
         return entry | {"reused": reused, "hardware": used, "counts": counts}
 
     def _find(self, split: str, index: int, source: File) -> tuple[File, pa.Table] | None:

@@ -23,8 +23,8 @@ _COPY = "copy of another test row of its class"
 """Reason for which a test row is left out although it can be used."""
 _SHOWN = 20
 """Most test rows that are also in train, and most images in several classes, to list; all are counted."""
-_FILES_IN_MESSAGE, _IMAGES_IN_MESSAGE = 5, 3
-"""Most files, and most images, in a message."""
+_FILES_IN_MESSAGE = 5
+"""Most files in a message."""
 
 
 def check_schema(raw: Manifest) -> pa.Schema:
@@ -54,7 +54,7 @@ def check_rows(
         if not any(file.rows for file in raw.split(split)):
             raise ValueError(f"the raw dataset has no rows in split {split!r}")
     frames: dict[str, list[pd.DataFrame]] = {split: [] for split in SPLITS}
-    how = {"expected": tables.describe(columns)["columns"], "num_classes": num_classes, "no_image": _no_image(raw)}
+    how = {"expected": tables.describe(columns)["columns"], "num_classes": num_classes}
     done, total = 0, sum(file.rows or 0 for split in SPLITS for file in raw.split(split))
     for number, split in enumerate(SPLITS):
         for table in backend.map(uri, raw.split(split), _checked, **how):
@@ -69,22 +69,13 @@ def check_rows(
     return pd.DataFrame(checked)
 
 
-def _no_image(raw: Manifest) -> str:
-    """Return the reason for a missing image; the user's own files may hold images that could not be read."""
-    found = raw.statistics.get("unreadable") or {"count": 0}
-    missing = found.get("missing", 0)
-    if missing < found["count"]:
-        return "image is missing or could not be read" if missing else "image could not be read"
-    return "image is missing"
-
-
-def _checked(table: pa.Table, *, expected: dict[str, str], num_classes: int, no_image: str) -> pa.Table:
-    found = tables.describe(table.drop_columns("row").schema)["columns"]
-    if found != expected:
-        raise ValueError(f"a part's schema must be {expected}, as the manifest says, got {found}")
+def _checked(table: pa.Table, *, expected: dict[str, str], num_classes: int) -> pa.Table:
+    columns = tables.describe(table.drop_columns("row").schema)["columns"]
+    if columns != expected:
+        raise ValueError(f"a part's schema must be {expected}, as the manifest says, got {columns}")
     label = table["label"].to_pandas()
     reason = np.full(len(table), "", dtype=object)
-    reason[table["image"].is_null().to_numpy()] = no_image
+    reason[table["image"].is_null().to_numpy()] = "image could not be read"
     reason[((label < 0) | (label >= num_classes)).to_numpy()] = f"label is not in 0..{num_classes - 1}"
     reason[label.isna().to_numpy()] = "label is missing"
     reason[(table["id"].to_pandas() < 0).to_numpy()] = "id is negative"
@@ -111,14 +102,14 @@ def unusable(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest, *, limit: fl
     Columns `path` and `problem` describe the file that each row came from, if the raw dataset knows it.
     """
     left_out = _with_files(checked[checked["reason"] != ""].drop(columns="digest").astype({"source": "str"}), uri, raw)
-    found = left_out[left_out["reason"] != _COPY]
-    if len(found) > limit * len(checked):
-        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in Counter(found["reason"]).items())
-        names = name_quarantined_files(found)
-        share = math.ceil(100 * len(found) / len(checked)) / 100
+    rows = left_out[left_out["reason"] != _COPY]
+    if len(rows) > limit * len(checked):
+        reasons = ", ".join(f"{reason}: {count:,}" for reason, count in Counter(rows["reason"]).items())
+        names = name_quarantined_files(rows)
+        share = math.ceil(100 * len(rows) / len(checked)) / 100
         first = f": {', '.join(names[:_FILES_IN_MESSAGE])}{', ...' * (len(names) > _FILES_IN_MESSAGE)}" if names else ""
         raise ValueError(
-            f"{len(found)} of {len(checked)} raw rows cannot be used ({reasons}){first}; max_quarantined={limit} "
+            f"{len(rows)} of {len(checked)} raw rows cannot be used ({reasons}){first}; max_quarantined={limit} "
             f"allows fewer: fix the data, or raise the limit with --set max_quarantined={share:g}"
         )
     return left_out
@@ -139,34 +130,24 @@ def _with_files(quarantined: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> pd
         return quarantined
     named = []
     for split, rows in quarantined.groupby("source"):
-        found = row_origins.find(sources, str(split), rows["row"])
-        named.append(rows.assign(path=found["path"].to_numpy(), problem=found["problem"].to_numpy()))
+        origins = row_origins.find(sources, str(split), rows["row"])
+        named.append(rows.assign(path=origins["path"].to_numpy(), problem=origins["problem"].to_numpy()))
     return pd.concat(named)
 
 
 def check_complete(placed: pd.DataFrame, classes: tuple[str, ...]) -> None:
-    """Raise `ValueError` for a split without rows or a class without training rows; warn of classes not evaluated."""
+    """Raise `ValueError` for a split without rows or a class without training rows."""
     for split in ("train", "validation", "test"):
         if not (placed["split"] == split).any():
             raise ValueError(f"split {split!r} has no usable rows; add images")
-    missing = {
-        split: [name for label, name in enumerate(classes) if label not in present]
-        for split, present in placed.groupby("split")["label"].unique().map(set).items()
-    }
-    if missing["train"]:
-        named = ", ".join(missing["train"])
-        raise ValueError(f"no usable training rows of class {named}; add training images, or remove the class")
-    if missing["validation"]:
-        named = ", ".join(missing["validation"])
-        events.write_line(f"WARNING: there are no validation rows of class {named}: too few images")
-    if missing["test"]:
-        events.write_line(
-            f"WARNING: there are no test rows of class {', '.join(missing['test'])}, so it cannot be evaluated"
-        )
+    labels = set(placed.loc[placed["split"] == "train", "label"])
+    if missing := [name for label, name in enumerate(classes) if label not in labels]:
+        names = ", ".join(missing)
+        raise ValueError(f"no usable training rows of class {names}; add training images, or remove the class")
 
 
-def copies_in_class(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> dict[str, int]:
-    """Count the usable rows of each split with the image of an earlier row of their class; warn of them.
+def copies_in_class(checked: pd.DataFrame, raw: Manifest) -> dict[str, int]:
+    """Count the usable rows of each split with the image of an earlier row of their class.
 
     Copies among the test rows of the user's own images are marked to be left out, so that accuracy and p-value count
     each image once. A published test split stays as it was published.
@@ -174,40 +155,22 @@ def copies_in_class(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> di
     usable = checked[checked["reason"] == ""]
     copies = usable[usable.duplicated(["source", "label", "digest"])]
     counts = {split: int((copies["source"] == split).sum()) for split in SPLITS}
-    is_user_images = "ingest" in raw.parameters
-    if is_user_images:
+    if "ingest" in raw.parameters:
         checked.loc[copies.index[copies["source"] == "test"], "reason"] = _COPY
-    if len(copies):
-        first = ", ".join(_places(copies.head(_IMAGES_IN_MESSAGE), row_origins.table(uri, raw)))
-        where = " and ".join(f"{rows:,} of {split}" for split, rows in counts.items() if rows)
-        effect = (
-            "those of test are left out, so that each image counts once"
-            if is_user_images
-            else "all count in the metrics"
-        )
-        events.write_line(
-            f"WARNING: rows with the same image as another row of their class: {where}, such as {first}"
-            + (f"; {effect}" if counts["test"] else "")
-        )
     return counts
 
 
 def test_rows_in_train(checked: pd.DataFrame) -> dict[str, Any]:
-    """Count usable test rows whose image is also in train or validation, and list the first ids; warn of them."""
+    """Count usable test rows whose image is also in train or validation, and list the first ids."""
     usable = checked["reason"] == ""
     test = checked.loc[usable & (checked["source"] == "test"), ["id", "digest"]]
     train = checked.loc[usable & (checked["source"] == "train"), "digest"]
     ids = sorted(test.loc[test["digest"].isin(train), "id"].tolist())
-    shown = ids[:_SHOWN]
-    if ids:
-        events.write_line(
-            f"WARNING: {len(ids)} test rows are also in train, so the test metrics are too good: ids {shown}"
-        )
-    return {"count": len(ids), "ids": shown}
+    return {"count": len(ids), "ids": ids[:_SHOWN]}
 
 
 def images_in_two_classes(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest) -> dict[str, Any]:
-    """Count images that are in several classes and their usable rows, and list the first of them; warn of them.
+    """Count images that are in several classes and their usable rows, and list the first of them.
 
     No model can be right about all rows of such an image. The list names each image with its classes, by its files if
     the raw dataset knows them, else by split and id.
@@ -222,13 +185,7 @@ def images_in_two_classes(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest)
         ", ".join(f"{place} ({classes[label]})" for place, label in zip(rows["place"], rows["label"], strict=True))
         for _, rows in shown.groupby("digest", sort=False)
     ]
-    count = int(several["digest"].nunique())
-    if count:
-        events.write_line(
-            f"WARNING: {count} images are in more than one class ({len(several)} rows), so every model is wrong about "
-            f"some of them: {'; '.join(named[:_IMAGES_IN_MESSAGE])}{'; ...' if count > _IMAGES_IN_MESSAGE else ''}"
-        )
-    return {"count": count, "rows": len(several), "named": named}
+    return {"count": int(several["digest"].nunique()), "rows": len(several), "named": named}
 
 
 def _places(rows: pd.DataFrame, sources: pd.DataFrame | None) -> list[str]:
@@ -237,6 +194,6 @@ def _places(rows: pd.DataFrame, sources: pd.DataFrame | None) -> list[str]:
         if sources is None:
             places.append(f"{split} id {id_}")
             continue
-        found = row_origins.find(sources, str(split), [row]).iloc[0]
-        places.append(str(found["path"]) if found["rows"] == 1 else f"{found['path']} id {id_}")
+        origin = row_origins.find(sources, str(split), [row]).iloc[0]
+        places.append(str(origin["path"]) if origin["rows"] == 1 else f"{origin['path']} id {id_}")
     return places

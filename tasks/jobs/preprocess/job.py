@@ -16,6 +16,7 @@ from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, events, row_digests
 from tasks.jobs.backends.base import Row, StageBackend
 from tasks.jobs.preprocess import checks
+from tasks.jobs.preprocess.data_problems import find_data_problems
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
 
@@ -39,7 +40,7 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     files.check_space(spec.target, needed=sum(file.size for file in raw.files))
     classes = images.classes_of(raw.columns["metadata"])
     checked = checks.check_rows(spec.source, raw, columns, num_classes=len(classes), backend=backend)
-    copies = checks.copies_in_class(checked, spec.source, raw)
+    copies = checks.copies_in_class(checked, raw)
     quarantined = checks.unusable(checked, spec.source, raw, limit=spec.parameters["max_quarantined"])
     in_train = checks.test_rows_in_train(checked)
     in_two_classes = checks.images_in_two_classes(checked, spec.source, raw)
@@ -49,18 +50,18 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     checks.check_complete(placed, classes)
     placed = _number_parts(placed, raw)
     written = _write(spec, raw, placed, columns, backend)
-    listed = [File.model_validate_json(row["file"]) for row in written]
+    entries = [File.model_validate_json(row["file"]) for row in written]
     in_order = placed.sort_values("split", kind="stable")  # as the parts are
-    listed.append(row_digests.write(spec.target, in_order, b"".join(row["digests"] for row in written)))
+    entries.append(row_digests.write(spec.target, in_order, b"".join(row["digests"] for row in written)))
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
-        listed.append(tables.write_part(spec.target, table, split="quarantine", index=0))
-    commits.commit(
+        entries.append(tables.write_part(spec.target, table, split="quarantine", index=0))
+    prepared = commits.commit(
         spec.target,
         kind="prepared",
         parents={"raw": raw.as_parent(spec.source)},
         parameters=spec.parameters,
-        listed=listed,
+        listed=entries,
         schema=tables.describe(columns),
         statistics={
             **_statistics(written, placed, quarantined, raw),
@@ -72,6 +73,9 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
             "seconds": time.monotonic() - started,
         },
     )
+    for problem in find_data_problems(raw, prepared):
+        if not problem.is_minor:
+            events.write_line(f"WARNING: {problem}")
 
 
 def assign_splits(checked: pd.DataFrame, *, split_seed: int, validation_fraction: float) -> pd.DataFrame:
@@ -149,10 +153,10 @@ def _write(
     targets = {int(part): (str(firsts[part]), int(number_in_split[part])) for part in firsts.index}
     routes = []
     for split in checks.SPLITS:
-        here, listed = placed.loc[placed["source"] == split, ["row", "part", "position"]], raw.split(split)
-        route = np.full((sum(file.rows or 0 for file in listed), 2), -1, dtype=np.int64)  # -1: the row is left out
-        route[here["row"].to_numpy()] = here[["part", "position"]].to_numpy()
-        routes.append((listed, route))
+        placed_rows, entries = placed.loc[placed["source"] == split, ["row", "part", "position"]], raw.split(split)
+        route = np.full((sum(file.rows or 0 for file in entries), 2), -1, dtype=np.int64)  # -1: the row is left out
+        route[placed_rows["row"].to_numpy()] = placed_rows[["part", "position"]].to_numpy()
+        routes.append((entries, route))
     rows: list[Row] = []
     for row in backend.regroup(
         spec.source,
@@ -184,8 +188,8 @@ def _write_part(
     file = tables.write_part(uri, table.combine_chunks(), split=split, index=index)
     pixels, _ = images.to_arrays(table, image_shape)
     sums, squares = exact_sums(pixels)
-    made = {"part": part, "file": file.model_dump_json(), "sum": sums.tolist(), "sum_of_squares": squares.tolist()}
-    return pa.Table.from_pylist([made | {"digests": row_digests.digests_of(pixels)}])
+    row = {"part": part, "file": file.model_dump_json(), "sum": sums.tolist(), "sum_of_squares": squares.tolist()}
+    return pa.Table.from_pylist([row | {"digests": row_digests.digests_of(pixels)}])
 
 
 def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

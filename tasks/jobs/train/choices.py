@@ -17,8 +17,6 @@ RAY_DATA: Final = "ray-data"
 """Name of the loader that Ray Data feeds."""
 DATALOADER: Final = "dataloader"
 """Name of the loader that wraps torch's DataLoader."""
-SPLITS: Final = ("train", "validation")
-"""Splits that a training reads."""
 SCORE: Final = "best_epoch"
 """Metric by which Ray Train selects checkpoints: the epoch if it is the best so far, else 0.
 
@@ -52,15 +50,15 @@ def choose_loader(spec: TrainSpec, prepared: Manifest, *, workers: int, has_idle
     return loader
 
 
-def _chosen_loader(asked: str, prepared: Manifest, *, has_idle_nodes: bool) -> str:
-    """Return the loader for `asked`.
+def _chosen_loader(loader: str, prepared: Manifest, *, has_idle_nodes: bool) -> str:
+    """Return the loader to use for a recipe with `loader`.
 
     `auto` keeps up to 2 GiB of pixels, over all ranks, in memory. Larger datasets are streamed: by Ray Data if GPUs
     train and other nodes have CPUs to read for them (`has_idle_nodes`), else by the workers, with the same batches.
     Encoded images are always fed by Ray Data, whose tasks decode and augment them; without Ray, by this process.
     """
-    if asked != "auto":
-        return asked
+    if loader != "auto":
+        return loader
     if dataset_parts.is_encoded(prepared):
         return RAY_DATA
     num_bytes = prepared.rows * math.prod(images.shape_of(prepared.columns["metadata"]))

@@ -23,13 +23,17 @@ from tasks.learning.loop import Batch, Loader, mixed_seed
 from tasks.learning.recipes import Recipe
 from tasks.learning.transforms import Transform
 
+Shape = tuple[int, int, int]
+"""Height, width and channels of an image."""
+Slices = Callable[[str], Sequence[Slice]]
+"""Function from a split's name to this rank's rows of it."""
 Block = tuple[np.ndarray, np.ndarray]
 """Images (uint8, BHWC) and labels (int64, (B,)), both read-only."""
-_WINDOW_ROWS = 32_768
+WINDOW_ROWS = 32_768
 """Most rows among which the streaming loader shuffles, unless a window would have too few batches."""
 _WINDOW_BYTES = 64 * 2**20
 """Most bytes of pixels among which it shuffles, unless a window would have too few batches."""
-_WINDOW_BATCHES = 16
+WINDOW_BATCHES = 16
 """Fewest batches among which it shuffles: in fewer, the rows of a part would meet again in the next epoch's batches."""
 Report = Callable[[URI, list[EpochMetrics]], None]
 """Function that is called with the folder of a new checkpoint and the history so far."""
@@ -67,8 +71,8 @@ class RankContext:
     """Called on every rank once for each epoch, in order, after its checkpoint is complete."""
     loader: str
     """Kind of loader: `resident`, `streaming`, `dataloader` or `ray-data`."""
-    rows: RowSource | None = None
-    """Source of the rows of `ray-data`; None: this process reads them. The batches are the same."""
+    rows: Callable[[DatasetURI, Slices, Shape, Transform | None, torch.device], RowSource] | None = None
+    """Makes the source of the rows of `ray-data`; None: this process reads them. The batches are the same."""
     beat: Callable[[], None] = lambda: None
     """Called at every sign of progress."""
 
@@ -95,11 +99,11 @@ def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, here: RankC
         how = {"seed": recipe.seed, "rank": rank, "world_size": world_size}
         is_gpu = here.device.type == "cuda"
         return MapStyleLoader(train, validation, prepare=here.prepare, pin_memory=is_gpu, **how)
-    transform = Transform(recipe, shape) if dataset_parts.is_encoded(prepared) else _unchanged
-    found = here.rows or PartsReader(uri, slices, shape, here.device, transform)
-    window_rows = min(_WINDOW_ROWS, _WINDOW_BYTES // math.prod(shape))
+    transform = Transform(recipe, shape) if dataset_parts.is_encoded(prepared) else None
+    rows = (here.rows or PartsReader)(uri, slices, shape, transform, here.device)
+    window_rows = min(WINDOW_ROWS, _WINDOW_BYTES // math.prod(shape))
     num_rows = sum(map(len, slices("train")))
-    return StreamingLoader(found, num_rows=num_rows, window_rows=window_rows, seed=recipe.seed, rank=rank)
+    return StreamingLoader(rows, num_rows=num_rows, window_rows=window_rows, seed=recipe.seed, rank=rank)
 
 
 class StreamingLoader:
@@ -135,12 +139,12 @@ class StreamingLoader:
         generator, other = (
             torch.Generator().manual_seed(mixed_seed(self.seed, epoch, self.rank, number)) for number in (1, 3)
         )
-        given = int(torch.randint(self.num_rows, (), generator=other))
-        size = max(self.window_rows // batch_size, _WINDOW_BATCHES) * batch_size
+        carried = int(torch.randint(self.num_rows, (), generator=other))
+        size = max(self.window_rows // batch_size, WINDOW_BATCHES) * batch_size
         seed = mixed_seed(self.seed, epoch, self.rank, 4) if self.num_rows > size else None
         for window in self.rows.windows("train", size=size, epoch=epoch, shuffle_seed=seed):
             order = torch.randperm(len(window[1]), generator=generator)
-            skipped, given = divmod(given + left_out * len(order), self.num_rows)
+            skipped, carried = divmod(carried + left_out * len(order), self.num_rows)
             yield window, moved(order[: len(order) - skipped], window[1].device)
 
 
@@ -168,19 +172,19 @@ class PartsReader:
     """Reader of a rank's rows in this process; reads the next parts while earlier ones are in use."""
 
     uri: DatasetURI
-    slices: Callable[[str], Sequence[Slice]]
-    shape: tuple[int, int, int]
+    slices: Slices
+    shape: Shape
+    transform: Transform | None
+    """Transform of encoded images; None for pixels."""
     device: torch.device
-    transform: Callable[..., pa.Table]
-    """Called with a table and `epoch`: the transform of encoded images, or `_unchanged`."""
 
     def windows(
         self, split: str, *, size: int, epoch: int | None = None, shuffle_seed: int | None = None
     ) -> Iterator[Batch]:
         held, missing = list[Block](), size
-        transform = partial(self.transform, epoch=epoch)
         slices = dataset_parts.shuffled(self.slices(split), shuffle_seed)
-        tables = dataset_parts.read_ahead(self.uri, slices, transform=transform)
+        transform = {"transform": partial(self.transform, epoch=epoch)} if self.transform else {}
+        tables = dataset_parts.read_ahead(self.uri, slices, **transform)
         for pixels, labels in _blocks(tables, self.shape):
             while len(labels):
                 held.append((pixels[:missing], labels[:missing]))
@@ -191,10 +195,6 @@ class PartsReader:
                     held, missing = [], size
         if held:
             yield to_device(self.device, tensors(held, num_rows=size - missing, shape=self.shape))
-
-
-def _unchanged(table: pa.Table, *, epoch: int | None) -> pa.Table:
-    return table
 
 
 def _blocks(

@@ -12,8 +12,7 @@ from ray.data.collate_fn import ArrowBatchCollateFn
 
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, datasource
-from tasks.jobs.dataset_parts import Slice
-from tasks.jobs.train.make_loader import tensors
+from tasks.jobs.train.make_loader import Shape, Slices, tensors
 from tasks.learning import images
 from tasks.learning.loop import Batch
 from tasks.learning.transforms import Transform
@@ -35,9 +34,8 @@ class RayDataRows:
     """
 
     uri: DatasetURI
-    slices: Mapping[str, Sequence[Slice]]
-    """This rank's rows of each split."""
-    shape: tuple[int, int, int]
+    slices: Slices
+    shape: Shape
     transform: Transform | None
     """Transform of encoded images; None for pixels."""
     device: torch.device
@@ -49,7 +47,7 @@ class RayDataRows:
     def windows(
         self, split: str, *, size: int, epoch: int | None = None, shuffle_seed: int | None = None
     ) -> Iterator[Batch]:
-        rows = datasource.dataset(self.uri, dataset_parts.shuffled(self.slices[split], shuffle_seed))
+        rows = datasource.dataset(self.uri, dataset_parts.shuffled(self.slices(split), shuffle_seed))
         if self.transform is not None:
             rows = rows.map_batches(
                 _transformed,

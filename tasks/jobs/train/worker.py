@@ -7,7 +7,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 import ray
 import ray.train
@@ -16,23 +15,18 @@ from ray.train import Checkpoint, CheckpointUploadMode
 from ray.train.torch import get_device, prepare_data_loader
 
 from storage import error_policy, failpoints, manifest
-from storage.manifest import Manifest
-from storage.uri import URI, DatasetURI
-from tasks.jobs import dataset_parts, errors, events
+from storage.uri import URI
+from tasks.jobs import errors, events
 from tasks.jobs.events import RANK
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import choices, train_loop
 from tasks.jobs.train.choices import Assignment
-from tasks.jobs.train.make_loader import RankContext
-from tasks.learning import images, user_code
+from tasks.jobs.train.make_loader import RankContext, RowSource
+from tasks.learning import user_code
 from tasks.learning.checkpoint import WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, WrongBatchSize, best_epoch
 from tasks.learning.recipes import Recipe
-from tasks.learning.transforms import Transform
 from tasks.resources import devices, scaling
-
-if TYPE_CHECKING:
-    from tasks.jobs.train.ray_loader import RayDataRows
 
 EXIT_CODE = 86
 """Exit code of a worker that made no progress."""
@@ -53,15 +47,20 @@ def train(config: Assignment) -> None:
         with watched(limit_s=spec.stall_s) as beat, user_code.wrap_user_errors():
             _train(spec, attempt, config, beat=beat)
     except Exception as error:
-        cause = errors.root_cause(error)  # the message of Ray Data's own error is its whole traceback
-        is_on_every_rank = isinstance(cause, NonFiniteLoss | WrongBatchSize | WrongResume)
-        # A restart may help: Ray Train deletes old checkpoints while workers start, and Ray ends a task that uses much
-        # memory when other work on the node needs it.
-        may_pass = isinstance(cause, FileNotFoundError | PermissionError) or type(cause).__module__.startswith("ray.")
-        if is_on_every_rank or (error_policy.is_permanent(cause) and not may_pass):
-            errors.save_error(attempt, cause)
-        if not is_on_every_rank:
+        if not is_saved_on_every_rank(error, attempt):
             raise
+
+
+def is_saved_on_every_rank(error: Exception, attempt: URI) -> bool:
+    """Save an error after which no restart helps for the driver; return whether every rank has met it."""
+    cause = errors.root_cause(error)  # the message of Ray Data's own error is its whole traceback
+    is_on_every_rank = isinstance(cause, NonFiniteLoss | WrongBatchSize | WrongResume)
+    # A restart may help: Ray Train deletes old checkpoints while workers start, and Ray ends a task that uses much
+    # memory when other work on the node needs it.
+    may_pass = isinstance(cause, FileNotFoundError | PermissionError) or type(cause).__module__.startswith("ray.")
+    if is_on_every_rank or (error_policy.is_permanent(cause) and not may_pass):
+        errors.save_error(attempt, cause)
+    return is_on_every_rank
 
 
 def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[[], None]) -> None:
@@ -72,7 +71,7 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     device = device_of(use_gpu=config["use_gpu"])
     rows = None
     if loader == choices.RAY_DATA:
-        rows = ray_data_rows(spec.source, prepared, device, spec.recipe, use_gpu=config["use_gpu"])
+        rows = ray_data_rows(spec.recipe, use_gpu=config["use_gpu"])
     here = RankContext(
         rank=rank,
         world_size=context.get_world_size(),
@@ -93,27 +92,13 @@ def device_of(*, use_gpu: bool) -> torch.device:
     return devices.choose("cuda" if use_gpu else "cpu", where=scaling.node_name(), number=number)
 
 
-def ray_data_rows(
-    uri: DatasetURI, prepared: Manifest, device: torch.device, recipe: Recipe, *, use_gpu: bool = False
-) -> "RayDataRows":
-    """Return the source of the rows that Ray Data reads for this rank; `use_gpu`: a GPU is reserved for the rank."""
+def ray_data_rows(recipe: Recipe, *, use_gpu: bool = False) -> Callable[..., RowSource]:
+    """Return the maker of the source of rows that Ray Data reads; `use_gpu`: a GPU is reserved for this rank."""
     from tasks.jobs.train.ray_loader import RayDataRows
 
-    context, shape = ray.train.get_context(), images.shape_of(prepared.columns["metadata"])
-    rank, world_size = context.get_world_rank(), context.get_world_size()
-    sizes = {name: recipe.batch_size if name == "train" else None for name in choices.SPLITS}
-    return RayDataRows(
-        uri=uri,
-        slices={
-            name: dataset_parts.shard(prepared.split(name), rank=rank, world_size=world_size, batch_size=size)
-            for name, size in sizes.items()
-        },
-        shape=shape,
-        transform=Transform(recipe, shape) if dataset_parts.is_encoded(prepared) else None,
-        device=device,
-        prefetch_batches=recipe.prefetch_batches,
-        world_size=world_size,
-        avoid_gpus=use_gpu,
+    world_size = ray.train.get_context().get_world_size()
+    return functools.partial(
+        RayDataRows, prefetch_batches=recipe.prefetch_batches, world_size=world_size, avoid_gpus=use_gpu
     )
 
 

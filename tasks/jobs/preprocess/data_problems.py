@@ -12,6 +12,8 @@ _IMBALANCE = 4
 """Warn if the largest class has this many times the training rows of the smallest: a class of 20 % beside one of 80 %,
 where Google's Machine Learning Crash Course speaks of a moderate imbalance."""
 _CLASSES_NAMED = 5
+_SHOWN = 3
+"""Most details in a line of the log."""
 
 Statistics = Mapping[str, Any]
 _T = TypeVar("_T")
@@ -19,7 +21,7 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataProblem:
-    """One problem of the data, for the report, its banner, and the summary in the terminal."""
+    """One problem of the data, for the job's log, the report, its banner, and the summary in the terminal."""
 
     summary: str
     """One sentence without full stop."""
@@ -28,8 +30,11 @@ class DataProblem:
     is_minor: bool = False
     """Whether only the section Data shows it, as nothing needs to be done: system files, copies in train."""
 
+    def __str__(self) -> str:
+        return ": ".join([self.summary, ", ".join(self.details[:_SHOWN])]) if self.details else self.summary
 
-def find_data_problems(raw: Manifest, prepared: Manifest, checkpoint: Manifest) -> list[DataProblem]:
+
+def find_data_problems(raw: Manifest, prepared: Manifest, checkpoint: Manifest | None = None) -> list[DataProblem]:
     """List the problems that the manifests of a run record; the same results give the same list."""
     statistics = prepared.statistics
     return [
@@ -39,7 +44,7 @@ def find_data_problems(raw: Manifest, prepared: Manifest, checkpoint: Manifest) 
         *_overlap(statistics),
         *_copies(statistics),
         *_class_balance(statistics),
-        *_few_steps(checkpoint.statistics),
+        *(_few_steps(checkpoint.statistics) if checkpoint else ()),
     ]
 
 

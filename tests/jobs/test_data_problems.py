@@ -8,7 +8,7 @@ import pytest
 from storage import commits, manifest
 from storage.manifest import Manifest
 from storage.uri import URI
-from tasks.report_page.data_problems import find_data_problems
+from tasks.jobs.preprocess.data_problems import find_data_problems
 
 _BALANCED = {split: {"cat": 100, "dog": 60} for split in ("train", "validation", "test")}
 
