@@ -68,14 +68,6 @@ def together(*groups: Iterable[Hardware]) -> tuple[Hardware, ...]:
     return tuple(dict.fromkeys(kind for group in groups for kind in group))
 
 
-def differences(before: Sequence[Hardware], now: Sequence[Hardware]) -> str:
-    """Describe in words how `now` differs from `before`, each without duplicates."""
-    if len(before) == len(now) == 1:
-        pairs = [(name, value, getattr(now[0], name)) for name, value in before[0]]
-        return ", ".join(f"{name} was {was!r} and is {new!r}" for name, was, new in pairs if was != new)
-    return f"{'; '.join(map(str, before))}, now {'; '.join(map(str, now))}"
-
-
 def recorded(parts: Sequence[Hardware]) -> dict[str, Any]:
     """Return the entries for a manifest's statistics.
 

@@ -26,11 +26,7 @@ _FIRST_ROWS = 5000
 
 
 def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> Snapshot:
-    """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, hardware.
-
-    From a GPU the copy goes to pinned memory on a stream of its own: neither this thread nor the next step waits for
-    it; the thread that serializes the snapshot does.
-    """
+    """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, hardware."""
     meta = Meta(
         model=dataclasses.asdict(trainer.model.spec),
         recipe=trainer.recipe.to_dict(),
@@ -42,38 +38,20 @@ def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about:
         **about,
     )
     training = {"optimizer": trainer.optimizer.state_dict(), "scheduler": trainer.scheduler.state_dict()}
-    (weights, training), wait = _copied(dict(trainer.model.state_dict()), training, device=trainer.device)
+    # Steps change the originals meanwhile. Computing with the tensors is left to this thread: a second one would get
+    # OpenMP threads of its own, and with more of them than cores each waits asleep, which makes every step slower.
+    weights = {
+        name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, tensor in trainer.model.state_dict().items()
+    }
+    training = _mapped(training, lambda tensor: tensor.detach().to("cpu", copy=True))
 
     def serialized() -> dict[str, bytes]:
-        wait()
         stored = io.BytesIO()
         torch.save(training, stored)
         return {WEIGHTS: safetensors.torch.save(weights), TRAINING: stored.getvalue()}
 
     return Snapshot(meta=meta, serialized=serialized)
-
-
-def _copied(weights: Any, training: Any, *, device: torch.device) -> tuple[Any, Callable[[], None]]:
-    """Return a copy of both on the host, the weights contiguous, and a function that waits until it is complete."""
-    # Steps change the originals meanwhile. Computing with the tensors is left to this thread: a second one would get
-    # OpenMP threads of its own, and with more of them than cores each waits asleep, which makes every step slower.
-    copies = (
-        _mapped(weights, lambda tensor: tensor.detach().clone(memory_format=torch.contiguous_format)),
-        _mapped(training, lambda tensor: tensor.detach().clone()),
-    )
-    if device.type != "cuda":
-        return copies, lambda: None
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        return _mapped(copies, _to_pinned), stream.synchronize
-
-
-def _to_pinned(tensor: Tensor) -> Tensor:
-    if tensor.device.type != "cuda":
-        return tensor
-    tensor.record_stream(torch.cuda.current_stream(tensor.device))  # its memory stays its own until it is copied
-    return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor, non_blocking=True)
 
 
 def _mapped(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -1,9 +1,7 @@
 """Checkpoints: only whole ones are used, only for the run they belong to, and nothing in them is executed."""
 
-import csv
 import dataclasses
 import hashlib
-import io
 import pickle
 import shutil
 import tempfile
@@ -238,15 +236,6 @@ class TestCommit:
         assert (committed.statistics["history"], committed.statistics["best_epoch"]) == (history, 2)
         assert committed.parents == {"prepared": parent()}
         assert (committed.parameters, committed.statistics["resolved"]) == (ABOUT["parameters"], ABOUT["resolved"])
-
-    def test_history_is_committed_as_a_table_for_spreadsheets_too(self, scratch: URI, target: CheckpointURI) -> None:
-        committed = commit(scratch, target)
-        (file,) = [file for file in committed.files if file.path.startswith("history-") and file.path.endswith(".csv")]
-        content = manifest.read_file(target, file).decode()
-        assert content.count("\r\n") == content.count("\n") == 4
-        assert content.splitlines()[1].startswith("1,"), "an epoch is a whole number"
-        rows = [{name: float(cell) for name, cell in row.items()} for row in csv.DictReader(io.StringIO(content))]
-        assert rows == committed.statistics["history"]
 
     @pytest.mark.parametrize(
         ("damaged", "message"),

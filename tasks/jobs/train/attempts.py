@@ -5,8 +5,6 @@ checkpoint of any attempt. No torch here, whose import takes seconds.
 """
 
 import contextlib
-import csv
-import io
 import json
 import tempfile
 import time
@@ -165,7 +163,6 @@ def commit(
     content |= {
         META: meta.model_dump_json(indent=1).encode(),
         "history.json": json.dumps(final.history, indent=1).encode(),
-        "history.csv": _csv(final.history),
     }
     if images := find_training_images(scratch):
         content[f"{_TRAINING_IMAGES}.parquet"] = manifest.read_file(*images)
@@ -201,12 +198,3 @@ def finish(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) 
             num_rows=num_train_rows(prepared),
             statistics={"seconds": time.monotonic() - started, "loader": loader, "split": split},
         )
-
-
-def _csv(history: list[dict[str, float]]) -> bytes:
-    """Format `history` as CSV (RFC 4180): a header, then one line per epoch, each ended by CRLF."""
-    sink = io.StringIO(newline="")
-    writer = csv.DictWriter(sink, fieldnames=list(history[0]))
-    writer.writeheader()
-    writer.writerows(row | {name: int(row[name]) for name in ("epoch", "step")} for row in history)
-    return sink.getvalue().encode()

@@ -146,7 +146,7 @@ def _resume(scratch: URI, trainer: Trainer, about: dict[str, Any], *, trained_on
         if is_elsewhere and not is_done:
             events.write_line(
                 f"resuming after epoch {meta.epoch} on other hardware or versions, which may change the last digits of "
-                f"the result ({hardware.differences(meta.hardware, now)})"
+                f"the result ({'; '.join(map(str, meta.hardware))}, now {'; '.join(map(str, now))})"
             )
         note = f"done before, resuming from its checkpoint; best so far: epoch {_best(history, trainer.recipe)}"
         events.progress(EPOCHS, len(history), trainer.recipe.epochs, note)
