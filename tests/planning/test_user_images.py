@@ -119,15 +119,11 @@ def test_lost_and_found_and_hidden_folders_are_skipped_whether_they_may_be_looke
 
 
 def test_keys_that_no_uri_can_name_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a client in place of one of a server: ours folds such keys into those without the empty part."""
-
-    class Bucket:
-        def find(self, folder: str, detail: bool) -> dict[str, dict[str, object]]:
-            paths = ("train/cat/a.png", "train/dog/b.png", "test/cat/c.png", "train/cat//d.png", "train/../e.png")
-            about = {"size": 1, "LastModified": datetime.now(), "ETag": '"1"'}
-            return {f"photos/all/{path}": about for path in paths} | {"photos/all/train/cat/": about | {"size": 0}}
-
-    monkeypatch.setattr(s3, "_client", Bucket)
+    """With a listing in place of that of a server: ours folds such keys into those without the empty part."""
+    paths = ("train/cat/a.png", "train/dog/b.png", "test/cat/c.png", "train/cat//d.png", "train/../e.png")
+    stored = {"Size": 1, "LastModified": datetime.now(), "ETag": '"1"'}
+    keys = [{"Key": f"all/{path}"} | stored for path in paths] + [{"Key": "all/train/cat/"} | stored | {"Size": 0}]
+    monkeypatch.setattr(s3, "_pages", lambda folder: [{"Contents": keys}])
     listed = found(URI("s3://photos/all"))
     assert [file.path for file in listed.files] == ["test/cat/c.png", "train/cat/a.png", "train/dog/b.png"]
     odd = {"part of the key is empty, '.' or '..'; rename them": (2, ["train/../e.png", "train/cat//d.png"])}
