@@ -16,7 +16,7 @@ from typing import Any
 from tasks.resources.capacity import nodes_of
 from tasks.runners.child import Child
 from tasks.runners.jobs_api import JOB_ENV
-from tasks.runners.local_ray import start_ray
+from tasks.runners.local_runner import start_ray
 from tests.prefect_system import free_port
 from tests.runs import CHECKOUT, await_that, kill_all_with, processes_with
 

@@ -248,7 +248,7 @@ def webhook() -> Iterator[Hook]:
 
 
 def _is_worker(command: str) -> bool:
-    return "worker start" in command and "supervise.py" not in command
+    return "worker start" in command and "child.py" not in command
 
 
 def free_port() -> int:

@@ -68,7 +68,7 @@ class Up(Server):
 
 
 def _is_server(command: str) -> bool:
-    return "supervise.py" not in command and ("server start" in command or "prefect.server.api.server" in command)
+    return "child.py" not in command and ("server start" in command or "prefect.server.api.server" in command)
 
 
 def _without_server() -> dict[str, str]:

@@ -1,7 +1,8 @@
-"""Ray's dashboard of a local Ray: off unless the environment variable PIPELINE_DASHBOARD is `on`."""
+"""Settings of a local Ray: its dashboard, off unless the environment variable PIPELINE_DASHBOARD is `on`."""
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 NAME = "PIPELINE_DASHBOARD"
 """Read by flow, Ray and jobs: a local Ray and its jobs inherit their flow's environment."""
@@ -26,3 +27,8 @@ def choose(*, on: bool) -> None:
     """Switch the dashboard on for this process and its children; leave the variable as it is if not `on`."""
     if on:
         os.environ[NAME] = "on"
+
+
+def without_client_server(parameters: Any, _: bool) -> None:
+    """Start no server for `ray://` addresses, which cannot start from a folder with spaces: a hook of `ray start`."""
+    parameters.ray_client_server_port = None

@@ -4,7 +4,6 @@
 """
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -63,55 +62,30 @@ def trouble(number: int | None = None) -> str | None:
     """Return why torch cannot use a GPU in this process, and what to do; None if it can.
 
     Args:
-        number: Compute a sum on this GPU, which creates a context of some hundred MB on it. None: look at all visible
-            GPUs without touching them, since other processes may hold them.
+        number: Compute a sum on this GPU, which creates a context of some hundred MB on it. None: only ask whether
+            torch finds GPUs, without touching them, since other processes may hold them.
     """
     import torch
 
     build = f"torch {torch.__version__}"
     if torch.cuda.is_available():
-        if number is not None:
-            return _computing(number, build)
-        return next(filter(None, (_unsupported(one, build) for one in range(torch.cuda.device_count()))), None)
+        if number is None:
+            return None
+        try:
+            torch.ones(2, device=torch.device("cuda", number)).sum().item()
+        except RuntimeError as error:
+            advice = "check with nvidia-smi there which process holds it, and that this torch supports its generation"
+            return f"{build} says of GPU {number}: {_says(error)}; {advice}"
+        return None
     if torch.version.cuda is None and torch.version.hip is None:
         return f"{build} is a build for CPUs only; install the versions of requirements.lock there"
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
-        says = _says(error)
-        advice = "update NVIDIA's driver there" if "too old" in says else "check the driver there (nvidia-smi)"
-        return f"{build} for CUDA {torch.version.cuda} says: {says}; {advice}"
+        message = _says(error)
+        advice = "update NVIDIA's driver there" if "too old" in message else "check the driver there (nvidia-smi)"
+        return f"{build} for CUDA {torch.version.cuda} says: {message}; {advice}"
     return f"{build} finds no GPU; check CUDA_VISIBLE_DEVICES there"
-
-
-def _computing(number: int, build: str) -> str | None:
-    """Return what torch says to a sum on GPU `number`; None if it computes."""
-    import torch
-
-    try:
-        torch.ones(2, device=torch.device("cuda", number)).sum().item()
-    except RuntimeError as error:
-        advice = "check with nvidia-smi there which process holds it"
-        return _unsupported(number, build) or f"{build} says of GPU {number}: {_says(error)}; {advice}"
-    return None
-
-
-def _unsupported(number: int, build: str) -> str | None:
-    """Return that `build` has no kernels for GPU `number`, about which torch only warns; None if it has."""
-    import torch
-
-    built = [re.match(r"(sm|compute)_(\d+)", one) for one in torch.cuda.get_arch_list()]
-    kinds = [(one[1], divmod(int(one[2]), 10)) for one in built if one]  # none in a build for AMD's GPUs
-    has = torch.cuda.get_device_capability(number)
-    # `sm` is code for GPUs of one generation, `compute` is compiled by the driver for any newer one.
-    if not kinds or any(made <= has and (kind == "compute" or made[0] == has[0]) for kind, made in kinds):
-        return None
-    name, listed = torch.cuda.get_device_name(number), ", ".join(torch.cuda.get_arch_list())
-    advice = "use another GPU, or install a build of torch that has kernels for it there"
-    return (
-        f"{build} has no kernels for GPU {number}, {name} (compute capability {has[0]}.{has[1]}; it has {listed}); "
-        f"{advice}"
-    )
 
 
 def _says(error: BaseException) -> str:

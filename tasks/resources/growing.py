@@ -53,8 +53,7 @@ def await_a_cpu(*, limit_s: float, on_wait: Callable[[str], None]) -> None:
 def _retry(
     attempt: Callable[[], _Result], bundles: Sequence[Resources], limit_s: float, on_wait: Callable[[str], None]
 ) -> _Result:
-    demand, limit = None, f"{limit_s / 60:.3g} min"
-    until = time.monotonic() + limit_s
+    demand, limit, until = None, f"{limit_s / 60:.3g} min", time.monotonic() + limit_s
     try:
         while True:
             try:

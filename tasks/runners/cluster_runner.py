@@ -1,16 +1,13 @@
 """Runner on the cluster that RAY_ADDRESS names: submits stages as jobs, or attaches to live ones, and follows them."""
 
 import contextlib
-import functools
 import shlex
 import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 from uuid import UUID
 
-from storage import lease, manifest
+from storage import lease
 from storage.lease import Held
 from storage.uri import redact, redact_text
 from tasks.jobs.deadline import DeadlineExceeded
@@ -18,10 +15,8 @@ from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
 from tasks.learning import user_code
 from tasks.orchestration.stage import logger
 from tasks.runners import jobs_api
-from tasks.runners.job_link import show_job_link
 from tasks.runners.job_log import Follower, JobFailed
-from tasks.runners.log_tail import LogTail
-from tasks.runners.ray_head import RayHead
+from tasks.runners.jobs_api import RayHead
 from tasks.runners.runner import expecting_result, job_prefix
 
 if TYPE_CHECKING:
@@ -32,8 +27,6 @@ _SILENCE_S = 60
 """Seconds without a line in a job's log after which Ray is asked about the job, and the log is attached to again."""
 _FLOW_RUN = "flow_run"
 """Key in a job's metadata with the id of the flow run that submitted it."""
-_MAX_RESUBMISSIONS = 3
-"""Jobs submitted again after the cluster has forgotten one: the job itself may be what ends the head."""
 
 
 class ClusterRunner:
@@ -46,19 +39,10 @@ class ClusterRunner:
     def run(self, stage: str, spec: JobSpec) -> None:
         """Run a job, as `Runner` says, or attach to a live one for the same target; wait for a head that is away."""
         until = time.monotonic() + spec.deadline_s + 30  # the job enforces its own deadline
-        with expecting_result(spec):
-            for resubmissions_left in reversed(range(_MAX_RESUBMISSIONS + 1)):
-                with self._stopping(job_prefix(stage, spec)):
-                    job = self._job(stage, spec, until)
-                    show_job_link(stage, job, self._address)
-                    status = self._follow(job, stage, spec, until)
-                if status or manifest.is_committed(spec.target):
-                    return
-                _check_deadline(job, spec, until)
-                if not resubmissions_left:
-                    advice = "see the logs of Ray's head, which the job may have ended, then run again"
-                    raise JobFailed(f"the cluster has forgotten job {job} and {_MAX_RESUBMISSIONS} before it; {advice}")
-                logger().warning("the cluster no longer knows job %s: submitting it again", job)
+        with expecting_result(spec), self._stopping(job_prefix(stage, spec)):
+            job = self._job(stage, spec, until)
+            _show_job_link(stage, job, self._address)
+            self._follow(job, stage, spec, until)
 
     def _job(self, stage: str, spec: JobSpec, until: float) -> str:
         """Return the name of the live job for the target, or submit one.
@@ -107,43 +91,42 @@ class ClusterRunner:
                         logger().warning(text, name, name)
             raise
 
-    def _follow(self, job: str, stage: str, spec: JobSpec, until: float) -> "JobStatus | None":
-        """Follow the job until it has succeeded; return None if the cluster does not know it."""
+    def _follow(self, job: str, stage: str, spec: JobSpec, until: float) -> None:
+        """Follow the job until it has succeeded; raise its error if it failed or the cluster has forgotten it."""
         follower, read = Follower(stage), 0
         while True:
             if not follower.ended:
                 read = self._read_live(follower, job, read, until)
             status = self._status(job, until)
             if status is None:
-                return None
+                raise JobFailed(
+                    f"the cluster no longer knows job {job}; see the logs of Ray's head, which has restarted"
+                )
             if status.is_terminal():
                 break
-            _check_deadline(job, spec, until)
+            if time.monotonic() > until:
+                limit = f"{spec.deadline_s:.0f} s"
+                raise DeadlineExceeded(f"job {job} is not done within {limit}; use a longer --stage-timeout")
             time.sleep(_POLL_S if follower.ended else _AGAIN_S)
         self._read_rest(follower, job, read)
         if status != "SUCCEEDED":
             raise follower.error(f"job {job} ended {status}{self._reason(job)}")
-        return status
 
     def _read_live(self, follower: Follower, job: str, read: int, until: float) -> int:
         """Pass on the log beyond its first `read` characters until it ends or falls silent; return its new length."""
         heard_at = time.monotonic()
-        with contextlib.closing(LogTail(self._head.client(), job, skip=read)) as tail:
-            while not follower.ended and time.monotonic() - heard_at < _SILENCE_S and time.monotonic() <= until:
-                text = tail.text(_POLL_S)
-                if text is None:
-                    logger().debug("the log of job %s ends: %s", job, tail.error)
-                    if not read and isinstance(tail.error, OSError):
-                        _warn_of_proxy(self._address, job)
+        with contextlib.closing(jobs_api.tail_log(self._head.client(), job, skip=read, limit_s=_POLL_S)) as texts:
+            for text in texts:
+                follower.feed(text)
+                read, now = read + len(text), time.monotonic()
+                heard_at = now if text else heard_at
+                if follower.ended or now - heard_at > _SILENCE_S or now > until:
                     break
-                if text:
-                    follower.feed(text)
-                    read, heard_at = read + len(text), time.monotonic()
         return read
 
     def _status(self, job: str, until: float) -> "JobStatus | None":
         jobs = self._head.ask(lambda client: client.list_jobs(), until=until)
-        return next((listed.status for listed in jobs if listed.submission_id == job), None)
+        return next((each.status for each in jobs if each.submission_id == job), None)
 
     def _reason(self, job: str) -> str:
         with contextlib.suppress(OSError, RuntimeError):
@@ -167,21 +150,17 @@ def _jobs(client: "JobSubmissionClient", prefix: str) -> "dict[str, JobDetails]"
     }
 
 
-def _check_deadline(job: str, spec: JobSpec, until: float) -> None:
-    if time.monotonic() > until:
-        raise DeadlineExceeded(f"job {job} is not done within {spec.deadline_s:.0f} s; use a longer --stage-timeout")
+def _show_job_link(stage: str, job: str, address: str) -> None:
+    """Show a link to the job in Ray's dashboard on the page of the running flow; its errors never fail the job."""
+    from prefect.artifacts import create_link_artifact
 
-
-@functools.cache
-def _warn_of_proxy(address: str, job: str) -> None:
-    """Say, once per job, why its log cannot be followed if other requests to `address` go through a proxy."""
-    url = urlsplit(address)
-    if {url.scheme, "all"} & getproxies().keys() and not proxy_bypass(url.hostname or ""):
-        text = (
-            "the log of job %s comes at its end: Ray follows a log without a proxy, and %s cannot be reached directly; "
-            "to follow it, open a tunnel to the head (docs/cluster.md)"
-        )
-        logger().warning(text, job, redact(address))
+    if not _flow_run():
+        return
+    link, text = f"{redact(address)}/#/jobs/{job}", f"{stage} in the Ray dashboard"
+    try:
+        create_link_artifact(link, key="ray-dashboard", link_text=text, description=f"Ray dashboard of {stage}")
+    except Exception as error:  # a server that does not answer now
+        logger().warning("the link to the Ray dashboard cannot be shown: %s", redact_text(str(error)))
 
 
 def _flow_run() -> str:

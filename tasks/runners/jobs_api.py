@@ -1,27 +1,36 @@
-"""Ray's Jobs API: a client whose requests time out, and the runtime environment that a cluster's jobs get."""
+"""Ray's Jobs API: requests that wait for a head that is away, logs as they grow, and the environment of jobs."""
 
+import asyncio
 import contextlib
+import datetime
 import json
 import logging
 import os
+import queue
 import re
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage.s3 import ENDPOINTS
 from storage.uri import ALLOWED_ROOTS, redact, redact_text
 from tasks.jobs import dashboard
+from tasks.jobs.deadline import DeadlineExceeded
+from tasks.orchestration.stage import logger
+from tasks.runners.job_log import JobFailed, JobRefused
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
 CODE = Path(__file__).resolve().parents[2]
 """Folder of the packages `tasks` and `storage`."""
-_POLL_S = 0.2
+_POLL_S, _AWAY_POLL_S = 0.2, 2.0
+"""Seconds between two questions about a short job, and to a head that is away."""
+_Answer = TypeVar("_Answer")
 JOB_ENV = {
     # The default of 2 s costs a small run more than its own work takes; each check interrupts the training.
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
@@ -46,9 +55,8 @@ def connect(address: str) -> "JobSubmissionClient":
     class Client(JobSubmissionClient):
         def _do_request(self, method: str, endpoint: str, **options: Any) -> Any:
             answer = super()._do_request(method, endpoint, **{"timeout": 30, **options})  # seconds
-            if (
-                answer.status_code >= 500 and method != "POST"
-            ):  # of a proxy whose head is away, or of a head that starts
+            # Of a proxy whose head is away, or of a head that starts.
+            if answer.status_code >= 500 and method != "POST":
                 raise ConnectionError(f"HTTP {answer.status_code}: {answer.text[:200]}")
             return answer
 
@@ -56,6 +64,106 @@ def connect(address: str) -> "JobSubmissionClient":
     for name in ("ray", "ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return Client(address)
+
+
+class RayHead:
+    """Jobs API at `address`, whose head may be away for minutes; `has_answered`: the address is known to be right."""
+
+    def __init__(self, address: str, *, has_answered: bool) -> None:
+        self._address, self._has_answered = address, has_answered
+        self._client: JobSubmissionClient | None = None
+
+    def ask(self, question: "Callable[[JobSubmissionClient], _Answer]", *, until: float) -> _Answer:
+        """Return the answer; while the head is away, ask again until the monotonic clock is at `until`.
+
+        Raises:
+            JobRefused: The very first question has no answer, so the address or the token is wrong.
+            JobFailed: The answer is an error.
+            DeadlineExceeded: The head is still away.
+        """
+        where, is_away = f"Ray's head at {redact(self._address)}", False
+        while True:
+            try:
+                answer = question(self.client())
+            except OSError as error:
+                if not is_away:
+                    left = datetime.timedelta(seconds=max(0.0, until - time.monotonic()))
+                    limit, reason = f"{datetime.datetime.now() + left:%d %b %H:%M}", redact_text(str(error))
+                    logger().warning("%s does not answer; waiting until %s (%s)", where, limit, reason)
+                is_away = True
+                if time.monotonic() > until:
+                    advice = "run again once it answers, or use a longer --stage-timeout"
+                    raise DeadlineExceeded(f"{where} has not come back before the deadline; {advice}") from error
+                time.sleep(_AWAY_POLL_S)
+            except JobFailed:
+                raise
+            except RuntimeError as error:
+                raise JobFailed(f"{where}: {redact_text(str(error))}") from error
+            else:
+                if is_away:
+                    logger().info("Ray's head answers again")
+                return answer
+
+    def client(self) -> "JobSubmissionClient":
+        """Return the client of the Jobs API; raise `OSError` if that has answered before and does not now."""
+        if self._client is not None:
+            return self._client
+        try:
+            self._client = connect(self._address)
+        except Exception as error:
+            if self._has_answered and isinstance(error, OSError):
+                raise
+            raise JobRefused(
+                f"RAY_ADDRESS={redact(self._address)}: no Ray Jobs API answers there: {redact_text(str(error))}; check "
+                "the address, RAY_AUTH_MODE and RAY_AUTH_TOKEN"
+            ) from error
+        self._has_answered = True
+        if os.environ.get("RAY_AUTH_MODE") != "token":
+            text = "this Ray requires no token: anybody who can reach its ports can run code on it (SECURITY.md)"
+            logger().warning(text)
+        logger().info("Ray dashboard (during this run): %s", redact(self._address))
+        return self._client
+
+
+def tail_log(client: "JobSubmissionClient", job: str, *, skip: int, limit_s: float) -> Iterator[str]:
+    """Yield a job's log after its first `skip` characters until the job or the connection ends.
+
+    An empty text after each `limit_s` seconds without any. Another thread receives, so that a signal interrupts whoever
+    waits for the text.
+    """
+    texts: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    loop = asyncio.new_event_loop()
+
+    async def receive() -> None:
+        left = skip
+        try:
+            async for text in client.tail_job_logs(job):  # from the log's beginning
+                if text[left:]:
+                    texts.put(text[left:])
+                left = max(0, left - len(text))
+        except Exception as error:  # the job's status says whether it goes on
+            logging.getLogger("pipeline").debug("the log of job %s ends: %s", job, error)
+
+    def run() -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            loop.run_until_complete(receiving)
+        loop.close()
+        texts.put(None)
+
+    receiving = loop.create_task(receive())
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        while True:
+            try:
+                text = texts.get(timeout=limit_s)
+            except queue.Empty:
+                text = ""
+            if text is None:
+                return
+            yield text
+    finally:
+        with contextlib.suppress(RuntimeError):  # it has ended already
+            loop.call_soon_threadsafe(receiving.cancel)
 
 
 def ask(address: str, entrypoint: str, *, marker: str, name: str, limit_s: float) -> Any:
@@ -77,12 +185,12 @@ def ask(address: str, entrypoint: str, *, marker: str, name: str, limit_s: float
         reason = redact_text(" ".join(str(error).split()))
         where = f"RAY_ADDRESS={redact(address)}"
         raise ValueError(f"{where}: the cluster did not accept a job: {reason}; check its head's logs") from error
-    told = [line for line in log.splitlines() if line.strip()] or ["it printed nothing"]
-    for line in told:
+    lines = [line for line in log.splitlines() if line.strip()] or ["it printed nothing"]
+    for line in lines:
         if marker in line:
             return json.loads(line.partition(marker)[2])
     where = f"RAY_ADDRESS={redact(address)}"
-    raise ValueError(f"{where}: a job cannot run there ({status}): {told[-1].strip()}; see docs/cluster.md")
+    raise ValueError(f"{where}: a job cannot run there ({status}): {lines[-1].strip()}; see docs/cluster.md")
 
 
 @contextlib.contextmanager

@@ -62,7 +62,7 @@ def alone(work: Callable[[], float], *, beside: str) -> Callable[[], float]:
     """
 
     def undisturbed() -> float:
-        pids = [pid for pid, command in processes_with(beside).items() if "supervise.py" not in command]
+        pids = [pid for pid, command in processes_with(beside).items() if "child.py" not in command]
         assert pids, f"no process has {beside}"
         try:
             _signal(pids, signal.SIGSTOP)

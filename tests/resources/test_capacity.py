@@ -13,7 +13,7 @@ import pytest
 
 from tasks.resources import capacity, devices, machine
 from tasks.resources.scaling import Needs, Workers
-from tasks.runners import jobs_api, local_ray
+from tasks.runners import jobs_api, local_runner
 
 
 @contextlib.contextmanager
@@ -137,8 +137,8 @@ class TestThisMachine:
             commands.append(command)
             os.rmdir(remove)
 
-        monkeypatch.setattr(local_ray, "Child", start)
-        local_ray.start_ray(env, has_dashboard=False)
+        monkeypatch.setattr(local_runner, "Child", start)
+        local_runner.start_ray(env, has_dashboard=False)
         return [option for option in commands[0] if option.startswith("--num-gpus")]
 
     def test_a_machine_without_gpus_refuses_what_needs_one_also_without_ray(

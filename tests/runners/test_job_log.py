@@ -38,27 +38,12 @@ def test_what_workers_print_is_told_with_rank_and_epoch_in_order(caplog: pytest.
     assert told == ["[rank 0] before", "steps 8/80", "[rank 1, epoch 2] hello", "[rank 0, epoch 2] world"]
 
 
-def test_a_line_is_told_once_and_only_when_it_is_whole(caplog: pytest.LogCaptureFixture) -> None:
-    follower, log = Follower("train"), "one\ntwo\nthree"
-    with caplog.at_level(logging.INFO, logger="pipeline"):
-        for character in log:
-            follower.feed(character)
-        assert [record.getMessage() for record in caplog.records] == ["one", "two"]
-        follower.feed("", ended=True)
-    assert [record.getMessage() for record in caplog.records] == ["one", "two", "three"]
-
-
 def test_lines_above_the_rate_limit_are_dropped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     told = _followed("".join(f"line {number}\n" for number in range(5000)), caplog)
     passed = [line for line in told if line.startswith("line ")]
     cut = [int(line.split()[0]) for line in told if "omitted" in line]
     assert 200 <= len(passed) < 400
     assert len(passed) + sum(cut) == 5000
-
-
-def test_progress_is_logged_at_intervals_and_always_at_its_end(caplog: pytest.LogCaptureFixture) -> None:
-    told = _followed("".join(_progress(done, epoch=0) for done in range(1, 81)), caplog)
-    assert told == ["steps 1/80", "steps 80/80"]
 
 
 def test_a_limit_of_lines_drops_steps_and_what_is_printed_but_no_epoch(caplog: pytest.LogCaptureFixture) -> None:
@@ -130,10 +115,6 @@ def test_end_marker_ends_the_job_and_is_not_logged(caplog: pytest.LogCaptureFixt
         follower.feed(f"{ENDED}\n")
     assert follower.ended
     assert [record.getMessage() for record in caplog.records] == ["one"]
-
-
-def test_every_epoch_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    assert _followed(_epoch(1, "a") + _epoch(2, ""), caplog) == ["epoch 1/80: a", "epoch 2/80"]
 
 
 def test_a_line_that_says_where_training_images_lie_is_not_shown_itself(caplog: pytest.LogCaptureFixture) -> None:
