@@ -5,6 +5,7 @@ import dataclasses
 import io
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -22,8 +23,8 @@ _JPEG = ("JPEG", "MPO")
 _MODES = {1: "L", 3: "RGB"}
 _BITS = (8, 10, 12, 14, 16)
 """Possible bit depths of 16-bit gray images; the smallest one that holds an image's largest value is assumed."""
-_LARGEST = 2**16 - 1
-"""Largest 16-bit value; a portable graymap that declares it may mean its container, not the range of its values."""
+_FEW_BITS = ("1", "L;2", "L;4")
+"""Pillow's names for gray of fewer than 8 bits as stored, which it scales up to 8."""
 _TRANSPARENT = "transparency"  # Pillow's key for the transparent colour or gray value
 _IN_WORDS = {
     "truncated|incomplete|not enough image data": "truncated",
@@ -48,37 +49,6 @@ class Decoded:
     height: int
     mode: str
     """Pillow's name for its kind of pixels, such as `L` or `RGB`, and a note if their reading involved a choice."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Stored:
-    """Properties of a file's pixel values that Pillow drops when it loads the pixels."""
-
-    bits: int | None
-    """Bits that a 16-bit gray image declares to use; none if it declares nothing."""
-    has_deep_colours: bool
-    """True if each colour channel has 16 bits, of which Pillow keeps the upper 8."""
-    white_is_zero: bool
-    """True if 0 is white in 16-bit gray; for fewer bits Pillow inverts the values itself."""
-    step: int
-    """Difference between two neighbouring gray values after Pillow has scaled fewer than 8 bits up to 8."""
-
-    @classmethod
-    def of(cls, image: Image.Image) -> "_Stored":
-        """Read the properties of `image`, whose pixels must not be loaded yet."""
-        tiles = getattr(image, "tile", None)
-        codec, _, _, settings = tiles[0] if tiles else ("", None, 0, ())
-        values = (settings,) if isinstance(settings, str) else tuple(settings or ())
-        raw = str(values[0]) if values else ""
-        largest = values[1] if codec.startswith("ppm") and len(values) > 1 else _LARGEST
-        is_deep_ppm = image.format == "PPM" and codec.startswith("ppm") and largest == _LARGEST
-        return cls(
-            bits=16 if largest != _LARGEST else 12 if raw == "I;12" else None,
-            has_deep_colours=(image.format in ("PNG", "TIFF") and bool(re.match("[A-Za-z]{2,};16", raw)))
-            or (is_deep_ppm and image.mode == "RGB"),
-            white_is_zero=image.format == "TIFF" and image.tag_v2.get(262) == 0,  # type: ignore[attr-defined]
-            step={"1": 255, "L;2": 85, "L;4": 17}.get(raw, 1) if image.format == "PNG" else 1,
-        )
 
 
 def decoded(content: bytes, size: int, channels: int) -> Decoded:
@@ -160,20 +130,38 @@ def _decoded(image: Image.Image, size: int, channels: int) -> Decoded:
 
 def _flat(image: Image.Image, mode: str) -> tuple[Image.Image, str]:
     """Rotate an open image by its EXIF and put it on white; return it with its `mode`, noting a choice of range."""
-    stored = _Stored.of(image)
+    stored = _stored(image)
+    if reason := _why_unsupported(image, mode, stored):
+        raise Unreadable(f"unsupported {reason}; save it with 8 bits per channel")
     upright = ImageOps.exif_transpose(image)
     if upright.mode == "LAB":  # Pillow converts it only to this mode
         upright = upright.convert("RGB")
-    if mode.startswith("I;16") or (mode == "I" and image.format == "PPM"):
-        upright, bits = _gray(upright, stored)
+    if mode.startswith("I;16"):
+        upright, bits = _gray(upright)
         mode = f"{mode} ({bits} bits)"
-    elif mode in ("F", "I"):
-        raise Unreadable(
-            "unsupported image with 32-bit or signed values: its value range is undefined; save it with 8 or 16 bits"
-        )
-    elif stored.has_deep_colours:
+    elif image.format in ("PNG", "TIFF") and re.match("[A-Za-z]{2,};16", str(stored[0])):
         _check_deep(upright)
-    return _on_white(upright, step=stored.step), mode
+    return _on_white(upright), mode
+
+
+def _stored(image: Image.Image) -> tuple[Any, ...]:
+    """Return Pillow's name for the pixels as the file has them, which it drops when it loads them, and settings."""
+    tiles = getattr(image, "tile", None)
+    settings = tiles[0][3] if tiles else ""
+    return (settings,) if isinstance(settings, str) else tuple(settings or ("",))
+
+
+def _why_unsupported(image: Image.Image, mode: str, stored: tuple[Any, ...]) -> str | None:
+    """Return what an image is whose values cannot be read as they are meant; None if they can."""
+    if image.format == "PPM" and (mode == "I" or stored[1:2] > (255,)):
+        return "portable pixmap with more than 8 bits"
+    if mode in ("F", "I"):
+        return "image with 32-bit or signed values: its value range is undefined"
+    if mode.startswith("I;16") and image.format == "TIFF" and image.tag_v2.get(262) == 0:  # type: ignore[attr-defined]
+        return "TIFF with 16 bits in which 0 is white"
+    if image.format == "PNG" and stored[0] in _FEW_BITS and isinstance(image.info.get(_TRANSPARENT), int):
+        return "PNG with fewer than 8 bits and a transparent gray value"
+    return None
 
 
 def scaled(image_HWC: np.ndarray, size: int, channels: int) -> Decoded:
@@ -188,15 +176,13 @@ def scaled(image_HWC: np.ndarray, size: int, channels: int) -> Decoded:
     return Decoded(stored, width, height, image.mode)
 
 
-def _gray(image: Image.Image, stored: _Stored) -> tuple[Image.Image, int]:
+def _gray(image: Image.Image) -> tuple[Image.Image, int]:
     """Convert 16-bit gray to 8 bits, transparent pixels to white; return it with the bit depth that was assumed."""
     numbers = np.asarray(image)
     hidden = numbers == image.info.get(_TRANSPARENT, -1)
     most = int(numbers.max(initial=0, where=~hidden))
-    bits = stored.bits or next(bits for bits in _BITS if most < 2**bits)
+    bits = next(bits for bits in _BITS if most < 2**bits)
     shown = (numbers >> (bits - 8)).astype(np.uint8)
-    if stored.white_is_zero:
-        shown = 255 - shown
     shown[hidden] = 255
     return Image.fromarray(shown), bits
 
@@ -212,15 +198,10 @@ def _check_deep(image: Image.Image) -> None:
         )
 
 
-def _on_white(image: Image.Image, *, step: int = 1) -> Image.Image:
-    """Put transparent parts of `image` on white; raises `Unreadable` if nothing is visible then.
-
-    The transparent gray value that the file declares is multiplied by `step`.
-    """
+def _on_white(image: Image.Image) -> Image.Image:
+    """Put transparent parts of `image` on white; raises `Unreadable` if nothing is visible then."""
     if not image.has_transparency_data:
         return image
-    if isinstance(image.info.get(_TRANSPARENT), int) and image.mode in ("1", "L"):
-        image.info[_TRANSPARENT] *= step
     seen = image.convert("RGBA")
     flat = Image.alpha_composite(Image.new("RGBA", seen.size, "white"), seen).convert("RGB")
     if _extrema(seen)[3][0] < 255 and all(low == 255 for low, _ in _extrema(flat)):
