@@ -46,7 +46,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     for split in ("train", "test", NEW):
         chosen = [file for file in listed if file.split == split]
         here = [file.model_dump() for file in chosen]
-        bounds = images.part_bounds(len(here), user_files.num_parts(spec, chosen))
+        bounds = images.part_bounds(len(here), _num_parts(spec, chosen))
         for index, (start, stop) in enumerate(bounds):
             about = {"split": split, "part": index, "first": start, "rows": stop - start}
             pieces.append(about | {"files": here[start:stop]})
@@ -73,9 +73,15 @@ def _image(spec: IngestSpec, file: UserFile) -> tuple[Decoded | None, dict[str, 
     content, digest = user_files.read(spec, file)
     about = {"size": file.size, "sha256": digest, "unreadable": 0, "problem": ""}
     try:
-        found = decode.decoded(content, *user_files.size_of(spec))
+        size, _, channels = user_files.shape_of(spec)
+        found = decode.decoded(content, size, channels)
         if user_files.encoding_of(spec) == images.ENCODED:
             found = dataclasses.replace(found, pixels=content)
         return found, about
     except decode.Unreadable as error:
         return None, about | {"unreadable": 1, "problem": str(error)}
+
+
+def _num_parts(spec: IngestSpec, files: Sequence[UserFile]) -> int:
+    encoded_bytes = sum(file.size for file in files) if user_files.encoding_of(spec) == images.ENCODED else 0
+    return images.num_parts(len(files), user_files.shape_of(spec), encoded_bytes=encoded_bytes)

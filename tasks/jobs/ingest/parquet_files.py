@@ -54,7 +54,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     """Write the parts of one file, with one part in memory at a time."""
     file = UserFile(**piece["file"])
-    size, channels = user_files.size_of(spec)
+    size, _, channels = user_files.shape_of(spec)
     parts: list[File] = []
     decoded: list[Decoded | None] = []
     labels: list[int | None] = []
@@ -93,7 +93,8 @@ def _opened(spec: IngestSpec, file: UserFile) -> Iterator[tuple[Opened, str]]:
     """Yield a local copy of one file, opened, and its SHA-256; add the file's name to a `ValueError` inside."""
     with files.workspace(spec.scratch) as folder:
         path = folder / "copy.parquet"
-        digest = user_files.copy_verified(spec, file, path)
+        with path.open("wb") as sink:
+            digest = user_files.copy(spec, file, sink)
         try:
             yield parquet_reader.opened(path, path=file.path, must_be_labelled=not spec.is_new), digest
         except ValueError as error:

@@ -6,8 +6,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -39,15 +38,10 @@ def listed(spec: IngestSpec) -> list[UserFile]:
     return [UserFile(**entry) for entry in json.loads(read_digested(spec.listing))]
 
 
-def size_of(spec: IngestSpec) -> tuple[int, int]:
-    """Return the side of an image in pixels, and the number of channels."""
-    return spec.parameters["image_size"], spec.parameters["channels"]
-
-
 def shape_of(spec: IngestSpec) -> tuple[int, int, int]:
     """Return height, width and channels of an image."""
-    size, channels = size_of(spec)
-    return size, size, channels
+    size = spec.parameters["image_size"]
+    return size, size, spec.parameters["channels"]
 
 
 def encoding_of(spec: IngestSpec) -> str:
@@ -55,55 +49,29 @@ def encoding_of(spec: IngestSpec) -> str:
     return str(spec.parameters.get("image_encoding", "decoded"))
 
 
-def num_parts(spec: IngestSpec, files: Sequence[UserFile]) -> int:
-    """Return the number of parts of image files."""
-    encoded_bytes = sum(file.size for file in files) if encoding_of(spec) == images.ENCODED else 0
-    return images.num_parts(len(files), shape_of(spec), encoded_bytes=encoded_bytes)
-
-
 def read(spec: IngestSpec, file: UserFile) -> tuple[bytes, str]:
     """Read a listed file; return content and SHA-256, or raise `ValueError` if it has changed since it was listed."""
-    uri, etag = _place(spec, file)
-    try:
-        content = files.read(uri, etag=etag)
-    except (s3.Overwritten, FileNotFoundError):
-        raise _changed(uri) from None
-    digest = hashlib.sha256(content).hexdigest()
-    _check_listed(file, uri, size=len(content), sha256=digest)
-    return content, digest
+    sink = io.BytesIO()
+    digest = copy(spec, file, sink)
+    return sink.getvalue(), digest
 
 
-def copy_verified(spec: IngestSpec, file: UserFile, path: Path) -> str:
-    """Copy a listed file of any size to the local `path`; return its SHA-256, or raise `ValueError` as `read` does."""
-    uri, etag = _place(spec, file)
-    digest, size = hashlib.sha256(), 0
-    try:
-        with path.open("wb") as copy:
-            for content in files.pieces(uri, etag=etag):
-                copy.write(content)
-                digest.update(content)
-                size += len(content)
-    except (s3.Overwritten, FileNotFoundError):
-        raise _changed(uri) from None
-    _check_listed(file, uri, size=size, sha256=digest.hexdigest())
-    return digest.hexdigest()
-
-
-def _place(spec: IngestSpec, file: UserFile) -> tuple[URI, str | None]:
-    """Return the URI of a listed file, and on S3 the ETag of the listed version."""
-    uri = spec.source.child(file.path)
+def copy(spec: IngestSpec, file: UserFile, sink: BinaryIO) -> str:
+    """Copy a listed file of any size to `sink`; return its SHA-256, or raise `ValueError` as `read` does."""
+    uri, digest, size = spec.source.child(file.path), hashlib.sha256(), 0
     check_allowed(uri)
     kind, _, value = file.digest.partition(":")
-    return uri, value if kind == "etag" else None
-
-
-def _check_listed(file: UserFile, uri: URI, *, size: int, sha256: str) -> None:
-    if size != file.size or (file.digest.startswith("sha256:") and file.digest != f"sha256:{sha256}"):
-        raise _changed(uri)
-
-
-def _changed(uri: URI) -> ValueError:
-    return ValueError(f"{uri} changed after it was listed; run the same command again")
+    changed = ValueError(f"{uri} changed after it was listed; run the same command again")
+    try:
+        for content in files.pieces(uri, etag=value if kind == "etag" else None):
+            sink.write(content)
+            digest.update(content)
+            size += len(content)
+    except (s3.Overwritten, FileNotFoundError):
+        raise changed from None
+    if size != file.size or (kind == "sha256" and value != digest.hexdigest()):
+        raise changed
+    return digest.hexdigest()
 
 
 def to_table(
