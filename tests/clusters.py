@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import secrets
-import subprocess
 import sys
 import tempfile
 import urllib.request
@@ -15,10 +14,9 @@ from typing import Any
 
 from tasks.resources.capacity import nodes_of
 from tasks.runners.child import Child
-from tasks.runners.jobs_api import JOB_ENV
 from tasks.runners.local_runner import start_ray
 from tests.prefect_system import free_port
-from tests.runs import CHECKOUT, await_that, kill_all_with, processes_with
+from tests.runs import await_that, kill_all_with, processes_with
 
 _CPUS = 3
 """That each node counts: a worker takes all but one, so that two workers need two nodes."""
@@ -60,12 +58,6 @@ class TwoNodes:
     def env(self) -> dict[str, str]:
         """What sends a run to this cluster."""
         return {name: self._env[name] for name in _AUTH} | {"RAY_ADDRESS": self.address}
-
-    def drive(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a program that connects to this cluster itself, as a job's driver does."""
-        env = self._env | JOB_ENV | {"PYTHONPATH": str(CHECKOUT), "RAY_ADDRESS": f"127.0.0.1:{self._port}"}
-        command = [sys.executable, "-c", program, *arguments]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=_LIMIT_S)
 
     def add_a_node(self, *options: str) -> None:
         """Add a node, and return once it has joined; `options` of `ray start` override the usual ones."""

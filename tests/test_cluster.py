@@ -12,42 +12,12 @@ from storage import files, manifest, tables
 from storage.uri import URI, Root
 from tests.clusters import TwoNodes, two_nodes
 from tests.faults.harness import NUM_TEST, raw_name, write_raw
-from tests.image_folder import write_folder
-from tests.photographs import to_make, trains
 from tests.runs import Run, await_that
 from tests.s3 import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 _RECIPE = ["--recipe", "mnist-sample-resnet18", "--workers", "2", "--set", "precision=fp32", "--set", "epochs=2"]
-_STAGES = """
-import sys
-
-import ray
-import ray.train.torch
-from ray.train.torch import TorchConfig
-from tasks.jobs.backends.ray import RayBackend, configure
-from tasks.jobs.ingest import job as ingest
-from tasks.jobs.preprocess import job as preprocess
-from tasks.jobs.spec import IngestSpec, PreprocessSpec, TrainSpec
-from tasks.jobs.train import job as train
-
-def on_one_rank(config):
-    import torch
-    from tasks.jobs.train import worker
-    worker.device_of = lambda use_gpu: torch.device("cpu")
-    worker.train(config)
-
-ray.init(logging_level="WARNING")
-configure(max_cpus=None)
-ray.train.torch.TorchConfig = lambda timeout_s: TorchConfig(backend="gloo", timeout_s=timeout_s)
-train.train_on_one_rank = on_one_rank
-to_ingest, to_prepare, to_train = sys.argv[1:]
-ingest.run(IngestSpec.model_validate_json(to_ingest), RayBackend(threads=None))
-preprocess.run(PreprocessSpec.model_validate_json(to_prepare), RayBackend(threads=None))
-train.run(TrainSpec.model_validate_json(to_train))
-"""
-"""The stages on a cluster whose GPU exists by name only: its worker holds it, and computes on the CPU."""
 
 
 @pytest.fixture(scope="module")
@@ -126,34 +96,6 @@ def test_a_node_without_a_training_worker_reads_for_the_one_that_has_it(
     workers = [actor for actor in cluster.state("actors") if "RayTrainWorker" in actor["class_name"]]
     nodes = {worker["node_id"] for worker in workers if worker["job_id"] in training}
     assert {read["node_id"] for read in reads} - nodes, f"only {nodes} read, where the worker was"
-
-
-@pytest.fixture
-def with_gpu(cluster: TwoNodes) -> str:
-    """Id of the cluster's other node, which counts a GPU and one CPU, beside a head with more CPUs and no GPU.
-
-    It stays so: a test that needs this comes last.
-    """
-    cluster.kill_a_node(lambda pid, command: os.kill(pid, signal.SIGKILL))
-    cluster.add_a_node("--num-gpus=1", "--num-cpus=1")
-    (found,) = [node for node in cluster.state("nodes") if node["resources_total"].get("GPU")]
-    return str(found["node_id"])
-
-
-def test_a_node_without_gpus_transforms_encoded_images_and_the_one_with_a_gpu_trains(
-    cluster: TwoNodes, with_gpu: str, s3: Server, tmp_path: Path
-) -> None:
-    photos, root = write_folder(tmp_path / "photos"), Root(f"s3://{s3.bucket}/encoded")
-    to_ingest, to_prepare = to_make(root, URI(str(photos)), "encoded")
-    to_train = trains(root, to_prepare.target, epochs=1).model_copy(update={"workers": None, "threads": None})
-    done = cluster.drive(_STAGES, *(spec.model_dump_json() for spec in (to_ingest, to_prepare, to_train)))
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert manifest.load(to_train.target).statistics["loader"] == "ray-data", "as `auto` chooses"
-    transforms = [task for task in cluster.state("tasks") if "_transformed" in task["name"]]
-    assert transforms and {task["node_id"] for task in transforms}.isdisjoint({with_gpu})
-    workers = [actor for actor in cluster.state("actors") if "RayTrainWorker" in actor["class_name"]]
-    (job,) = {task["job_id"] for task in transforms}
-    assert [worker["node_id"] for worker in workers if worker["job_id"] == job] == [with_gpu]
 
 
 def _run(cluster: TwoNodes, root: Root, folder: Path, recipe: Sequence[str] = _RECIPE) -> Run:

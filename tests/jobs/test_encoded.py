@@ -18,7 +18,7 @@ from tasks.jobs.backends.in_process import InProcessBackend
 from tasks.jobs.predict import job as predict
 from tasks.jobs.spec import PredictSpec
 from tasks.jobs.train import choices, make_loader
-from tasks.jobs.train.ray_loader import RayDataRows, off_gpu_nodes
+from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.learning import images, loop
 from tasks.learning.recipes import Recipe
 from tasks.learning.transforms import Transform, crop
@@ -137,26 +137,6 @@ def test_tasks_give_every_rank_the_batches_that_it_would_transform_itself_and_ev
     for split, number in (("train", 1), ("validation", None)):
         rows = transform(tables.read_split(prepared, split), epoch=number)["image"].to_pylist()
         assert sorted(seen[split]) == sorted(rows)
-
-
-@pytest.mark.parametrize(
-    ("nodes", "workers", "kept_off"),
-    [
-        ([("a", 8, 0, True), ("b", 96, 8, True)], 2, "!in(b)"),
-        ([("a", 8, 0, True), ("c", 4, 1, True), ("b", 4, 1, True)], 2, "!in(b,c)"),
-        ([("a", 4, 0, True), ("b", 96, 8, True)], 2, None),
-        ([("a", 8, 0, False), ("b", 96, 8, True)], 2, None),
-        ([("a", 8, 0, True), ("b", 8, 0, True)], 2, None),
-    ],
-    ids=["one of each", "two with GPUs", "too few CPUs without", "gone since", "no GPUs"],
-)
-def test_tasks_are_kept_off_the_nodes_with_gpus_where_the_others_have_cpus_enough(
-    nodes: list[tuple[str, int, int, bool]], workers: int, kept_off: str | None
-) -> None:
-    told = [
-        {"NodeID": name, "Resources": {"CPU": cpus, "GPU": gpus}, "Alive": alive} for name, cpus, gpus, alive in nodes
-    ]
-    assert off_gpu_nodes(told, workers=workers) == ({"ray.io/node-id": kept_off} if kept_off else None)
 
 
 def test_a_rows_draws_depend_on_seed_epoch_and_id_alone(prepared: DatasetURI) -> None:

@@ -1,8 +1,7 @@
 """Source of rows that Ray Data reads for a training worker, a window at a time, with `iter_torch_batches`."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 import ray
@@ -16,10 +15,7 @@ from tasks.jobs.train.make_loader import Shape, Slices, tensors
 from tasks.learning import images
 from tasks.learning.loop import Batch
 from tasks.learning.transforms import Transform
-from tasks.resources import scaling
 
-_NODE_ID = "ray.io/node-id"
-"""Label that Ray gives every node."""
 _OBJECT_STORE_SHARE = 0.5
 """Share of the cluster's object store that the readers of all training workers may fill together."""
 
@@ -41,8 +37,6 @@ class RayDataRows:
     device: torch.device
     prefetch_batches: int
     world_size: int
-    avoid_gpus: bool = False
-    """True if workers compute on GPUs: tasks that transform then stay off their nodes, see `off_gpu_nodes`."""
 
     def windows(
         self, split: str, *, size: int, epoch: int | None = None, shuffle_seed: int | None = None
@@ -55,7 +49,6 @@ class RayDataRows:
                 batch_format="pyarrow",
                 zero_copy_batch=True,
                 fn_kwargs={"transform": self.transform, "epoch": epoch},
-                label_selector=off_gpu_nodes(ray.nodes(), workers=self.world_size) if self.avoid_gpus else None,
             )
         _limit(rows, self.world_size)
         yield from rows.iter_torch_batches(
@@ -74,22 +67,6 @@ def _limit(rows: Dataset, world_size: int) -> None:
     # Readers of different ranks do not know of each other; each would claim the whole object store.
     store = ray.cluster_resources().get("object_store_memory", 0) * _OBJECT_STORE_SHARE / world_size
     options.resource_limits = options.resource_limits.copy(object_store_memory=store)
-
-
-def off_gpu_nodes(nodes: Sequence[Mapping[str, Any]], *, workers: int) -> dict[str, str] | None:
-    """Return the label selector that keeps tasks off nodes with GPUs; None if the other nodes have too few CPUs.
-
-    Ray's scheduler does not avoid such nodes, and a fallback strategy uses them as soon as other nodes are busy.
-
-    Args:
-        nodes: The current result of `ray.nodes()`; nodes may join or leave between two epochs.
-        workers: Number of training workers.
-    """
-    alive = [node for node in nodes if node["Alive"]]
-    with_gpus = [node["NodeID"] for node in alive if scaling.num_gpus(node["Resources"])]
-    if not with_gpus or not scaling.has_idle_nodes(workers, [node["Resources"] for node in alive]):
-        return None
-    return {_NODE_ID: f"!in({','.join(sorted(with_gpus))})"}
 
 
 def _transformed(table: pa.Table, *, transform: Transform, epoch: int | None) -> pa.Table:

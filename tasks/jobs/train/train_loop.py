@@ -26,7 +26,7 @@ from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
 from tasks.learning import checkpoint, hardware, images, training_state
 from tasks.learning.checkpoint import Meta
-from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, few_steps_hint, has_checkpoint, wait_hints
+from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, wait_hints
 from tasks.learning.hardware import Hardware
 from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
@@ -75,10 +75,6 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     trainer = Trainer(recipe, model, loader, device=here.device, precision=precision, is_graphed=is_graphed)
     assert trainer.world_size == here.world_size, "torch.distributed has another number of workers"
     events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {_describe_rows(trainer)}")
-    num_rows = choices.num_train_rows(prepared)
-    hint = few_steps_hint(trainer.steps_per_epoch, batch_size=recipe.batch_size, num_rows=num_rows)
-    if hint and rank == 0:
-        events.write_line(f"WARNING: {hint}")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * training_state.size_of(trainer))
     trained_on = attempts.trained_on(spec, prepared)
     history = _resume(spec.scratch, trainer, about, trained_on=trained_on)

@@ -71,7 +71,7 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
     device = device_of(use_gpu=config["use_gpu"])
     rows = None
     if loader == choices.RAY_DATA:
-        rows = ray_data_rows(spec.recipe, use_gpu=config["use_gpu"])
+        rows = ray_data_rows(spec.recipe)
     here = RankContext(
         rank=rank,
         world_size=context.get_world_size(),
@@ -92,14 +92,12 @@ def device_of(*, use_gpu: bool) -> torch.device:
     return devices.choose("cuda" if use_gpu else "cpu", where=scaling.node_name(), number=number)
 
 
-def ray_data_rows(recipe: Recipe, *, use_gpu: bool = False) -> Callable[..., RowSource]:
-    """Return the maker of the source of rows that Ray Data reads; `use_gpu`: a GPU is reserved for this rank."""
+def ray_data_rows(recipe: Recipe) -> Callable[..., RowSource]:
+    """Return the maker of the source of rows that Ray Data reads."""
     from tasks.jobs.train.ray_loader import RayDataRows
 
     world_size = ray.train.get_context().get_world_size()
-    return functools.partial(
-        RayDataRows, prefetch_batches=recipe.prefetch_batches, world_size=world_size, avoid_gpus=use_gpu
-    )
+    return functools.partial(RayDataRows, prefetch_batches=recipe.prefetch_batches, world_size=world_size)
 
 
 def report(folder: URI, history: list[EpochMetrics], *, every: int) -> None:
