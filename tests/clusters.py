@@ -59,12 +59,12 @@ class TwoNodes:
         """What sends a run to this cluster."""
         return {name: self._env[name] for name in _AUTH} | {"RAY_ADDRESS": self.address}
 
-    def add_a_node(self, *options: str) -> None:
-        """Add a node, and return once it has joined; `options` of `ray start` override the usual ones."""
+    def add_a_node(self) -> None:
+        """Add a node, and return once it has joined."""
         mark, before = uuid.uuid4().hex, len(nodes(self.address))
         command = [*self._apart, *_on_core(1), sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
         command += [f"--address=127.0.0.1:{self._port}", f"--num-cpus={_CPUS}", f"--object-store-memory={2**28}"]
-        command += ["--dashboard-agent-listen-port=0", "--disable-usage-stats", *options]
+        command += ["--dashboard-agent-listen-port=0", "--disable-usage-stats"]
         self._nodes.append((Child(command, env={**self._env, _MARK: mark, "TMPDIR": self._folder}), mark))
         await_that(lambda: len(nodes(self.address)) > before, limit_s=60, interval_s=0.5)
 
