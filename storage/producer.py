@@ -51,34 +51,22 @@ def user() -> str:
 
 
 def git_state(checkout: Path) -> str | None:
-    """Return the commit of `checkout`, followed by ` dirty ` and a digest if its code has uncommitted changes.
+    """Return the commit of `checkout`, followed by ` dirty ` and the digest of the code if that has changes.
 
-    The digest covers new files too: equal changes to the same commit have equal digests. Return none without git.
+    New files count too. Return none without git.
     """
     if not (checkout / ".git").exists():
         return None
     try:
-        commit = _git(checkout, "rev-parse", "HEAD").decode().strip()
+        commit = _git(checkout, "rev-parse", "HEAD")
+        changes = _git(checkout, "status", "--porcelain", "--", *_CODE)
     except (OSError, subprocess.SubprocessError):
         return None
-    try:
-        changes = _changes(checkout)
-    except (OSError, subprocess.SubprocessError):
-        return f"{commit} dirty unknown"
-    return f"{commit} dirty {hashlib.sha256(changes).hexdigest()[:_DIGEST_LENGTH]}" if changes else commit
+    return f"{commit} dirty {_imported_code()}" if changes else commit
 
 
-def _changes(checkout: Path) -> bytes:
-    present = [path for path in _CODE if (checkout / path).exists()]
-    # Override the user's git settings: equal changes must have equal digests everywhere.
-    plain = ("--binary", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--full-index")
-    differs = _git(checkout, "-c", "core.quotepath=true", "diff", "HEAD", *plain, "--", *_CODE)
-    added = _git(checkout, "ls-files", "-z", "--others", "--exclude-standard", "--", *present).split(b"\0")
-    for name in sorted(filter(None, added)):
-        differs += name + b"\0" + hashlib.sha256((checkout / name.decode()).read_bytes()).digest()
-    return differs
-
-
-def _git(checkout: Path, *words: str) -> bytes:
+def _git(checkout: Path, *words: str) -> str:
     command = ["git", *words]
-    return subprocess.run(command, cwd=checkout, capture_output=True, timeout=_LIMIT_S, check=True).stdout
+    return subprocess.run(
+        command, cwd=checkout, capture_output=True, text=True, timeout=_LIMIT_S, check=True
+    ).stdout.strip()

@@ -5,7 +5,7 @@ import functools
 import itertools
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -27,9 +27,7 @@ LONGEST_TRY_S = sum(_TIMEOUT_S)
 _QUICK_TIMEOUT_S = (3, 3)
 """The same for checking that the server answers; two tries end within 10 s."""
 PIECE_BYTES = 2**24
-"""Bytes of a large file that are held in memory, and retried, at a time."""
-_MOST_PIECES = 10_000
-"""Maximum number of pieces of one file on S3."""
+"""Bytes of a large file that are read, held in memory and retried at a time."""
 _KEYS_PER_REQUEST = 1000
 """Maximum number of files that S3 deletes in one request."""
 _PASSING = ("InternalError", "ServiceUnavailable", "SlowDown")
@@ -106,37 +104,17 @@ def described(uri: URI) -> tuple[int, float, str]:
 
 
 def replace(uri: URI, content: bytes | Path) -> None:
-    """Write a file, replacing any existing one; one of several pieces appears once all are uploaded."""
+    """Write a file, replacing any existing one; S3 takes at most 5 GB in the one request."""
     if isinstance(content, bytes):
         _request("put_object", uri, Body=content)
         return
-    piece_bytes = max(PIECE_BYTES, -(-content.stat().st_size // _MOST_PIECES))
     with content.open("rb") as file:
-        first = file.read(piece_bytes)
-        if len(first) < piece_bytes:
-            replace(uri, first)
-        else:
-            upload_pieces(uri, itertools.chain([first], iter(functools.partial(file.read, piece_bytes), b"")))
 
+        def upload() -> None:
+            file.seek(0)
+            _call("put_object", uri, Body=file)
 
-def upload_pieces(uri: URI, contents: Iterable[bytes]) -> None:
-    """Upload a file in several pieces, each retried by itself; the file appears once all are uploaded."""
-    upload_id = _request("create_multipart_upload", uri)["UploadId"]
-    parts, sent = [], 0
-    try:
-        for number, content in enumerate(contents, start=1):
-            answer = _request("upload_part", uri, UploadId=upload_id, PartNumber=number, Body=content)
-            parts.append({"PartNumber": number, "ETag": answer["ETag"]})
-            sent += len(content)
-        try:
-            _request("complete_multipart_upload", uri, UploadId=upload_id, MultipartUpload={"Parts": parts})
-        except FileNotFoundError:  # an earlier try, whose reply was lost, may have completed it
-            if described(uri)[0] != sent:
-                raise
-    except BaseException:
-        with suppress(Exception):  # leftover pieces are invisible but take space
-            _call("abort_multipart_upload", uri, UploadId=upload_id)
-        raise
+        with_retries(upload)
 
 
 def create(uri: URI, content: bytes) -> None:
@@ -254,7 +232,7 @@ def _call(verb: str, uri: str, *, quickly: bool = False, **arguments: Any) -> di
     from botocore.exceptions import ClientError
 
     bucket, key = _split(uri)
-    if verb.endswith(("object", "upload", "part")):
+    if verb.endswith("object"):
         arguments["Key"] = key
     client = _client(quickly, os.getpid(), frozenset(item for item in os.environ.items() if item[0].startswith("AWS_")))
     try:

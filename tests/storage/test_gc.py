@@ -106,12 +106,6 @@ class TestCommittedResults:
             results.decide(root, results.run(root, data), data=data)
         assert collect(look(root)) == set()
 
-    def test_raw_dataset_that_a_champion_shares_stays(self, root: Root) -> None:
-        champion = results.run(root, "champion")
-        other = results.run(root, "other", raw=champion.raw)
-        results.decide(root, champion)
-        assert collect(look(root)) == other.all() - {champion.raw}
-
     def test_predictions_of_the_champion_keep_the_dataset_that_they_are_of(self, root: Root) -> None:
         champion, other = results.run(root, "champion"), results.run(root, "other")
         results.decide(root, champion)
@@ -184,11 +178,6 @@ class TestLeftovers:
         results.write_part(uri)
         assert collect(look(root, days_later=days)) == ({uri} if goes else set())
         assert (files.walk(uri) == []) is goes
-
-    def test_folder_without_a_manifest_stays_while_it_is_leased(self, root: Root) -> None:
-        uri = results.place(root, "predictions", "slow")
-        results.write_part(uri)
-        assert collect(look(root, leased=[uri])) == set()
 
     def test_folder_that_lost_its_manifest_stays_while_something_was_made_from_it(self, root: Root) -> None:
         model = results.run(root, "model")
@@ -362,14 +351,6 @@ class TestMeanwhile:
         self.remove(found, lambda: champions.promote(root, model.checkpoint))
         assert rest(root, model.all()) == model.all()
 
-    def test_it_becomes_the_previous_champion(self, root: Root, model: results.Model, found: Garbage) -> None:
-        def promote_two() -> None:
-            results.decide(root, model)
-            results.decide(root, results.run(root, "new"))
-
-        self.remove(found, promote_two)
-        assert rest(root, model.all()) == model.lineage()
-
     def test_it_is_leased(self, root: Root, model: results.Model, found: Garbage) -> None:
         self.remove(found, lambda: lease.take(root, model.checkpoint, owner="a job", ttl_s=LONG_S))
         assert rest(root, model.all()) == model.lineage()
@@ -388,11 +369,6 @@ class TestMeanwhile:
         await_that(held.has_lapsed, limit_s=20)
         assert [found.remove(batch, has_lapsed=held.has_lapsed) for batch in batches] == [[]] * len(batches)
         assert rest(root, model.all()) == model.all()
-
-    def test_an_attempt_begins_to_read_it(self, root: Root, model: results.Model, found: Garbage) -> None:
-        target = results.place(root, "checkpoint", "new")
-        self.remove(found, lambda: results.write_scratch(root, target, uses=[model.prepared]))
-        assert rest(root, model.all()) == {model.prepared, model.raw}
 
     def test_something_new_was_made_from_it(self, root: Root, model: results.Model, found: Garbage) -> None:
         new: list[URI] = []
@@ -451,12 +427,6 @@ class TestMeanwhile:
         self.remove(look(root, days_later=0), lambda: results.write_part(uri, index=1))
         assert len(files.walk(uri)) == 2
 
-    def test_a_stray_that_was_not_planned_to_go_arrives(self, root: Root) -> None:
-        new = results.run(root, "new")
-        results.write_part(new.raw, index=1)
-        self.remove(look(root, days_later=2), lambda: results.write_part(new.raw, index=2))
-        assert len(files.walk(new.raw)) == 4
-
     def test_inputs_of_an_attempt_begun_after_its_scratch_was_deleted_stay(
         self, root: Root, model: results.Model
     ) -> None:
@@ -485,11 +455,6 @@ class TestMeanwhile:
         self.remove(look(root, days_later=0), lambda: lease.take(root, target, owner="a job", ttl_s=LONG_S, uses=uses))
         assert len(files.walk(scratch)) == 2
         assert rest(root, model.all()) == {model.prepared, model.raw}
-
-    def test_the_registry_is_garbled(self, root: Root, model: results.Model, found: Garbage) -> None:
-        with pytest.raises(Damaged):
-            self.remove(found, lambda: files.put(root.child("registry/digits/000001.json"), b"garbage"))
-        assert rest(root, model.all()) == model.all()
 
     def test_somebody_else_removes_it(self, root: Root, model: results.Model, found: Garbage) -> None:
         self.remove(found, lambda: files.remove(model.raw))

@@ -4,9 +4,7 @@ import contextlib
 import datetime
 import json
 import logging
-import pickle
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -50,20 +48,11 @@ class TestTaking:
         left = caught.value.holder.expires - datetime.datetime.now(datetime.UTC)
         assert LONG_S - LIMIT_S < left.total_seconds() <= LONG_S
 
-    def test_leases_on_different_targets_are_independent(self, root: Root, target: URI) -> None:
-        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
-        assert lease.take(root, URI(f"{target}-other"), owner="job-2").generation == 1
-
     def test_released_lease_can_be_taken(self, root: Root, target: URI) -> None:
         first = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
         first.release()
         assert lease.holder(root, target) is None
         assert (lease.take(root, target, owner="job-2").generation, first.lost) == (2, False)
-
-    def test_expired_lease_can_be_taken(self, root: Root, target: URI) -> None:
-        lease.take(root, target, owner="job-1", ttl_s=0.2)
-        eventually(lambda: lease.holder(root, target) is None)
-        assert lease.take(root, target, owner="job-2").generation == 2
 
     def test_lease_that_was_renewed_too_late_tells_that_it_has_lapsed(self, root: Root, target: URI) -> None:
         late, on_time = (lease.take(root, URI(f"{target}-{ttl_s}"), owner="job", ttl_s=ttl_s) for ttl_s in (0.2, 600))
@@ -113,23 +102,6 @@ class TestTaking:
             files.put(root.child(f"leases/{target.name}/{name}"), b"")
         assert lease.take(root, target, owner="job-1").generation == 1
 
-    def test_number_can_have_more_digits(self, root: Root, target: URI) -> None:
-        files.put(place(root, target, 999_999), b"")
-        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
-        with pytest.raises(Held, match="job-1"):
-            lease.take(root, target, owner="job-2")
-
-    def test_reading_writes_nothing(self, root: Root, target: URI) -> None:
-        assert lease.holder(root, target) is None
-        assert files.children(root) == []
-        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
-        before = files.read(place(root, target, 1))
-        assert lease.holder(root, target) is not None
-        edit(root, target, 1, released=True)
-        assert lease.holder(root, target) is None
-        assert json.loads(files.read(place(root, target, 1))) == json.loads(before) | {"released": True}
-        assert files.children(root.child(f"leases/{target.name}")) == ["000001.json"]
-
 
 class TestInterleavings:
     """What two do at once, in the orders in which it could go wrong."""
@@ -145,15 +117,6 @@ class TestInterleavings:
         with pytest.raises(Held, match="job-3"):
             lease.take(root, target, owner="job-1", ttl_s=LONG_S)
         assert owner(root, target) == "job-3"
-
-    def test_taker_that_finds_a_released_winner_takes_the_next(
-        self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def other() -> None:
-            lease.take(root, target, owner="job-2", ttl_s=LONG_S).release()
-
-        before_the_next(monkeypatch, "put", other)
-        assert lease.take(root, target, owner="job-1").generation == 2
 
     def test_reader_follows_when_what_it_listed_is_removed(
         self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
@@ -202,62 +165,18 @@ class TestInterleavings:
         edit(root, target, 2, released=True)
         assert lease.take(root, target, owner="job-3").generation == 3
 
-    def test_release_during_a_renewal_takes_effect(
-        self, root: Root, target: URI, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        mine = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
-        release = threading.Thread(target=mine.release)
-
-        def start_to_release() -> None:
-            release.start()
-            release.join(0.2)  # in vain: it waits for the renewal
-
-        before_the_next(monkeypatch, "put", start_to_release)
-        mine.renew()
-        release.join(LIMIT_S)
-        assert lease.holder(root, target) is None
-
 
 class TestRenewal:
-    def test_renewal_moves_the_end(self, root: Root, target: URI) -> None:
-        mine = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
-        before = expires(root, target)
-        assert mine.renew()
-        assert before < expires(root, target)
-
     def test_held_lease_is_renewed_again_and_again(self, root: Root, target: URI) -> None:
         with lease.held(root, target, owner="job-1", ttl_s=1.0):
             for _ in range(2):
                 before = expires(root, target)
                 eventually(lambda: before < expires(root, target))  # noqa: B023 - called at once
 
-    def test_holder_that_comes_too_late_finds_it_lost_and_writes_nothing(self, root: Root, target: URI) -> None:
-        late = lease.take(root, target, owner="job-1", ttl_s=0.2)
-        eventually(lambda: lease.holder(root, target) is None)
-        lease.take(root, target, owner="job-2", ttl_s=LONG_S)
-        before = files.read(place(root, target, 2))
-        assert not late.lost
-        assert not late.renew()
-        late.release()
-        assert late.lost
-        assert files.children(root.child(f"leases/{target.name}")) == ["000002.json"]
-        assert files.read(place(root, target, 2)) == before
-
-    def test_expired_lease_that_nobody_took_goes_on(self, root: Root, target: URI) -> None:
-        mine = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
-        edit(root, target, 1, expires="2020-01-01T00:00:00Z")
-        assert (mine.renew(), mine.lost, owner(root, target)) == (True, False, "job-1")
-
     def test_holder_whose_file_is_gone_finds_it_lost(self, root: Root, target: URI) -> None:
         mine = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
         files.remove(root.child("leases"))
         assert (mine.renew(), mine.lost) == (False, True)
-        assert lease.holder(root, target) is None
-
-    def test_released_lease_is_not_renewed(self, root: Root, target: URI) -> None:
-        mine = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
-        mine.release()
-        assert not mine.renew()
         assert lease.holder(root, target) is None
 
     def test_fault_of_the_storage_does_not_lose_it_and_is_told_once(
@@ -281,14 +200,6 @@ class TestRenewal:
             assert mine and not mine.lost
         assert [record.levelno for record in caplog.records if record.name == lease.__name__] == [logging.WARNING]
         assert "could not be renewed; retrying every 0.25 s ([Errno 5] broken)" in caplog.text
-
-    def test_holder_learns_from_its_renewals_that_it_was_replaced(self, root: Root, target: URI) -> None:
-        with lease.held(root, target, owner="job-1", ttl_s=1.0) as mine:
-            assert mine
-            files.put(place(root, target, 2), b"another's")
-            eventually(lambda: mine.lost)
-            eventually(lambda: not renewers(target))
-        assert files.read(place(root, target, 2)) == b"another's"
 
     def test_frozen_holder_that_thaws_finds_it_lost(self, root: Root, target: URI) -> None:
         program = (
@@ -428,13 +339,6 @@ class TestHeld:
         with running(program, root, target) as process:
             assert process.communicate(timeout=LIMIT_S)[0] == "held\n"
             assert process.returncode == 0
-
-    def test_refusal_can_be_sent_to_another_process(self, root: Root, target: URI) -> None:
-        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
-        with pytest.raises(Held) as caught:
-            lease.take(root, target, owner="job-2")
-        assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
-        assert caught.value.holder.host == socket.gethostname()
 
 
 def place(root: Root, target: URI, generation: int) -> URI:

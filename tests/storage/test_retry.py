@@ -1,7 +1,7 @@
 """Errors of a real S3 server: only transient ones are retried. And a full disk."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,35 +59,6 @@ def test_creator_whose_reply_was_lost_is_not_taken_for_another_that_was_first(sp
     with pytest.raises(FileExistsError):
         files.put(folder.child("file"), b"ours", mode="create")
     assert files.read(folder.child("file")) == b"theirs"
-
-
-@pytest.mark.parametrize("times", [1, 2, 3])
-def test_creator_whose_reply_was_lost_on_a_connection_in_use_is_told_that_it_created_the_file(
-    spoiling: Proxy, folder: URI, times: int
-) -> None:
-    files.put(folder.child("other"), b"on the same connection")  # there the HTTP client repeats a request unasked
-    spoiling.pending = [RequestFault(fault="lost", method="PUT", part="/file", times=times)]
-    files.put(folder.child("file"), b"ours", mode="create")
-    with pytest.raises(FileExistsError):
-        files.put(folder.child("file"), b"ours", mode="create")
-
-
-def test_create_fails_if_the_file_it_found_is_removed_before_its_creator_is_read(
-    spoiling: Proxy, folder: URI, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def with_retries(request: Callable[[], object]) -> object:
-        try:
-            return s3_retry(request)
-        except FileExistsError:
-            files.remove(folder.child("file"))
-            raise
-
-    s3_retry = s3_verbs.with_retries
-    files.put(folder.child("file"), b"theirs", mode="create")
-    monkeypatch.setattr(s3_verbs, "with_retries", with_retries)
-    spoiling.pending = [RequestFault(fault="500", method="PUT", part="/file")]
-    with pytest.raises(FileExistsError):
-        files.put(folder.child("file"), b"ours", mode="create")
 
 
 def test_listing_sizes_and_removal_are_retried_too(spoiling: Proxy, folder: URI) -> None:
