@@ -134,9 +134,9 @@ def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None, r
     `ValueError` if the URI is not a checkpoint, `Damaged` if its bytes changed, and `Superseded` if another
     decision was recorded in the meantime.
     """
-    made = manifest.load(checkpoint)
-    if made.kind != "checkpoint":
-        raise ValueError(f"uri must be a checkpoint, got {checkpoint} of kind {made.kind}; see: python -m storage ls")
+    kind = manifest.load(checkpoint).kind
+    if kind != "checkpoint":
+        raise ValueError(f"uri must be a checkpoint, got {checkpoint} of kind {kind}; see: python -m storage ls")
     name = name or _registered_model(root, checkpoint)
     manifest.verify(checkpoint)
     latest = registry.latest(root, name)

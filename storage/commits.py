@@ -64,7 +64,7 @@ def commit(
     raises `FileNotFoundError` if it is not committed.
     """
     assert parents.keys() <= {*KINDS[kind].parents}, f"{kind} has no parents {', '.join(parents)}"
-    made = Manifest(
+    result = Manifest(
         kind=kind,
         fingerprint=uri.fingerprint,
         parents={role: _parent(parent, of=uri) for role, parent in parents.items()},
@@ -76,7 +76,7 @@ def commit(
         statistics=dict(statistics or {}),
         created=datetime.datetime.now(datetime.UTC),
     )
-    content = made.signed().to_json()
+    content = result.signed().to_json()
     manifest.check_place(uri, manifest.NAME)
     try:
         files.put(uri.child(manifest.NAME), content, mode="create")
@@ -85,6 +85,7 @@ def commit(
     return Manifest.model_validate_json(content)  # as every later reader sees it: JSON has no tuples, no integer keys
 
 
-def _parent(given: URI | Parent, *, of: URI) -> Parent:
-    parent = manifest.load(given).as_parent(given) if isinstance(given, URI) else given
+def _parent(parent: URI | Parent, *, of: URI) -> Parent:
+    if isinstance(parent, URI):
+        parent = manifest.load(parent).as_parent(parent)
     return parent.model_copy(update={"uri": reference.of(URI(parent.uri), root=reference.root_of(of))})

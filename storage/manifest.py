@@ -87,8 +87,8 @@ class Manifest(BaseModel, frozen=True, extra="forbid", populate_by_name=True):
     @property
     def content(self) -> str:
         """SHA-256 of the files' names and digests and of the schema; the same if a result is made again bit for bit."""
-        listed = [(file.path, file.split, file.rows, file.sha256) for file in self.files]
-        return hashlib.sha256(json.dumps([listed, self.columns], sort_keys=True).encode()).hexdigest()
+        contents = [(file.path, file.split, file.rows, file.sha256) for file in self.files]
+        return hashlib.sha256(json.dumps([contents, self.columns], sort_keys=True).encode()).hexdigest()
 
     def parent(self, role: str, *, of: URI) -> URI:
         """Return the URI of the parent with `role`; `of` is the URI of this manifest. Raises `KeyError`."""
@@ -125,12 +125,12 @@ def load(uri: URI) -> Manifest:
     except FileNotFoundError:
         raise FileNotFoundError(f"{uri} is not committed: it has no {NAME}") from None
     try:
-        found = Manifest.model_validate_json(content)
+        committed = Manifest.model_validate_json(content)
     except ValidationError as error:
         raise _damaged_manifest(uri, f"cannot be read ({first_problem(error)})") from None
-    if found != found.signed():
+    if committed != committed.signed():
         raise _damaged_manifest(uri, "is not what was committed (SHA-256)")
-    return found
+    return committed
 
 
 def is_committed(uri: URI) -> bool:
@@ -145,11 +145,11 @@ def first_problem(error: ValidationError) -> str:
     return f"{'.'.join(place) or 'JSON'}: {first['msg']}"
 
 
-def changed_parent(uri: URI, made: Manifest) -> URI | None:
-    """Return a parent whose bytes changed since `made`, committed at `uri`, was made from it; else none."""
-    for role, named in made.parents.items():
+def changed_parent(uri: URI, child: Manifest) -> URI | None:
+    """Return a parent whose bytes changed since `child`, committed at `uri`, was made from it; else none."""
+    for role, named in child.parents.items():
         with contextlib.suppress(FileNotFoundError, Damaged, ValueError):
-            parent = made.parent(role, of=uri)
+            parent = child.parent(role, of=uri)
             now = load(parent)
             if now.digest != named.digest and now.content != named.content:
                 return parent
@@ -234,8 +234,8 @@ def _located(uri: URI, file: File) -> Iterator[URI]:
 
 
 def _check(uri: URI, file: File, *, size: int | None, sha256: str | None = None) -> None:
-    if wrong := difference(file, size=size, sha256=sha256):
-        raise Damaged(damage(uri, file, wrong))
+    if problem := difference(file, size=size, sha256=sha256):
+        raise Damaged(damage(uri, file, problem))
 
 
 def _damaged_manifest(uri: URI, what: str) -> Damaged:

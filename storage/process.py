@@ -46,10 +46,10 @@ class Process(BaseModel, frozen=True, extra="forbid"):
 
     def has_ended(self) -> bool:
         """Return whether the process has provably ended; never true for a process on another host."""
-        here = Process.current()
+        current = Process.current()
         if None in (self.boot, self.pid_namespace, self.started):
             return False
-        if (self.host, self.boot, self.pid_namespace) != (here.host, here.boot, here.pid_namespace):
+        if (self.host, self.boot, self.pid_namespace) != (current.host, current.boot, current.pid_namespace):
             return False
         try:
             os.kill(self.pid, 0)  # /proc may hide other users' processes

@@ -26,13 +26,13 @@ def resolve(reference: str, *, root: Root) -> URI:
     It is `<shelf>/<name>` or a URI, else raises `ValueError`; `root` is the storage root of the file that contains it.
     """
     if not reference.startswith("/") and "://" not in reference:
-        found = root.child(reference)
-        if _parts(found) != (root, reference):
+        uri = root.child(reference)
+        if _parts(uri) != (root, reference):
             raise ValueError(
                 "a reference must be a URI or a path relative to the storage root such as "
                 f"checkpoints/NAME, got {reference!r}"
             )
-        return found
+        return uri
     uri = URI(reference)
     base, relative = _parts(uri)
     return root.child(relative) if base is not None and is_same(base, root) else uri
@@ -43,12 +43,12 @@ def root_of(uri: URI) -> Root:
     return _parts(uri)[0] or Root(uri.parent)
 
 
-def is_same(one: Root, other: Root) -> bool:
+def is_same(root: Root, other: Root) -> bool:
     """Return whether both are the same storage root, even if one is reached through a link or another mount."""
-    if one == other or one.is_s3 or other.is_s3:
-        return one == other
+    if root == other or root.is_s3 or other.is_s3:
+        return root == other
     try:
-        return os.path.samefile(one, other)
+        return os.path.samefile(root, other)
     except OSError:  # one of them does not exist
         return False
 

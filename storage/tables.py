@@ -86,8 +86,8 @@ def read_part(
     content = manifest.read_file(uri, file)
     try:
         part = open_parquet(pa.BufferReader(content))
-        if schema is not None and (there := describe(part.schema_arrow)["columns"]) != schema:
-            raise ValueError(f"its columns are {there} instead of {dict(schema)}")
+        if schema is not None and (actual := describe(part.schema_arrow)["columns"]) != schema:
+            raise ValueError(f"its columns are {actual} instead of {dict(schema)}")
     except ValueError as error:
         raise ValueError(f"{uri.child(file.path)}: {error}") from None
     return part.read(columns=columns)
@@ -95,11 +95,11 @@ def read_part(
 
 def read_split(uri: URI, split: str | None = None, *, columns: list[str] | None = None) -> pa.Table:
     """Read all rows of one split (none: of all files) into memory, in the manifest's order."""
-    made = manifest.load(uri)
-    if not (listed := made.split(split)):
+    committed = manifest.load(uri)
+    if not (parts := committed.split(split)):
         raise ValueError(f"{uri} has no rows in split {split!r}")
-    schema = None if split == "quarantine" else made.columns.get("columns")
-    return pa.concat_tables([read_part(uri, file, columns=columns, schema=schema) for file in listed])
+    schema = None if split == "quarantine" else committed.columns.get("columns")
+    return pa.concat_tables([read_part(uri, file, columns=columns, schema=schema) for file in parts])
 
 
 def describe(schema: pa.Schema) -> dict[str, dict[str, str]]:

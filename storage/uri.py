@@ -130,10 +130,10 @@ def parse_root(value: str, *, option: str = "--storage") -> Root:
 
 def check_allowed(uri: URI) -> None:
     """Raise `ValueError` unless `uri` lies in one of PIPELINE_ALLOWED_ROOTS; if that is unset, all URIs are allowed."""
-    if not (listed := os.environ.get(ALLOWED_ROOTS)):
+    if not (allowed := os.environ.get(ALLOWED_ROOTS)):
         return
     try:
-        roots = [URI(root.strip()) for root in listed.split(",")]
+        roots = [URI(root.strip()) for root in allowed.split(",")]
     except ValueError as error:
         raise ValueError(
             f"{ALLOWED_ROOTS} must be folders and s3://bucket/prefix, separated by commas: {error}"
@@ -177,7 +177,7 @@ def redact(url: str) -> str:
 
 def redact_text(text: str) -> str:
     """Redact each address in a message or a traceback; everything else stays, such as comments and questions."""
-    return _ADDRESS.sub(lambda found: redact(found[0]), text)
+    return _ADDRESS.sub(lambda match: redact(match[0]), text)
 
 
 def _canonical(value: str) -> str:

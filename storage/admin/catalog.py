@@ -119,7 +119,7 @@ def _with_files(folder: Folder) -> Folder:
 
 def _with_manifest(folder: Folder) -> Folder:
     try:
-        made = manifest.load(folder.uri)
+        committed = manifest.load(folder.uri)
     except FileNotFoundError:
         rest = [entry for entry in folder.entries if entry.path != manifest.NAME]
         return dataclasses.replace(folder, entries=rest)
@@ -127,8 +127,8 @@ def _with_manifest(folder: Folder) -> Folder:
         return dataclasses.replace(folder, damage=str(error))
     except Exception as error:
         return dataclasses.replace(folder, damage=_unreadable(folder.uri, error))
-    parents = {role: made.parent(role, of=folder.uri) for role in made.parents}
-    return dataclasses.replace(folder, kind=made.kind, manifest=made, parents=parents)
+    parents = {role: committed.parent(role, of=folder.uri) for role in committed.parents}
+    return dataclasses.replace(folder, kind=committed.kind, manifest=committed, parents=parents)
 
 
 def _unreadable(uri: URI, error: Exception) -> str:

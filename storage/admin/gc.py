@@ -114,9 +114,9 @@ class Garbage:
 
     def _remove_on_s3(self, folder: Folder, removal: Removal, has_lapsed: Callable[[], bool]) -> bool:
         """Delete the files that were listed, the manifest before the others, and no newer ones."""
-        listed = [folder.uri.child(entry.path) for entry in removal.entries]
-        first = [uri for uri in listed if uri == folder.uri.child(manifest.NAME)]
-        rest = [uri for uri in listed if uri not in first]
+        uris = [folder.uri.child(entry.path) for entry in removal.entries]
+        first = [uri for uri in uris if uri == folder.uri.child(manifest.NAME)]
+        rest = [uri for uri in uris if uri not in first]
         is_gone = s3.remove_listed(first, has_lapsed=has_lapsed)
         if first and self._is_leased(folder):  # a run is making it again, with the same file names
             return False

@@ -20,15 +20,15 @@ def of_folder(folder: Folder, *, deep: bool, on_file: Callable[[File], None] = l
     sizes = {entry.path: entry.size for entry in folder.entries}
     for file in folder.manifest.files if folder.manifest else ():
         place = folder.uri.child(file.path)
-        wrong = None if place.lies_in(folder.uri) else "it is a link that leads out of its folder"
-        wrong = wrong or manifest.difference(file, size=sizes.get(file.path))
-        if deep and not wrong:
+        problem = None if place.lies_in(folder.uri) else "it is a link that leads out of its folder"
+        problem = problem or manifest.difference(file, size=sizes.get(file.path))
+        if deep and not problem:
             try:
-                wrong = manifest.difference(file, size=file.size, sha256=files.sha256(place))
+                problem = manifest.difference(file, size=file.size, sha256=files.sha256(place))
             except OSError as error:
-                wrong = f"it cannot be read ({error.strerror or error})"
-        if wrong:
-            yield manifest.damage(folder.uri, file, wrong)
+                problem = f"it cannot be read ({error.strerror or error})"
+        if problem:
+            yield manifest.damage(folder.uri, file, problem)
         on_file(file)
     if deep:
         yield from of_parents(folder)
