@@ -74,7 +74,7 @@ def _main(arguments: argparse.Namespace) -> int:
             check_name(arguments.championship, field="--championship")
         capacity.check_workers(arguments.workers, scaling.needs_of(recipe))
         root = parse_root(arguments.storage)
-        found = dataset_versions.known(root, recipe.data)
+        found = dataset_versions.known(root, recipe.data.source)
         chosen = dataset_versions.chosen(found, names=arguments.version, first=arguments.first, last=arguments.last)
         if not arguments.list:
             dataset_versions.check_one(root, chosen, named=bool(arguments.championship))

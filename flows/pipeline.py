@@ -114,6 +114,6 @@ images = mnist.with_options(name="images")
 
 def flow_of(request: dict[str, Any]) -> Flow[..., Any]:
     """Return the flow named after the data set of `request`, the parameters of a run."""
-    data = request["settings"].get("data") or recipes.load(request["recipe"]).data
+    data = request["settings"].get("source") or recipes.load(request["recipe"]).data.source
     siblings = {"fashion-mnist": fashion_mnist, "cifar10": cifar10, sources.USER_IMAGES: images}
     return siblings.get(data, mnist)

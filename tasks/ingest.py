@@ -30,7 +30,7 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
         if plan.user_images is not None:
             for note in [*plan.user_images.left_out, *plan.user_images.notes]:
                 logger().warning("--data: %s", note)
-        elif plan.recipe.data != sources.USER_IMAGES and plan.source.notice:
+        elif plan.recipe.data.source != sources.USER_IMAGES and plan.source.notice:
             logger().warning("this is %s", plan.source.notice)
         if not current.reused:
             runner = cluster if plan.ingest_on_ray() else InProcessRunner()
@@ -38,7 +38,7 @@ def ingest(files: FilesURI | None, plan: Plan, cluster: Runner) -> DatasetURI:
                 listed = _listed(plan.user_images, scratch_of(plan.root, plan.raw))
                 _run(runner, plan, plan.raw, parameters=plan.user_images_parameters, **listed)
             else:
-                source = {"kind": "files", "source": files, "source_name": plan.recipe.data}
+                source = {"kind": "files", "source": files, "source_name": plan.recipe.data.source}
                 _run(runner, plan, plan.raw, parameters={"data": plan.data_name}, **source)
             warm_start.check_comparable(plan)  # the classes of Parquet data are only known now
         for line in data_summary.of_raw(manifest.load(plan.raw)):

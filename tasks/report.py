@@ -82,7 +82,7 @@ def gather(
         mistakes=tuple(pictures[id_] for id_ in mistakes if id_ in pictures),
         lineage=tuple(_lineage(plan, checkpoint, predictions, evaluation, decision)),
         timings=[(name, result.statistics["seconds"]) for name, result in results.items() if result],
-        parameters=plan.recipe.to_dict()
+        parameters=recipes.flat(plan.recipe.to_dict())
         | {"workers": "auto" if plan.workers is None else plan.workers}
         | ({"cores": plan.cores} if plan.cores else {})
         | _resolved(trained),

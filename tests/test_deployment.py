@@ -117,7 +117,7 @@ def _was_posted(received: Hook, event: str, run: str) -> bool:
 def test_a_run_is_started_again_when_its_flow_is_killed_or_its_worker_too_and_not_when_it_is_cancelled(
     prefect_system: PrefectSystem, received: Hook, tmp_path: Path
 ) -> None:
-    settings = {"model": "small-cnn", "precision": "fp32", "epochs": 12, "accuracy_floor": 0.5}
+    settings = {"model": "small-cnn", "precision": "fp32", "epochs": 12, "minimum": 0.5}
     words = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     undisturbed = Run(*words, "--source", "sample", "--json", "--storage", str(tmp_path / "whole"), folder=tmp_path)
     expected = undisturbed.result()

@@ -13,35 +13,30 @@ from tasks.planning import make_plan, plan
 from tests.ingested import ingested
 
 PLANNED = {
-    "cifar10-airbench": (
-        "datasets/raw/cifar10-af9e4f5bba03",
-        "datasets/prepared/cifar10-3718968410d8",
-        "checkpoints/cifar10-airbench-76007886c51a",
-    ),
     "cifar10-resnet18": (
         "datasets/raw/cifar10-af9e4f5bba03",
         "datasets/prepared/cifar10-3718968410d8",
-        "checkpoints/cifar10-resnet18-4a71433d8492",
+        "checkpoints/cifar10-resnet18-65fe5550c547",
     ),
     "cifar10-vit": (
         "datasets/raw/cifar10-af9e4f5bba03",
         "datasets/prepared/cifar10-3718968410d8",
-        "checkpoints/cifar10-vit-fd24d497c74c",
+        "checkpoints/cifar10-vit-734a162a8aeb",
     ),
     "fashion-mnist-resnet18": (
         "datasets/raw/fashion-mnist-cc689083a358",
         "datasets/prepared/fashion-mnist-1e43d8aaace2",
-        "checkpoints/fashion-mnist-resnet18-3bff0b362e59",
+        "checkpoints/fashion-mnist-resnet18-09a9d8463a96",
     ),
     "mnist-resnet18": (
         "datasets/raw/mnist-1d9802c1c0d9",
         "datasets/prepared/mnist-e0f44d33da8f",
-        "checkpoints/mnist-resnet18-23ced72ba327",
+        "checkpoints/mnist-resnet18-69e1e37f1b7c",
     ),
     "mnist-sample-resnet18": (
         "datasets/raw/mnist-sample-daea38ee1416",
         "datasets/prepared/mnist-sample-e8b73e1c529c",
-        "checkpoints/mnist-sample-resnet18-8c559ed61802",
+        "checkpoints/mnist-sample-resnet18-9833e6368843",
     ),
 }
 """Raw, prepared and checkpoint of every recipe that downloads its data."""

@@ -80,7 +80,7 @@ def one_core() -> Iterator[None]:
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("one_core")
 def test_two_runs_at_once_train_one_after_the_other_to_the_bytes_of_one_alone(tmp_path: Path) -> None:
-    settings = ("model=small-cnn", "precision=fp32", "epochs=2", "accuracy_floor=0")
+    settings = ("model=small-cnn", "precision=fp32", "epochs=2", "minimum=0")
     arguments = ["--source", "sample", "--json", *(word for setting in settings for word in ("--set", setting))]
 
     def start(name: str, *more: str) -> Run:

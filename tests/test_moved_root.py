@@ -34,7 +34,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def request(root: Root, **changes: object) -> Plan:
     """What every run here asks for."""
-    settings = {"model": "small-cnn", "epochs": 1, "accuracy_floor": 0.0, "precision": "fp32", **changes}
+    settings = {"model": "small-cnn", "epochs": 1, "minimum": 0.0, "precision": "fp32", **changes}
     recipe = recipes.override(recipes.load("mnist-sample-resnet18"), settings)
     return make_plan.make_plan(storage=root, recipe=recipe, workers=0)
 
@@ -75,5 +75,5 @@ def test_a_run_finds_all_of_a_root_that_lies_elsewhere_now(tmp_path: Path) -> No
             storage=root, model="champion", data=asked.prepared, split="test", workers=0, stage_timeout_s=60 * 1
         )
         assert resolved.checkpoint == asked.checkpoint and resolved.is_done()
-        assert request(root, initialize="champion").initial == asked.checkpoint
+        assert request(root, start="champion").initial == asked.checkpoint
         assert inference.load("champion:mnist-sample", storage=root).classes == tuple("0123456789")

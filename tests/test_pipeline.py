@@ -23,7 +23,7 @@ from tests import mirrors
 from tests.runs import CHECKOUT, Run, await_that, lineage, repeatedly
 from tests.s3 import Server
 
-_SETTINGS = {"epochs": 1, "precision": "fp32", "model": "small-cnn", "accuracy_floor": 0.5}
+_SETTINGS = {"epochs": 1, "precision": "fp32", "model": "small-cnn", "minimum": 0.5}
 
 
 def quick(**changes: object) -> list[str]:
@@ -128,7 +128,7 @@ def test_the_same_command_again_redoes_nothing_and_starts_no_ray(finished: Finis
 @pytest.mark.slow
 def test_a_worse_model_leaves_the_champion_in_place_and_says_so(finished: Finished) -> None:
     still = {"model": "squeezenet1-1", "learning_rate": 1e-30, "epochs": 3}
-    result = finished.again(accuracy_floor=0, **still).result()
+    result = finished.again(minimum=0, **still).result()
     assert result["promoted"] is False
     assert "below the champion's" in result["reason"]
     assert registry.champion(finished.root, "mnist-sample") == finished.result["uris"]["checkpoint"]

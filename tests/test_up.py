@@ -21,7 +21,7 @@ from tests.runs import CHECKOUT, await_that, kill_all_with, processes_with
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-_SMALL = {"epochs": 1, "model": "small-cnn", "accuracy_floor": 0}
+_SMALL = {"epochs": 1, "model": "small-cnn", "minimum": 0}
 """A training of seconds."""
 
 

@@ -157,13 +157,13 @@ def test_the_same_folder_again_is_found_and_a_new_file_makes_a_training_that_goe
     assert again["uris"] == trained["uris"] and all(stage["reused"] for stage in again["stages"])
     (pictures / "test" / "卵").mkdir()
     (pictures / "test" / "卵" / "first.png").write_bytes(encoded(5, 2))
-    settings = SMALL | {"epochs": 1, "initialize": "champion", "margin": 1.0}
+    settings = SMALL | {"epochs": 1, "start": "champion", "tolerance": 1.0}
     more = flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=settings, workers=0)
     assert not any(stage["reused"] for stage in more["stages"])
     assert more["metrics"]["num_rows"] == trained["metrics"]["num_rows"] + 1
     made = manifest.load(URI(more["uris"]["checkpoint"]))
     assert made.parent("initial", of=URI(more["uris"]["checkpoint"])) == trained["uris"]["checkpoint"]
-    assert made.parameters["initialize"] == URI(trained["uris"]["checkpoint"]).fingerprint
+    assert made.parameters["start"] == URI(trained["uris"]["checkpoint"]).fingerprint
     assert more["champion"] == more["uris"]["checkpoint"]
     found = registry.latest(root, more["registered_model"])
     assert found and more["differences"]["champion"] == found.differences["champion"].model_dump()
@@ -181,7 +181,7 @@ def test_photographs_that_stay_files_are_learned_shown_and_predicted_and_their_c
 
     folder = write_folder(tmp_path / "kept as files")
     settings: dict[str, Any] = SMALL | {
-        "image_encoding": "encoded",
+        "store": "files",
         "crop_scale": 0.8,
         "max_shift": 0,
         "model": "small-cnn",
@@ -205,7 +205,7 @@ def test_photographs_that_stay_files_are_learned_shown_and_predicted_and_their_c
     assert rows.loc[told.index, "prediction"].tolist() == told["prediction"].tolist()
     assert rows.loc[told.index, "probability"].tolist() == pytest.approx(told["probability"].tolist())
 
-    more = flow(**asked, settings=settings | {"epochs": 1, "initialize": "champion"})
+    more = flow(**asked, settings=settings | {"epochs": 1, "start": "champion"})
     made = manifest.load(URI(more["uris"]["checkpoint"]))
     assert made.parent("initial", of=URI(more["uris"]["checkpoint"])) == result["uris"]["checkpoint"]
     first = made.statistics["history"][0]["validation_loss"]
@@ -243,7 +243,7 @@ def test_every_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
         monkeypatch.setattr(cifar10, "SOURCE", write_archive(tmp_path, rows=10))
     else:
         monkeypatch.setattr(fashion_mnist, "SOURCE", write_idx(tmp_path, train=50, test=10))
-    settings = {"epochs": 1, "batch_size": 16, "accuracy_floor": 0.0, "precision": "fp32", "device": "cpu"}
+    settings = {"epochs": 1, "batch_size": 16, "minimum": 0.0, "precision": "fp32", "device": "cpu"}
     result = flow(recipe=recipe, storage=str(root), source=[str(tmp_path)], settings=settings, workers=0)
     assert result["metrics"]["num_rows"] == 10
     assert manifest.load(URI(result["uris"]["prepared"])).rows == 60
@@ -257,7 +257,7 @@ def test_a_vision_transformer_has_the_same_loss_curve_with_other_loaders_and_wor
     settings = {"epochs": 2, "batch_size": 12, "learning_rate": 1e-4, "max_shift": 0, "precision": "fp32"}
     curves = []
     for workers, loader in ((0, "resident"), (2, "ray-data")):
-        asked = settings | {"loader": loader, "accuracy_floor": 0.0, "device": "cpu"}
+        asked = settings | {"loader": loader, "minimum": 0.0, "device": "cpu"}
         result = flow(recipe="cifar10-vit", storage=str(root), source=[str(tmp_path)], settings=asked, workers=workers)
         history = manifest.load(URI(result["uris"]["checkpoint"])).statistics["history"]
         curves.append([epoch["validation_loss"] for epoch in history])
@@ -270,7 +270,7 @@ def test_the_cifar_recipe_that_one_would_deploy_learns(
     flow: Flow, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cifar10, "SOURCE", write_archive(tmp_path, rows=48, plain=True))
-    settings = {"epochs": 4, "batch_size": 16, "max_shift": 0, "accuracy_floor": 0.5, "device": "cpu"}
+    settings = {"epochs": 4, "batch_size": 16, "max_shift": 0, "minimum": 0.5, "device": "cpu"}
     result = flow(recipe="cifar10-resnet18", storage=str(root), source=[str(tmp_path)], settings=settings, workers=0)
     assert result["promoted"], result["reason"]
 

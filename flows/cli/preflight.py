@@ -176,7 +176,7 @@ class Planned:
         stages = f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
         hint = make_plan.batch_hint(made) if "train" in to_do else None
         stages += f"; WARNING: {hint}" if hint else ""
-        return f"{recipe.name} on {made.data_name}, {count(recipe.epochs, 'epoch')}; {stages}"
+        return f"{recipe.name} on {made.data_name}, {count(recipe.training.epochs, 'epoch')}; {stages}"
 
     def summary(self) -> "Summary":
         """Summarize the classes and labels; raise `ValueError` if the labels cannot be used."""

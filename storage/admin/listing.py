@@ -23,7 +23,7 @@ _INTERRUPTED = "interrupted"
 
 
 class _TrainSpec(BaseModel):
-    epochs: int = Field(ge=1, validation_alias=AliasPath("recipe", "epochs"))
+    epochs: int = Field(ge=1, validation_alias=AliasPath("recipe", "training", "epochs"))
 
 
 class Unfinished(NamedTuple):

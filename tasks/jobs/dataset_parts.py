@@ -38,7 +38,7 @@ class Slice:
 
 def is_encoded(made: Manifest) -> bool:
     """Return whether a dataset's images are stored as their files' bytes."""
-    return images.encoding_of(made.columns["metadata"]) == images.ENCODED
+    return images.store_of(made.columns["metadata"]) == images.FILES
 
 
 def whole_files(listed: Sequence[File]) -> list[Slice]:

@@ -22,7 +22,7 @@ _ERROR_FILE = "error.json"
 _KILLED = "due to the node running low on memory"
 """What Ray says of a process that it killed because a node's memory was full."""
 _MEMORY_ADVICE = (
-    "use fewer --workers, a smaller batch_size, --set accumulation=4 or --set loader=streaming "
+    "use fewer --workers, a smaller batch_size, --set micro_batches=4 or --set loader=streaming "
     "(docs/troubleshooting.md)"
 )
 

@@ -65,14 +65,5 @@ def flipped(images_BHWC: Tensor, chosen_B: Tensor) -> Tensor:
     return torch.where(chosen_B.bool()[:, None, None, None], images_BHWC.flip(2), images_BHWC)
 
 
-def flipped_in_turn(images_BHWC: Tensor, *, epoch: int) -> Tensor:
-    """Mirror about half of the images left to right, in the next epoch the others (Jordan 2024, arXiv 2404.00498).
-
-    The parity of the sum of an image's pixels decides, so no random numbers and no state across epochs are needed.
-    `images_BHWC` must not be augmented yet.
-    """
-    return flipped(images_BHWC, (images_BHWC.sum((1, 2, 3)) + epoch) % 2)
-
-
 def _is_gpu(device: torch.device) -> bool:
     return device.type == "cuda"

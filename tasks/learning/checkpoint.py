@@ -54,7 +54,8 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     @property
     def best_epoch(self) -> int:
         """Epoch with the lowest validation loss of those that have a checkpoint so far, the earliest of equals."""
-        return best_epoch(self.metrics, every=self.recipe["checkpoint_every"], epochs=self.recipe["epochs"])
+        training = self.recipe["training"]
+        return best_epoch(self.metrics, every=training["checkpoint_every"], epochs=training["epochs"])
 
     @property
     def metrics(self) -> list[EpochMetrics]:

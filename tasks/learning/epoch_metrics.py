@@ -104,10 +104,10 @@ def local_batch_size(batch_size: int, *, rank: int, world_size: int) -> int:
     return batch_size // world_size + int(rank < batch_size % world_size)
 
 
-def smallest_piece(batch_size: int, *, world_size: int, accumulation: int) -> int:
+def smallest_piece(batch_size: int, *, world_size: int, micro_batches: int) -> int:
     """Return the fewest rows of a forward pass, if each rank's share of a batch is divided as `Tensor.chunk` does."""
     shares = {local_batch_size(batch_size, rank=rank, world_size=world_size) for rank in (0, world_size - 1)}
-    sizes = {share: math.ceil(share / accumulation) for share in shares}
+    sizes = {share: math.ceil(share / micro_batches) for share in shares}
     return min(share % size or size for share, size in sizes.items())
 
 

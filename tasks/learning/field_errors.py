@@ -14,6 +14,7 @@ _ALLOWED = {
     "float_type": "a finite number",
     "finite_number": "a finite number",
     "string_type": "text",
+    "bool_type": "true or false",
     "literal_error": "one of {expected}",
 }
 """What a field must be, by pydantic's type of the error."""
@@ -29,17 +30,19 @@ def errors_in_one_line(checked: _Class) -> _Class:
         try:
             check(self, **fields)
         except ValidationError as error:
-            raise ValueError(_first_problem(error)) from None
+            raise ValueError(first_problem(error)) from None
 
     checked.__init__ = init  # type: ignore[misc]
     return checked
 
 
-def _first_problem(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
+    """Return one line about the first wrong field: its name without groups, what is allowed and the value."""
     first = error.errors(include_url=False)[0]
-    context, field = first.get("ctx", {}), ".".join(map(str, first["loc"]))
+    context = first.get("ctx", {})
     if first["type"] == "value_error":
         return str(context["error"])
+    field = first["loc"][-1]
     if first["type"] not in _ALLOWED:
         return f"{field}: {first['msg']}"
     # pydantic stores a bound 1 of a float as 1.0, and choices as "'a', 'b' or 'c'"

@@ -13,21 +13,21 @@ _PART_BYTES = 64 * 2**20
 _ENCODED_PART_BYTES = 16 * 2**20
 """Most bytes of a part of encoded images: one task decodes a part, so that there must be parts for many CPUs."""
 _MIN_PARTS = 4
-ENCODED = "encoded"
-"""Value of `image_encoding` of images that are stored as their files' bytes."""
+FILES = "files"
+"""Value of `store` of images that are stored as their files' bytes."""
 
 
 def schema(
-    image_shape: Sequence[int], classes: Sequence[str], *, labelled: bool = True, encoding: str = "decoded"
+    image_shape: Sequence[int], classes: Sequence[str], *, labelled: bool = True, store: str = "pixels"
 ) -> pa.Schema:
     """Build a schema: columns id, image and, if `labelled`, label; shape and classes as metadata.
 
-    Images are raw uint8 (HWC); with the `encoding` `encoded` the bytes of files, which decode to that shape.
+    Images are raw uint8 (HWC); with `store` `files` the bytes of files, which decode to that shape.
     """
-    is_encoded = encoding == ENCODED
-    fields = [("id", pa.int64()), ("image", pa.binary() if is_encoded else pa.binary(int(np.prod(image_shape))))]
+    is_files = store == FILES
+    fields = [("id", pa.int64()), ("image", pa.binary() if is_files else pa.binary(int(np.prod(image_shape))))]
     metadata = {"shape": json.dumps(list(image_shape)), "dtype": "uint8", "classes": json.dumps(list(classes))}
-    metadata |= {"encoding": ENCODED} if is_encoded else {}
+    metadata |= {"store": FILES} if is_files else {}
     return pa.schema(fields + [("label", pa.int64())] * labelled, metadata=metadata)
 
 
@@ -48,9 +48,9 @@ def shape_of(metadata: Mapping[str, str]) -> tuple[int, int, int]:
     return height, width, channels
 
 
-def encoding_of(metadata: Mapping[str, str]) -> str:
-    """Read from a schema's metadata how images are stored: `decoded` or `encoded`."""
-    return metadata.get("encoding", "decoded")
+def store_of(metadata: Mapping[str, str]) -> str:
+    """Read from a schema's metadata how images are stored: as `pixels` or `files`."""
+    return metadata.get("store", "pixels")
 
 
 def classes_of(metadata: Mapping[str, str]) -> tuple[str, ...]:

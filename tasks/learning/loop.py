@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from storage import error_policy
-from tasks.learning.augmentation import drawn, flipped, flipped_in_turn, shifted
+from tasks.learning.augmentation import drawn, flipped, shifted
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, check_steps, local_batch_size
 from tasks.learning.modeling import Classifier, autocast, move_model
-from tasks.learning.optimizer import make_optimizer, make_schedule
+from tasks.learning.optimizer import make_optimizer
 from tasks.learning.recipes import Recipe
 from tasks.learning.step import GraphedStep, Step
 
@@ -67,19 +67,21 @@ class Trainer:
         self.model = move_model(model, precision=precision, device=device)
         self.step = Step(recipe, self.model, precision=precision, device=device, world_size=self.world_size)
         self.run_step = GraphedStep(self.step) if is_graphed else self.step
-        self.local_batch_size = local_batch_size(recipe.batch_size, rank=self.rank, world_size=self.world_size)
+        self.local_batch_size = local_batch_size(recipe.training.batch_size, rank=self.rank, world_size=self.world_size)
         num_rows = loader.num_train_rows()
         (steps,) = self._reduced("MIN", num_rows // self.local_batch_size if self.local_batch_size else 0)
         self.steps_per_epoch = min(int(steps), most_steps or sys.maxsize)
-        check_steps(self.steps_per_epoch, batch_size=recipe.batch_size, world_size=self.world_size, num_rows=num_rows)
-        self.optimizer = make_optimizer(recipe, self.model)
-        self.scheduler = make_schedule(recipe, self.optimizer, total_steps=self.steps_per_epoch * recipe.epochs)
+        check_steps(
+            self.steps_per_epoch, batch_size=recipe.training.batch_size, world_size=self.world_size, num_rows=num_rows
+        )
+        total_steps = self.steps_per_epoch * recipe.training.epochs
+        self.optimizer, self.scheduler = make_optimizer(recipe.training.optimizer, self.model, total_steps=total_steps)
         # What fits a GPU's memory with gradients fits it without, unless a graph keeps the step's memory. On the CPU
         # the size decides the last digits of sums.
-        piece = math.ceil(self.local_batch_size / recipe.accumulation)
+        piece = math.ceil(self.local_batch_size / recipe.training.micro_batches)
         fitting = max(1, _VALIDATION_BYTES // math.prod(model.spec.image_shape))
         usual = piece if device.type == "cuda" else min(_VALIDATION_BATCH_SIZE, fitting)
-        self.validation_batch_size = recipe.validation_batch_size or usual
+        self.validation_batch_size = recipe.training.validation_batch_size or usual
         self._data_wait_s = 0.0  # in this epoch so far
         self._ended_at: float | None = None  # end of the previous epoch, by `time.perf_counter`
 
@@ -150,16 +152,14 @@ class Trainer:
         for step, (images, labels), numbers in zip(
             range(1, steps + 1), self._timed(batches), self._drawn(epoch), strict=False
         ):
-            if self.recipe.flip == "alternating":
-                images = flipped_in_turn(images, epoch=epoch)
-            images = shifted(images, numbers, max_shift=self.recipe.max_shift)
+            images = shifted(images, numbers, max_shift=self.recipe.training.augment.max_shift)
             if self._mirrors:
                 images = flipped(images, numbers[-1])
             if step == 1 and on_first_batch:
                 on_first_batch(images, labels)
             self.optimizer.zero_grad(set_to_none=True)
             # A restart repeats the model's random numbers exactly, and every rank draws different ones.
-            seed_everything(mixed_seed(self.recipe.seed, epoch, step, self.rank, _DRAWS))
+            seed_everything(mixed_seed(self.recipe.training.seed, epoch, step, self.rank, _DRAWS))
             summed = self.run_step(images, labels)
             self.optimizer.step()
             self.scheduler.step()
@@ -174,15 +174,16 @@ class Trainer:
         return drawn(
             self.steps_per_epoch,
             self.local_batch_size,
-            max_shift=self.recipe.max_shift,
+            max_shift=self.recipe.training.augment.max_shift,
             mirrors=self._mirrors,
-            generator=torch.Generator().manual_seed(mixed_seed(self.recipe.seed, epoch, self.rank)),
+            generator=torch.Generator().manual_seed(mixed_seed(self.recipe.training.seed, epoch, self.rank)),
             device=self.device,
         )
 
     @property
     def _mirrors(self) -> bool:
-        return self.recipe.flip == "horizontal" and self.recipe.image_encoding == "decoded"  # else done on loading
+        augment = self.recipe.training.augment
+        return augment.kind == "pixels" and augment.flip == "horizontal"  # images of files are mirrored on loading
 
     @torch.inference_mode()
     def _validate(self, on_batch: Callable[[], None]) -> list[float]:
@@ -222,9 +223,7 @@ class Trainer:
             dist.all_reduce(summed)
         values: list[float] = torch.cat([summed, *(one.to(summed.dtype).view(1) for one in local)]).tolist()
         if not math.isfinite(values[0]):
-            raise NonFiniteLoss(
-                f"{what} is {values[0]}; lower learning_rate ({self.recipe.learning_rate}) or use precision=fp32"
-            )
+            raise NonFiniteLoss(f"{what} is {values[0]}; use a lower learning_rate or precision=fp32")
         return values
 
 

@@ -42,7 +42,7 @@ class Step:
         self.parallel: nn.Module = self._distributed() if world_size > 1 else model
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
         """Loss, hits and rows since the totals were last set to zero."""
-        is_compiled = recipe.compile == "on"
+        is_compiled = recipe.training.compile
         self.forward: Callable[[Tensor], Tensor] = (
             torch.compile(self.parallel, dynamic=False) if is_compiled else self.parallel
         )
@@ -58,16 +58,16 @@ class Step:
             A scalar on the device.
         """
         batch_loss = torch.zeros((), device=self.device)
-        pieces = list(zip(*(rows.chunk(self.recipe.accumulation) for rows in (images, labels)), strict=True))
+        pieces = list(zip(*(rows.chunk(self.recipe.training.micro_batches) for rows in (images, labels)), strict=True))
         for number, (some, targets) in enumerate(pieces, start=1):
             model, waits = self.parallel, number < len(pieces)  # ranks exchange gradients with the last piece
             with model.no_sync() if waits and isinstance(model, DistributedDataParallel) else contextlib.nullcontext():
                 with autocast(self.precision, self.device):
                     logits = self.forward(some)
-                smoothing = self.recipe.label_smoothing
+                smoothing = self.recipe.training.label_smoothing
                 summed = cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="sum")
                 # DDP averages over ranks: with this factor, every row of the global batch has the same weight.
-                (summed * (self.world_size / self.recipe.batch_size)).backward()
+                (summed * (self.world_size / self.recipe.training.batch_size)).backward()
             batch_loss += summed.detach()
             self.totals[0] += summed.detach()
             self.totals[1] += (logits.detach().argmax(1) == targets).sum()
@@ -80,7 +80,7 @@ class Step:
         # place in its bucket; with two ranks, addition commutes. DDP keeps its first buckets if it looks for unused
         # parameters, which costs one pass through the graph per step.
         is_fixed = self.device.type == "cpu" and self.precision == "fp32" and self.world_size > 2
-        is_static = self.recipe.accumulation == 1  # every backward pass exchanges gradients
+        is_static = self.recipe.training.micro_batches == 1  # every backward pass exchanges gradients
         # DDP waits for the gradient of every weight, also of those that never get one, unless its graph is static or it
         # looks for unused weights. On three and more CPUs in bf16 that would change the last bits.
         finds_unused = not is_static and (self.device.type == "cuda" or self.world_size == 2)
@@ -197,7 +197,7 @@ class GraphedStep:
     def _stay_eager(self, why: str, cause: Exception | None = None) -> None:
         self._is_eager = True
         model = self.step.recipe.model
-        if self.step.recipe.step == "graph":
+        if self.step.recipe.resources.step == "graph":
             raise ValueError(f"step must be eager or auto for model {model}, {why}, got 'graph'") from cause
 
 
@@ -238,7 +238,7 @@ def compiled_code(recipe: Recipe, *, root: Root) -> Iterator[None]:
     `TORCHINDUCTOR_CACHE_DIR`, if set, names another one. Triton's kernels are in the subfolder `triton`, or in
     `TRITON_CACHE_DIR` if that is set.
     """
-    if recipe.compile == "off" or _CACHE in os.environ:
+    if not recipe.training.compile or _CACHE in os.environ:
         yield
         return
     with contextlib.ExitStack() as stack:

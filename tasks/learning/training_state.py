@@ -117,9 +117,7 @@ def load_initial_weights(model: Classifier, uri: CheckpointURI) -> None:
     for name in ("model", "image_shape", "classes"):
         was, now = getattr(initial.spec, name), getattr(model.spec, name)
         if was != now:
-            raise ValueError(
-                f"initialize=champion: {name} of {uri} is {was!r}, but {now!r} here; use initialize=random"
-            )
+            raise ValueError(f"start=champion: {name} of {uri} is {was!r}, but {now!r} here; use start=random")
     model.backbone.load_state_dict(initial.backbone.state_dict())
 
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from PIL import Image
 
 from tasks.learning import decode, images
-from tasks.learning.recipes import Recipe
+from tasks.learning.recipe import FileAugment, Recipe
 
 _RATIOS = (3 / 4, 4 / 3)
 """Smallest and largest width divided by height of a crop, as in torchvision's `RandomResizedCrop`."""
@@ -18,41 +18,42 @@ _TRIES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """Decoding and augmentation of encoded rows: a row's pixels depend only on its file, the seed, epoch and id."""
+    """Decoding and augmentation of rows of files: a row's pixels depend only on its file, the seed, epoch and id."""
 
     recipe: Recipe
     image_shape: tuple[int, int, int]
 
     def __call__(self, table: pa.Table, *, epoch: int | None) -> pa.Table:
         """Return ids, pixels (fixed-size binary, uint8 HWC) and labels; `epoch` None: decode and resize only."""
-        if epoch is None or not self._augments():
+        augment = self.recipe.training.augment
+        assert isinstance(augment, FileAugment)
+        if epoch is None or augment == FileAugment(max_shift=augment.max_shift):
             pixels, _ = images.to_arrays(table, self.image_shape)
         else:
             contents, ids = table["image"].to_pylist(), table["id"].to_pylist()
             pixels = np.empty((len(ids), *self.image_shape), np.uint8)
             for number, (content, id_) in enumerate(zip(contents, ids, strict=True)):
-                pixels[number] = self._augmented(content, np.random.default_rng((self.recipe.seed, epoch, id_)))
+                pixels[number] = self._augmented(
+                    content, augment, np.random.default_rng((self.recipe.training.seed, epoch, id_))
+                )
         return images.to_table(table["id"].to_numpy(), pixels, table["label"].to_numpy(), classes=())
 
-    def _augments(self) -> bool:
-        return self.recipe.crop_scale < 1 or self.recipe.flip != "none" or self.recipe.color_jitter > 0
-
-    def _augmented(self, content: bytes, random: np.random.Generator) -> np.ndarray:
+    def _augmented(self, content: bytes, augment: FileAugment, random: np.random.Generator) -> np.ndarray:
         from torchvision.transforms.v2 import InterpolationMode, functional  # imports torch
 
-        recipe, (height, width, channels) = self.recipe, self.image_shape
-        if recipe.crop_scale < 1:
+        height, width, channels = self.image_shape
+        if augment.crop_scale < 1:
             image = decode.decode_uncropped(content, channels)
-            top, left, *size = crop(image.height, image.width, smallest=recipe.crop_scale, random=random)
+            top, left, *size = crop(image.height, image.width, smallest=augment.crop_scale, random=random)
             how = {"interpolation": InterpolationMode.BILINEAR}
             image = functional.resized_crop(image, top, left, *size, [height, width], **how)
         else:
             image = _image(decode.decoded(content, height, channels).pixels, self.image_shape)
-        if recipe.flip == "horizontal" and random.random() < 0.5:
+        if augment.flip == "horizontal" and random.random() < 0.5:
             image = functional.horizontal_flip(image)
-        if recipe.color_jitter > 0:
-            low = max(0.0, 1 - recipe.color_jitter)
-            strengths = low + (1 + recipe.color_jitter - low) * random.random(3)
+        if augment.color_jitter > 0:
+            low = max(0.0, 1 - augment.color_jitter)
+            strengths = low + (1 + augment.color_jitter - low) * random.random(3)
             image = functional.adjust_brightness(image, float(strengths[0]))
             image = functional.adjust_contrast(image, float(strengths[1]))
             if channels == 3:

@@ -71,8 +71,8 @@ def _settings(parameters: Mapping[str, Any]) -> dict[str, Any]:
     changed = dict(given) if isinstance(given, Mapping) else {}
     if name in recipes.known():
         with contextlib.suppress(ValueError):  # the flow reports it
-            recipe = recipes.load(name)
-            return {"epochs": recipe.epochs, "learning_rate": recipe.learning_rate} | changed
+            fields = recipes.flat(recipes.load(name).to_dict())
+            return {"epochs": fields["epochs"], "learning_rate": fields["learning_rate"]} | changed
     return changed
 
 

@@ -58,28 +58,31 @@ def resolve_data(data: str, recipe: Recipe) -> DatasetURI | UserImages:
         expected = f"{EXPECTED}, or the URI of a raw dataset"
         raise user_images.nothing_at(uri, option="--data", expected=expected) from None
     if not manifest.is_committed(uri):
-        if recipe.max_shift >= recipe.image_size:
+        image_size, max_shift = recipe.data.image_size, recipe.training.augment.max_shift
+        if max_shift >= image_size:
             raise ValueError(
                 f"image_size must be more than max_shift, the pixels by which augmentation moves images: got "
-                f"{recipe.image_size} and {recipe.max_shift}; change --set image_size or --set max_shift"
+                f"{image_size} and {max_shift}; change --set image_size or --set max_shift"
             )
-        found_own = user_images.find(URI(uri), test_fraction=recipe.test_fraction)
-        if found_own.kind == "parquet" and recipe.image_encoding == images.ENCODED:
+        found_own = user_images.find(URI(uri), test_fraction=recipe.data.test_fraction)
+        if found_own.kind == "parquet" and recipe.data.store == images.FILES:
             raise ValueError(
-                f"image_encoding must be decoded for Parquet files, got 'encoded' for {uri}; use --set "
-                "image_encoding=decoded without crop_scale and color_jitter, or give the images as files"
+                f"store must be pixels for Parquet files, got 'files' for {uri}; use --set store=pixels "
+                "without crop_scale and color_jitter, or give the images as files"
             )
         return found_own
     made = check_committed("--data", uri, kinds=("raw",))
     found = made.parameters.get("data")
-    if found != sources.name_of(recipe.data) and (recipe.data != sources.USER_IMAGES or found is None):
-        raise ValueError(f"--data must be of data set {recipe.data!r}, got {uri} of {found!r}; choose another --recipe")
-    check_shift(recipe, side=min(images.shape_of(made.columns["metadata"])[:2]))
-    encoding = images.encoding_of(made.columns["metadata"])
-    if encoding != recipe.image_encoding:
+    if found != sources.name_of(recipe.data.source) and (recipe.data.source != sources.USER_IMAGES or found is None):
         raise ValueError(
-            f"image_encoding must be {encoding}, as in --data {uri}, got {recipe.image_encoding!r}; use --set "
-            f"image_encoding={encoding}, or give the folder of the images themselves"
+            f"--data must be of data set {recipe.data.source!r}, got {uri} of {found!r}; choose another --recipe"
+        )
+    check_shift(recipe, side=min(images.shape_of(made.columns["metadata"])[:2]))
+    store = images.store_of(made.columns["metadata"])
+    if store != recipe.data.store:
+        raise ValueError(
+            f"store must be {store}, as in --data {uri}, got {recipe.data.store!r}; use --set "
+            f"store={store}, or give the folder of the images themselves"
         )
     splits = dict.fromkeys(file.split for file in made.files if file.split and file.rows)
     if not {"train", "test"} <= splits.keys():  # such as new pictures that batch prediction stored
@@ -99,15 +102,16 @@ def as_made(recipe: Recipe, uri: DatasetURI) -> Recipe:
     fixed = {name: made[name] for name in ("image_size", "channels", "test_fraction") if name in made}
     usual = recipes.load(recipe.name) if recipe.name in recipes.known() else recipe
     for name, value in fixed.items():
-        if (asked := getattr(recipe, name)) not in (value, getattr(usual, name)):
+        if (asked := getattr(recipe.data, name)) not in (value, getattr(usual.data, name)):
             raise ValueError(
                 f"--set: {name} is {value} in --data {uri}, got {asked}; omit it, or give the folder of the images "
                 "themselves"
             )
-    return dataclasses.replace(recipe, **fixed)
+    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **fixed))
 
 
 def check_shift(recipe: Recipe, *, side: int) -> None:
     """Raise `ValueError` if augmentation could shift an image completely out of view; `side` is in pixels."""
-    if recipe.max_shift >= side:
-        raise ValueError(f"max_shift must be < {side}, the side of the images of {recipe.data}, got {recipe.max_shift}")
+    max_shift, source = recipe.training.augment.max_shift, recipe.data.source
+    if max_shift >= side:
+        raise ValueError(f"max_shift must be < {side}, the side of the images of {source}, got {max_shift}")

@@ -48,7 +48,7 @@ def make_plan(
         root = check_root(storage)
         found = resolve_data(data, recipe) if data else None
         if found is None:
-            check_shift(recipe, side=min(sources.load(recipe.data).image_shape[:2]))
+            check_shift(recipe, side=min(sources.load(recipe.data.source).image_shape[:2]))
         if isinstance(found, UserImages):
             check_apart(root, found.uri, option="--data")
         elif found is not None:
@@ -67,7 +67,7 @@ def make_plan(
             stall_timeout_s=stall_timeout_s,
             download_timeout_s=download_timeout_s,
         )
-        if recipe.initialize == "champion":
+        if recipe.training.start.kind == "champion":
             plan = dataclasses.replace(plan, initial=warm_start.initial_checkpoint(plan))
         warm_start.check_comparable(plan)
         plan = refreshed(plan) if refresh else plan
@@ -80,20 +80,21 @@ def check_training(plan: Plan) -> None:
     if manifest.is_committed(plan.checkpoint):
         return
     most, _ = num_train_rows(plan)
-    if most is not None and plan.recipe.batch_size > most:
+    batch_size = plan.recipe.training.batch_size
+    if most is not None and batch_size > most:
         raise ValueError(
-            f"batch_size must be at most the number of training rows, {most:,}, got {plan.recipe.batch_size}; use a "
+            f"batch_size must be at most the number of training rows, {most:,}, got {batch_size}; use a "
             "smaller --set batch_size"
         )
     is_local = plan.workers == 0 or not os.environ.get("RAY_ADDRESS")
-    if plan.recipe.compile == "on" and is_local and (plan.recipe.device == "cpu" or not machine.gpus()):
+    if plan.recipe.training.compile and is_local and (plan.recipe.resources.device == "cpu" or not machine.gpus()):
         devices.check_compiler(where="this machine")
     model_check.check_one_row(plan)
 
 
 def num_train_rows(plan: Plan) -> tuple[int | None, int | None]:
     """Return the most training rows that there may be, and about how many; None until the data is read."""
-    kept = 1 - plan.recipe.validation_fraction
+    kept = 1 - plan.recipe.split.validation_fraction
     if manifest.is_committed(plan.raw):
         most = sum(file.rows or 0 for file in manifest.load(plan.raw).split("train"))
     elif plan.user_images is not None and plan.user_images.kind == "images":
@@ -109,7 +110,7 @@ def batch_hint(plan: Plan) -> str | None:
     _, rows = num_train_rows(plan)
     if rows is None:
         return None
-    size = plan.recipe.batch_size
+    size = plan.recipe.training.batch_size
     hint = few_steps_hint(rows // size, batch_size=size, num_rows=rows)
     return hint and f"with about {count(rows, 'training row')}, {hint}"
 
@@ -137,9 +138,9 @@ def check_workers(workers: Workers) -> None:
 
 def check_batch_size(recipe: Recipe, workers: Workers) -> None:
     """Raise `ValueError` if a worker would get no row of a batch; training checks the number of rows."""
-    if recipe.batch_size < (workers or 0):
+    if (batch_size := recipe.training.batch_size) < (workers or 0):
         raise ValueError(
-            f"batch_size must be at least the number of workers, {workers}, got {recipe.batch_size}; use a larger "
+            f"batch_size must be at least the number of workers, {workers}, got {batch_size}; use a larger "
             "--set batch_size or fewer --workers"
         )
 

@@ -44,17 +44,17 @@ def check_rivals_code(plan: Plan) -> None:
 
 def check_one_row(plan: Plan) -> None:
     """Raise `ValueError` if a worker gets single rows in training and the model's batch normalisation needs more."""
-    recipe, workers = plan.recipe, plan.workers
+    recipe, training, workers = plan.recipe, plan.recipe.training, plan.workers
     number = _number_of_workers(workers, recipe)
-    if smallest_piece(recipe.batch_size, world_size=number, accumulation=recipe.accumulation) > 1:
+    if smallest_piece(training.batch_size, world_size=number, micro_batches=training.micro_batches) > 1:
         return
     try:
         _try(plan, rows=1)
     except Exception as error:  # what else is wrong, `check_model` and the training report
         if _ONE_VALUE in str(error):
             raise ValueError(
-                f"batch_size={recipe.batch_size} gives a worker 1 row at a time (--workers "
-                f"{'auto' if workers is None else workers}, accumulation={recipe.accumulation}), but the batch "
+                f"batch_size={training.batch_size} gives a worker 1 row at a time (--workers "
+                f"{'auto' if workers is None else workers}, micro_batches={training.micro_batches}), but the batch "
                 f"normalisation of model {recipe.model} needs 2; use a larger --set batch_size"
             ) from None
 
@@ -73,7 +73,7 @@ def check_model(plan: Plan) -> tuple[str, str]:
     if os.environ.get("RAY_ADDRESS") and plan.workers != 0:
         return f"{recipe.model}, built only on the cluster's nodes, which have packages of their own", ""
     try:
-        num_weights, opened = _try(plan, rows=0 if recipe.device != "cpu" and machine.gpus() else 2)
+        num_weights, opened = _try(plan, rows=0 if recipe.resources.device != "cpu" and machine.gpus() else 2)
     except MemoryError:
         raise
     except Exception as error:
@@ -108,8 +108,8 @@ def _try(plan: Plan, *, rows: int) -> tuple[int, set[Path]]:
 
 def _number_of_workers(workers: Workers, recipe: Recipe) -> int:
     """Return the number of workers that will train, as far as it is known without the cluster."""
-    if workers is None and not os.environ.get("RAY_ADDRESS") and recipe.device != "cpu":
-        return max(1, min(len(machine.gpus()), most_gpus_fed(recipe.batch_size)))
+    if workers is None and not os.environ.get("RAY_ADDRESS") and recipe.resources.device != "cpu":
+        return max(1, min(len(machine.gpus()), most_gpus_fed(recipe.training.batch_size)))
     return workers or 1
 
 

@@ -55,7 +55,7 @@ class Plan:
     @functools.cached_property
     def source(self) -> sources.Source:
         """The recipe's data set: its files, mirrors and image shape."""
-        return sources.load(self.recipe.data)
+        return sources.load(self.recipe.data.source)
 
     @functools.cached_property
     def data_name(self) -> str:
@@ -64,7 +64,7 @@ class Plan:
             return self.user_images.name
         if self.data is not None and self.is_user_images:
             return str(manifest.load(self.data).parameters["data"])
-        return sources.name_of(self.recipe.data)
+        return sources.name_of(self.recipe.data.source)
 
     @functools.cached_property
     def registered_model(self) -> str:
@@ -80,7 +80,9 @@ class Plan:
     @property
     def is_user_images(self) -> bool:
         """Whether the run trains on the user's own data."""
-        return self.user_images is not None or (self.data is not None and self.recipe.data == sources.USER_IMAGES)
+        return self.user_images is not None or (
+            self.data is not None and self.recipe.data.source == sources.USER_IMAGES
+        )
 
     @property
     def model_name(self) -> str:
@@ -111,8 +113,8 @@ class Plan:
             made_from = {**self.user_images_parameters, "files": self.user_images.digest}
         else:
             made_from = self._download_parameters
-            if user_code.is_reference(self.recipe.data):  # the user's own code reads the files
-                made_from["code"] = self.recipe.data
+            if user_code.is_reference(self.recipe.data.source):  # the user's own code reads the files
+                made_from["code"] = self.recipe.data.source
         return self._source(kinds.RAW, made_from)
 
     @property
@@ -168,7 +170,7 @@ class Plan:
         """Parameters that determine the weights besides the prepared dataset."""
         fields = recipes.training_parameters(self.recipe)
         if self.initial is not None:
-            fields["initialize"] = self.initial.fingerprint
+            fields["start"] = self.initial.fingerprint
         if self.cores:  # the number of threads changes the order of summation
             fields["cores"] = self.cores
         return fields | {"workers": "auto" if self.workers is None else self.workers}
@@ -181,7 +183,7 @@ class Plan:
     @property
     def gate(self) -> dict[str, Any]:
         """Settings of the gate; optional ones are present only if requested."""
-        is_user_images = self.is_user_images or self.recipe.data == sources.USER_IMAGES
+        is_user_images = self.is_user_images or self.recipe.data.source == sources.USER_IMAGES
         return gate.settings_of(self.recipe, judge_only=self.judge_only, is_user_images=is_user_images)
 
     def predictions_of(self, checkpoint: CheckpointURI) -> PredictionsURI:

@@ -10,7 +10,7 @@ from tasks.learning import images, sources
 if TYPE_CHECKING:
     from tasks.planning.plan import Plan
 
-_ASKED = "--set initialize=champion"
+_ASKED = "--set start=champion"
 _SHOWN = 10  # class names in an error, at most
 
 
@@ -38,7 +38,7 @@ def initial_checkpoint(plan: "Plan") -> CheckpointURI:
     if "initial" in made.parents:
         initial = CheckpointURI(made.parent("initial", of=champion))
         is_same_data = made.parent("prepared", of=champion).fingerprint == plan.prepared.fingerprint
-        if is_same_data and made.parameters == plan.train_parameters | {"initialize": initial.fingerprint}:
+        if is_same_data and made.parameters == plan.train_parameters | {"start": initial.fingerprint}:
             return initial
     return champion
 
@@ -87,34 +87,37 @@ def _check_split(plan: "Plan", champion: CheckpointURI, split: dict[str, Any]) -
     # A smaller share of validation rows is harmless: some validation rows become training rows.
     leak = "rows that it was trained on would become validation rows"
     for name, leaks in (("split_seed", operator.ne), ("validation_fraction", operator.gt)):
-        if leaks(now := getattr(plan.recipe, name), before := split[name]):
+        if leaks(now := getattr(plan.recipe.split, name), before := split[name]):
             raise ValueError(
                 f"{_ASKED}: {name} of the champion {champion} is {before}, but {now} is requested: {leak}; use --set "
-                f"{name}={before}, or omit initialize=champion"
+                f"{name}={before}, or omit start=champion"
             )
 
 
 def _check_encoding(plan: "Plan", champion: CheckpointURI, prepared: URI) -> None:
-    # A row's split is chosen by its stored bytes: pixels if decoded, else the bytes of the file.
+    # A row's split is chosen by its stored bytes: pixels, or the bytes of the file.
     try:
-        before = images.encoding_of(manifest.load(prepared).columns.get("metadata", {}))
+        before = images.store_of(manifest.load(prepared).columns.get("metadata", {}))
     except FileNotFoundError:
         return
-    if before != (now := plan.recipe.image_encoding):
+    if before != (now := plan.recipe.data.store):
         raise ValueError(
-            f"{_ASKED}: image_encoding of the champion {champion} is {before!r}, but {now!r} is requested: rows that "
-            f"it was trained on would become validation rows; use --set image_encoding={before}, or omit "
-            "initialize=champion"
+            f"{_ASKED}: store of the champion {champion} is {before!r}, but {now!r} is requested: rows that "
+            f"it was trained on would become validation rows; use --set store={before}, or omit "
+            "start=champion"
         )
 
 
 def known_images(plan: "Plan") -> dict[str, Any]:
     """Return shape and classes of the images; None where they are unknown until the data is read."""
     if plan.user_images is not None and (plan.user_images.classes or not manifest.is_committed(plan.raw)):
-        size = plan.recipe.image_size
-        return {"image_shape": [size, size, plan.recipe.channels], "classes": list(plan.user_images.classes) or None}
+        size = plan.recipe.data.image_size
+        return {
+            "image_shape": [size, size, plan.recipe.data.channels],
+            "classes": list(plan.user_images.classes) or None,
+        }
     if plan.source_uri is not None:
         metadata = manifest.load(plan.raw).columns["metadata"]
         return {"image_shape": list(images.shape_of(metadata)), "classes": list(images.classes_of(metadata))}
-    source = sources.load(plan.recipe.data)
+    source = sources.load(plan.recipe.data.source)
     return {"image_shape": list(source.image_shape), "classes": list(source.classes)}

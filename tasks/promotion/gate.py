@@ -17,7 +17,7 @@ _UNSCORED = "cannot be scored on the same rows"
 _NAMES = {"challenger": "this model", "champion": "the champion", "best": "the best champion so far"}
 _MORE_ROWS = "add test images that no model was trained on, or choose another registered model with --register-as NAME"
 Gate = dict[str, Any]
-"""Settings: `accuracy_floor` and `margin`, and optionally `significance` (largest p-value at which a better challenger
+"""Settings: `minimum` and `tolerance`, and optionally `max_p_value` (largest p-value at which a better challenger
 is significantly better), `above_largest_class` (it must beat always predicting the largest class of the test rows) and
 `judge_only` (record the decision but keep the champion, as in a backfill)."""
 Scores = dict[str, dict[str, float]]
@@ -40,15 +40,15 @@ def settings_of(recipe: Recipe, *, judge_only: bool, is_user_images: bool) -> Ga
 
 
 def rivals_of(checkpoint: CheckpointURI, decisions: Sequence[Decision], gate: Gate) -> dict[str, CheckpointURI]:
-    """Return the rivals of `checkpoint` by role: the `champion`, and with a margin also the `best` champion so far.
+    """Return the rivals of `checkpoint` by role: the `champion`, and with a tolerance also the `best` champion so far.
 
-    Each promotion may lose up to the margin; the comparison with the best champion bounds the total loss.
+    Each promotion may lose up to the tolerance; the comparison with the best champion bounds the total loss.
     """
     champion = decisions[-1].champion if decisions else None
     if champion in (None, checkpoint):
         return {}
     rivals = {"champion": champion}
-    best = registry.best(decisions, manifest.is_committed) if gate["margin"] > 0 else None
+    best = registry.best(decisions, manifest.is_committed) if gate["tolerance"] > 0 else None
     return rivals if best in (None, champion, checkpoint) else rivals | {"best": best}
 
 
@@ -72,9 +72,9 @@ def find_valid_decision(
 def judge(
     checkpoint: CheckpointURI, evaluation: EvaluationURI, decisions: Sequence[Decision], rivals: Rivals, gate: Gate
 ) -> Decision:
-    """Judge a challenger: it must reach a floor, and be at most the margin below its rivals on the same rows.
+    """Judge a challenger: it must reach the minimum, and be at most the tolerance below its rivals on the same rows.
 
-    With `significance`, it must be better than its rivals, and a significance test over the rows must confirm it. Test
+    With `max_p_value`, it must be better than its rivals, and a significance test over the rows must confirm it. Test
     rows count for no model if one of them has seen the image in training. A model that was rolled back can only be
     promoted by hand. `decisions` are all those of the registered model, oldest first.
     """
@@ -165,10 +165,10 @@ def _floor(compared: _Compared, gate: Gate) -> tuple[bool, str]:
     accuracy, rows = compared.accuracies["challenger"], compared.answers.get("challenger")
     if lost := compared.seen.lost_classes:
         return False, f"no test row of class {_shown(lost)} counts; {_MORE_ROWS}"
-    if accuracy < gate["accuracy_floor"]:
-        return False, f"test accuracy {accuracy:.4f} is below the floor {gate['accuracy_floor']:.4f}"
+    if accuracy < gate["minimum"]:
+        return False, f"test accuracy {accuracy:.4f} is below the minimum {gate['minimum']:.4f}"
     if not gate.get("above_largest_class"):
-        return True, f"test accuracy {accuracy:.4f} reaches the floor {gate['accuracy_floor']:.4f}"
+        return True, f"test accuracy {accuracy:.4f} reaches the minimum {gate['minimum']:.4f}"
     if rows is None:
         return False, f"its predictions {_UNSCORED}: they no longer exist; run again"
     name, share = rows.largest_class()
@@ -182,7 +182,7 @@ def _against_rivals(
 ) -> tuple[bool, str]:
     """Return whether the challenger is good enough compared with every rival, and why."""
     for role, rival in rivals.items():
-        known: Mapping[str, Any] = compared.differences if "significance" in gate else compared.accuracies
+        known: Mapping[str, Any] = compared.differences if "max_p_value" in gate else compared.accuracies
         if role not in known:
             why = "its predictions no longer exist" if isinstance(rival, EvaluationURI) else rival
             advice = f"run again, or promote it with: {_by_hand(checkpoint)}"
@@ -206,20 +206,20 @@ def _beside(role: str, compared: _Compared, gate: Gate, *, num_before: int) -> t
     accuracy, other = compared.accuracies["challenger"], compared.accuracies[role]
     difference = compared.differences.get(role)
     against = f"{_NAMES[role]}'s {other:.4f} on the same rows"
-    if "significance" in gate and difference is not None:
+    if "max_p_value" in gate and difference is not None:
         if difference.difference <= 0:
             return False, f"test accuracy {accuracy:.4f} is not above {against}"
-        allowed = gate["significance"] / (1 + num_before)
+        allowed = gate["max_p_value"] / (1 + num_before)
         promoted = difference.p_value <= allowed
         required = f"p = {difference.p_value:.2g}, required: at most {allowed:.2g}"
         if num_before:
-            required += f" = {gate['significance']:g} / {1 + num_before}, the models compared on these rows so far"
+            required += f" = {gate['max_p_value']:g} / {1 + num_before}, the models compared on these rows so far"
         but = "" if promoted else ", but not significantly"
         return promoted, f"test accuracy {accuracy:.4f} is above {against}{but} ({required})"
     if accuracy >= other:
         return True, f"test accuracy {accuracy:.4f} is at least {against}"
-    promoted = accuracy >= other - gate["margin"]
-    allowed = f"{'within the' if promoted else 'allowed'} margin {gate['margin']:.4f}"
+    promoted = accuracy >= other - gate["tolerance"]
+    allowed = f"{'within the' if promoted else 'allowed'} tolerance {gate['tolerance']:.4f}"
     return promoted, f"test accuracy {accuracy:.4f} is below {against} ({allowed})"
 
 

@@ -215,8 +215,8 @@ def threads_here(most: int, *, sharing: int) -> int:
 def needs_of(recipe: Recipe) -> Needs:
     """Return the resources that each worker requires."""
     return Needs(
-        accelerator_type=recipe.accelerator_type,
-        cpus=recipe.cpus_per_worker,
-        batch_size=recipe.batch_size,
-        device=recipe.device,
+        accelerator_type=recipe.resources.accelerator_type,
+        cpus=recipe.resources.cpus_per_worker,
+        batch_size=recipe.training.batch_size,
+        device=recipe.resources.device,
     )

@@ -78,7 +78,7 @@ class LockingRunner:
     def run(self, stage: str, spec: JobSpec) -> None:
         """Run the job as `Runner` says, unless another run makes its result during the wait."""
         # Jobs that use all threads take turns: two of them at once on the same cores are very slow.
-        device = spec.recipe.device if isinstance(spec, TrainSpec) else None
+        device = spec.recipe.resources.device if isinstance(spec, TrainSpec) else None
         device = spec.needs.device if isinstance(spec, PredictSpec) else device
         if device and self._waits:
             try:

@@ -39,7 +39,7 @@ class Bench:
     def recipe(self) -> Recipe:
         """The recipe to train; one epoch only with `--quick`."""
         name = "mnist-sample-resnet18" if self.source == data.SAMPLE else "mnist-resnet18"
-        return recipes.override(recipes.load(name), {"epochs": 1, "accuracy_floor": 0.0} if self.quick else {})
+        return recipes.override(recipes.load(name), {"epochs": 1, "minimum": 0.0} if self.quick else {})
 
     @cached_property
     def splits(self) -> dict[str, Split]:

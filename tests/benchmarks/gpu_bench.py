@@ -93,12 +93,12 @@ class Bench:
 
     def trainer(self, recipe: Recipe) -> Trainer:
         """A training of `recipe` that is about to begin, set up as a job with one worker does."""
-        precision = resolve_precision(recipe.precision, self.device)
+        precision = resolve_precision(recipe.training.precision, self.device)
         set_arithmetic(precision, self.device)
         train, validation = self._batches()
         some = train[0][:10_000].float().flatten(0, 2)  # they change no time
         mean, std = tuple(some.mean(0).tolist()), tuple(some.std(0).tolist())
-        seed_everything(recipe.seed)
+        seed_everything(recipe.training.seed)
         about = ModelSpec(model=recipe.model, image_shape=self.image_shape, classes=_SOURCE.classes, mean=mean, std=std)
         model, loader = Classifier(about), ResidentLoader(train, validation, seed=0, rank=0, device=self.device)
         training_state.initialize_from_rows(model, loader)

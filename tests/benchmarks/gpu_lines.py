@@ -27,15 +27,17 @@ from tasks.resources.scaling import Needs
 from tasks.runners.runner import InProcessRunner
 from tests.benchmarks.gpu_bench import TRAIN_ROWS, Bench, cannot_compile
 from tests.benchmarks.ratios import Target, at_least, at_most
+from tests.runs import CHECKOUT
 
 _WARM_UP = 2
 """Epochs before those that are timed: the first one chooses algorithms, captures and compiles."""
-_VIT, _RESNET, _AIRBENCH = "cifar10-vit", "cifar10-resnet18", "cifar10-airbench"
+_VIT, _RESNET = "cifar10-vit", "cifar10-resnet18"
+_AIRBENCH = f"{CHECKOUT}/examples/cifar10_airbench.py:cifar10_airbench"
 VARIANTS: dict[str, dict[str, str]] = {
     "eager": {"step": "eager"},
     "graph": {"step": "auto"},
-    "compile": {"step": "eager", "compile": "on"},
-    "graph and compile": {"step": "auto", "compile": "on"},
+    "compile": {"step": "eager", "compile": "true"},
+    "graph and compile": {"step": "auto", "compile": "true"},
 }
 """Ways to launch a step; a graph wherever there can be one."""
 NEEDS_DATA = "needs --data: accuracy on random images means nothing"
@@ -92,12 +94,12 @@ def epochs(bench: Bench, *, name: str, **changes: str) -> Iterator[Measured]:
     for variant, how in VARIANTS.items():
         recipe = bench.recipe(name, epochs=_WARM_UP + bench.epochs, **changes, **how)
         what = f"{name}, {recipe.model}: {variant}"
-        if recipe.compile == "on" and (lacking := cannot_compile()):
+        if recipe.training.compile and (lacking := cannot_compile()):
             yield Measured(what=what, note=lacking)
             continue
         trainer = bench.trainer(recipe)
         first, *_ = _seconds(trainer, range(1, _WARM_UP + 1))
-        seconds = statistics.median(_seconds(trainer, range(_WARM_UP + 1, recipe.epochs + 1)))
+        seconds = statistics.median(_seconds(trainer, range(_WARM_UP + 1, recipe.training.epochs + 1)))
         note = f"{_rate(bench, seconds)}; {trainer.precision}; first epoch {first:.1f} s"
         yield Measured(what=what, value=seconds, unit="s", note=note)
         del trainer
@@ -113,8 +115,8 @@ def busy(bench: Bench, *, name: str) -> Iterator[Measured]:
     busy_seconds(lambda: None, bench.device)  # kernels of a graph from before the profiler's first use may be missing
     trainer = bench.trainer(recipe)
     _seconds(trainer, range(1, _WARM_UP + 1))
-    seconds = statistics.median(_seconds(trainer, range(_WARM_UP + 1, recipe.epochs)))
-    worked = busy_seconds(lambda: trainer.run_epoch(recipe.epochs), bench.device)
+    seconds = statistics.median(_seconds(trainer, range(_WARM_UP + 1, recipe.training.epochs)))
+    worked = busy_seconds(lambda: trainer.run_epoch(recipe.training.epochs), bench.device)
     what = f"{name}: share of an epoch in which the device is busy"
     if worked is None:
         yield Measured(what=what, note="no kernels were recorded")
@@ -152,9 +154,9 @@ def airbench(bench: Bench) -> Iterator[Measured]:
     uri = _train(bench, recipe)
     history = _history(uri)
     seconds, whole = (sum(row[name] for row in history) for name in ("train_s", "seconds"))
-    note = f"{recipe.epochs} epochs; {whole:.1f} s with evaluation and checkpoints"
-    yield judged(bench, at_most(10.0), what=f"{_AIRBENCH}: training", value=seconds, unit="s", note=note)
-    what = f"{_AIRBENCH}: test accuracy"
+    note = f"{recipe.training.epochs} epochs; {whole:.1f} s with evaluation and checkpoints"
+    yield judged(bench, at_most(10.0), what="cifar10-airbench: training", value=seconds, unit="s", note=note)
+    what = "cifar10-airbench: test accuracy"
     if bench.data is None:
         yield Measured(what=what, note=NEEDS_DATA)
         return
@@ -175,7 +177,7 @@ def checkpoints(bench: Bench) -> Iterator[Measured]:
     with ThreadPoolExecutor(1) as executor, events.redirect_lines(lambda line: None):
         report = functools.partial(single_process.keep_newest_and_best, every=1)
         writer = train_loop.Checkpoints(attempt, report, executor)
-        for epoch in range(_WARM_UP + bench.epochs + 1, recipe.epochs + 1):
+        for epoch in range(_WARM_UP + bench.epochs + 1, recipe.training.epochs + 1):
             history.append(trainer.run_epoch(epoch))
             writer.take(history, trainer, prepared="", about=about)
             seconds.append(time.perf_counter() - begun)

@@ -22,7 +22,6 @@ from tasks.jobs.train.train_loop import Checkpoints, model_of, reporter
 from tasks.learning import recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision
-from tasks.learning.recipes import Recipe
 from tasks.runners.jobs_api import JOB_ENV
 from tasks.runners.local_runner import LocalRunner
 from tasks.runners.session import session
@@ -52,14 +51,14 @@ def work(config: dict[str, Any]) -> None:
 
     from tasks.jobs.train import worker as ray_train
 
-    recipe, uri, scratch = Recipe(**config["recipe"]), DatasetURI(config["prepared"]), URI(config["scratch"])
+    recipe, uri, scratch = recipes.from_dict(config["recipe"]), DatasetURI(config["prepared"]), URI(config["scratch"])
     context = ray.train.get_context()
     rank, world_size = context.get_world_rank(), context.get_world_size()
     torch.set_num_threads(config["threads"])
     process.keep_memory()
     prepared, device = manifest.load(uri), torch.device("cpu")
-    seed_everything(recipe.seed)
-    precision = resolve_precision(recipe.precision, device)
+    seed_everything(recipe.training.seed)
+    precision = resolve_precision(recipe.training.precision, device)
 
     def loader_of(kind: str) -> Loader:
         rows = ray_train.ray_data_rows(recipe) if kind == RAY_DATA else None
@@ -99,7 +98,7 @@ def work(config: dict[str, Any]) -> None:
         writer.submit(int).result()
         return {"seconds": blocked, "whole": time.perf_counter() - started}
 
-    epoch_rows = trainer.steps_per_epoch * recipe.batch_size
+    epoch_rows = trainer.steps_per_epoch * recipe.training.batch_size
     can = {"epoch": epoch, "checkpoint": checkpoint}
     can |= {kind: functools.partial(feed, chosen) for kind, chosen in loaders.items()}
     serve(can)

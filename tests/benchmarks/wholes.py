@@ -24,7 +24,7 @@ def orchestration(bench: Bench) -> Iterator[Ratio]:
     Uses a small model: with longer training steps, the overhead would be a smaller share and harder to measure.
     """
     arguments = ["--source", bench.source, "--folder", str(bench.fresh("orchestration"))]
-    settings = recipes.changes(bench.recipe) | {"model": "small-cnn", "epochs": 12, "accuracy_floor": 0.0}
+    settings = recipes.changes(bench.recipe) | {"model": "small-cnn", "epochs": 12, "minimum": 0.0}
     arguments += ["--recipe", bench.recipe.name, "--settings", json.dumps(settings)]
     with started("orchestration", *arguments) as arm:
         ours, other = in_turn(seconds_of(arm, "flow"), seconds_of(arm, "functions"), pairs=bench.few_pairs)
@@ -64,7 +64,9 @@ def whole(bench: Bench) -> Iterator[Ratio]:
         begun = time.perf_counter()
         asked = ["--source", data.address(bench.source).rstrip("/"), "--out", str(bench.fresh("plain"))]
         recipe = bench.recipe
-        bench.module("plain", *asked, "--epochs", str(recipe.epochs), "--batch-size", str(recipe.batch_size))
+        bench.module(
+            "plain", *asked, "--epochs", str(recipe.training.epochs), "--batch-size", str(recipe.training.batch_size)
+        )
         return time.perf_counter() - begun
 
     ours, other = in_turn(mine, plain, pairs=bench.few_pairs)

@@ -32,7 +32,7 @@ _PROGRAMS = Path(sys.executable).parent
 _OF_HOST = ("LANG", "PIPELINE_LOCK_DIR", "OMP_WAIT_POLICY")
 """Variables that services take over from this process."""
 _S3_PORTS = ("master.port", "volume.port", "filer.port")
-_SMALL = {"epochs": 1, "model": "small-cnn", "accuracy_floor": 0}
+_SMALL = {"epochs": 1, "model": "small-cnn", "minimum": 0}
 """A training of seconds."""
 
 

@@ -45,7 +45,7 @@ STAGES = {
 _RECIPE = ["--recipe", "mnist-sample-resnet18", "--json"]
 WORKERS = 2
 """Of a training, unless a case asks for others."""
-SETTINGS: dict[str, str | int] = {"precision": "fp32", "epochs": 2, "accuracy_floor": 0}
+SETTINGS: dict[str, str | int] = {"precision": "fp32", "epochs": 2, "minimum": 0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -129,7 +129,7 @@ def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[s
             "Ray",
             "accelerator_type must be empty without a cluster, got 'Z9'; ",
         ),
-        (["--source", "sample", "--set", "initialize=champion"], "data", "--set initialize=champion: "),
+        (["--source", "sample", "--set", "start=champion"], "data", "--set start=champion: "),
         (["--set", "epochs=0"], "request", "--set: epochs must be >= 1, got 0"),
         (["--recipe", "nosuch"], "request", "recipe must be one of "),
         (["--source", "sample", "--no-sample"], "request", "--source sample cannot be combined"),
@@ -209,7 +209,7 @@ from pathlib import Path
 
 from torch import nn
 
-from tasks.learning.recipes import Recipe, own
+from tasks.learning.recipes import Data, Recipe, Training, own
 
 
 def missing_package(*, image_shape, num_classes):
@@ -230,7 +230,9 @@ def relative(*, image_shape, num_classes):
 
 
 def recipe(model, **more):
-    return Recipe(name="mine", data="mnist-sample", model=own(model, **more), epochs=1)
+    return Recipe(
+        name="mine", data=Data(source="mnist-sample"), model=own(model, **more), training=Training(epochs=1)
+    )
 
 
 broken, too_wide, lost = (lambda: recipe(missing_package)), (lambda: recipe(wide)), (lambda: recipe(relative))

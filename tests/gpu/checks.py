@@ -1,7 +1,6 @@
 """Common code of the GPU tests: trainings on a device, the distance of two results, and an error for every wait."""
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -42,12 +41,12 @@ def trainer(device: torch.device, *, num_rows: int, is_graphed: bool = False, **
     `changes` are of the recipe `cifar10-resnet18`, which computes in fp32 here.
     """
     usual: dict[str, Any] = {"precision": "fp32", "epochs": 2, "device": device.type, "step": "auto"}
-    recipe = dataclasses.replace(recipes.load("cifar10-resnet18"), **(usual | changes))
-    set_arithmetic(recipe.precision, device)
+    recipe = recipes.override(recipes.load("cifar10-resnet18"), usual | changes)
+    set_arithmetic(recipe.training.precision, device)
     model = classifier(recipe.model)
     loader = ResidentLoader(rows(num_rows), rows(num_rows // 2, seed=1), seed=0, rank=0, device=device)
-    seed_everything(recipe.seed)
-    return Trainer(recipe, model, loader, precision=recipe.precision, device=device, is_graphed=is_graphed)
+    seed_everything(recipe.training.seed)
+    return Trainer(recipe, model, loader, precision=recipe.training.precision, device=device, is_graphed=is_graphed)
 
 
 def distance(found: Tensor, expected: Tensor) -> float:

@@ -44,7 +44,7 @@ def test_training_that_needs_too_much_memory_says_so_and_fits_in_pieces(
         assert job.ended() == 1, job.output[-4000:]
     assert (job.error["type"], job.error["permanent"]) == ("OutOfMemoryError", True), job.error
     assert "memory" in job.error["message"] and not manifest.is_committed(whole.target)
-    with running(to_train(folder, prepared, gpu, name="pieces", accumulation=16, **settings), **limit) as job:
+    with running(to_train(folder, prepared, gpu, name="pieces", micro_batches=16, **settings), **limit) as job:
         assert job.ended() == 0, job.output[-4000:]
 
 

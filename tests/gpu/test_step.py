@@ -31,8 +31,8 @@ Rounding opens or closes some ReLUs near 0, so gradients are further apart: 0.3 
 MODELS = sorted({recipes.load(name).model for name in recipes.known() if name.startswith("cifar10")})
 SETTINGS: dict[str, dict[str, Any]] = {
     "small": {"model": "small", "batch_size": 16},
-    "vit-tiny": {"model": "vit-tiny", "batch_size": 16, "accumulation": 2},
-    "sgd": {"model": "small", "batch_size": 16, "optimizer": "sgd", "schedule": "triangular", "flip": "alternating"},
+    "vit-tiny": {"model": "vit-tiny", "batch_size": 16, "micro_batches": 2},
+    "sgd": {"model": "small", "batch_size": 16, "optimizer": "sgd", "flip": "horizontal"},
 }
 
 
@@ -88,7 +88,7 @@ def test_compiled_step_trains_as_the_model_itself(gpu: torch.device, is_graphed:
     if lacking := cannot_compile():
         pytest.skip(lacking)
     changes = SETTINGS["vit-tiny"]
-    compiled = checks.trainer(gpu, num_rows=160, is_graphed=is_graphed, compile="on", **changes)
+    compiled = checks.trainer(gpu, num_rows=160, is_graphed=is_graphed, compile=True, **changes)
     torch.testing.assert_close(
         _curve(compiled), _curve(checks.trainer(gpu, num_rows=160, **changes)), rtol=0.02, atol=0.005
     )
@@ -124,7 +124,9 @@ def test_model_that_cannot_be_captured_trains_kernel_by_kernel(gpu: torch.device
 
 def _curve(trainer: Trainer) -> Tensor:
     """Validation loss after each epoch."""
-    return torch.tensor([trainer.run_epoch(epoch).validation_loss for epoch in range(1, trainer.recipe.epochs + 1)])
+    return torch.tensor(
+        [trainer.run_epoch(epoch).validation_loss for epoch in range(1, trainer.recipe.training.epochs + 1)]
+    )
 
 
 @pytest.mark.parametrize("is_graphed", [False, True], ids=["eager", "graph"])

@@ -8,8 +8,8 @@ import numpy as np
 from storage import commits, tables
 from storage.uri import CheckpointURI, DatasetURI, Root
 from tasks.jobs.spec import JobSpec, PreprocessSpec, TrainSpec
-from tasks.learning import images
-from tasks.learning.recipes import Recipe
+from tasks.learning import images, recipes
+from tasks.learning.recipes import Data, Recipe, Training
 from tasks.runners.runner import InProcessRunner
 
 CLASSES = ("dark", "light", "striped")
@@ -44,16 +44,21 @@ def to_prepare(root: Root, raw: DatasetURI, name: str = "prepared") -> Preproces
     return PreprocessSpec(storage=root, deadline_s=600, source=raw, target=prepared, parameters=PREPROCESS)
 
 
+def recipe(name: str = "rows", **changes: Any) -> Recipe:
+    """A recipe with `changes` of its fields, by their names alone."""
+    usual = Recipe(name=name, data=Data(source="mnist"), model="small-cnn", training=Training(epochs=1))
+    return recipes.override(usual, changes)
+
+
 def to_train(root: Root, prepared: DatasetURI, *, name: str = "model", **changes: Any) -> TrainSpec:
     """The job that trains the small model on `prepared`, in fp32, with `changes` of the recipe."""
-    usual = {"model": "small", "epochs": 3, "batch_size": 16, "precision": "fp32", "max_shift": 1}
-    recipe = Recipe(**{"name": name, "data": "mnist", **usual, **changes})
+    usual: dict[str, Any] = {"model": "small", "epochs": 3, "batch_size": 16, "precision": "fp32", "max_shift": 1}
     return TrainSpec(
         storage=root,
         deadline_s=600,
         source=prepared,
         target=CheckpointURI(root.child(f"checkpoints/{name}-0123456789ab")),
-        recipe=recipe,
+        recipe=recipe(name, **{**usual, **changes}),
         parameters={"workers": 0},
         workers=0,
     )

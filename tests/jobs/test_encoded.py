@@ -1,6 +1,5 @@
 """Encoded images: the same rows as decoded ones, and random draws that depend on no task or loader."""
 
-import dataclasses
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from tasks.jobs.predict import job as predict
 from tasks.jobs.spec import PredictSpec
 from tasks.jobs.train import choices, make_loader
 from tasks.jobs.train.ray_loader import RayDataRows
-from tasks.learning import images, loop
+from tasks.learning import images, loop, recipes
 from tasks.learning.recipes import Recipe
 from tasks.learning.transforms import Transform, crop
 from tests import photographs
@@ -30,17 +29,17 @@ from tests.rays import token_of_its_own
 
 _SHAPE = (16, 16, 3)
 _RECIPE = photographs.RECIPE
-_PLAIN = dataclasses.replace(_RECIPE, crop_scale=1.0, flip="none", color_jitter=0.0)
+_PLAIN = recipes.override(_RECIPE, {"crop_scale": 1.0, "flip": "none", "color_jitter": 0.0})
 _AUGMENTATIONS: dict[str, Any] = {"flip": "horizontal", "crop_scale": 0.2, "color_jitter": 0.5}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photographs, of which three are broken, and what was made of them in both encodings."""
+    """Photographs, of which three are broken, and what was made of them stored in both ways."""
     folder = tmp_path_factory.mktemp("encoded")
     write_folder(folder / "photos")
-    for encoding in ("decoded", "encoded"):
-        for spec in photographs.to_make(Root(str(folder / encoding)), URI(str(folder / "photos")), encoding):
+    for store in ("pixels", "files"):
+        for spec in photographs.to_make(Root(str(folder / store)), URI(str(folder / "photos")), store):
             run(spec)
     return folder
 
@@ -48,7 +47,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def prepared(folder: Path) -> DatasetURI:
     """The prepared dataset of encoded images."""
-    return DatasetURI(str(folder / "encoded/datasets/prepared/photos-0123456789ab"))
+    return DatasetURI(str(folder / "files/datasets/prepared/photos-0123456789ab"))
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +72,7 @@ def pixels_of(uri: DatasetURI, *splits: str) -> dict[tuple[str, int], bytes]:
 
 
 def test_raw_rows_are_the_files_and_decode_to_the_pixels_of_decoded_ones(folder: Path) -> None:
-    uris = [DatasetURI(str(folder / one / "datasets/raw/photos-0123456789ab")) for one in ("decoded", "encoded")]
+    uris = [DatasetURI(str(folder / one / "datasets/raw/photos-0123456789ab")) for one in ("pixels", "files")]
     old, new = map(manifest.load, uris)
     assert pixels_of(uris[0], "train", "test") == pixels_of(uris[1], "train", "test")
     assert {name: new.statistics[name] for name in ("unreadable", "found", "class_counts")} == {
@@ -82,16 +81,16 @@ def test_raw_rows_are_the_files_and_decode_to_the_pixels_of_decoded_ones(folder:
     contents = {path.read_bytes() for path in (folder / "photos/train").rglob("*.*") if path.is_file()}
     stored = [one for one in tables.read_split(uris[1], "train")["image"].to_pylist() if one is not None]
     assert stored and set(stored) <= contents
-    assert (images.encoding_of(old.columns["metadata"]), images.encoding_of(new.columns["metadata"])) == (
-        "decoded",
-        "encoded",
+    assert (images.store_of(old.columns["metadata"]), images.store_of(new.columns["metadata"])) == (
+        "pixels",
+        "files",
     )
 
 
 def test_prepared_statistics_are_those_of_the_decoded_pixels(folder: Path, prepared: DatasetURI) -> None:
     new, old = (
         manifest.load(prepared),
-        manifest.load(DatasetURI(str(prepared).replace("/encoded/datasets", "/decoded/datasets"))),
+        manifest.load(DatasetURI(str(prepared).replace("/files/datasets", "/pixels/datasets"))),
     )
     pixels, _ = images.to_arrays(tables.read_split(prepared, "train"), _SHAPE)
     assert np.allclose(new.statistics["mean"], pixels.reshape(-1, 3).mean(0))
@@ -145,7 +144,7 @@ def test_a_rows_draws_depend_on_seed_epoch_and_id_alone(prepared: DatasetURI) ->
     whole = transform(table, epoch=1).drop_columns("label").to_pylist()
     alone = [row for start in range(len(table)) for row in transform(table.slice(start, 1), epoch=1).to_pylist()]
     assert [row["image"] for row in whole] == [row["image"] for row in alone]
-    for other in (transform(table, epoch=2), Transform(dataclasses.replace(_RECIPE, seed=6), _SHAPE)(table, epoch=1)):
+    for other in (transform(table, epoch=2), Transform(recipes.override(_RECIPE, {"seed": 6}), _SHAPE)(table, epoch=1)):
         assert sum(a["image"] == b for a, b in zip(whole, other["image"].to_pylist(), strict=True)) < len(whole) // 4
 
 
@@ -162,8 +161,8 @@ def test_each_augmentation_changes_pixels_and_flip_mirrors_them(channels: int) -
     shape = (16, 16, channels)
     table = pa.table({"id": list(range(20)), "image": [encoded(n, 0) for n in range(20)], "label": [0] * 20})
     plain = images.to_arrays(table, shape)[0]
-    recipes = [dataclasses.replace(_PLAIN, **{name: value}) for name, value in _AUGMENTATIONS.items()]
-    flipped, *others = [images.to_arrays(Transform(one, shape)(table, epoch=1), shape)[0] for one in recipes]
+    changed = [recipes.override(_PLAIN, {name: value}) for name, value in _AUGMENTATIONS.items()]
+    flipped, *others = [images.to_arrays(Transform(one, shape)(table, epoch=1), shape)[0] for one in changed]
     mirrored = [np.array_equal(a, b[:, ::-1]) for a, b in zip(plain, flipped, strict=True)]
     same = [np.array_equal(a, b) for a, b in zip(plain, flipped, strict=True)]
     assert any(mirrored) and any(same) and all(np.logical_or(mirrored, same))
@@ -217,22 +216,22 @@ def test_training_that_was_cut_off_ends_with_the_same_bytes_and_its_model_predic
     assert manifest.load(target).rows == len(tables.read_split(prepared, "test"))
 
 
-def test_a_recipe_for_the_other_encoding_is_refused(prepared: DatasetURI, tmp_path: Path) -> None:
-    decoded = dataclasses.replace(_RECIPE, image_encoding="decoded", crop_scale=1.0, color_jitter=0.0)
+def test_a_recipe_for_images_stored_otherwise_is_refused(prepared: DatasetURI, tmp_path: Path) -> None:
+    decoded = recipes.override(_RECIPE, {"store": "pixels"})
     spec = photographs.trains(Root(str(tmp_path)), prepared, "other").model_copy(update={"recipe": decoded})
-    with pytest.raises(ValueError, match=r"image_encoding must be encoded, as in .*, got 'decoded'"):
+    with pytest.raises(ValueError, match=r"store must be files, as in .*, got 'pixels'"):
         choices.choose_loader(spec, manifest.load(prepared), workers=1)
 
 
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
-        ({"image_encoding": "decoded"}, r"crop_scale must be 1, got 0.3; other values need image_encoding=encoded"),
-        ({"data": "mnist"}, r"image_encoding must be decoded for data=mnist"),
-        ({"loader": "resident"}, r"loader must be auto, streaming or ray-data for encoded images, got"),
-        ({"loader": "dataloader"}, r"loader must be auto, streaming or ray-data for encoded images, got"),
+        ({"store": "pixels", "crop_scale": 0.3}, r"crop_scale needs store=files, got 0.3 with store=pixels"),
+        ({"source": "mnist"}, r"store must be pixels for source=mnist"),
+        ({"loader": "resident"}, r"loader must be auto, streaming or ray-data with store=files, got"),
+        ({"loader": "dataloader"}, r"loader must be auto, streaming or ray-data with store=files, got"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused_by_name(changed: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
-        dataclasses.replace(_RECIPE, **changed)
+        recipes.override(_RECIPE, changed)

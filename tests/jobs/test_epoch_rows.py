@@ -14,7 +14,7 @@ from tasks.jobs.train import choices, make_loader
 from tasks.learning import images
 from tasks.learning.epoch_metrics import local_batch_size
 from tasks.learning.loop import Loader
-from tasks.learning.recipes import Recipe
+from tests.jobs import raw
 from tests.jobs.feeds import reader
 
 _ROWS = {"train": 1009, "validation": 23}
@@ -43,7 +43,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
 
 def every_rank(uri: DatasetURI, kind: str, *, world_size: int, batch_size: int) -> list[Loader]:
     """The loader of each rank, as its worker makes it."""
-    recipe = Recipe(name="rows", data="mnist", model="small-cnn", epochs=1, batch_size=batch_size)
+    recipe = raw.recipe(batch_size=batch_size)
     made, ranks = manifest.load(uri), [reader(kind, rank=rank, world_size=world_size) for rank in range(world_size)]
     return [make_loader.make_loader(recipe, uri, made, here) for here in ranks]
 

@@ -175,7 +175,7 @@ def test_compiling_without_a_compiler_is_permanent_and_told_with_the_next_step(
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(JobRefused, match="there is no 'no-such-compiler' on node .*; install g"):
-        run(raw.to_train(Root(str(tmp_path)), prepared, compile="on"))
+        run(raw.to_train(Root(str(tmp_path)), prepared, compile=True))
 
 
 def test_memory_that_does_not_suffice_is_permanent_and_any_other_error_is_not(

@@ -17,7 +17,7 @@ from storage.uri import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
 from tasks.learning import images
 from tasks.learning.loop import Batch
-from tasks.learning.recipes import Recipe
+from tests.jobs import raw
 from tests.jobs.feeds import reader
 from tests.runs import CHECKOUT
 
@@ -31,13 +31,13 @@ import torch
 from storage import manifest, process
 from storage.uri import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
-from tasks.learning.recipes import Recipe
+from tasks.learning.recipes import Data, Recipe, Training
 from tests.jobs.feeds import reader
 
 process.keep_memory()
 torch.set_num_threads(1)
 kind, uri = sys.argv[1], DatasetURI(sys.argv[2])
-recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1)
+recipe = Recipe(name="large", data=Data(source="mnist"), model="small-cnn", training=Training(epochs=1))
 rows = None
 if kind == "ray-data":
     import ray
@@ -102,14 +102,20 @@ def test_the_resident_loader_exceeds_that_memory(large: DatasetURI) -> None:
 
 
 def test_reading_all_rows_at_the_start_counts_as_progress(prepared: DatasetURI) -> None:
-    recipe, beats = Recipe(name="small", data="mnist", model="small-cnn", epochs=1), list[None]()
+    recipe, beats = (
+        raw.recipe(),
+        list[None](),
+    )
     make_loader(recipe, prepared, manifest.load(prepared), reader("resident", beat=lambda: beats.append(None)))
     assert beats, "the watchdog would end a worker that reads for long"
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_dataloader_pins_its_batches_for_a_gpu_alone(prepared: DatasetURI, device: str) -> None:
-    recipe, is_pinned = Recipe(name="small", data="mnist", model="small-cnn", epochs=1), list[bool]()
+    recipe, is_pinned = (
+        raw.recipe(),
+        list[bool](),
+    )
 
     def prepare(batches: DataLoader[Batch]) -> Iterator[Batch]:
         is_pinned.append(batches.pin_memory)
@@ -123,7 +129,7 @@ def test_dataloader_pins_its_batches_for_a_gpu_alone(prepared: DatasetURI, devic
 
 
 def test_streamed_batches_are_on_the_device_that_computes(large: DatasetURI) -> None:
-    recipe = Recipe(name="large", data="mnist", model="small-cnn", epochs=1, loader="streaming")
+    recipe = raw.recipe(loader="streaming")
     loader = make_loader(recipe, large, manifest.load(large), reader("streaming", device=torch.device("meta")))
     for batches in (loader.train_batches(epoch=1, batch_size=100), loader.validation_batches(batch_size=100)):
         pixels, labels = next(iter(batches))

@@ -18,13 +18,13 @@ from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.learning import images
 from tasks.learning.loop import Loader
-from tasks.learning.recipes import Recipe
+from tasks.learning.recipes import Data, Recipe, Training
 from tests.jobs.feeds import reader
 from tests.rays import token_of_its_own
 from tests.s3 import Server
 
 _SHAPE = (2, 2, 3)
-_RECIPE = Recipe(name="small", data="mnist", model="small-cnn", epochs=2, seed=5)
+_RECIPE = Recipe(name="small", data=Data(source="mnist"), model="small-cnn", training=Training(epochs=2, seed=5))
 _PARTS = {"train": (31, 1, 40, 29), "validation": (7, 16)}
 """Rows of each part: 101 and 23, primes, so that nothing comes out even."""
 _BATCH = 8

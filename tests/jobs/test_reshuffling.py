@@ -10,7 +10,7 @@ from storage import commits, manifest, tables
 from storage.uri import DatasetURI
 from tasks.jobs.train.make_loader import make_loader
 from tasks.learning import images
-from tasks.learning.recipes import Recipe
+from tests.jobs import raw
 from tests.jobs.feeds import reader
 
 _BATCH = 64
@@ -47,7 +47,7 @@ def _overlap(first: torch.Tensor, second: torch.Tensor) -> float:
 )
 def test_batches_of_two_epochs_share_few_rows(tmp_path: Path, kind: str, side: int) -> None:
     uri, rows = _write(tmp_path, side), _ROWS[side]
-    recipe = Recipe(name="rows", data="mnist", model="small-cnn", epochs=1, batch_size=_BATCH)
+    recipe = raw.recipe(batch_size=_BATCH)
     loader = make_loader(recipe, uri, manifest.load(uri), reader(kind))
     epochs = [
         torch.cat([labels for _, labels in loader.train_batches(epoch=epoch, batch_size=_BATCH)]) for epoch in (1, 2)

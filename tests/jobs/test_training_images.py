@@ -33,7 +33,7 @@ def training_images_of(spec: TrainSpec) -> pa.Table:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"batch_size": 40}, {"accumulation": 3}, {"loader": "streaming"}, {"loader": "dataloader"}]
+    "changes", [{"batch_size": 40}, {"micro_batches": 3}, {"loader": "streaming"}, {"loader": "dataloader"}]
 )
 def test_first_images_that_went_into_the_model_are_kept_with_their_labels(
     prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
@@ -55,7 +55,7 @@ def test_first_images_that_went_into_the_model_are_kept_with_their_labels(
     spec = raw.to_train(Root(str(tmp_path)), prepared, epochs=1, **changes)
     run(spec)
     pixels, labels = images.to_arrays(training_images_of(spec), (12, 12, 1))
-    assert labels is not None and len(labels) == min(32, spec.recipe.batch_size)
+    assert labels is not None and len(labels) == min(32, spec.recipe.training.batch_size)
     assert np.array_equal(pixels, torch.cat(seen)[: len(pixels)])
     assert np.array_equal(labels, torch.cat(asked)[: len(labels)])
 

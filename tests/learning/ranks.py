@@ -39,9 +39,9 @@ def run(rank: int, folder: str) -> None:
     found = {
         "epoch": one_epoch(rank, digits),
         "step": one_step(rank, digits),
-        "step in pieces": one_step(rank, digits, accumulation=3),
-        "idle": idle_weights(rank, digits, accumulation=1),
-        "idle in pieces": idle_weights(rank, digits, accumulation=2),
+        "step in pieces": one_step(rank, digits, micro_batches=3),
+        "idle": idle_weights(rank, digits, micro_batches=1),
+        "idle in pieces": idle_weights(rank, digits, micro_batches=2),
         "too_small_a_batch": refusal(rank, digits, batch_size=1),
         "too_large_a_batch": refusal(rank, digits, batch_size=2 * 41 + 2),
     }
@@ -111,10 +111,10 @@ def one_step(rank: int, digits: dict[str, Batch], **changes: Any) -> dict[str, o
     return {"gradients": gradients, "metrics": vars(metrics)}
 
 
-def idle_weights(rank: int, digits: dict[str, Batch], *, accumulation: int) -> dict[str, object]:
+def idle_weights(rank: int, digits: dict[str, Batch], *, micro_batches: int) -> dict[str, object]:
     """Three steps of a model some of whose weights get no gradient: all weights, or the error."""
     bounds = ((0, 15), (15, 27))[rank]
-    recipe = training.recipe(model="idle", batch_size=BATCH_SIZE, epochs=1, max_shift=0, accumulation=accumulation)
+    recipe = training.recipe(model="idle", batch_size=BATCH_SIZE, epochs=1, max_shift=0, micro_batches=micro_batches)
     trainer = training.trainer(recipe, part(digits["train"], bounds), part(digits["test"], VALIDATION[rank]), rank=rank)
     try:
         trainer.run_epoch(1)

@@ -135,17 +135,17 @@ class TestDevices:
         logits = functional_call(model, weights, (self.rows(CUDA)[0],))
         assert logits.device == CUDA and logits.shape == (64, 10)
 
-    @pytest.mark.parametrize("accumulation", [1, 4])
+    @pytest.mark.parametrize("micro_batches", [1, 4])
     @pytest.mark.parametrize("world_size", [2, 8])
     def test_ranks_do_not_wait_for_the_gradient_of_a_weight_that_has_none(
-        self, monkeypatch: pytest.MonkeyPatch, accumulation: int, world_size: int
+        self, monkeypatch: pytest.MonkeyPatch, micro_batches: int, world_size: int
     ) -> None:
         given: dict[str, Any] = {}
         monkeypatch.setattr(step, "DistributedDataParallel", lambda model, **how: given.update(how) or model)
-        recipe = training.recipe(model="small", accumulation=accumulation)
+        recipe = training.recipe(model="small", micro_batches=micro_batches)
         spec = ModelSpec(model="small", image_shape=(32, 32, 3), classes=CLASSES, mean=(1.0,) * 3, std=(1.0,) * 3)
         step.Step(recipe, Classifier(spec), precision="bf16", device=CUDA, world_size=world_size)
-        assert (given["static_graph"], given["find_unused_parameters"]) == (accumulation == 1, accumulation > 1)
+        assert (given["static_graph"], given["find_unused_parameters"]) == (micro_batches == 1, micro_batches > 1)
 
     def test_validation_rows_of_the_resident_loader_are_on_the_gpu(self) -> None:
         loader = ResidentLoader(self.rows(CPU), self.rows(CPU), seed=0, rank=0, device=CUDA)

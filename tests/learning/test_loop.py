@@ -102,7 +102,7 @@ class TestRun:
         assert same(weights(resumed), undisturbed.weights)
 
     def test_resumed_run_with_sgd_is_equal_bit_by_bit(self, digits: dict[str, Split], tmp_path: Path) -> None:
-        changes: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.8, "schedule": "triangular", "flip": "alternating"}
+        changes: dict[str, Any] = {"optimizer": "sgd", "momentum": 0.8, "flip": "horizontal"}
         trainer, resumed = small(digits, **changes), small(digits, **changes)
         history = [trainer.run_epoch(1)]
         snapshot = training_state.take(trainer, history, prepared="0123456789ab", about=ABOUT)
@@ -118,7 +118,7 @@ class TestRun:
 
     def test_run_that_diverges_ends_with_advice(self, digits: dict[str, Split]) -> None:
         trainer = small(digits, learning_rate=1e30)
-        with pytest.raises(NonFiniteLoss, match=r"loss.* is (nan|inf); lower learning_rate \(1e\+30\)"):
+        with pytest.raises(NonFiniteLoss, match=r"loss.* is (nan|inf); use a lower learning_rate"):
             trainer.run_epoch(1)
 
     def test_batch_larger_than_the_rows_is_refused_by_name(self, digits: dict[str, Split]) -> None:
@@ -127,7 +127,7 @@ class TestRun:
 
     @pytest.mark.parametrize("pieces", [2, 5, 16])
     def test_batch_in_pieces_learns_as_the_whole_batch_does(self, digits: dict[str, Split], pieces: int) -> None:
-        whole, in_pieces = small(digits), small(digits, accumulation=pieces)
+        whole, in_pieces = small(digits), small(digits, micro_batches=pieces)
         for epoch in (1, 2):
             assert computed(in_pieces.run_epoch(epoch)) == pytest.approx(computed(whole.run_epoch(epoch)), rel=1e-3)
 

@@ -13,8 +13,12 @@ from tests.learning import training
 @pytest.mark.parametrize("name", recipes.known())
 def test_the_model_of_every_recipe_gives_one_logit_for_each_class(name: str) -> None:
     recipe = recipes.load(name)
-    size, classes = recipe.image_size, tuple("abc")
-    shape = (size, size, recipe.channels) if recipe.data == USER_IMAGES else load(recipe.data).image_shape
+    size, classes = recipe.data.image_size, tuple("abc")
+    shape = (
+        (size, size, recipe.data.channels)
+        if recipe.data.source == USER_IMAGES
+        else load(recipe.data.source).image_shape
+    )
     spec = ModelSpec(
         model=recipe.model, image_shape=shape, classes=classes, mean=(100.0,) * shape[2], std=(50.0,) * shape[2]
     )
@@ -35,7 +39,7 @@ def test_a_first_layer_that_fits_keeps_its_weights() -> None:
 
 
 def test_unknown_model_is_refused_with_what_there_is() -> None:
-    with pytest.raises(ValueError, match="one of airbench94, resnet18, .* such as resnet34 .*, got 'resnet19'"):
+    with pytest.raises(ValueError, match="one of resnet18, .* such as resnet34 .*, got 'resnet19'"):
         models.check_known("resnet19")
 
 

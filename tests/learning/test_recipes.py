@@ -2,12 +2,13 @@
 
 import dataclasses
 import json
+import operator
 from typing import Any
 
 import pytest
 
 from tasks.learning import models, recipes, sources
-from tasks.learning.recipes import Recipe
+from tasks.learning.recipes import SGD, AdamW, Data, FileAugment, Recipe, Training
 
 
 @pytest.fixture
@@ -33,25 +34,31 @@ def recipe() -> Recipe:
         ("learning_rate=nan", "--set: learning_rate must be a finite number, got nan"),
         ("learning_rate=inf", "--set: learning_rate must be a finite number, got inf"),
         ("weight_decay=inf", "--set: weight_decay must be a finite number, got inf"),
-        ("accuracy_floor=1.01", "--set: accuracy_floor must be <= 1, got 1.01"),
+        ("minimum=1.01", "--set: minimum must be <= 1, got 1.01"),
         ("precision=fp64", "--set: precision must be one of auto, fp32, bf16, got 'fp64'"),
         ("loader=", "--set: loader must be one of auto, resident, streaming, dataloader, ray-data, got ''"),
         (
             "model=nosuch",
             f"--set: model must be one of {', '.join(models.known())}, or the name of a torchvision classifier such ",
         ),
-        ("data=nosuch", f"--set: data must be one of {', '.join(sources.known())}, got 'nosuch'"),
+        ("source=nosuch", f"--set: source must be one of {', '.join(sources.known())}, got 'nosuch'"),
         ("epoch=3", "--set: there is no recipe field 'epoch'; did you mean 'epochs'? docs/cli.md lists all"),
         ("lr=1e-3", "--set: there is no recipe field 'lr'; did you mean 'learning_rate'? docs/cli.md lists all"),
-        ("nosuch=1", "--set: there is no recipe field 'nosuch'; the fields are data, model, epochs, "),
-        ("name=mine", "--set: there is no recipe field 'name'; the fields are data, model, epochs, "),
+        ("nosuch=1", "--set: there is no recipe field 'nosuch'; the fields are source, image_size, "),
+        ("name=mine", "--set: there is no recipe field 'name'; the fields are source, image_size, "),
         ("optimizer=adam", "--set: optimizer must be one of adamw, sgd, got 'adam'"),
-        ("momentum=0.8", "--set: momentum must be 0.9, got 0.8; other values need optimizer=sgd"),
-        ("norm_bias_scale=2", "--set: norm_bias_scale must be 1, got 2.0; other values need optimizer=sgd"),
-        ("schedule=cosine", "--set: schedule must be one of one-cycle, triangular, got 'cosine'"),
+        ("momentum=0.8", "--set: momentum needs optimizer=sgd, got 0.8 with optimizer=adamw; add --set optimizer=sgd"),
+        ("crop_scale=0.5", "--set: crop_scale needs store=files, got 0.5 with store=pixels; add --set store=files"),
+        ("optimizer=own", "--set: optimizer must be one of adamw, sgd, got 'own'"),
+        ("store=files", "--set: store must be pixels for source=mnist, got 'files'; only files given by --data"),
+        ("store=filez", "--set: store must be one of pixels, files, got 'filez'"),
+        (
+            "gate.epochs=3",
+            "--set: there is no recipe field 'gate.epochs'; did you mean 'epochs'? docs/cli.md lists all",
+        ),
         ("checkpoint_every=0", "--set: checkpoint_every must be >= 1, got 0"),
         ("validation_batch_size=-1", "--set: validation_batch_size must be >= 0, got -1"),
-        ("compile=max", "--set: compile must be one of off, on, got 'max'"),
+        ("compile=max", "--set: compile must be true or false, got 'max'"),
         ("step=graph", "--set: step must be eager or auto unless device=cuda and loader=resident or auto, got 'graph'"),
         ("epochs", "--set must be field=value, got 'epochs'"),
         ("=1", "--set must be field=value, got '=1'"),
@@ -64,12 +71,18 @@ def test_bad_setting_is_refused_by_field_value_and_what_is_allowed(recipe: Recip
 
 
 @pytest.mark.parametrize(
-    ("field", "value"),
-    [("epochs", 1.0), ("epochs", True), ("epochs", None), ("learning_rate", "0.1"), ("name", 5), ("fallback", 5)],
+    ("cls", "field", "value"),
+    [
+        (Training, "epochs", 1.0),
+        (Training, "epochs", True),
+        (Training, "epochs", None),
+        (AdamW, "learning_rate", "0.1"),
+        (Data, "source", 5),
+    ],
 )
-def test_value_of_another_type_is_refused(recipe: Recipe, field: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{field} must be .*, got {value!r}"):
-        dataclasses.replace(recipe, **{field: value})
+def test_value_of_another_type_is_refused(cls: Any, field: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{field} must be .*, got {value!r}$"):
+        cls(**{field: value})
 
 
 @pytest.mark.parametrize("name", ["", "UPPER", "a/b", "..", "-a", "a" * 65, "with space"])
@@ -78,24 +91,59 @@ def test_name_that_is_no_folder_name_is_refused(recipe: Recipe, name: str) -> No
         dataclasses.replace(recipe, name=name)
 
 
-def test_settings_are_converted_to_the_types_of_their_fields(recipe: Recipe) -> None:
-    changed = recipes.override(recipe, ["epochs=5", "learning_rate=1e-3", "precision=fp32"])
-    assert (changed.epochs, changed.learning_rate, changed.precision) == (5, 0.001, "fp32")
+@pytest.mark.parametrize(
+    ("setting", "groups", "value"),
+    [
+        ("epochs=5", "training", 5),
+        ("learning_rate=1e-3", "training.optimizer", 0.001),
+        ("precision=fp32", "training", "fp32"),
+        ("loader=ray_data", "training", "ray-data"),
+        ("compile=on", "training", True),
+        ("compile=False", "training", False),
+        ("gate.minimum=0.5", "gate", 0.5),
+        ("batch-size=8", "training", 8),
+    ],
+)
+def test_settings_are_converted_to_the_types_of_their_fields(
+    recipe: Recipe, setting: str, groups: str, value: Any
+) -> None:
+    changed = recipes.override(recipe, [setting])
+    field = setting.partition("=")[0].rpartition(".")[2].replace("-", "_")
+    found = getattr(operator.attrgetter(groups)(changed), field)
+    assert found == value and type(found) is type(value)
 
 
 def test_settings_leave_the_other_fields_alone(recipe: Recipe) -> None:
-    assert recipes.override(recipe, {"epochs": 5}) == dataclasses.replace(recipe, epochs=5)
+    expected = dataclasses.replace(recipe, training=dataclasses.replace(recipe.training, epochs=5))
+    assert recipes.override(recipe, {"epochs": 5}) == expected
+
+
+@pytest.mark.parametrize("settings", [["optimizer=sgd", "momentum=0.8"], ["momentum=0.8", "optimizer=sgd"]])
+def test_another_variant_keeps_the_fields_that_it_shares(settings: list[str]) -> None:
+    recipe = recipes.load("cifar10-resnet18")
+    changed = recipes.override(recipe, settings)
+    assert changed.training.optimizer == SGD(learning_rate=4e-3, weight_decay=5e-2, momentum=0.8)
+    assert recipes.changes(changed) == {"optimizer": "sgd", "momentum": 0.8}
+
+
+def test_images_stored_as_files_have_an_augmentation_of_their_own() -> None:
+    recipe = recipes.override(recipes.load("images-resnet18"), ["crop_scale=0.3", "store=files"])
+    assert recipe.training.augment == FileAugment(max_shift=4, crop_scale=0.3)
+    assert recipes.override(recipe, {"store": "pixels"}) == recipes.load("images-resnet18")
+    with pytest.raises(ValueError, match=r"augment must be FileAugment\(...\) with store=files, got PixelAugment"):
+        dataclasses.replace(recipe, training=Training(epochs=1))
 
 
 def test_equal_recipes_have_equal_json(recipe: Recipe) -> None:
-    whole, real = (dataclasses.replace(recipe, learning_rate=rate) for rate in (1, 1.0))
+    whole, real = (recipes.override(recipe, {"learning_rate": rate}) for rate in (1, 1.0))
     assert json.dumps(whole.to_dict()) == json.dumps(real.to_dict())
 
 
 @pytest.mark.parametrize("name", recipes.known())
-def test_every_recipe_survives_json(name: str) -> None:
+def test_every_recipe_survives_json_and_its_changes(name: str) -> None:
     recipe = recipes.load(name)
-    assert Recipe(**json.loads(json.dumps(recipe.to_dict()))) == recipe
+    assert recipes.from_dict(json.loads(json.dumps(recipe.to_dict()))) == recipe
+    assert recipes.changes(recipe) == {}
 
 
 @pytest.mark.parametrize("name", recipes.known())
@@ -109,11 +157,18 @@ def test_unknown_recipe_is_refused_with_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"), [({"model": "resnet18", "nosuch": 1}, "nosuch: Unexpected"), ({}, "model: Field required")]
+    ("changed", "message"),
+    [
+        ({"nosuch": 1}, "nosuch: Unexpected"),
+        ({"model": None}, "model must be text"),
+        ({"training": {}}, "epochs: Field"),
+    ],
 )
-def test_field_that_is_unknown_or_missing_is_named_in_one_line(fields: dict[str, Any], message: str) -> None:
+def test_field_that_is_unknown_or_missing_is_named_in_one_line(
+    recipe: Recipe, changed: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=f"^{message}.*$") as caught:
-        Recipe(**{"name": "mine", "data": "mnist", "epochs": 1, **fields})
+        recipes.from_dict(recipe.to_dict() | changed)
     assert "\n" not in str(caught.value)
 
 

@@ -74,7 +74,7 @@ def small(digits: dict[str, Split], *, is_graphed: bool = False, **changes: Any)
 
 class TestGraphed:
     @pytest.mark.parametrize(
-        "changes", [{}, {"accumulation": 3}, {"model": "drawing"}], ids=["", "in pieces", "drawing"]
+        "changes", [{}, {"micro_batches": 3}, {"model": "drawing"}], ids=["", "in pieces", "drawing"]
     )
     def test_steps_through_fixed_memory_are_the_eager_ones_bit_by_bit(
         self, digits: dict[str, Split], changes: dict[str, Any]
@@ -210,8 +210,8 @@ class TestCompiled:
     ) -> None:
         monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        with step.compiled_code(training.recipe(compile="on"), root=Root(str(tmp_path / "root"))):
-            found = small(digits, compile="on").run_epoch(1)
+        with step.compiled_code(training.recipe(compile=True), root=Root(str(tmp_path / "root"))):
+            found = small(digits, compile=True).run_epoch(1)
         assert computed(found) == pytest.approx(computed(small(digits).run_epoch(1)), rel=1e-3)
         assert list((tmp_path / "cache").rglob("*.so")) and not (tmp_path / "root").exists()
 
@@ -246,7 +246,7 @@ class TestCompiled:
 
     @staticmethod
     def _folder(root: str) -> Path:
-        with step.compiled_code(training.recipe(compile="on"), root=Root(root)):
+        with step.compiled_code(training.recipe(compile=True), root=Root(root)):
             folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
             assert folder.is_dir() and Path(os.environ["TRITON_CACHE_DIR"]).is_relative_to(folder)
         return folder
@@ -283,7 +283,7 @@ class TestValidation:
         assert list(loader.validation_batches(batch_size=512)) == []
 
     @pytest.mark.parametrize(
-        ("changes", "expected"), [({}, 512), ({"validation_batch_size": 7}, 7), ({"accumulation": 4}, 512)]
+        ("changes", "expected"), [({}, 512), ({"validation_batch_size": 7}, 7), ({"micro_batches": 4}, 512)]
     )
     def test_batch_is_the_one_that_was_asked_for(
         self, digits: dict[str, Split], changes: dict[str, Any], expected: int

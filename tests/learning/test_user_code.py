@@ -16,7 +16,7 @@ RECIPE = """
 from torch import nn
 
 from tasks.learning.sources import Source
-from tasks.learning.recipes import Recipe, own
+from tasks.learning.recipes import Data, Recipe, Training, own
 
 DIGITS = Source(
     name="my-digits", files=(), mirrors=(), classes=("a", "b"), image_shape=(4, 4, 1), read=lambda folder: iter(())
@@ -32,11 +32,11 @@ def no_network(*, image_shape, num_classes):
 
 
 def recipe():
-    return Recipe(name="mine", data=own(DIGITS), model=own(network), epochs=3)
+    return Recipe(name="mine", data=Data(source=own(DIGITS)), model=own(network), training=Training(epochs=3))
 
 
 def wrong():
-    return Recipe(name="mine", data="mnist", model=own(DIGITS), epochs=3)
+    return Recipe(name="mine", data=Data(source="mnist"), model=own(DIGITS), training=Training(epochs=3))
 
 
 def failing():
@@ -60,7 +60,7 @@ def test_a_recipe_of_ones_own_brings_its_model_and_its_source(file: Path) -> Non
     recipe = recipes.load(f"{file}:recipe")
     assert recipe.model.startswith("my_recipe.py:network@") and recipe.origin == f"{file}:recipe"
     assert models.build(recipe.model, image_shape=(4, 4, 1), num_classes=2)[1].out_features == 2  # type: ignore[index]
-    assert sources.load(recipe.data).name == sources.name_of(recipe.data) == "my-digits"
+    assert sources.load(recipe.data.source).name == sources.name_of(recipe.data.source) == "my-digits"
     assert recipes.changes(recipes.override(recipe, {"epochs": 5})) == {"epochs": 5}
 
 
@@ -136,10 +136,10 @@ def test_named_files_are_part_of_the_model_travel_with_it_and_a_checkpoint_needs
         "    if pretrained:\n"
         "        Path(__file__).with_name('weights.bin').read_bytes()\n"
         "    return network(image_shape=image_shape, num_classes=num_classes)\n\n\n"
-        "def tuned():\n"
-        "    return Recipe(name='mine', data='mnist', model=own(pretrained_network, files=['weights.bin']), epochs=3)\n"
+        "REST = {'name': 'mine', 'data': Data(source='mnist'), 'training': Training(epochs=3)}\n\n\ndef tuned():\n"
+        "    return Recipe(model=own(pretrained_network, files=['weights.bin']), **REST)\n"
         "\n\ndef forgetful():\n"
-        "    return Recipe(name='mine', data='mnist', model=own(network, files=['weights.bin']), epochs=3)\n"
+        "    return Recipe(model=own(network, files=['weights.bin']), **REST)\n"
     )
     with pytest.raises(ValueError, match=f"own\\(\\): files: there is no file {weights}"):
         recipes.load(f"{file}:tuned")

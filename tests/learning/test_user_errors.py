@@ -20,7 +20,7 @@ RECIPE = """
 from torch import nn
 from torch.distributed import DistBackendError
 
-from tasks.learning.recipes import Recipe, own
+from tasks.learning.recipes import Data, Recipe, Training, own
 
 
 class Network(nn.Module):
@@ -38,7 +38,7 @@ def network(*, image_shape, num_classes):
 
 def failing():
     settings = {}
-    return Recipe(name="mine", data="mnist", model=settings["model"], epochs=3)
+    return Recipe(name="mine", data=Data(source="mnist"), model=settings["model"], training=Training(epochs=3))
 
 
 def raises(error):

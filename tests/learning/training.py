@@ -22,8 +22,8 @@ MORE_MODELS = Path(__file__).parent / "more_models"
 
 def recipe(**changes: Any) -> Recipe:
     """The sample's recipe in fp32 with two epochs, and with `changes`."""
-    usual = dataclasses.replace(recipes.load("mnist-sample-resnet18"), precision="fp32", epochs=2)
-    return dataclasses.replace(usual, **changes)
+    usual = recipes.override(recipes.load("mnist-sample-resnet18"), {"precision": "fp32", "epochs": 2})
+    return recipes.override(usual, changes)
 
 
 def rows(split: Split, start: int, stop: int) -> Batch:
@@ -33,9 +33,9 @@ def rows(split: Split, start: int, stop: int) -> Batch:
 
 def trainer(recipe: Recipe, train: Batch, validation: Batch, *, rank: int = 0, is_graphed: bool = False) -> Trainer:
     """A run that is about to begin its first epoch, the same for the same arguments; MNIST's mean and deviation."""
-    seed_everything(recipe.seed)
+    seed_everything(recipe.training.seed)
     spec = ModelSpec(model=recipe.model, image_shape=(28, 28, 1), classes=CLASSES, mean=(33.3,), std=(78.6,))
-    loader = ResidentLoader(train, validation, seed=recipe.seed, rank=rank, device=CPU)
+    loader = ResidentLoader(train, validation, seed=recipe.training.seed, rank=rank, device=CPU)
     return Trainer(recipe, Classifier(spec), loader, precision="fp32", device=CPU, is_graphed=is_graphed)
 
 

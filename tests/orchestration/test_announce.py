@@ -22,7 +22,7 @@ class Scene:
     """A challenger that the gate lets through, and the ids of the events that the server was handed."""
 
     def __init__(self, folder: Path) -> None:
-        recipe = recipes.override(recipes.load("mnist-sample-resnet18"), {"accuracy_floor": 0.9})
+        recipe = recipes.override(recipes.load("mnist-sample-resnet18"), {"minimum": 0.9})
         self.plan = Plan(root=Root(str(folder)), recipe=recipe)
         self.sent: list[str | None] = []
         self.is_reachable = True
@@ -61,7 +61,7 @@ def test_a_promotion_is_told_once_however_often_it_is_found_again(scene: Scene) 
 
 def test_a_champion_that_another_gate_lets_through_again_is_not_told_again(scene: Scene) -> None:
     scene.run()
-    recipe = recipes.override(scene.plan.recipe, {"accuracy_floor": 0.8})
+    recipe = recipes.override(scene.plan.recipe, {"minimum": 0.8})
     plan = dataclasses.replace(scene.plan, recipe=recipe)
     scene.challenger = (*scene.challenger[:2], plan, None)
     assert scene.run().number == 2

@@ -170,9 +170,9 @@ def test_a_warm_start_with_another_encoding_is_refused_since_it_would_split_othe
 ) -> None:
     made = make(root, pictures)
     crown(made, made.registered_model, split={"split_seed": 0, "validation_fraction": 0.1})
-    assert make(root, pictures, "initialize=champion").initial == made.checkpoint
-    with pytest.raises(ValueError, match="image_encoding of the champion .* is 'decoded', but 'encoded' is requested"):
-        make(root, pictures, "initialize=champion", "image_encoding=encoded")
+    assert make(root, pictures, "start=champion").initial == made.checkpoint
+    with pytest.raises(ValueError, match="store of the champion .* is 'pixels', but 'files' is requested"):
+        make(root, pictures, "start=champion", "store=files")
 
 
 def test_a_model_of_own_images_must_beat_the_largest_class_whatever_the_recipe(root: Root, pictures: Path) -> None:
@@ -188,7 +188,7 @@ def test_settings_that_made_a_raw_dataset_stay_and_others_are_refused(root: Root
     raw = commit_raw(make(root, flat, "image_size=16", "test_fraction=0.3"))
     for settings in ((), ("image_size=16",), ("test_fraction=0.3",)):
         found = make(root, raw, *settings)
-        assert (found.recipe.image_size, found.recipe.test_fraction) == (16, 0.3), "as the report then tells"
+        assert (found.recipe.data.image_size, found.recipe.data.test_fraction) == (16, 0.3), "as the report then tells"
     with pytest.raises(ValueError, match="^--set: image_size is 16 in --data .*, got 128; omit it, or give the folder"):
         make(root, raw, "image_size=128")
 
@@ -246,13 +246,13 @@ def test_the_sample_never_stands_in_for_the_data_of_a_named_championship(
 
 
 def test_the_sample_starts_from_the_weights_of_its_own_champion(root: Root) -> None:
-    warm = ("--source", "sample", "--set", "initialize=champion")
+    warm = ("--source", "sample", "--set", "start=champion")
     for name in ("mnist", "mnist-sample"):
         with pytest.raises(ValueError, match="no champion of 'mnist-sample' yet"):
             ask(root, *warm)
         made = make_plan.make_plan(storage=root, recipe=recipes.load(f"{name}-resnet18"))
         model = {"model": "resnet18", "image_shape": [28, 28, 1], "classes": [str(digit) for digit in range(10)]}
-        split = {field: getattr(made.recipe, field) for field in ("split_seed", "validation_fraction")}
+        split = {field: getattr(made.recipe.split, field) for field in ("split_seed", "validation_fraction")}
         statistics = {"model": model, "split": split}
         commits.commit(made.checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=statistics)
         decide(made, name, made.checkpoint)

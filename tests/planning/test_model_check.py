@@ -29,9 +29,9 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("workers", "settings", "asked"),
     [
-        (None, {"batch_size": 1}, "--workers auto, accumulation=1"),
-        (2, {"batch_size": 2}, "--workers 2, accumulation=1"),
-        (2, {"batch_size": 9, "accumulation": 4}, "--workers 2, accumulation=4"),
+        (None, {"batch_size": 1}, "--workers auto, micro_batches=1"),
+        (2, {"batch_size": 2}, "--workers 2, micro_batches=1"),
+        (2, {"batch_size": 9, "micro_batches": 4}, "--workers 2, micro_batches=4"),
     ],
 )
 def test_single_rows_are_refused_for_a_model_with_batch_normalisation_only(
@@ -42,17 +42,17 @@ def test_single_rows_are_refused_for_a_model_with_batch_normalisation_only(
         ValueError, match=rf"^batch_size={size} gives a worker 1 row .*{asked}.* model resnet18 needs 2"
     ):
         plan(tmp_path, workers=workers, **settings)
-    assert plan(tmp_path, workers=workers, model="small-cnn", **settings).recipe.batch_size == size
+    assert plan(tmp_path, workers=workers, model="small-cnn", **settings).recipe.training.batch_size == size
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "world_size", "accumulation", "rows"),
+    ("batch_size", "world_size", "micro_batches", "rows"),
     [(128, 1, 1, 128), (10, 3, 1, 3), (10, 1, 4, 1), (9, 2, 2, 2), (2, 2, 1, 1)],
 )
 def test_the_smallest_piece_is_that_of_the_smallest_share(
-    batch_size: int, world_size: int, accumulation: int, rows: int
+    batch_size: int, world_size: int, micro_batches: int, rows: int
 ) -> None:
-    assert smallest_piece(batch_size, world_size=world_size, accumulation=accumulation) == rows
+    assert smallest_piece(batch_size, world_size=world_size, micro_batches=micro_batches) == rows
 
 
 def test_a_champion_whose_code_is_not_here_is_told_before_the_training(tmp_path: Path) -> None:

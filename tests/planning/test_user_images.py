@@ -190,7 +190,7 @@ def test_results_are_not_put_among_the_images(pictures: Path) -> None:
         make_plan.make_plan(storage=str(pictures / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures))
 
 
-@pytest.mark.parametrize("setting", ["image_size=32", "channels=1", "image_encoding=encoded"])
+@pytest.mark.parametrize("setting", ["image_size=32", "channels=1", "store=files"])
 def test_size_channels_and_encoding_decide_the_raw_dataset(pictures: Path, tmp_path: Path, setting: str) -> None:
     def raw(*settings: str) -> str:
         recipe = recipes.override(recipes.load("images-resnet18"), settings)
@@ -202,7 +202,7 @@ def test_size_channels_and_encoding_decide_the_raw_dataset(pictures: Path, tmp_p
 @pytest.mark.parametrize("setting", ["crop_scale=0.5", "color_jitter=0.2", "flip=horizontal"])
 def test_augmentation_of_encoded_images_decides_the_checkpoint(pictures: Path, tmp_path: Path, setting: str) -> None:
     def planned(*settings: str) -> tuple[str, str]:
-        recipe = recipes.override(recipes.load("images-resnet18"), ["image_encoding=encoded", *settings])
+        recipe = recipes.override(recipes.load("images-resnet18"), ["store=files", *settings])
         made = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe, data=str(pictures))
         return made.prepared, made.checkpoint
 
@@ -266,7 +266,7 @@ def test_the_data_set_is_called_after_the_folder(tmp_path: Path, name: str, expe
 
 class TestInitializeWithTheChampion:
     def make(self, folder: Path, pictures: Path, *settings: str) -> plan.Plan:
-        recipe = recipes.override(recipes.load("images-resnet18"), ["initialize=champion", *settings])
+        recipe = recipes.override(recipes.load("images-resnet18"), ["start=champion", *settings])
         return make_plan.make_plan(storage=str(folder / "root"), recipe=recipe, data=str(pictures))
 
     def crown(self, folder: Path, pictures: Path, *, split: Any = SPLIT, **model: object) -> CheckpointURI:
@@ -296,9 +296,7 @@ class TestInitializeWithTheChampion:
         return champion
 
     def test_without_a_champion_is_refused(self, tmp_path: Path, pictures: Path) -> None:
-        with pytest.raises(
-            ValueError, match="initialize=champion: .*/root has no champion of 'meine-bilder-2026-.*' yet"
-        ):
+        with pytest.raises(ValueError, match="start=champion: .*/root has no champion of 'meine-bilder-2026-.*' yet"):
             self.make(tmp_path, pictures)
 
     @pytest.mark.parametrize(
@@ -330,7 +328,7 @@ class TestInitializeWithTheChampion:
         self, tmp_path: Path, pictures: Path, split: dict[str, Any], says: str
     ) -> None:
         self.crown(tmp_path, pictures, split=split)
-        with pytest.raises(ValueError, match=f"^--set initialize=champion: .*{says}") as caught:
+        with pytest.raises(ValueError, match=f"^--set start=champion: .*{says}") as caught:
             self.make(tmp_path, pictures)
         assert "\n" not in str(caught.value)
 
@@ -344,7 +342,7 @@ class TestInitializeWithTheChampion:
         cold = make_plan.make_plan(
             storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures)
         )
-        assert warm.train_parameters == cold.train_parameters | {"initialize": champion.fingerprint}
+        assert warm.train_parameters == cold.train_parameters | {"start": champion.fingerprint}
         assert (warm.prepared, warm.initial) == (cold.prepared, champion)
         assert warm.checkpoint != cold.checkpoint
 

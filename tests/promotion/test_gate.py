@@ -17,7 +17,7 @@ from tests.tasks.test_evaluate import Scene
 
 CLASSES = ("cat", "dog")
 LABELS = ("cat",) * 40 + ("dog",) * 20
-GATE: dict[str, Any] = {"accuracy_floor": 0.0, "margin": 0.0, "significance": 0.05, "above_largest_class": True}
+GATE: dict[str, Any] = {"minimum": 0.0, "tolerance": 0.0, "max_p_value": 0.05, "above_largest_class": True}
 
 
 class Contest(Scene):
@@ -71,7 +71,7 @@ def test_one_more_correct_row_of_sixty_is_not_significant(contest: Contest, caps
 
 def test_without_significance_the_same_image_decides_and_the_difference_is_shown_all_the_same(contest: Contest) -> None:
     contest.decide(contest.model("champion", 0, 1, 2))
-    decision = contest.decide(contest.model("luckier", 3, 4), {"accuracy_floor": 0.0, "margin": 0.0})
+    decision = contest.decide(contest.model("luckier", 3, 4), {"minimum": 0.0, "tolerance": 0.0})
     assert decision.promoted and decision.reason.startswith("test accuracy 0.9667 is at least the champion's 0.9500")
     assert decision.differences["champion"].p_value == 1.0
 
@@ -148,7 +148,7 @@ def test_missing_predictions_prevent_promotion_if_rows_must_be_compared(contest:
     assert "the champion cannot be scored on the same rows: its predictions no longer exist" in decision.reason
     evaluation = contest.evaluations[challenger]
     assert find_valid_decision(challenger, evaluation, registry.history(contest.plan.root, "photos"), GATE) is None
-    assert contest.decide(challenger, {"accuracy_floor": 0.0, "margin": 0.0}).promoted
+    assert contest.decide(challenger, {"minimum": 0.0, "tolerance": 0.0}).promoted
 
 
 def test_a_decision_of_an_earlier_version_is_read_without_differences(contest: Contest) -> None:
@@ -161,10 +161,10 @@ def test_a_decision_of_an_earlier_version_is_read_without_differences(contest: C
 @pytest.mark.parametrize(
     ("name", "settings", "asked"),
     [
-        ("mnist-resnet18", {}, {"accuracy_floor": 0.98, "margin": 0.0}),
-        ("mnist-resnet18", {"significance": 0.01}, {"accuracy_floor": 0.98, "margin": 0.0, "significance": 0.01}),
+        ("mnist-resnet18", {}, {"minimum": 0.98, "tolerance": 0.0}),
+        ("mnist-resnet18", {"max_p_value": 0.01}, {"minimum": 0.98, "tolerance": 0.0, "max_p_value": 0.01}),
         ("images-resnet18", {}, GATE),
-        ("images-resnet18", {"margin": 0.02}, {"accuracy_floor": 0.0, "margin": 0.02, "above_largest_class": True}),
+        ("images-resnet18", {"tolerance": 0.02}, {"minimum": 0.0, "tolerance": 0.02, "above_largest_class": True}),
     ],
 )
 def test_own_images_must_beat_the_largest_class_and_chance_unless_a_margin_is_given(

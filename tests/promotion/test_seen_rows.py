@@ -24,7 +24,7 @@ from tasks.runners.runner import InProcessRunner
 from tests.image_folder import encoded
 
 CLASSES = ("down", "plain")
-GATE: dict[str, Any] = {"accuracy_floor": 0.0, "margin": 0.0}
+GATE: dict[str, Any] = {"minimum": 0.0, "tolerance": 0.0}
 TRAIN, TEST = range(30), range(30, 50)
 """Numbers of the pictures of each class."""
 MOVED = range(30, 42)
@@ -131,7 +131,7 @@ def champion(versions: Versions) -> CheckpointURI:
 def test_an_honest_challenger_beats_a_champion_that_has_seen_the_new_test_rows(
     versions: Versions, champion: CheckpointURI, kind: str
 ) -> None:
-    settings = ["image_encoding=encoded"] if kind == "encoded" else []
+    settings = ["store=files"] if kind == "encoded" else []
     plan = versions.prepare(second_split, *settings, kind=kind)
     challenger = versions.model(plan, "challenger")
     scores = {
@@ -158,7 +158,7 @@ def test_a_warm_start_is_not_scored_on_what_its_first_model_was_trained_on(
     warm = versions.model(plan, "warm", initial=middle)
     versions.decisions.clear()
     decision = versions.decide(plan, warm, versions.evaluation(plan, warm, is_memorized))
-    assert decision.reason.startswith("test accuracy 0.5000 reaches the floor")
+    assert decision.reason.startswith("test accuracy 0.5000 reaches the minimum")
     assert decision.reason.endswith(
         "24 of 40 test rows excluded, as they were training or validation rows: 24 of this model"
     )

@@ -90,8 +90,8 @@ def fake_decision(champion: dict[str, float]) -> Decision:
         challenger=CheckpointURI("s3://models/mnist/checkpoints/mnist-resnet18-0123456789ab"),
         evaluation="",
         promoted=True,
-        reason="Test accuracy is at least the floor, and 0.0021 above the champion's.",
-        gate={"accuracy_floor": 0.95, "margin": 0.001},
+        reason="Test accuracy is at least the minimum, and 0.0021 above the champion's.",
+        gate={"minimum": 0.95, "tolerance": 0.001},
         metrics={"champion": champion},
     )
 
@@ -270,8 +270,8 @@ def test_champion_is_compared_with_the_challenger(data: ReportData) -> None:
 
 def test_the_difference_and_what_is_asked_for_are_shown(data: ReportData) -> None:
     usual = Page(render(data)).text
-    assert "at most 0.0010 (margin) below the champion" in usual and "Compared with" not in usual
-    gate = {"accuracy_floor": 0.0, "margin": 0.0, "significance": 0.05, "above_largest_class": True}
+    assert "at most 0.0010 (tolerance) below the champion" in usual and "Compared with" not in usual
+    gate = {"minimum": 0.0, "tolerance": 0.0, "max_p_value": 0.05, "above_largest_class": True}
     found = with_decision(data, gate=gate, differences={"champion": "difference +0.0167 (p = 0.6)"})
     text = Page(render(found)).text
     assert "Compared with the champion: difference +0.0167 (p = 0.6)." in text

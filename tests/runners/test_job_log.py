@@ -150,7 +150,7 @@ def test_a_process_that_rays_memory_monitor_killed_is_one_line_with_advice(
     ):
         assert "\n" not in message and "10.0.0.7" in message and "22.87GB used / 23.54GB limit" in message
         assert message.endswith(
-            "; use fewer --workers, a smaller batch_size, --set accumulation=4 or --set "
+            "; use fewer --workers, a smaller batch_size, --set micro_batches=4 or --set "
             "loader=streaming (docs/troubleshooting.md)"
         )
     assert not caplog.records

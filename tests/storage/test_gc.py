@@ -82,7 +82,7 @@ class TestCommittedResults:
         accuracies = (0.9, 0.95, 0.945, 0.94)
         for number, (model, accuracy) in enumerate(zip(models, accuracies, strict=True), start=1):
             scores = {"challenger": accuracy} | ({"champion": accuracies[number - 2]} if number > 1 else {})
-            results.decide(root, model, gate={"margin": 0.01}, scores=scores)
+            results.decide(root, model, gate={"tolerance": 0.01}, scores=scores)
         collect(look(root))
         _, best, before, champion = models
         everything = set().union(*(model.all() for model in models))

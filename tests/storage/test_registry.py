@@ -24,7 +24,7 @@ def decision(
         evaluation=EvaluationURI("/evaluations/a-1"),
         promoted=champion == challenger,
         reason="it is better",
-        gate={"margin": 0.0},
+        gate={"tolerance": 0.0},
         metrics={"accuracy": 0.99},
     )
 

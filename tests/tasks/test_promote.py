@@ -16,7 +16,7 @@ from tasks.promote import decide
 from tasks.promotion.gate import find_valid_decision, judge, rivals_of
 from tasks.runners.local_runner import LocalRunner
 
-_GATE = {"accuracy_floor": 0.9, "margin": 0.01}
+_GATE = {"minimum": 0.9, "tolerance": 0.01}
 
 
 class Scene:
@@ -178,7 +178,7 @@ def test_losing_a_little_each_night_ends_at_the_margin_below_the_best(scene: Sce
     decisions = [scene.night(f"night-{number}", accuracy) for number, accuracy in enumerate(accuracies)]
     assert [decision.promoted for decision in decisions] == [True, True, True, True, False, False, True]
     assert decisions[4].reason == (
-        "test accuracy 0.9360 is below the best champion so far's 0.9500 on the same rows (allowed margin 0.0100)"
+        "test accuracy 0.9360 is below the best champion so far's 0.9500 on the same rows (allowed tolerance 0.0100)"
     )
     assert decisions[4].metrics["best"]["test_accuracy"] == 0.95
 
@@ -197,7 +197,7 @@ def test_without_a_margin_or_after_a_decision_by_hand_the_champion_alone_counts(
         scene.night(f"night-{number}", accuracy)
     challenger, _ = scene.model("challenger", 0.936)
     assert set(rivals_of(challenger, scene.decisions(), _GATE)) == {"champion", "best"}
-    assert set(rivals_of(challenger, scene.decisions(), _GATE | {"margin": 0.0})) == {"champion"}
+    assert set(rivals_of(challenger, scene.decisions(), _GATE | {"tolerance": 0.0})) == {"champion"}
     by_hand = {"number": 3, "gate": {}, "metrics": {}, "reason": "promoted by hand"}
     registry.append(scene.plan.root, "mnist-sample", scene.decisions()[-1].model_copy(update=by_hand))
     assert set(rivals_of(challenger, scene.decisions(), _GATE)) == {"champion"}

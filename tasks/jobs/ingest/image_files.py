@@ -75,7 +75,7 @@ def _image(spec: IngestSpec, file: UserFile) -> tuple[Decoded | None, dict[str, 
     try:
         size, _, channels = user_files.shape_of(spec)
         found = decode.decoded(content, size, channels)
-        if user_files.encoding_of(spec) == images.ENCODED:
+        if user_files.store_of(spec) == images.FILES:
             found = dataclasses.replace(found, pixels=content)
         return found, about
     except decode.Unreadable as error:
@@ -83,5 +83,5 @@ def _image(spec: IngestSpec, file: UserFile) -> tuple[Decoded | None, dict[str, 
 
 
 def _num_parts(spec: IngestSpec, files: Sequence[UserFile]) -> int:
-    encoded_bytes = sum(file.size for file in files) if user_files.encoding_of(spec) == images.ENCODED else 0
+    encoded_bytes = sum(file.size for file in files) if user_files.store_of(spec) == images.FILES else 0
     return images.num_parts(len(files), user_files.shape_of(spec), encoded_bytes=encoded_bytes)

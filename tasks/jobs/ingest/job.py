@@ -37,7 +37,7 @@ def run(spec: IngestSpec, backend: StageBackend) -> None:
         parents={"files": spec.source} if spec.kind == "files" else {},  # the user's own files are no committed result
         parameters=spec.parameters,
         listed=[*(File.model_validate(part) for one in done for part in one["parts"]), *beside],
-        schema=tables.describe(images.schema(work.shape, work.classes, encoding=user_files.encoding_of(spec))),
+        schema=tables.describe(images.schema(work.shape, work.classes, store=user_files.store_of(spec))),
         statistics={
             **about,
             "labels": work.labels,

@@ -44,9 +44,9 @@ def shape_of(spec: IngestSpec) -> tuple[int, int, int]:
     return size, size, spec.parameters["channels"]
 
 
-def encoding_of(spec: IngestSpec) -> str:
+def store_of(spec: IngestSpec) -> str:
     """Return how images are stored: `decoded` or `encoded`."""
-    return str(spec.parameters.get("image_encoding", "decoded"))
+    return str(spec.parameters.get("store", "pixels"))
 
 
 def read(spec: IngestSpec, file: UserFile) -> tuple[bytes, str]:
@@ -82,7 +82,7 @@ def to_table(
     classes: Sequence[str],
 ) -> pa.Table:
     """Return a table of images with ids from `first` on; an image that could not be read has no pixels."""
-    columns = images.schema(shape_of(spec), classes, encoding=encoding_of(spec))
+    columns = images.schema(shape_of(spec), classes, store=store_of(spec))
     arrays = [
         pa.array(range(first, first + len(decoded)), pa.int64()),
         pa.array([one and one.pixels for one in decoded], columns.field("image").type),

@@ -31,8 +31,8 @@ def check_schema(raw: Manifest) -> pa.Schema:
     """Return the schema that every part must have; raise `ValueError` if it is not one of images with labels."""
     metadata = raw.columns.get("metadata", {})
     try:
-        encoding = images.encoding_of(metadata)
-        columns = images.schema(json.loads(metadata["shape"]), json.loads(metadata["classes"]), encoding=encoding)
+        encoding = images.store_of(metadata)
+        columns = images.schema(json.loads(metadata["shape"]), json.loads(metadata["classes"]), store=encoding)
     except (KeyError, TypeError, ValueError):
         raise ValueError(
             "the raw dataset's manifest has no image shape and classes, so it contains no images"

@@ -109,7 +109,7 @@ def _class_balance(prepared: Statistics) -> Iterator[DataProblem]:
 
 def _few_steps(checkpoint: Statistics) -> Iterator[DataProblem]:
     if "steps_per_epoch" in checkpoint:
-        size, rows = checkpoint["recipe"]["batch_size"], checkpoint["training_rows"]
+        size, rows = checkpoint["recipe"]["training"]["batch_size"], checkpoint["training_rows"]
         if hint := few_steps_hint(checkpoint["steps_per_epoch"], batch_size=size, num_rows=rows):
             yield DataProblem(summary=hint)
 

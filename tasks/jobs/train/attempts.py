@@ -151,7 +151,7 @@ def commit(
     last = next(described(scratch), None)
     assert last is not None, "training ended without a checkpoint"
     _, final = last
-    if final.epoch != final.recipe["epochs"]:
+    if final.epoch != final.recipe["training"]["epochs"]:
         raise RuntimeError(f"the checkpoints after epoch {final.epoch} are damaged; run again to resume from there")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

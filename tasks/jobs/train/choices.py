@@ -40,12 +40,12 @@ class Assignment(TypedDict):
 
 def choose_loader(spec: TrainSpec, prepared: Manifest, *, workers: int, has_idle_nodes: bool = False) -> str:
     """Return the loader to use; raise `ValueError` if so many `workers` cannot train."""
-    encoding = images.encoding_of(prepared.columns["metadata"])
-    if spec.recipe.image_encoding != encoding:
-        raise ValueError(f"image_encoding must be {encoding}, as in {spec.source}, got {spec.recipe.image_encoding!r}")
-    loader = _chosen_loader(spec.recipe.loader, prepared, has_idle_nodes=has_idle_nodes)
-    steps_per_epoch(spec.recipe.batch_size, prepared, workers=workers, loader=loader)
-    if spec.recipe.step == "graph":  # a recipe that asks for one asks for GPUs, too
+    store = images.store_of(prepared.columns["metadata"])
+    if spec.recipe.data.store != store:
+        raise ValueError(f"store must be {store}, as in {spec.source}, got {spec.recipe.data.store!r}")
+    loader = _chosen_loader(spec.recipe.training.loader, prepared, has_idle_nodes=has_idle_nodes)
+    steps_per_epoch(spec.recipe.training.batch_size, prepared, workers=workers, loader=loader)
+    if spec.recipe.resources.step == "graph":  # a recipe that asks for one asks for GPUs, too
         takes_graph(spec.recipe, device="cuda", world_size=workers, loader=loader)
     return loader
 
@@ -81,9 +81,9 @@ def takes_graph(recipe: Recipe, *, device: str, world_size: int, loader: str) ->
     """
     needed = {"a GPU": device == "cuda", "workers=1": world_size == 1, "loader=resident": loader == "resident"}
     missing = [name for name, is_there in needed.items() if not is_there]
-    if missing and recipe.step == "graph":
+    if missing and recipe.resources.step == "graph":
         raise ValueError(f"step must be eager or auto without {' and '.join(missing)}, got 'graph'")
-    return recipe.step != "eager" and not missing
+    return recipe.resources.step != "eager" and not missing
 
 
 def steps_per_epoch(batch_size: int, prepared: Manifest, *, workers: int, loader: str) -> int:

@@ -82,7 +82,7 @@ def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, here: RankC
     shape, rank, world_size = images.shape_of(prepared.columns["metadata"]), here.rank, here.world_size
 
     def slices(split: str) -> list[Slice]:
-        batch_size = recipe.batch_size if split == "train" else None
+        batch_size = recipe.training.batch_size if split == "train" else None
         return dataset_parts.shard(prepared.split(split), rank=rank, world_size=world_size, batch_size=batch_size)
 
     def held(some: Sequence[Slice]) -> Batch:
@@ -91,19 +91,19 @@ def make_loader(recipe: Recipe, uri: DatasetURI, prepared: Manifest, here: RankC
 
     if here.loader == "resident":
         train, validation = (held(slices(split)) for split in ("train", "validation"))
-        return ResidentLoader(train, validation, seed=recipe.seed, rank=rank, device=here.device)
+        return ResidentLoader(train, validation, seed=recipe.training.seed, rank=rank, device=here.device)
     if here.loader == "dataloader":
         train, validation = (
             held(dataset_parts.whole_files(prepared.split(split))) for split in ("train", "validation")
         )
-        how = {"seed": recipe.seed, "rank": rank, "world_size": world_size}
+        how = {"seed": recipe.training.seed, "rank": rank, "world_size": world_size}
         is_gpu = here.device.type == "cuda"
         return MapStyleLoader(train, validation, prepare=here.prepare, pin_memory=is_gpu, **how)
     transform = Transform(recipe, shape) if dataset_parts.is_encoded(prepared) else None
     rows = (here.rows or PartsReader)(uri, slices, shape, transform, here.device)
     window_rows = min(WINDOW_ROWS, _WINDOW_BYTES // math.prod(shape))
     num_rows = sum(map(len, slices("train")))
-    return StreamingLoader(rows, num_rows=num_rows, window_rows=window_rows, seed=recipe.seed, rank=rank)
+    return StreamingLoader(rows, num_rows=num_rows, window_rows=window_rows, seed=recipe.training.seed, rank=rank)
 
 
 class StreamingLoader:

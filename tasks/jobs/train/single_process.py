@@ -25,14 +25,14 @@ def run(spec: TrainSpec) -> None:
     attempts.discard_others(spec.scratch, trained_on=attempts.trained_on(spec, prepared))
     loader = choices.choose_loader(spec, prepared, workers=1)
     attempt = attempts.new_attempt(spec.scratch)
-    device = devices.choose(machine.device(spec.recipe.device), where=scaling.node_name())
+    device = devices.choose(machine.device(spec.recipe.resources.device), where=scaling.node_name())
     here = RankContext(
         rank=0,
         world_size=1,
         device=device,
         threads=scaling.threads_here(spec.threads or os.cpu_count() or 1, sharing=1),
         prepare=lambda batches: (to_device(device, batch) for batch in batches),
-        report=functools.partial(keep_newest_and_best, every=spec.recipe.checkpoint_every),
+        report=functools.partial(keep_newest_and_best, every=spec.recipe.training.checkpoint_every),
         loader=loader,
     )
     with user_code.wrap_user_errors():

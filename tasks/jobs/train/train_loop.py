@@ -55,10 +55,10 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     torch.set_num_threads(threads)
     if kind == "cpu":
         process.keep_memory()
-    seed_everything(recipe.seed)
-    if kind == "cpu" and recipe.compile == "on":
+    seed_everything(recipe.training.seed)
+    if kind == "cpu" and recipe.training.compile:
         devices.check_compiler(where=f"node {platform.node()}")
-    every = _gathered(resolve_precision(recipe.precision, here.device), here.world_size)
+    every = _gathered(resolve_precision(recipe.training.precision, here.device), here.world_size)
     precision = "fp32" if "fp32" in every else "bf16"  # the ranks' hardware may differ
     set_arithmetic(precision, here.device)
     is_graphed = choices.takes_graph(recipe, device=kind, world_size=here.world_size, loader=here.loader)
@@ -80,14 +80,14 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     history = _resume(spec.scratch, trainer, about, trained_on=trained_on)
     with ThreadPoolExecutor(1) as writer:
         checkpoints = Checkpoints(attempt, here.report, writer)
-        while len(history) < recipe.epochs and not _committed(spec, trainer):
+        while len(history) < recipe.training.epochs and not _committed(spec, trainer):
             epoch = len(history) + 1
 
             def on_batch(at: str = f"epoch {epoch}") -> None:
                 here.beat()
                 failpoint("step", at)
 
-            on_step, on_first_batch = reporter(epoch, recipe.epochs, rank), None
+            on_step, on_first_batch = reporter(epoch, recipe.training.epochs, rank), None
             if epoch == 1 and rank == 0:
                 on_first_batch = partial(checkpoints.keep_images, classes=model.spec.classes)
             metrics = trainer.run_epoch(epoch, on_step=on_step, on_batch=on_batch, on_first_batch=on_first_batch)
@@ -130,7 +130,7 @@ def _resume(scratch: URI, trainer: Trainer, about: dict[str, Any], *, trained_on
         if meta is None:
             return []
         history = training_state.restore(Path(name), trainer, prepared=trained_on, about=about)
-    is_done, is_elsewhere = meta.epoch == trainer.recipe.epochs, not set(now) <= set(meta.hardware)
+    is_done, is_elsewhere = meta.epoch == trainer.recipe.training.epochs, not set(now) <= set(meta.hardware)
     about["hardware"] = meta.hardware if is_done else hardware.together(meta.hardware, now)
     if threads := int(meta.resolved["threads"]):
         # A sum over two threads differs from one over four: the rest of the run uses as many threads as its beginning.
@@ -145,7 +145,7 @@ def _resume(scratch: URI, trainer: Trainer, about: dict[str, Any], *, trained_on
                 f"the result ({'; '.join(map(str, meta.hardware))}, now {'; '.join(map(str, now))})"
             )
         note = f"done before, resuming from its checkpoint; best so far: epoch {_best(history, trainer.recipe)}"
-        events.progress(EPOCHS, len(history), trainer.recipe.epochs, note)
+        events.progress(EPOCHS, len(history), trainer.recipe.training.epochs, note)
         if kept := attempts.find_training_images(scratch):
             _tell_images(*kept)
     return history
@@ -178,7 +178,7 @@ class Checkpoints:
         First waits for the previous one, and raises its error.
         """
         recipe, epoch = trainer.recipe, history[-1].epoch
-        if has_checkpoint(epoch, every=recipe.checkpoint_every, epochs=recipe.epochs):
+        if has_checkpoint(epoch, every=recipe.training.checkpoint_every, epochs=recipe.training.epochs):
             self.finish()
             self._history = list(history)
             if trainer.rank == 0:
@@ -215,17 +215,17 @@ class Checkpoints:
 
 
 def _best(history: list[EpochMetrics], recipe: Recipe) -> int:
-    return best_epoch(history, every=recipe.checkpoint_every, epochs=recipe.epochs)
+    return best_epoch(history, every=recipe.training.checkpoint_every, epochs=recipe.training.epochs)
 
 
 def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     """Report the latest epoch: its metrics, whether it is the best so far, and hints if it waited too long."""
     metrics, best = history[-1], _best(history, trainer.recipe)
-    num_images = trainer.steps_per_epoch * trainer.recipe.batch_size
+    num_images = trainer.steps_per_epoch * trainer.recipe.training.batch_size
     speed = num_images / metrics.train_s if metrics.train_s else 0.0
     figures = vars(metrics) | {"images_per_s": speed, "best_epoch": best}
     note = metrics.as_line(images_per_s=speed, best=best)
-    events.progress(EPOCHS, metrics.epoch, trainer.recipe.epochs, note, epoch=metrics.epoch, figures=figures)
+    events.progress(EPOCHS, metrics.epoch, trainer.recipe.training.epochs, note, epoch=metrics.epoch, figures=figures)
     for epoch, hint in wait_hints([vars(each) for each in history]):
         if epoch == metrics.epoch:
             events.write_line(f"WARNING: {hint}")

@@ -78,7 +78,7 @@ def _train(spec: TrainSpec, attempt: URI, config: Assignment, *, beat: Callable[
         device=device,
         threads=scaling.threads_here(config["threads"], sharing=context.get_local_world_size()),
         prepare=prepare,
-        report=functools.partial(report, every=spec.recipe.checkpoint_every),
+        report=functools.partial(report, every=spec.recipe.training.checkpoint_every),
         loader=loader,
         rows=rows,
         beat=beat,
@@ -97,7 +97,7 @@ def ray_data_rows(recipe: Recipe) -> Callable[..., RowSource]:
     from tasks.jobs.train.ray_loader import RayDataRows
 
     world_size = ray.train.get_context().get_world_size()
-    return functools.partial(RayDataRows, prefetch_batches=recipe.prefetch_batches, world_size=world_size)
+    return functools.partial(RayDataRows, prefetch_batches=recipe.resources.prefetch_batches, world_size=world_size)
 
 
 def report(folder: URI, history: list[EpochMetrics], *, every: int) -> None:

@@ -1,6 +1,6 @@
-"""The default recipe for `--data`: the user's own images, a folder or Parquet files."""
+"""The default recipe for `--data`: user images, a folder or Parquet files."""
 
-from tasks.learning.recipes import Recipe
+from tasks.learning.recipes import Data, Gate, PixelAugment, Recipe, Training
 from tasks.learning.sources import USER_IMAGES
 
 
@@ -11,13 +11,8 @@ def images_resnet18() -> Recipe:
     """
     return Recipe(
         name="images-resnet18",
-        data=USER_IMAGES,
+        data=Data(source=USER_IMAGES, image_size=64, channels=3),
         model="resnet18",
-        epochs=10,
-        batch_size=32,
-        max_shift=4,
-        image_size=64,
-        channels=3,
-        accuracy_floor=0.0,
-        significance=0.05,
+        training=Training(epochs=10, batch_size=32, augment=PixelAugment(max_shift=4)),
+        gate=Gate(minimum=0.0, max_p_value=0.05),
     )

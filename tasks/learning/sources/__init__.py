@@ -116,9 +116,9 @@ def check_known(name: str) -> None:
     """Raise `ValueError` listing the known names unless `name` is one of them or refers to the user's own code."""
     if user_code.is_reference(name):
         if not isinstance(user_code.resolve(name), Source):
-            raise ValueError(f"data must be a Source, got {name!r}: {user_code.resolve(name)!r}")
+            raise ValueError(f"source must be a Source, got {name!r}: {user_code.resolve(name)!r}")
     elif name not in (*known(), USER_IMAGES):
-        raise ValueError(f"data must be one of {', '.join(known())}, got {name!r}")
+        raise ValueError(f"source must be one of {', '.join(known())}, got {name!r}")
 
 
 def name_of(data: str) -> str:

@@ -18,7 +18,7 @@ def _data_grows_before_a_warm_start(case: Case) -> None:
         DatasetURI(case.root.child(f"datasets/raw/{name}")) for name in (raw_name(), "mnist-sample-000000002004")
     )
     case.damage(lambda: _grow(raw, grown), what="training rows")
-    case.settings, case.options = ("initialize=champion",), ("--data", grown)
+    case.settings, case.options = ("start=champion",), ("--data", grown)
     result = case.settle(case.start())
     after = URI(result["uris"]["prepared"])
     if "initial" not in manifest.load(URI(result["uris"]["checkpoint"])).parents:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks.learning.recipes import Recipe, own
+from tasks.learning.recipes import Data, PixelAugment, Recipe, Training, own
 from tasks.learning.sources import Source, SourceFile, Split
 
 SHAPE = (2, 2, 1)
@@ -65,4 +65,9 @@ SOURCE = Source(
 
 
 def recipe() -> Recipe:
-    return Recipe(name="pets", data=own(SOURCE), model="resnet18", epochs=1, max_shift=0)
+    return Recipe(
+        name="pets",
+        data=Data(source=own(SOURCE)),
+        model="resnet18",
+        training=Training(epochs=1, augment=PixelAugment(max_shift=0)),
+    )

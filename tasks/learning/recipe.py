@@ -1,0 +1,293 @@
+"""A recipe: all settings of a training run, in groups that say which result a field decides."""
+
+import dataclasses
+import json
+from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+
+import pydantic
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from storage.uri import check_name
+from tasks.learning import models, sources, user_code
+from tasks.learning.field_errors import errors_in_one_line, first_problem
+
+_Fraction = Annotated[float, Field(gt=0, lt=1)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
+_Class = TypeVar("_Class", bound=type)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field, dataclasses.field))
+def _group(cls: _Class) -> _Class:
+    config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
+    checked = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=config)(cls)
+    return errors_in_one_line(checked)  # type: ignore[return-value]
+
+
+@_group
+class Data:
+    """The images and how they are stored: decides raw datasets."""
+
+    source: str
+    """A module of `tasks.learning.sources`, `user-images` for `--data`, or `own(SOURCE)`."""
+    image_size: int = Field(default=64, ge=4, le=4096)
+    """User images: pixels per side after resizing."""
+    channels: Literal[1, 3] = 3
+    """User images: 1 converts all of them to gray, 3 to RGB."""
+    store: Literal["pixels", "files"] = "pixels"
+    """User images: stored as pixels of `image_size`, or as unchanged files that are decoded in every epoch."""
+    test_fraction: _Fraction = 0.2
+    """User images in class folders without splits: share that becomes test rows."""
+
+    def __post_init__(self) -> None:
+        sources.check_known(self.source)
+        if self.store == "files" and self.source != sources.USER_IMAGES:
+            raise ValueError(
+                f"store must be pixels for source={self.source}, got 'files'; only files given by --data can be stored"
+            )
+
+
+@_group
+class Split:
+    """Training and validation rows: decides prepared datasets."""
+
+    split_seed: _Seed = 0
+    """Seed of the choice of validation rows and of the order in which rows are stored."""
+    validation_fraction: _Fraction = 0.1
+    """Probability with which a training row becomes a validation row, used to choose the best epoch."""
+    max_quarantined: _Share = 0.01
+    """Largest share of raw rows that preprocessing may leave out as unusable; above it, preprocessing fails."""
+
+
+@_group
+class _OneCycle:
+    """Optimizer with a cosine schedule: from 1/25 of the peak up to it, then down to almost 0."""
+
+    learning_rate: float = Field(default=2e-3, gt=0)
+    """Peak of the schedule."""
+    weight_decay: float = Field(default=1e-2, ge=0)
+    """Decay of the weights: decoupled, times the learning rate (AdamW), or added to the gradient (SGD)."""
+    warmup_fraction: _Fraction = 0.25
+    """Share of all steps during which the learning rate rises to its peak."""
+
+
+@_group
+class AdamW(_OneCycle):
+    """AdamW."""
+
+    kind: Literal["adamw"] = "adamw"
+
+
+@_group
+class SGD(_OneCycle):
+    """SGD with Nesterov's momentum."""
+
+    kind: Literal["sgd"] = "sgd"
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+
+
+@_group
+class Own:
+    """The user's optimizer: `factory(model, total_steps=...)` returns the optimizer and its learning-rate schedule."""
+
+    kind: Literal["own"] = "own"
+    factory: str
+    """`own(function)`."""
+
+    def __post_init__(self) -> None:
+        if not user_code.is_reference(self.factory) or not callable(user_code.resolve(self.factory)):
+            raise ValueError(f"factory must be own(function), got {self.factory!r}")
+
+
+@_group
+class _Augment:
+    max_shift: int = Field(default=2, ge=0)
+    """Each image moves by up to this many pixels."""
+    flip: Literal["none", "horizontal"] = "none"
+    """horizontal: each image is mirrored left to right with probability 1/2."""
+
+
+@_group
+class PixelAugment(_Augment):
+    """Random changes of training images that are stored as pixels."""
+
+    kind: Literal["pixels"] = "pixels"
+
+
+@_group
+class FileAugment(_Augment):
+    """Random changes of training images that are stored as files."""
+
+    kind: Literal["files"] = "files"
+    crop_scale: float = Field(default=1.0, gt=0, le=1)
+    """Smallest share of an image's area that a random crop keeps; 1: no crop."""
+    color_jitter: _Share = 0.0
+    """Largest random change of brightness, contrast and saturation, as a share."""
+
+
+@_group
+class Random:
+    """Random initial weights."""
+
+    kind: Literal["random"] = "random"
+
+
+@_group
+class Champion:
+    """Initial weights of the current champion of the run's registered model."""
+
+    kind: Literal["champion"] = "champion"
+
+
+@_group
+class Training:
+    """How the weights are found: with `model`, decides checkpoints."""
+
+    epochs: int = Field(ge=1, le=100_000)
+    """Passes over the training rows."""
+    batch_size: int = Field(default=128, ge=1, le=2**24)
+    """Rows per optimizer step, summed over all workers."""
+    micro_batches: int = Field(default=1, ge=1)
+    """Pieces in which each worker computes its share of a batch, one after the other; more pieces take less memory."""
+    start: Annotated[Random | Champion, Field(discriminator="kind")] = Random()
+    """Initial weights."""
+    optimizer: Annotated[AdamW | SGD | Own, Field(discriminator="kind")] = AdamW()
+    label_smoothing: float = Field(default=0.05, ge=0, lt=1)
+    """Share of each target spread evenly over all classes, in training only."""
+    augment: Annotated[PixelAugment | FileAugment, Field(discriminator="kind")] = PixelAugment()
+    """Random changes of images, in training only; of the kind of `data.store`."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic: bf16 autocast, or fp32 (bit-identical resume); auto selects bf16 if the hardware supports it."""
+    validation_batch_size: int = Field(default=0, ge=0, le=2**24)
+    """Rows per validation batch of each worker; 0: at most 512, on a GPU as many as in a training step."""
+    checkpoint_every: int = Field(default=1, ge=1)
+    """Epochs from one checkpoint to the next; the last epoch has one too. Only these epochs can be the best one."""
+    compile: bool = False
+    """Compile the training step with torch.compile, and keep the compiled code for later runs."""
+    loader: Literal["auto", "resident", "streaming", "dataloader", "ray-data"] = "auto"
+    """Source of rows: memory, storage in each epoch, DataLoader, or Ray Data; auto: by data size and nodes."""
+    seed: _Seed = 0
+    """Seed of the initial weights, the order of batches and the augmentation."""
+
+    def __post_init__(self) -> None:
+        if self.micro_batches > self.batch_size:
+            raise ValueError(f"micro_batches must be <= {self.batch_size}, got {self.micro_batches}")
+
+
+@_group
+class Gate:
+    """When a model is promoted: decides no result."""
+
+    minimum: _Share = 0.9
+    """A model with a lower test accuracy is never promoted."""
+    tolerance: _Share = 0.0
+    """How far below the test accuracy of the champion, and of the best one so far, a challenger may be."""
+    max_p_value: _Share = 0.0
+    """Largest p-value (exact McNemar test on the same test rows, two-sided) at which a challenger that is better than
+    the champion is promoted; 0: no test. Ignored if `tolerance` is above 0."""
+
+
+@_group
+class Resources:
+    """What a worker gets, and how fast: decides no result."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Device of every worker: a whole GPU (cuda), none (cpu), or auto: a GPU wherever Ray has any now."""
+    step: Literal["eager", "graph", "auto"] = "eager"
+    """Launch of a step on a GPU: kernel by kernel, as one CUDA graph (one worker, rows in memory, a model that never
+    waits for the GPU), or auto: a graph if possible."""
+    accelerator_type: str = ""
+    """GPU type of every worker, in Ray's terms, such as A100; empty: any."""
+    cpus_per_worker: float = Field(default=0.0, ge=0)
+    """CPUs of every worker, in Ray's terms; 0: its share of a node."""
+    prefetch_batches: int = Field(default=1, ge=0, le=1024)
+    """Windows that loader=ray-data prefetches."""
+
+    def __post_init__(self) -> None:
+        if self.accelerator_type and self.device == "cpu":
+            raise ValueError(f"accelerator_type must be empty with device=cpu, got {self.accelerator_type!r}")
+
+
+@_group
+class Recipe:
+    """A complete, validated description of one training run; equal recipes give equal URIs.
+
+    Raises `ValueError` naming the field, the value and what is allowed.
+    """
+
+    name: str
+    """Name of the run's folders: `[a-z0-9-]`, at most 64 characters."""
+    data: Data
+    split: Split = Split()
+    model: str
+    """Name of the model: a module of `tasks.learning.models`, a torchvision classifier, or `own(factory)`."""
+    training: Training
+    gate: Gate = Gate()
+    resources: Resources = Resources()
+    fallback: str | None = None
+    """Recipe that the command line uses instead if no mirror of the source can be reached, if any."""
+    origin: str | None = None
+    """Origin of a recipe outside the project, `path.py:function`; set by `load`."""
+
+    def __post_init__(self) -> None:
+        check_name(self.name, field="name")
+        models.check_known(self.model)
+        store, loader, augment = self.data.store, self.training.loader, self.training.augment
+        if augment.kind != store:
+            raise ValueError(f"augment must be {store.title()[:-1]}Augment(...) with store={store}, got {augment}")
+        if store == "files" and loader in ("resident", "dataloader"):
+            raise ValueError(f"loader must be auto, streaming or ray-data with store=files, got {loader!r}")
+        if self.resources.step == "graph" and (self.resources.device != "cuda" or loader not in ("auto", "resident")):
+            raise ValueError("step must be eager or auto unless device=cuda and loader=resident or auto, got 'graph'")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to JSON-ready values, from which `from_dict` makes the recipe again."""
+        return dataclasses.asdict(self)
+
+
+def from_dict(values: dict[str, Any]) -> Recipe:
+    """Return the recipe that `to_dict` gave as `values`; raises `ValueError` as `Recipe` does."""
+    try:
+        return _RECIPE.validate_json(json.dumps(values))  # in JSON strict groups are made from objects
+    except pydantic.ValidationError as error:
+        raise ValueError(first_problem(error)) from None
+
+
+_RECIPE = TypeAdapter(Recipe)
+
+
+def ingest_parameters(recipe: Recipe) -> dict[str, Any]:
+    """Return what determines the raw dataset of user images, besides their files and their split."""
+    data = dataclasses.asdict(recipe.data)
+    return {name: value for name, value in data.items() if name not in ("source", "test_fraction")}
+
+
+def preprocess_parameters(recipe: Recipe) -> dict[str, Any]:
+    """Return what determines the prepared dataset, besides the raw one."""
+    return dataclasses.asdict(recipe.split)
+
+
+def training_parameters(recipe: Recipe) -> dict[str, Any]:
+    """Return what determines the weights, besides the prepared dataset; without groups."""
+    return {"model": recipe.model, **flat(dataclasses.asdict(recipe.training))}
+
+
+def gate_settings(recipe: Recipe) -> dict[str, Any]:
+    """Return what determines promotion, as `tasks.promotion.gate` takes it."""
+    settings = dataclasses.asdict(recipe.gate)
+    if recipe.gate.tolerance or not recipe.gate.max_p_value:
+        del settings["max_p_value"]
+    return settings
+
+
+def flat(values: dict[str, Any]) -> dict[str, Any]:
+    """Return `values` without groups; a variant is the value of its field, such as `optimizer: sgd`."""
+    fields: dict[str, Any] = {}
+    for name, value in values.items():
+        if not isinstance(value, dict):
+            fields[name] = value
+            continue
+        if "kind" in value:
+            fields[name] = value["kind"]
+        fields |= flat({field: inner for field, inner in value.items() if field != "kind"})
+    return fields

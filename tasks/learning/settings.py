@@ -1,0 +1,149 @@
+"""Settings: fields of a recipe by name, without their groups, as `--set` and a deployment's form give them."""
+
+import contextlib
+import dataclasses
+import difflib
+import functools
+import operator
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter
+
+from tasks.learning import user_code
+from tasks.learning.recipe import Recipe, from_dict
+
+_SHORT = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size"}
+"""Fields by names that are usual elsewhere."""
+_NOT_SETTINGS = ("name", "fallback", "origin", "kind", "factory")
+_ALSO_CHOOSES = {"store": ("training", "augment")}
+"""Fields with variants that another field chooses."""
+_BOOLEANS = {"true": True, "on": True, "false": False, "off": False}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Setting:
+    groups: tuple[str, ...]
+    """Place of the field in a recipe."""
+    type: Any
+    variants: tuple[str, ...] = ()
+    """Kinds of the innermost group that have the field; empty: that group has no variants."""
+    chooses: tuple[str, ...] = ()
+    """Place of the variants that the value chooses from, if it does."""
+
+
+def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Recipe:
+    """Apply `field=value` settings to `recipe`, each converted to its field's type and validated.
+
+    A field may be given with its group, such as `gate.minimum`. A new variant, such as `optimizer=sgd`, keeps the
+    values of fields that it shares with the old one.
+    """
+    option, values = "" if isinstance(settings, Mapping) else "--set: ", recipe.to_dict()
+    given = settings if isinstance(settings, Mapping) else _parsed(settings)
+    try:
+        changed = {_known(field): value for field, value in given.items()}
+        for name in sorted(changed, key=lambda name: not _settings()[name].chooses):  # a variant before its fields
+            _change(values, name, changed[name])
+        return from_dict(values)
+    except ValueError as error:
+        raise ValueError(f"{option}{error}") from None
+
+
+def _change(values: dict[str, Any], name: str, value: Any) -> None:
+    setting = _settings()[name]
+    if isinstance(value, str):
+        value = _convert(value, name, setting.type)
+    kinds = typing.get_args(setting.type)
+    if setting.chooses == (*setting.groups, name) and value not in kinds:
+        raise ValueError(f"{name} must be one of {', '.join(kinds)}, got {value!r}")
+    if setting.chooses:
+        *groups, field = setting.chooses
+        group, known = _group(values, groups), _settings()
+        shared = {name: old for name, old in group[field].items() if name != "kind" and value in known[name].variants}
+        group[field] = {"kind": value, **shared}
+    if setting.chooses == (*setting.groups, name):
+        return
+    group = _group(values, setting.groups)
+    if setting.variants and group["kind"] not in setting.variants:
+        chooser = next(name for name, other in _settings().items() if other.chooses == setting.groups)
+        needed = " or ".join(f"{chooser}={variant}" for variant in setting.variants)
+        raise ValueError(f"{name} needs {needed}, got {value!r} with {chooser}={group['kind']}; add --set {needed}")
+    group[name] = value
+
+
+def _group(values: dict[str, Any], groups: Iterable[str]) -> dict[str, Any]:
+    return functools.reduce(operator.getitem, groups, values)
+
+
+def field_meant(name: str) -> str:
+    """Return the field that `name` is or may stand for; empty if there is none."""
+    return _SHORT.get(name) or next(iter(difflib.get_close_matches(name, _settings(), n=1)), "")
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON schema of the settings that `override` takes as a mapping."""
+    fields = {name: TypeAdapter(setting.type).json_schema() for name, setting in _settings().items()}
+    return {"type": "object", "properties": fields, "additionalProperties": False}
+
+
+def names() -> list[str]:
+    """Return the names of all settings, in the order of the groups."""
+    return list(_settings())
+
+
+def _parsed(settings: Iterable[str]) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for field, separator, value in (setting.partition("=") for setting in settings):
+        if not separator or not field:
+            raise ValueError(f"--set must be field=value, got {field + separator + value!r}")
+        if fields.setdefault(field, value) != value:
+            raise ValueError(f"--set: {field} was given twice, as {fields[field]!r} and {value!r}; give it once")
+    return fields
+
+
+def _known(field: str) -> str:
+    *groups, name = field.replace("-", "_").split(".")
+    if name in _settings() and set(groups) <= set(_settings()[name].groups):
+        return name
+    meant = field_meant(name)
+    hint = f"did you mean {meant!r}? docs/cli.md lists all" if meant else f"the fields are {', '.join(_settings())}"
+    raise ValueError(f"there is no recipe field {field!r}; {hint}")
+
+
+@functools.cache
+def _settings() -> dict[str, _Setting]:
+    settings: dict[str, _Setting] = {}
+    for name, setting in _fields(Recipe, ()):
+        before = settings.get(name, setting)
+        variants = tuple(dict.fromkeys(before.variants + setting.variants))
+        settings[name] = dataclasses.replace(setting, variants=variants)
+    return settings
+
+
+def _fields(group: Any, groups: tuple[str, ...], variants: tuple[str, ...] = ()) -> Iterator[tuple[str, _Setting]]:
+    for name, field in group.__pydantic_fields__.items():
+        types: list[Any] = list(typing.get_args(field.annotation) or [field.annotation])
+        kinds: list[Any] = [kind for kind in types if dataclasses.is_dataclass(kind)]
+        place, tags = (*groups, name), [kind.kind for kind in kinds if hasattr(kind, "kind")]
+        if not kinds and name not in _NOT_SETTINGS:
+            chooses = _ALSO_CHOOSES.get(name, ())
+            yield name, _Setting(groups, Annotated[field.annotation, Field(), *field.metadata], variants, chooses)
+        elif tags and place not in _ALSO_CHOOSES.values():
+            yield name, _Setting(groups, Literal[*(tag for tag in tags if tag != "own")], chooses=place)
+        for kind in kinds:
+            yield from _fields(kind, place, (kind.kind,) if tags else ())
+
+
+def _convert(text: str, name: str, kind: Any) -> Any:
+    """Return `text` as the type `kind`; text that does not fit is left to the recipe, which refuses it."""
+    kind = typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+    if kind is bool:
+        return _BOOLEANS.get(text.lower(), text)
+    if typing.get_origin(kind) is Literal:
+        return next((choice for choice in typing.get_args(kind) if str(choice) == text.replace("_", "-")), text)
+    if name in ("source", "model") and not user_code.is_reference(text):
+        return text.replace("_", "-")
+    with contextlib.suppress(ValueError):
+        return kind(text)
+    return text

@@ -1,0 +1,159 @@
+"""Examples: each is a recipe in a file of its own, as a user would write it."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from tasks.learning import models, recipes, training_state, user_code
+from tasks.learning.loaders import ResidentLoader
+from tasks.learning.loop import Batch, Trainer, seed_everything
+from tasks.learning.modeling import Classifier, ModelSpec
+from tasks.learning.recipes import Recipe
+from tests.learning.training import CPU, same, weights
+from tests.runs import CHECKOUT
+
+RECIPES = {"cifar10_airbench.py": "cifar10_airbench"}
+"""The recipe of each file."""
+
+
+@pytest.fixture(autouse=True)
+def no_listed_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests find no example among the files of users."""
+    monkeypatch.setenv(user_code.FILES, "")
+
+
+def load(file: str = "cifar10_airbench.py") -> Recipe:
+    """The recipe of an example."""
+    return recipes.load(f"{CHECKOUT}/examples/{file}:{RECIPES[file]}")
+
+
+def test_every_example_is_here() -> None:
+    assert {path.name for path in Path(CHECKOUT, "examples").glob("*.py")} == RECIPES.keys()
+
+
+class TestAirbench:
+    @pytest.fixture
+    def model(self) -> Any:
+        """A new model, of the same seed each time."""
+        seed_everything(0)
+        return models.build(load().model, image_shape=(32, 32, 3), num_classes=10)
+
+    @pytest.fixture(scope="class")
+    def colours(self) -> tuple[Batch, Batch]:
+        """Training and validation rows of four classes, each with a tint of its own: 17 x 17 pixels."""
+        generator = torch.Generator().manual_seed(0)
+        tints = torch.tensor([[150, 60, 60], [60, 150, 60], [60, 60, 150], [120, 120, 120]])
+
+        def some(number: int) -> Batch:
+            labels = torch.arange(number) % len(tints)
+            coarse = torch.randint(-60, 61, (number, 3, 6, 6), generator=generator).float()
+            pixels = nn.functional.interpolate(coarse, size=17, mode="bilinear") + tints[labels][:, :, None, None]
+            return pixels.clamp(0, 255).to(torch.uint8).permute(0, 2, 3, 1).contiguous(), labels
+
+        return some(256), some(64)
+
+    @staticmethod
+    def trainer(colours: tuple[Batch, Batch]) -> Trainer:
+        """A short run of the recipe in fp32, before its first step."""
+        small = {"batch_size": 32, "epochs": 2, "precision": "fp32", "device": "cpu", "step": "eager"}
+        recipe = recipes.override(load(), small)
+        seed_everything(recipe.training.seed)
+        colour = {"mean": (90.0,) * 3, "std": (50.0,) * 3}
+        model = Classifier(ModelSpec(model=recipe.model, image_shape=(17, 17, 3), classes=tuple("abcd"), **colour))
+        loader = ResidentLoader(*colours, seed=recipe.training.seed, rank=0, device=CPU)
+        training_state.initialize_from_rows(model, loader)
+        return Trainer(recipe, model, loader, precision="fp32", device=CPU)
+
+    def test_it_learns_with_a_whitening_that_stays(self, colours: tuple[Batch, Batch]) -> None:
+        trainer, again = self.trainer(colours), self.trainer(colours)
+        for group in trainer.optimizer.param_groups:  # that of 1,024 rows is too high for batches of 32
+            group["lr"] /= 32
+        trainer.scheduler.base_lrs = [rate / 32 for rate in trainer.scheduler.base_lrs]
+        assert same(weights(trainer), weights(again))
+        whitening = trainer.model.backbone.get_parameter("whitening.weight").clone()
+        metrics = [trainer.run_epoch(epoch) for epoch in (1, 2)]
+        assert metrics[-1].validation_accuracy > 0.75, "a guess is right in one of four"
+        assert torch.equal(trainer.model.backbone.get_parameter("whitening.weight"), whitening)
+
+    def test_biases_of_norms_learn_faster_and_decay_as_the_others(self, colours: tuple[Batch, Batch]) -> None:
+        trainer = self.trainer(colours)
+        main, biases = trainer.optimizer.param_groups
+        assert len(main["params"]) == 8 and len(biases["params"]) == 6
+        assert biases["lr"] == pytest.approx(64 * main["lr"]) and main["momentum"] == 0.85 and main["nesterov"]
+        assert biases["lr"] * biases["weight_decay"] == pytest.approx(main["lr"] * main["weight_decay"])
+
+    @pytest.mark.parametrize("total_steps", [1, 2, 3, 100])
+    def test_the_rate_rises_from_a_fifth_to_the_peak_and_falls_to_seven_hundredths(self, total_steps: int) -> None:
+        factory = user_code.resolve(load().training.optimizer.factory)  # type: ignore[union-attr]
+        optimizer, schedule = factory(nn.Linear(1, 1), total_steps=total_steps)
+        rates, warmup = list[float](), int(0.23 * total_steps)
+        for _ in range(total_steps):
+            rates.append(float(schedule.get_last_lr()[0]) / float(schedule.base_lrs[0]))
+            optimizer.step()
+            schedule.step()
+        assert max(rates) == rates[warmup] == 1.0
+        assert rates[0] == pytest.approx(0.2 if warmup else 1.0)
+        assert rates[-1] <= 0.07 + 0.93 / (total_steps - warmup) + 1e-9
+
+    def test_first_layer_whitens_the_patches_of_the_images_it_is_given(self, model: Any) -> None:
+        generator = torch.Generator().manual_seed(0)
+        coarse = torch.randn(64, 3, 8, 8, generator=generator)  # neighbouring pixels are alike, as in photographs
+        images = nn.functional.interpolate(coarse, size=32, mode="bilinear")
+        model.initialize_from(images)
+        whitened = model.get_submodule("whitening")(images).detach()
+        half = whitened.shape[1] // 2
+        assert torch.equal(whitened[:, half:], -whitened[:, :half])
+        rows = whitened[:, :half].transpose(0, 1).flatten(1)
+        power = (rows @ rows.T / rows.shape[1]).diagonal()
+        shares = rows @ rows.T / rows.shape[1] / (power[:, None] * power[None, :]).sqrt()
+        torch.testing.assert_close(shares, torch.eye(half), rtol=0, atol=1e-3)
+        assert power.max() <= 1.001 and (power > 0.5).sum() >= 3
+
+    def test_the_whitening_and_the_scales_of_norms_are_frozen_and_all_else_learns(self, model: Any) -> None:
+        loss = cross_entropy(model.train()(torch.randn(4, 3, 32, 32)), torch.tensor([0, 1, 2, 3]))
+        loss.backward()  # type: ignore[no-untyped-call]
+        frozen = {name for name, weight in model.named_parameters() if weight.grad is None}
+        norms = {name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)}
+        assert frozen == {"whitening.weight"} | {f"{name}.weight" for name in norms} and len(norms) == 6
+
+    def test_deeper_convolutions_begin_as_the_identity(self, model: Any) -> None:
+        inputs = torch.randn(1, 64, 5, 5)
+        outputs = nn.functional.conv2d(inputs, model.get_parameter("groups.1.conv1.weight"), padding="same")
+        torch.testing.assert_close(outputs[:, :64], inputs)
+
+    def test_evaluation_weighs_mirrored_and_shifted_views_as_the_record_does(self, model: Any) -> None:
+        images = torch.randn(2, 3, 32, 32)
+        padded = nn.functional.pad(images, (1, 1, 1, 1), mode="reflect")
+        with torch.inference_mode():
+            model.eval()
+            kept, first, second = (
+                (model.one_view(view) + model.one_view(view.flip(3))) / 2
+                for view in (images, padded[:, :, :32, :32], padded[:, :, 2:34, 2:34])
+            )
+            torch.testing.assert_close(model(images), 0.5 * kept + 0.25 * first + 0.25 * second)
+
+    def test_half_of_the_images_are_mirrored_in_turn_whatever_the_order_of_rows(self, model: Any) -> None:
+        images = torch.randn(200, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+        model.steps_per_epoch, steps = 5, model.get_submodule("groups.0.norm1").num_batches_tracked
+        views = []
+        for step in (0, 5, 14):
+            steps.fill_(step)
+            views.append(model.mirrored_in_turn(images))
+        assert torch.equal(views[0], views[2]) and torch.equal(views[1], views[0].flip(3))
+        mirrored = [torch.equal(new, old.flip(2)) for new, old in zip(views[0], images, strict=True)]
+        assert 70 < sum(mirrored) < 130
+        assert torch.equal(model.mirrored_in_turn(images[50:60].flip(0)), views[0][50:60].flip(0))
+
+    def test_images_move_by_up_to_two_pixels(self, model: Any) -> None:
+        images = torch.arange(32.0 * 32).view(1, 1, 32, 32).expand(500, 3, 32, 32)
+        centres = sys.modules[type(model).__module__].shifted(images)[:, 0, 16, 16] - images[0, 0, 16, 16]
+        assert set(centres.tolist()) == {32.0 * down + right for down in range(-2, 3) for right in range(-2, 3)}
+
+    def test_images_that_are_too_small_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="airbench94 requires images of at least 17 x 17 pixels, got 16 x 40"):
+            models.build(load().model, image_shape=(16, 40, 3), num_classes=10)
