@@ -45,7 +45,7 @@ def shape_of(spec: IngestSpec) -> tuple[int, int, int]:
 
 
 def store_of(spec: IngestSpec) -> str:
-    """Return how images are stored: `decoded` or `encoded`."""
+    """Return how images are stored: as `pixels` or `files`."""
     return str(spec.parameters.get("store", "pixels"))
 
 
