@@ -89,11 +89,6 @@ class Server:
             return str(json.loads(error.read())["detail"])
         raise AssertionError(f"{name} with {parameters} was accepted")
 
-    def task_runs(self, run: str) -> dict[str, str]:
-        """The state of each task run of `run`, by its id; one that was just created may have none yet."""
-        found = self.api("POST", "/task_runs/filter", {"flow_runs": {"id": {"any_": [run]}}})
-        return {one["id"]: one["state"]["type"] for one in found if one["state"]}
-
     def state(self, run: str) -> dict[str, Any]:
         found: dict[str, Any] = self.api("GET", f"/flow_runs/{run}")["state"]
         return found

@@ -34,7 +34,7 @@ def begun() -> Iterator[None]:
 
 def in_parameters(text: str) -> str:
     """Replace the names of command-line options in `text` by those of the deployment's parameters."""
-    return _OPTION.sub(lambda found: _PARAMETERS.get(found[1], found[1].replace("-", "_")), text)
+    return _OPTION.sub(lambda option: _PARAMETERS.get(option[1], option[1].replace("-", "_")), text)
 
 
 class ErrorsOnce(logging.Filter):

@@ -170,10 +170,10 @@ def _watch(server: Child, worker: Child) -> None:
 def _is_loopback(host: str) -> bool:
     """Return whether `host`, a name or an address, resolves to loopback addresses only."""
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(host, None)}
+        addresses = {info[4][0] for info in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
         return False
-    return all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in found)
+    return all(ipaddress.ip_address(str(address).partition("%")[0]).is_loopback for address in addresses)
 
 
 def _check(host: str, port: int) -> None:

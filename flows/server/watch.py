@@ -172,10 +172,10 @@ def _with_processes() -> set[str]:
     return ids
 
 
-def _set_state(client: SyncPrefectClient, listed: FlowRun, state: State[Any]) -> Iterator[str]:
+def _set_state(client: SyncPrefectClient, earlier: FlowRun, state: State[Any]) -> Iterator[str]:
     """Set the state of a run unless it has changed since it was listed; mark its unfinished task runs as Crashed."""
-    run = client.read_flow_run(listed.id)
-    if not (run.state and listed.state and run.state.id == listed.state.id):
+    run = client.read_flow_run(earlier.id)
+    if not (run.state and earlier.state and run.state.id == earlier.state.id):
         return
     unfinished = filters.TaskRunFilterStateType(any_=[each for each in StateType if each not in TERMINAL_STATES])
     for task_run in client.read_task_runs(

@@ -124,14 +124,14 @@ def nodes_of(address: str) -> list[dict[str, float]]:
     try:
         request = urllib.request.Request(f"{address}/api/v0/nodes?limit=10000", headers=authorization())
         with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
-            listed = json.load(answer)["data"]["result"]["result"]
+            nodes = json.load(answer)["data"]["result"]["result"]
     except (OSError, ValueError, TypeError, KeyError, HTTPException) as error:
         reason = "RAY_AUTH_TOKEN was not accepted" if getattr(error, "code", 0) in (401, 403) else error
         raise ValueError(
             "RAY_ADDRESS must be the address of a Ray cluster's Jobs API, such as http://head:8265, got "
             f"{redact(address)!r} ({reason}); unset it to use a local Ray"
         ) from None
-    return [node["resources_total"] for node in listed if node["state"] == "ALIVE"]
+    return [node["resources_total"] for node in nodes if node["state"] == "ALIVE"]
 
 
 def authorization() -> dict[str, str]:

@@ -26,15 +26,15 @@ def choose(cores: int | None) -> None:
 
 def cores_asked(workers: Workers, env: Mapping[str, str] = os.environ) -> int:
     """Return the requested number of cores, 0 for all; it sets the number of threads, which affects the weights."""
-    found = env.get(CORES, "")
-    if not found:
+    text = env.get(CORES, "")
+    if not text:
         return 0
     most = len(os.sched_getaffinity(0))
-    if not (found.isdecimal() and 1 <= int(found) <= most):
-        raise ValueError(f"--cores ({CORES}) must be 1 to {most} on this machine, got {found!r}")
+    if not (text.isdecimal() and 1 <= int(text) <= most):
+        raise ValueError(f"--cores ({CORES}) must be 1 to {most} on this machine, got {text!r}")
     if env.get("RAY_ADDRESS") and workers != 0:
         raise ValueError(f"--cores ({CORES}) cannot be used with RAY_ADDRESS; on a cluster set cpus_per_worker")
-    return int(found)
+    return int(text)
 
 
 def cores(env: Mapping[str, str] = os.environ) -> int:
@@ -47,10 +47,10 @@ def gpus(env: Mapping[str, str] = os.environ) -> list[str]:
     there = _count(*_DEVICES)
     if not there and (hinted := next(filter(None, itertools.starmap(_count, _HINTS)), 0)):
         there = hinted if ctypes.util.find_library("cuda") else 0
-    told = env.get("CUDA_VISIBLE_DEVICES")
-    if told is None or not there:
+    visible = env.get("CUDA_VISIBLE_DEVICES")
+    if visible is None or not there:
         return [str(number) for number in range(there)]
-    names = [name.strip() for name in told.split(",")]
+    names = [name.strip() for name in visible.split(",")]
     return [name for name in names if name and not name.startswith("-") and name != "NoDevFiles"][:there]
 
 

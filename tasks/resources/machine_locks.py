@@ -100,7 +100,7 @@ def _folder() -> Path:
         return Path(shared)
     folder = Path(_PRIVATE.format(user=os.geteuid()))
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise PermissionError(f"{folder} is not owned by this user, or is writable by others")
     return folder

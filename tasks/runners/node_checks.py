@@ -30,7 +30,7 @@ def check_nodes(root: Root, workers: Workers = None, needs: Needs = ANY) -> str:
             raise ValueError(f"torch cannot use the GPUs of this machine: {trouble}; or {devices.CPU_ADVICE}")
         return "only this machine"
     nodes = _nodes(address, root, asks_gpus=uses_gpus)
-    problems = list(find_problems(nodes, root, here=Node.here(name="here", probe="")))
+    problems = list(find_problems(nodes, root, this=Node.here(name="here", probe="")))
     if problems:
         raise ValueError(f"RAY_ADDRESS={redact(address)}: " + "; ".join(problems))
     least = min(node.free for node in nodes) / 1e9
@@ -38,8 +38,8 @@ def check_nodes(root: Root, workers: Workers = None, needs: Needs = ANY) -> str:
     return f"{count(len(nodes), 'node')} share{'s' * (len(nodes) == 1)} {root}; {each}"
 
 
-def find_problems(nodes: tuple[Node, ...], root: Root, *, here: Node) -> Iterator[str]:
-    """Yield each problem that keeps some of `nodes` from working on `root` together with the process `here`."""
+def find_problems(nodes: tuple[Node, ...], root: Root, *, this: Node) -> Iterator[str]:
+    """Yield each problem that keeps some of `nodes` from working on `root` together with the process `this`."""
 
     def named(some: list[Node]) -> str:
         return f"node{'s' * (len(some) > 1)} {', '.join(node.name for node in some)}"
@@ -56,11 +56,11 @@ def find_problems(nodes: tuple[Node, ...], root: Root, *, here: Node) -> Iterato
         *(("python", "Python", locked), ("ray", "Ray", locked), ("torch", "torch", locked)),
         ("code", "code", started),
     ):
-        wanted = getattr(here, what)
+        wanted = getattr(this, what)
         others = [node for node in answered if getattr(node, what) != wanted]
         if others:
-            found = ", ".join(sorted({str(getattr(node, what)) for node in others}))
-            yield f"{named(others)}: {title} {found}, this process: {wanted}; {advice}"
+            versions = ", ".join(sorted({str(getattr(node, what)) for node in others}))
+            yield f"{named(others)}: {title} {versions}, this process: {wanted}; {advice}"
     for node in answered:
         if node.gpu_trouble:
             yield f"torch cannot use the GPUs of node {node.name}: {node.gpu_trouble}; or {devices.CPU_ADVICE}"
@@ -84,8 +84,8 @@ def _nodes(address: str, root: Root, *, asks_gpus: bool) -> tuple[Node, ...]:
     command = f"exec python -m tasks.jobs.nodes {shlex.quote(folder)}{' --gpus' * asks_gpus}"
     name = f"nodes-{folder.fingerprint}"
     try:
-        told = jobs_api.ask(address, command, marker=NODES, name=name, limit_s=_LIMIT_S)
-        return tuple(_as_seen_from_here(Node.model_validate(node), folder) for node in told["nodes"])
+        answer = jobs_api.ask(address, command, marker=NODES, name=name, limit_s=_LIMIT_S)
+        return tuple(_as_seen_from_here(Node.model_validate(node), folder) for node in answer["nodes"])
     finally:
         files.remove(folder)
 

@@ -377,7 +377,7 @@ def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_t
 )
 def test_a_node_that_cannot_do_the_work_is_told_by_name(changes: dict[str, object], says: str) -> None:
     nodes = (HERE.model_copy(update={"name": "a"}), HERE.model_copy(update={"name": "b", **changes}))
-    (problem,) = node_checks.find_problems(nodes, Root("/x"), here=HERE)
+    (problem,) = node_checks.find_problems(nodes, Root("/x"), this=HERE)
     assert problem.startswith(says)
 
 

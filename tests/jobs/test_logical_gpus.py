@@ -212,6 +212,6 @@ def test_the_checks_before_a_run_find_a_node_whose_gpus_torch_cannot_use(
         (line,) = [line for line in done.stdout.splitlines() if NODES in line]
         (node,) = [Node.model_validate(one) for one in json.loads(line.partition(NODES)[2])["nodes"]]
         assert node.trouble is None and bool(node.gpu_trouble) == finds
-        problems = list(node_checks.find_problems((node,), Root(str(tmp_path)), here=node))
+        problems = list(node_checks.find_problems((node,), Root(str(tmp_path)), this=node))
         told = f"torch cannot use the GPUs of node {node.name}: torch "
         assert len(problems) == finds and all(problem.startswith(told) for problem in problems)

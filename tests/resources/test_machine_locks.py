@@ -214,22 +214,6 @@ def test_the_wait_counts_for_no_deadline_and_ends_once_another_run_has_made_the_
     assert "waiting: amber is computing on this machine" in caplog.messages
 
 
-def test_storage_errors_do_not_end_the_wait(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_locks, "_LOOK_S", 0.05)
-    first = start("amber")
-    first.says("turn")
-    asked: list[float] = []
-
-    def is_done() -> bool:
-        asked.append(time.monotonic())
-        if len(asked) == 3:
-            first.process.kill()
-        raise ConnectionError("no answer")
-
-    with machine_locks.held("birch", gpus=[], on_wait=lambda text: None, is_done=is_done):
-        assert len(asked) >= 3
-
-
 @pytest.mark.parametrize("trouble", ["writable by others", "a file"])
 def test_a_folder_that_cannot_be_used_costs_a_warning_and_not_the_run(
     trouble: str,

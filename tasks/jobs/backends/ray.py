@@ -77,23 +77,23 @@ class RayBackend:
         yield from source.map(function, fn_kwargs=keywords).iter_rows()
 
     def pool(self, worker: Callable[..., Any], items: Sequence[Row], spec: PredictSpec) -> Iterator[Row]:
-        given = growing.resolve(
+        scale = growing.resolve(
             spec.workers, threads=self.threads, needs=spec.needs, limit_s=spec.stall_s, on_wait=events.write_line
         )
-        device = "cuda" if given.use_gpu else "cpu"
-        shared = {"threads": given.threads, "sharing": given.per_node, "device": device}
+        device = "cuda" if scale.use_gpu else "cpu"
+        shared = {"threads": scale.threads, "sharing": scale.per_node, "device": device}
         done = ray.data.from_items(list(items), override_num_blocks=len(items)).map_batches(
             worker,
             fn_constructor_kwargs={"spec": spec.model_dump_json()} | shared,
             compute=ActorPoolStrategy(
-                size=min(given.workers, len(items)),
+                size=min(scale.workers, len(items)),
                 # A GPU computes a part while the next one is read; on a CPU a second thread would compete for cores.
-                max_concurrent_calls_per_actor=2 if given.use_gpu else 1,
-                enable_true_multi_threading=given.use_gpu,
+                max_concurrent_calls_per_actor=2 if scale.use_gpu else 1,
+                enable_true_multi_threading=scale.use_gpu,
             ),
             batch_size=1,
-            num_cpus=given.cpus,
-            num_gpus=1 if given.use_gpu else 0,
+            num_cpus=scale.cpus,
+            num_gpus=1 if scale.use_gpu else 0,
             **({"accelerator_type": spec.needs.accelerator_type} if spec.needs.accelerator_type else {}),
         )
         yield from done.iter_rows()
