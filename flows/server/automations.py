@@ -38,7 +38,7 @@ _PROMOTION = """{
  "event": "promoted",
  "id": "{{ event.id }}",
  "number": {{ event.payload.number | default(none) | tojson }},
- "data": {{ event.resource["prefect.resource.name"] | tojson }},
+ "registered_model": {{ event.resource["prefect.resource.name"] | tojson }},
  "checkpoint": {{ event.payload.checkpoint | tojson }},
  "reason": {{ event.payload.reason | tojson }},
  "metrics": {{ event.payload.metrics | tojson }},
