@@ -122,7 +122,9 @@ def check_disk(root: Root) -> str:
 def nodes_of(address: str) -> list[dict[str, float]]:
     """Return the resources of each live node of the cluster, from the dashboard that also takes jobs."""
     try:
-        request = urllib.request.Request(f"{address}/api/v0/nodes?limit=10000", headers=authorization())
+        token = os.environ.get("RAY_AUTH_TOKEN")
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(f"{address}/api/v0/nodes?limit=10000", headers=headers)
         with urllib.request.urlopen(request, timeout=_ASK_S) as answer:
             nodes = json.load(answer)["data"]["result"]["result"]
     except (OSError, ValueError, TypeError, KeyError, HTTPException) as error:
@@ -132,9 +134,3 @@ def nodes_of(address: str) -> list[dict[str, float]]:
             f"{redact(address)!r} ({reason}); unset it to use a local Ray"
         ) from None
     return [node["resources_total"] for node in nodes if node["state"] == "ALIVE"]
-
-
-def authorization() -> dict[str, str]:
-    """Return the HTTP header with Ray's token; nothing if no token is set."""
-    token = os.environ.get("RAY_AUTH_TOKEN")
-    return {"Authorization": f"Bearer {token}"} if token else {}
