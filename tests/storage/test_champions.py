@@ -169,15 +169,6 @@ def test_rollback_is_refused_when_somebody_decides_meanwhile(root: Root, monkeyp
     assert registry.champion(root, DATA) == third.checkpoint
 
 
-def test_promotion_by_hand_can_be_rolled_back(root: Root) -> None:
-    first, second = results.run(root, "first"), results.run(root, "second")
-    for model in (first, second):
-        results.decide(root, model)
-    assert champions.promote(root, first.checkpoint) == DATA
-    champions.rollback(root, DATA)
-    assert registry.champion(root, DATA) == second.checkpoint
-
-
 def test_checkpoint_of_an_unknown_data_set_is_not_promoted(root: Root) -> None:
     model = results.run(root, "model")
     files.remove(model.raw)

@@ -301,17 +301,6 @@ class TestHeld:
             assert mine and mine.owner == owner(root, target) == "job-2"
         assert [holder.owner for holder in told] == ["job-1"]
 
-    def test_waiting_ends_when_the_result_is_committed(self, root: Root, target: URI) -> None:
-        lease.take(root, target, owner="job-1", ttl_s=LONG_S)
-        result = target.child("_manifest.json")
-
-        def commit(holder: Record) -> None:
-            files.put(result, b"")
-
-        with lease.held(root, target, owner="job-2", is_done=lambda: files.exists(result), on_wait=commit) as mine:
-            assert mine is None
-        assert owner(root, target) == "job-1"
-
     def test_result_committed_just_before_the_release_is_found(self, root: Root, target: URI) -> None:
         first = lease.take(root, target, owner="job-1", ttl_s=LONG_S)
         result = target.child("_manifest.json")

@@ -4,8 +4,6 @@ Roots are moved and reached through links, on a disk and on S3.
 """
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
@@ -79,17 +77,6 @@ class TestMoved:
         gone = {removal.uri for batch in garbage.plan() for removal in garbage.remove(batch)}
         assert gone == second.all()
         assert manifest.find(first.raw) and lineage.of(first.report, "report").is_sound
-
-
-def test_root_behind_a_link_gives_the_same_references(tmp_path: Path) -> None:
-    (tmp_path / "real").mkdir()
-    os.symlink(tmp_path / "real", tmp_path / "link")
-    real, link = Root(f"{tmp_path}/real"), Root(f"{tmp_path}/link")
-    raw = results.commit(link, "raw", "model")
-    prepared = results.commit(real, "prepared", "model", raw=raw)
-    assert json.loads(files.read(prepared.child(manifest.NAME)))["parents"]["raw"]["uri"] == f"datasets/raw/{raw.name}"
-    assert manifest.load(prepared).parent("raw", of=prepared) == real.child(f"datasets/raw/{raw.name}")
-    assert manifest.load(prepared).parent("raw", of=link.child(f"datasets/prepared/{prepared.name}")) == raw
 
 
 def test_parent_below_another_root_keeps_its_uri_and_has_its_digest(root: Root) -> None:
