@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from flows.cli import console
-from storage import failpoints, manifest, registry, tables
+from storage import manifest, registry, tables
 from storage.uri import URI, Root
 from tasks.learning import images
 from tasks.learning.sources import Source, SourceFile, cifar10, fashion_mnist
@@ -65,28 +65,6 @@ def test_a_folder_of_photographs_is_learned_and_its_broken_files_are_listed(
     assert trained["source"]["data"] == "obst-gemuse"
     assert registry.champion(root, trained["registered_model"]) == trained["uris"]["checkpoint"]
     assert manifest.load(URI(trained["uris"]["checkpoint"])).statistics["model"]["classes"] == list(CLASSES)
-
-
-def test_a_refresh_that_died_after_its_decision_goes_on_and_decides_nothing_anew(
-    flow: Flow, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    root = Root(str(tmp_path))
-    settings = SMALL | {"epochs": 1, "model": "small-cnn"}
-    asked: dict[str, Any] = {"data": str(pictures), "settings": settings, "workers": 0, "register_as": "fruit"}
-
-    def die(point: str, at: str) -> None:
-        if point == "report" and "/reports/" in at:
-            raise RuntimeError("the run died")
-
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="the run died"):
-        patch.setattr(failpoints, "handler", die)
-        flow(recipe="images-resnet18", storage=str(root), refresh=True, **asked)
-    (decision,) = registry.history(root, "fruit")
-    resumed = flow(recipe="images-resnet18", storage=str(root), refresh=True, **asked)
-    assert {stage["name"]: stage["reused"] for stage in resumed["stages"]}["train"]
-    assert resumed["uris"]["checkpoint"] == decision.challenger
-    assert registry.history(root, "fruit") == [decision]
-    assert manifest.is_committed(URI(resumed["uris"]["report"]))
 
 
 def test_every_good_test_image_is_predicted_and_leads_back_to_its_file(trained: dict[str, Any], pictures: Path) -> None:

@@ -108,17 +108,17 @@ def serve(can: Mapping[str, Work]) -> None:
         port, key = json.loads(os.environ[_WHERE])
         connection = Client(("127.0.0.1", port), authkey=bytes.fromhex(key))
     while True:
-        asked: list[str | None] = [None]
+        requests: list[str | None] = [None]
         if connection is not None:
             with contextlib.suppress(EOFError, OSError):
-                asked[0] = connection.recv()
+                requests[0] = connection.recv()
         if world_size > 1:
             import torch.distributed as dist
 
-            dist.broadcast_object_list(asked, src=0)
-        if asked[0] is None:
+            dist.broadcast_object_list(requests, src=0)
+        if requests[0] is None:
             return
-        answer = can[asked[0]]()
+        answer = can[requests[0]]()
         if connection is not None:
             connection.send(answer)
 

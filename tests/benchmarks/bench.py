@@ -70,8 +70,8 @@ class Bench:
     def pipeline(self, storage: Path, *arguments: str, folder: Path, env: dict[str, str] | None = None) -> Run:
         """The command line with `arguments` and the benchmark's recipe, its Prefect's own files below `folder`."""
         changed = [f"--set={name}={value}" for name, value in recipes.changes(self.recipe).items()]
-        asked = ("--recipe", self.recipe.name, *changed, "--storage", str(storage), "--json", *arguments)
-        return Run(*asked, folder=folder, env=env)
+        words = ("--recipe", self.recipe.name, *changed, "--storage", str(storage), "--json", *arguments)
+        return Run(*words, folder=folder, env=env)
 
     def module(self, name: str, *arguments: str) -> str:
         """What `python -m tests.benchmarks.<name>` printed."""

@@ -135,17 +135,19 @@ def busy_seconds(work: Callable[[], object], device: torch.device) -> float | No
     with tempfile.TemporaryDirectory() as folder:
         trace = Path(folder, "trace.json")
         seen.export_chrome_trace(str(trace))
-        listed = json.loads(trace.read_text())["traceEvents"]
-    return union_s([one for one in listed if one.get("ph") == "X" and one.get("cat") in _ON_DEVICE[device.type]])
+        trace_events = json.loads(trace.read_text())["traceEvents"]
+    return union_s(
+        [event for event in trace_events if event.get("ph") == "X" and event.get("cat") in _ON_DEVICE[device.type]]
+    )
 
 
-def union_s(listed: Sequence[Mapping[str, Any]]) -> float | None:
+def union_s(trace_events: Sequence[Mapping[str, Any]]) -> float | None:
     """Return the seconds that at least one of the events of a trace (in microseconds) covers; None without any."""
     covered, until = 0.0, float("-inf")
-    for start, length in sorted((float(one["ts"]), float(one["dur"])) for one in listed):
+    for start, length in sorted((float(event["ts"]), float(event["dur"])) for event in trace_events):
         covered += max(0.0, start + length - max(start, until))
         until = max(until, start + length)
-    return covered / 1e6 if listed else None
+    return covered / 1e6 if trace_events else None
 
 
 def airbench(bench: Bench) -> Iterator[Measured]:

@@ -21,22 +21,22 @@ def main() -> None:
     parser.add_argument("--source", required=True)
     parser.add_argument("--times", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    given = parser.parse_args()
-    source, split = data.of(given.source), data.tiled(data.load(given.source)["train"], given.times)
+    options = parser.parse_args()
+    source, split = data.of(options.source), data.tiled(data.load(options.source)["train"], options.times)
     rows = len(split.labels)
 
     def ours() -> int:
-        write_split(source, DatasetURI(str(given.out / "ours-000000000000")), split)
+        write_split(source, DatasetURI(str(options.out / "ours-000000000000")), split)
         return rows
 
     def plain() -> int:
         table = images.to_table(split.labels, np.asarray(split.images), split.labels, classes=source.classes)
-        pq.write_table(table, given.out / "plain.parquet", compression="zstd", use_dictionary=["id", "label"])
+        pq.write_table(table, options.out / "plain.parquet", compression="zstd", use_dictionary=["id", "label"])
         return rows
 
     def timed(write: Callable[[], int]) -> dict[str, float]:
-        shutil.rmtree(given.out, ignore_errors=True)
-        given.out.mkdir()
+        shutil.rmtree(options.out, ignore_errors=True)
+        options.out.mkdir()
         started = time.perf_counter()
         written = write()
         return {"seconds": time.perf_counter() - started, "rows": float(written)}

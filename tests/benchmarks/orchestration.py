@@ -51,24 +51,24 @@ def main() -> None:
     parser.add_argument("--recipe", required=True)
     parser.add_argument("--settings", type=json.loads, default={}, help="what is changed of it")
     parser.add_argument("--folder", type=Path, required=True)
-    given = parser.parse_args()
-    given.folder.mkdir(parents=True)
-    asked = {"recipe": given.recipe, "settings": given.settings}
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True)
+    request = {"recipe": options.recipe, "settings": options.settings}
 
     def timed(work: Callable[[str], Any]) -> dict[str, float]:
-        with tempfile.TemporaryDirectory(dir=given.folder) as storage:
+        with tempfile.TemporaryDirectory(dir=options.folder) as storage:
             started = time.perf_counter()
             work(storage)
             return {"seconds": time.perf_counter() - started}
 
-    os.environ.setdefault("PREFECT_HOME", str(given.folder / "prefect"))
+    os.environ.setdefault("PREFECT_HOME", str(options.folder / "prefect"))
     with own_server():
         serve(
             {
                 "flow": lambda: timed(
-                    lambda storage: mnist(**asked, storage=storage, mirror=[data.address(given.source)])
+                    lambda storage: mnist(**request, storage=storage, mirror=[data.address(options.source)])
                 ),
-                "functions": lambda: timed(lambda storage: functions(storage, **asked, source=given.source)),
+                "functions": lambda: timed(lambda storage: functions(storage, **request, source=options.source)),
             }
         )
 

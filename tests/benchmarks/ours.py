@@ -62,8 +62,8 @@ def work(config: dict[str, Any]) -> None:
 
     def loader_of(kind: str) -> Loader:
         rows = ray_train.ray_data_rows(recipe) if kind == RAY_DATA else None
-        here = reader(kind, rank=rank, world_size=world_size, prepare=ray_train.prepare, rows=rows)
-        return make_loader(recipe, uri, prepared, here)
+        share = reader(kind, rank=rank, world_size=world_size, prepare=ray_train.prepare, rows=rows)
+        return make_loader(recipe, uri, prepared, share)
 
     loaders = {kind: loader_of(kind) for kind in ([RAY_DATA] if config["loader"] == RAY_DATA else LOADERS)}
     loader = Shortened(loaders[config["loader"]])
@@ -112,18 +112,18 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--loader", choices=("resident", RAY_DATA), default="resident", help="what epochs are fed by")
     parser.add_argument("--steps", type=int, help="at most so many in an epoch")
-    given = parser.parse_args()
+    options = parser.parse_args()
     if "RAY_ADDRESS" in os.environ:
-        train(given)
+        train(options)
         return
-    with session(Root(given.scratch), wanted=True, workers=given.workers) as cluster:
+    with session(Root(options.scratch), wanted=True, workers=options.workers) as cluster:
         assert isinstance(cluster, LocalRunner)
         env = os.environ | JOB_ENV | {"RAY_ADDRESS": cluster.connect().address}
         command = [sys.executable, "-m", "tests.benchmarks.ours", *sys.argv[1:]]
         subprocess.run(command, env=env, check=True)
 
 
-def train(given: argparse.Namespace) -> None:
+def train(options: argparse.Namespace) -> None:
     """What a training's driver does."""
     import ray
     from ray.train import CheckpointConfig, RunConfig, ScalingConfig
@@ -135,25 +135,25 @@ def train(given: argparse.Namespace) -> None:
     ray.init(logging_level="WARNING")
     configure(max_cpus=cores)
     recipe = recipes.override(
-        recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": given.batch_size, "precision": "auto"}
+        recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": options.batch_size, "precision": "auto"}
     )
     fit(
         work,
-        loader=given.loader,
+        loader=options.loader,
         timeout_s=600,
         cores=cores,
         train_loop_config={
-            "loader": given.loader,
+            "loader": options.loader,
             "recipe": recipe.to_dict(),
-            "prepared": given.prepared,
-            "scratch": given.scratch,
-            "threads": max(1, cores // given.workers),
-            "steps": given.steps,
+            "prepared": options.prepared,
+            "scratch": options.scratch,
+            "threads": max(1, cores // options.workers),
+            "steps": options.steps,
         },
-        scaling_config=ScalingConfig(num_workers=given.workers, resources_per_worker={"CPU": 1}),
+        scaling_config=ScalingConfig(num_workers=options.workers, resources_per_worker={"CPU": 1}),
         run_config=RunConfig(
             name="attempt-1",
-            storage_path=given.scratch,
+            storage_path=options.scratch,
             checkpoint_config=CheckpointConfig(num_to_keep=2),
         ),
     )

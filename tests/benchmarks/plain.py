@@ -105,12 +105,12 @@ class Script:
     def predict(self, images: Tensor) -> Tensor:
         """Probabilities, (N, classes)."""
         self.model.eval()
-        found = []
+        probabilities = []
         for batch in images.split(512):
             with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
                 logits = self.model(self.normalised(batch))
-            found.append(logits.float().softmax(1))
-        return torch.cat(found)
+            probabilities.append(logits.float().softmax(1))
+        return torch.cat(probabilities)
 
     def save(self, path: Path) -> None:
         """All that is needed to go on."""
@@ -264,13 +264,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="at most so many in an epoch")
     parser.add_argument("--prepared", type=Path, help="be an arm that trains on this dataset")
     parser.add_argument("--test", type=Path, help="be an arm that predicts this folder")
-    given = parser.parse_args()
-    if given.prepared:
-        arm(given.prepared, given.out, batch_size=given.batch_size, most_steps=given.steps)
-    elif given.test:
-        predict_arm(given.test, given.out)
+    options = parser.parse_args()
+    if options.prepared:
+        arm(options.prepared, options.out, batch_size=options.batch_size, most_steps=options.steps)
+    elif options.test:
+        predict_arm(options.test, options.out)
     else:
-        whole(given.source, given.out, epochs=given.epochs, batch_size=given.batch_size)
+        whole(options.source, options.out, epochs=options.epochs, batch_size=options.batch_size)
 
 
 if __name__ == "__main__":

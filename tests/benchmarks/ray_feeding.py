@@ -68,17 +68,17 @@ def in_batches(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
     """Each way of feeding, the tutorial's first."""
-    made = manifest.load(uri)
-    train = made.split("train")
+    prepared = manifest.load(uri)
+    train = prepared.split("train")
     lists = ray.data.read_parquet(str(nested))
     as_bytes = ray.data.read_parquet([uri.child(file.path) for file in train])
     rows = partial(RayDataRows, prefetch_batches=1, world_size=1)
     recipe = recipes.load("mnist-resnet18")
 
     def loader(kind: str) -> Pass:
-        here = reader(kind, rows=rows if kind == "ray-data" else None)
-        made_loader = make_loader.make_loader(recipe, uri, made, here)
-        return lambda: (labels for _, labels in made_loader.train_batches(epoch=1, batch_size=_BATCH))
+        share = reader(kind, rows=rows if kind == "ray-data" else None)
+        rows_loader = make_loader.make_loader(recipe, uri, prepared, share)
+        return lambda: (labels for _, labels in rows_loader.train_batches(epoch=1, batch_size=_BATCH))
 
     def torch_batches(dataset: Any, **how: Any) -> Pass:
         def labels() -> Iterator[Any]:
@@ -111,26 +111,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.ray_feeding", description=__doc__)
     parser.add_argument("--source", default=data.SAMPLE, help="mirror or folder of MNIST's files (default: the sample)")
     parser.add_argument("--repeat", type=int, default=3, help="number of passes of each way (default: %(default)s)")
-    given = parser.parse_args()
-    split = data.load(given.source)["train"]
+    options = parser.parse_args()
+    split = data.load(options.source)["train"]
     os.environ.pop("RAY_ADDRESS", None)
     with tempfile.TemporaryDirectory(prefix="feeding-") as folder:
         ray.init(num_cpus=os.cpu_count(), include_dashboard=False, logging_level="ERROR")
         ray.data.DataContext.get_current().enable_progress_bars = False
-        uri = Store(Root(folder)).write_raw(data.of(given.source), [split])
+        uri = Store(Root(folder)).write_raw(data.of(options.source), [split])
         nested = Path(folder, "nested.parquet")
         write_lists(nested, split.images[:], split.labels)
-        found: dict[str, list[float]] = {}
-        for _ in range(given.repeat):
-            for name, one in ways(nested, uri).items():
+        rates_of: dict[str, list[float]] = {}
+        for _ in range(options.repeat):
+            for name, batches in ways(nested, uri).items():
                 begun = time.perf_counter()
-                rows = sum(len(labels) for labels in one())
-                found.setdefault(name, []).append(rows / (time.perf_counter() - begun))
+                rows = sum(len(labels) for labels in batches())
+                rates_of.setdefault(name, []).append(rows / (time.perf_counter() - begun))
         ray.shutdown()
-    first = statistics.median(next(iter(found.values())))
-    print(f"{len(split.labels):,} rows, batches of {_BATCH}, median of {given.repeat} passes by turns\n")
+    first = statistics.median(next(iter(rates_of.values())))
+    print(f"{len(split.labels):,} rows, batches of {_BATCH}, median of {options.repeat} passes by turns\n")
     print("| feeding | rows/s | times the first |\n|---|---:|---:|")
-    for name, rates in found.items():
+    for name, rates in rates_of.items():
         print(f"| {name} | {statistics.median(rates):,.0f} | {statistics.median(rates) / first:,.1f} |")
 
 

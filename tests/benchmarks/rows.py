@@ -36,12 +36,15 @@ _ROLES = ("tasks.jobs.", "ray::", "raylet", "gcs_server", "tests.benchmarks.rows
 
 def main() -> None:
     """Measure and print a table."""
-    given = _parser().parse_args()
+    options = _parser().parse_args()
     os.environ |= {_MARK: str(os.getpid()), "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore"}
-    with tempfile.TemporaryDirectory(prefix="rows-", dir=given.folder) as folder, _storage(folder, given.s3) as place:
+    with (
+        tempfile.TemporaryDirectory(prefix="rows-", dir=options.folder) as folder,
+        _storage(folder, options.s3) as place,
+    ):
         root, requests = place
         store = Store(root)
-        source = dataclasses.replace(sources.load("mnist"), image_shape=(given.side, given.side, 1))
+        source = dataclasses.replace(sources.load("mnist"), image_shape=(options.side, options.side, 1))
         model = untrained(store, source, recipes.load("mnist-resnet18"))
 
         def measured(name: str, work: Callable[[], DatasetURI | PredictionsURI]) -> DatasetURI:
@@ -52,7 +55,7 @@ def main() -> None:
             return DatasetURI(uri)
 
         with session(root, wanted=True, workers=None) as cluster:
-            raw = measured("raw parts", lambda: store.write_raw(source, _splits(source, given.times)))
+            raw = measured("raw parts", lambda: store.write_raw(source, _splits(source, options.times)))
             prepared = measured("preprocess", lambda: store.preprocess(cluster, raw))
             measured("predict", lambda: store.predict(cluster, model, prepared))
 

@@ -61,9 +61,9 @@ def training(bench: Bench) -> Iterator[Ratio]:
         whole: list[float] = []
 
         def checkpoint() -> float:
-            found = ours.ask("checkpoint")
-            whole.append(found["whole"])
-            return found["seconds"]
+            answer = ours.ask("checkpoint")
+            whole.append(answer["whole"])
+            return answer["seconds"]
 
         mine, other = in_turn(checkpoint, alone(seconds_of(plain, "checkpoint"), beside=ours.mark), pairs=bench.pairs)
         what = "checkpoint: blocked in ours / `torch.save` and copy"
@@ -87,9 +87,9 @@ def _epochs(bench: Bench, ours: Arm, plain: Arm, *, number: int, loader: str) ->
     waited: list[float] = []
 
     def epoch() -> float:
-        found = ours.ask("epoch")
-        waited.append(found["waited"] / found["seconds"])
-        return rate(found)
+        answer = ours.ask("epoch")
+        waited.append(answer["waited"] / answer["seconds"])
+        return rate(answer)
 
     mine, other = in_turn(epoch, alone(rate_of(plain, "epoch"), beside=ours.mark), pairs=bench.pairs)
     is_judged = loader == "resident"

@@ -10,14 +10,14 @@ def ratio(*pairs: tuple[float, float], target: Target | None = None) -> Ratio:
 
 
 def test_arms_take_turns_and_the_first_one_changes() -> None:
-    asked: list[str] = []
+    work: list[str] = []
 
     def arm(name: str) -> float:
-        asked.append(name)
-        return float(len(asked))
+        work.append(name)
+        return float(len(work))
 
     assert in_turn(lambda: arm("A"), lambda: arm("B"), pairs=3) == ([1, 4, 5], [2, 3, 6])
-    assert asked == ["A", "B", "B", "A", "A", "B"]
+    assert work == ["A", "B", "B", "A", "A", "B"]
 
 
 def test_one_disturbed_pair_of_five_does_not_move_the_ratio() -> None:

@@ -62,11 +62,10 @@ def whole(bench: Bench) -> Iterator[Ratio]:
 
     def plain() -> float:
         begun = time.perf_counter()
-        asked = ["--source", data.address(bench.source).rstrip("/"), "--out", str(bench.fresh("plain"))]
-        recipe = bench.recipe
-        bench.module(
-            "plain", *asked, "--epochs", str(recipe.training.epochs), "--batch-size", str(recipe.training.batch_size)
-        )
+        arguments = ["--source", data.address(bench.source).rstrip("/"), "--out", str(bench.fresh("plain"))]
+        training = bench.recipe.training
+        arguments += ["--epochs", str(training.epochs), "--batch-size", str(training.batch_size)]
+        bench.module("plain", *arguments)
         return time.perf_counter() - begun
 
     ours, other = in_turn(mine, plain, pairs=bench.few_pairs)

@@ -25,14 +25,14 @@ def rows(count: int, *, seed: int = 0) -> Batch:
     return (noise + 19 * labels[:, None, None, None]).to(torch.uint8), labels
 
 
-def classifier(model: str) -> Classifier:
-    """The model `model`, none of whose weights is zero: some models begin with a head that answers 0 to everything."""
+def classifier(name: str) -> Classifier:
+    """The model `name`, none of whose weights is zero: some models begin with a head that answers 0 to everything."""
     seed_everything(0)
-    made = Classifier(ModelSpec(model=model, image_shape=SHAPE, classes=CLASSES, mean=(115.0,) * 3, std=(60.0,) * 3))
+    model = Classifier(ModelSpec(model=name, image_shape=SHAPE, classes=CLASSES, mean=(115.0,) * 3, std=(60.0,) * 3))
     with torch.no_grad():
-        for parameter in made.parameters():
+        for parameter in model.parameters():
             parameter.add_(torch.randn(parameter.shape), alpha=0.01)
-    return made
+    return model
 
 
 def trainer(device: torch.device, *, num_rows: int, is_graphed: bool = False, **changes: Any) -> Trainer:
@@ -49,10 +49,10 @@ def trainer(device: torch.device, *, num_rows: int, is_graphed: bool = False, **
     return Trainer(recipe, model, loader, precision=recipe.training.precision, device=device, is_graphed=is_graphed)
 
 
-def distance(found: Tensor, expected: Tensor) -> float:
-    """How far `found` is from `expected`, relative to the latter's length."""
+def distance(computed: Tensor, expected: Tensor) -> float:
+    """How far `computed` is from `expected`, relative to the latter's length."""
     wanted = expected.detach().double().cpu()
-    return float((found.detach().double().cpu() - wanted).norm() / wanted.norm().clamp_min(1e-30))
+    return float((computed.detach().double().cpu() - wanted).norm() / wanted.norm().clamp_min(1e-30))
 
 
 @contextlib.contextmanager

@@ -44,8 +44,8 @@ def gradients(model: str, device: torch.device, *, precision: str) -> tuple[Tens
     with autocast(precision, device):
         logits = placed(images)
     cross_entropy(logits.float(), labels).backward()  # type: ignore[no-untyped-call]
-    found = [one.grad.contiguous().flatten() for one in placed.parameters() if one.grad is not None]
-    return logits.float(), torch.cat(found)
+    flat = [weight.grad.contiguous().flatten() for weight in placed.parameters() if weight.grad is not None]
+    return logits.float(), torch.cat(flat)
 
 
 @pytest.mark.parametrize("model", ["small", "vit-tiny", *MODELS, "vit-patch4-sdpa"])
@@ -69,9 +69,9 @@ def test_fp32_is_fp32(gpu: torch.device) -> None:
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_training_in_fp32_learns_as_on_the_cpu(device: torch.device, name: str) -> None:
-    expected, found = (_curve(checks.trainer(where, num_rows=160, **SETTINGS[name])) for where in (CPU, device))
-    torch.testing.assert_close(found, expected, rtol=0.02, atol=0.005)
-    assert found[-1] < found[0], "it learns"
+    expected, curve = (_curve(checks.trainer(where, num_rows=160, **SETTINGS[name])) for where in (CPU, device))
+    torch.testing.assert_close(curve, expected, rtol=0.02, atol=0.005)
+    assert curve[-1] < curve[0], "it learns"
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -97,17 +97,17 @@ def test_compiled_step_trains_as_the_model_itself(gpu: torch.device, is_graphed:
 @pytest.mark.parametrize(
     ("wait", "says"),
     [
-        (lambda model, given: str(given[0].sum().item()) and None, "which waits for the GPU"),
+        (lambda model, inputs: str(inputs[0].sum().item()) and None, "which waits for the GPU"),
         # not noticed before the capture, which it ends
-        (lambda model, given: torch.cuda.synchronize(), r"whose step cannot be captured \(\w*Error: "),
+        (lambda model, inputs: torch.cuda.synchronize(), r"whose step cannot be captured \(\w*Error: "),
     ],
     ids=["noticed", "not noticed"],
 )
 def test_model_that_cannot_be_captured_trains_kernel_by_kernel(gpu: torch.device, wait: Any, says: str) -> None:
     def waiting(**changes: Any) -> Trainer:
-        made = checks.trainer(gpu, num_rows=160, **SETTINGS["small"], **changes)
-        made.model.register_forward_pre_hook(wait)
-        return made
+        trainer = checks.trainer(gpu, num_rows=160, **SETTINGS["small"], **changes)
+        trainer.model.register_forward_pre_hook(wait)
+        return trainer
 
     graphed, history = waiting(is_graphed=True), list[EpochMetrics]()
     history.append(graphed.run_epoch(1))
@@ -115,8 +115,8 @@ def test_model_that_cannot_be_captured_trains_kernel_by_kernel(gpu: torch.device
     assert torch.cuda.current_stream(gpu) == torch.cuda.default_stream(gpu)
     assert torch.cuda.get_sync_debug_mode() == 0
     assert training_state.take(graphed, history, prepared="", about=ABOUT).serialized(), "copies still work"
-    found = torch.tensor([history[0].validation_loss, graphed.run_epoch(2).validation_loss])
-    torch.testing.assert_close(found, _curve(waiting()), rtol=0.02, atol=0.005)
+    curve = torch.tensor([history[0].validation_loss, graphed.run_epoch(2).validation_loss])
+    torch.testing.assert_close(curve, _curve(waiting()), rtol=0.02, atol=0.005)
     with pytest.raises(ValueError, match=f"^step must be eager or auto for model small, {says}"):
         waiting(is_graphed=True, step="graph").run_epoch(1)
     assert torch.ones(2, device=gpu).sum().item() == 2
@@ -184,5 +184,5 @@ def test_training_that_goes_on_on_another_device_learns_as_one_that_stays(
         for epoch in epochs:
             trainer.run_epoch(epoch)
     expected = stays.model.state_dict()
-    found = {key: distance(one, expected[key]) for key, one in goes_on.model.state_dict().items()}
-    assert max(found.values()) < 1e-3, found
+    distances = {key: distance(weight, expected[key]) for key, weight in goes_on.model.state_dict().items()}
+    assert max(distances.values()) < 1e-3, distances
