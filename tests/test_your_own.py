@@ -222,7 +222,7 @@ def test_every_recipe_learns_from_files_that_are_shaped_like_the_real_ones(
     else:
         monkeypatch.setattr(fashion_mnist, "SOURCE", write_idx(tmp_path, train=50, test=10))
     settings = {"epochs": 1, "batch_size": 16, "minimum": 0.0, "precision": "fp32", "device": "cpu"}
-    result = flow(recipe=recipe, storage=str(root), source=[str(tmp_path)], settings=settings, workers=0)
+    result = flow(recipe=recipe, storage=str(root), mirror=[str(tmp_path)], settings=settings, workers=0)
     assert result["metrics"]["num_rows"] == 10
     assert manifest.load(URI(result["uris"]["prepared"])).rows == 60
 
@@ -236,7 +236,7 @@ def test_a_vision_transformer_has_the_same_loss_curve_with_other_loaders_and_wor
     curves = []
     for workers, loader in ((0, "resident"), (2, "ray-data")):
         asked = settings | {"loader": loader, "minimum": 0.0, "device": "cpu"}
-        result = flow(recipe="cifar10-vit", storage=str(root), source=[str(tmp_path)], settings=asked, workers=workers)
+        result = flow(recipe="cifar10-vit", storage=str(root), mirror=[str(tmp_path)], settings=asked, workers=workers)
         history = manifest.load(URI(result["uris"]["checkpoint"])).statistics["history"]
         curves.append([epoch["validation_loss"] for epoch in history])
     assert np.allclose(curves, curves[0], rtol=0.1), curves
@@ -249,7 +249,7 @@ def test_the_cifar_recipe_that_one_would_deploy_learns(
 ) -> None:
     monkeypatch.setattr(cifar10, "SOURCE", write_archive(tmp_path, rows=48, plain=True))
     settings = {"epochs": 4, "batch_size": 16, "max_shift": 0, "minimum": 0.5, "device": "cpu"}
-    result = flow(recipe="cifar10-resnet18", storage=str(root), source=[str(tmp_path)], settings=settings, workers=0)
+    result = flow(recipe="cifar10-resnet18", storage=str(root), mirror=[str(tmp_path)], settings=settings, workers=0)
     assert result["promoted"], result["reason"]
 
 
