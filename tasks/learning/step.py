@@ -1,14 +1,11 @@
 """The step of one rank: forward and backward pass of a batch, on a GPU also as a CUDA graph."""
 
 import contextlib
-import hashlib
 import os
 import random
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from storage import error_policy
-from storage.uri import FINGERPRINT_LENGTH, URI, Root
+from storage.uri import URI, Root
 from tasks.learning.modeling import Classifier, autocast
 from tasks.learning.recipes import Recipe
 
@@ -25,10 +22,6 @@ _CACHE, _TRITON = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"
 """Environment variables that name the folders for code compiled by torch.compile and by Triton."""
 _WARM_UP_STEPS = 3
 """Eager steps before the capture of a graph, as torch recommends: in them libraries choose algorithms and allocate."""
-_DRAWS, _WAITS = "draws random numbers on the host", "waits for the GPU"
-"""What a model may do that a graph cannot."""
-_SYNCHRONIZING = "called a synchronizing CUDA operation"
-"""Start of torch's warning in the mode that notes waits."""
 
 
 class Step:
@@ -102,8 +95,8 @@ class GraphedStep:
     A replay is one launch instead of hundreds. The first steps run eagerly, on the stream that captures. The graph
     ends with the gradients: the optimizer's one fused call follows it, because the schedule changes values (Adam's
     first beta) that a graph would freeze. A model may draw random numbers on the device, which each replay draws anew
-    from the generator's seed. One that draws on the host, or waits for the device, stays eager; so does one whose
-    capture fails.
+    from the generator's seed. One that draws on the host stays eager; so does one whose capture fails, such as one that
+    waits for the device.
     """
 
     def __init__(self, step: Step) -> None:
@@ -111,8 +104,8 @@ class GraphedStep:
         self._held: tuple[Tensor, Tensor] | None = None
         """The batch, in the memory from which the graph reads it."""
         self._steps_so_far, self._is_eager = 0, False
-        self._obstacles = [_DRAWS, _WAITS]
-        """What the model did in each step so far that a graph cannot do."""
+        self._draws = True
+        """Whether every step so far drew random numbers on the host, which a graph would freeze."""
         self._stream = torch.cuda.Stream(step.device) if step.device.type == "cuda" else None
         self.graph: torch.cuda.CUDAGraph | None = None
         """None until it is captured."""
@@ -127,8 +120,8 @@ class GraphedStep:
         """
         if self._held is None:
             self._held = torch.empty_like(images), torch.empty_like(labels)
-        for held, given in zip(self._held, (images, labels), strict=True):
-            held.copy_(given)
+        for held, rows in zip(self._held, (images, labels), strict=True):
+            held.copy_(rows)
         if self._stream is not None and self._steps_so_far < _WARM_UP_STEPS:
             return self._warm_up(self._stream)
         if self._stream is not None and self.graph is None and not self._is_eager:
@@ -145,15 +138,14 @@ class GraphedStep:
         assert self._held is not None
         before = _host_states()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), _noting_waits() as waits:
+        with torch.cuda.stream(stream):
             loss = self.step(*self._held)
         torch.cuda.current_stream().wait_stream(stream)
         self._steps_so_far += 1
-        # Other threads may draw or wait too, but are unlikely to do so in every one of these steps.
-        seen = {_DRAWS: _host_states() != before, _WAITS: bool(waits)}
-        self._obstacles = [one for one in self._obstacles if seen[one]]
-        if self._steps_so_far == _WARM_UP_STEPS and self._obstacles:
-            self._stay_eager(f"which {' and '.join(self._obstacles)}")
+        # Other threads may draw too, but are unlikely to do so in every one of these steps.
+        self._draws = self._draws and _host_states() != before
+        if self._steps_so_far == _WARM_UP_STEPS and self._draws:
+            self._stay_eager("which draws random numbers on the host")
         return loss
 
     def _captured(self, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph | None:
@@ -202,71 +194,41 @@ class GraphedStep:
 
 
 @contextlib.contextmanager
-def _noting_waits() -> Iterator[list[str]]:
-    """Yield a list to which each wait for the GPU inside the block adds what torch says.
-
-    Mode and warnings belong to all threads: the mode is not `error`, which would fail another thread's copies, and
-    warnings of other kinds are treated as before, even if another thread puts what it finds here back later.
-    """
-    waits, mode = list[str](), torch.cuda.get_sync_debug_mode()
-    with warnings.catch_warnings():
-        warnings.filterwarnings("always", message=_SYNCHRONIZING)
-        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
-        show = warnings.showwarning
-
-        def note(message: Warning | str, *about: Any, **how: Any) -> None:
-            if str(message).startswith(_SYNCHRONIZING):
-                waits.append(str(message))
-            else:
-                show(message, *about, **how)
-
-        warnings.showwarning = note
-        if not mode:
-            torch.cuda.set_sync_debug_mode("warn")
-        try:
-            yield waits
-        finally:
-            torch.cuda.set_sync_debug_mode(mode)
-
-
-@contextlib.contextmanager
 def compiled_code(recipe: Recipe, *, root: Root) -> Iterator[None]:
-    """Keep the code that torch.compile makes in the block, for later runs with `root`, in the user's cache folder.
+    """Keep the code that torch.compile makes in the block, for later runs, in the user's cache folder.
 
-    Loading the code executes it. So it never lies below `root`, whose files may come from elsewhere, and the folder
-    must belong to this user alone; otherwise it is a temporary folder that is deleted after the block.
-    `TORCHINDUCTOR_CACHE_DIR`, if set, names another one. Triton's kernels are in the subfolder `triton`, or in
-    `TRITON_CACHE_DIR` if that is set.
+    Loading the code executes it. So the folder must belong to this user alone, and lie outside of `root`, whose files
+    may come from elsewhere; otherwise `ValueError`. `TORCHINDUCTOR_CACHE_DIR`, if set, names another folder. Triton's
+    kernels are in the subfolder `triton`, or in `TRITON_CACHE_DIR` if that is set.
     """
     if not recipe.training.compile or _CACHE in os.environ:
         yield
         return
-    with contextlib.ExitStack() as stack:
-        folder = _cache_folder() / hashlib.sha256(root.encode()).hexdigest()[:FINGERPRINT_LENGTH]
-        if URI(str(folder)).lies_in(root) or not _is_private(folder):
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="compiled-")))
-        added = {_CACHE: str(folder)} | ({} if _TRITON in os.environ else {_TRITON: str(folder / "triton")})
-        os.environ.update(added)
-        try:
-            yield
-        finally:
-            for name in added:
-                del os.environ[name]
-
-
-def _cache_folder() -> Path:
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (cache if cache.is_absolute() else Path("~/.cache").expanduser()) / "mnist-pipeline" / "compiled"
+    cache = cache if cache.is_absolute() else Path("~/.cache").expanduser()
+    folder = cache / "mnist-pipeline" / "compiled"
+    if URI(str(folder)).lies_in(root) or not _is_private(folder):
+        raise ValueError(
+            f"compile=true needs {folder} as a folder of this user alone, outside of --storage; correct that, or set "
+            f"{_CACHE} to such a folder"
+        )
+    added = {_CACHE: str(folder)} | ({} if _TRITON in os.environ else {_TRITON: str(folder / "triton")})
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            del os.environ[name]
 
 
 def _is_private(folder: Path) -> bool:
     """Create `folder` if it is missing; return whether it could be, and this user alone may use it."""
     try:
         folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-        about = folder.stat()
+        status = folder.stat()
     except (OSError, RuntimeError):  # no home, or one that cannot be written
         return False
-    return about.st_uid == os.getuid() and not about.st_mode & 0o077
+    return status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
 def _host_states() -> tuple[object, ...]:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -117,36 +116,6 @@ class TestGraphed:
         ):
             asked.run_epoch(1)
 
-    @pytest.mark.parametrize("waits_in", [range(1, 100), [1, 3, 4]], ids=["every step", "some steps"])
-    def test_model_that_waits_for_the_gpu_in_every_step_is_not_captured(
-        self, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch, waits_in: range | list[int]
-    ) -> None:
-        def waiting(step: str) -> tuple[Trainer, Graph]:
-            made = small(digits, is_graphed=True, step=step, device="cuda")
-            graph, steps = self.on_fake_gpu(made, monkeypatch), list[int]()
-
-            def wait(*_: Any) -> None:
-                steps.append(len(steps) + 1)
-                if steps[-1] in waits_in and torch.cuda.get_sync_debug_mode():
-                    warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)
-                warnings.warn("the model's own", stacklevel=1)
-
-            made.model.backbone.register_forward_hook(lambda model, *_: wait() if model.training else None)
-            return made, graph
-
-        eager = small(digits)
-        graphed, graph = waiting("auto")
-        with pytest.warns(UserWarning, match="^the model's own$") as told:
-            assert graphed.run_epoch(1) == eager.run_epoch(1)
-        assert same(weights(graphed), weights(eager)) and not any("synchronizing" in str(one.message) for one in told)
-        assert (graph.graphed.graph is None) == (waits_in == range(1, 100))
-        assert torch.cuda.get_sync_debug_mode() == 0
-        if graph.graphed.graph is None:
-            with pytest.raises(
-                ValueError, match="^step must be eager or auto for model small, which waits for the GPU, got 'graph'$"
-            ):
-                waiting("graph")[0].run_epoch(1)
-
     def test_failed_capture_is_followed_by_eager_steps_or_by_an_error_that_names_its_cause(
         self, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -182,7 +151,7 @@ class TestGraphed:
     @staticmethod
     def on_fake_gpu(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> Graph:
         """Let `trainer` take its CPU for a GPU that captures."""
-        graph, stream, mode = Graph(trainer), SimpleNamespace(wait_stream=lambda other: None), [0]
+        graph, stream = Graph(trainer), SimpleNamespace(wait_stream=lambda other: None)
         monkeypatch.setattr(graph.graphed, "_stream", stream)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
         monkeypatch.setattr(torch.cuda, "stream", lambda one: contextlib.nullcontext())
@@ -190,9 +159,6 @@ class TestGraphed:
         monkeypatch.setattr(torch.cuda, "graph", graph.capture)
         monkeypatch.setattr(torch.cuda, "set_stream", lambda one: setattr(graph, "stream", "main"))
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-        monkeypatch.setattr(torch.cuda, "get_sync_debug_mode", lambda: mode[0])
-        modes = {"warn": 1, 0: 0}
-        monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda to: mode.__setitem__(0, modes[to]))
         return graph
 
     @pytest.mark.parametrize("changes", [{}, {"device": "cpu"}, {"device": "cuda", "loader": "streaming"}])
@@ -215,41 +181,27 @@ class TestCompiled:
         assert computed(found) == pytest.approx(computed(small(digits).run_epoch(1)), rel=1e-3)
         assert list((tmp_path / "cache").rglob("*.so")) and not (tmp_path / "root").exists()
 
-    def test_code_is_kept_for_each_root_in_a_private_folder_that_is_never_below_a_root(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    @pytest.mark.parametrize("fault", [None, "others may change it", "the root contains it", "it cannot be created"])
+    def test_code_is_kept_only_in_a_private_folder_outside_of_the_root(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str | None
     ) -> None:
-        cache = self._clean(monkeypatch, tmp_path)
-        first, again, on_s3 = (self._folder(root) for root in (str(tmp_path / "a"), str(tmp_path / "a"), "s3://bucket"))
-        assert first == again != on_s3
-        assert all(one.is_relative_to(cache) and one.stat().st_mode & 0o777 == 0o700 for one in (first, on_s3))
-        assert not (tmp_path / "a").exists()
-
-    @pytest.mark.parametrize("fault", ["others may change it", "the root contains it", "it cannot be created"])
-    def test_code_that_others_could_change_is_not_kept(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str
-    ) -> None:
-        cache = self._clean(monkeypatch, tmp_path)
-        if fault == "others may change it":
-            self._folder(str(tmp_path / "root")).chmod(0o777)
-        elif fault == "it cannot be created":
-            cache.write_text("a file")
-        folder = self._folder(str(tmp_path if fault == "the root contains it" else tmp_path / "root"))
-        assert not folder.is_relative_to(tmp_path) and not folder.exists()
-        assert not {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"} & set(os.environ)
-
-    @staticmethod
-    def _clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        return tmp_path / "cache"
-
-    @staticmethod
-    def _folder(root: str) -> Path:
-        with step.compiled_code(training.recipe(compile=True), root=Root(root)):
-            folder = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
-            assert folder.is_dir() and Path(os.environ["TRITON_CACHE_DIR"]).is_relative_to(folder)
-        return folder
+        folder, root = tmp_path / "cache/mnist-pipeline/compiled", tmp_path / "root"
+        if fault == "others may change it":
+            folder.mkdir(parents=True)
+            folder.chmod(0o777)
+        elif fault == "it cannot be created":
+            (tmp_path / "cache").write_text("a file")
+        elif fault == "the root contains it":
+            root = tmp_path
+        refused = pytest.raises(ValueError, match="compile=true needs .*/compiled as a folder of this user alone")
+        kept = step.compiled_code(training.recipe(compile=True), root=Root(str(root)))
+        with refused if fault else contextlib.nullcontext(), kept:
+            assert Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]) == folder and folder.stat().st_mode & 0o777 == 0o700
+            assert Path(os.environ["TRITON_CACHE_DIR"]).is_relative_to(folder)
+        assert not {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"} & set(os.environ)
 
 
 class TestValidation:
