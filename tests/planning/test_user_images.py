@@ -190,24 +190,19 @@ def test_results_are_not_put_among_the_images(pictures: Path) -> None:
         make_plan.make_plan(storage=str(pictures / "root"), recipe=recipes.load("images-resnet18"), data=str(pictures))
 
 
-@pytest.mark.parametrize("setting", ["image_size=32", "channels=1", "store=files"])
-def test_size_channels_and_encoding_decide_the_raw_dataset(pictures: Path, tmp_path: Path, setting: str) -> None:
-    def raw(*settings: str) -> str:
+def test_size_channels_and_store_decide_the_raw_dataset_and_augmentation_the_checkpoint(
+    pictures: Path, tmp_path: Path
+) -> None:
+    def planned(*settings: str) -> plan.Plan:
         recipe = recipes.override(recipes.load("images-resnet18"), settings)
-        return make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe, data=str(pictures)).raw
+        return make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe, data=str(pictures))
 
-    assert raw() == raw("epochs=2") != raw(setting)
-
-
-@pytest.mark.parametrize("setting", ["crop_scale=0.5", "color_jitter=0.2", "flip=horizontal"])
-def test_augmentation_of_encoded_images_decides_the_checkpoint(pictures: Path, tmp_path: Path, setting: str) -> None:
-    def planned(*settings: str) -> tuple[str, str]:
-        recipe = recipes.override(recipes.load("images-resnet18"), ["store=files", *settings])
-        made = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe, data=str(pictures))
-        return made.prepared, made.checkpoint
-
-    prepared, checkpoint = planned(setting)
-    assert prepared == planned()[0] and checkpoint != planned()[1]
+    usual, encoded = planned(), planned("store=files")
+    assert planned("epochs=2").raw == usual.raw
+    assert len({usual.raw, encoded.raw, planned("image_size=32").raw, planned("channels=1").raw}) == 4
+    for setting in ("crop_scale=0.5", "color_jitter=0.2", "flip=horizontal"):
+        augmented = planned("store=files", setting)
+        assert augmented.prepared == encoded.prepared and augmented.checkpoint != encoded.checkpoint
 
 
 def test_files_on_s3_are_told_apart_by_their_etag(root: Root) -> None:
@@ -300,34 +295,25 @@ class TestInitializeWithTheChampion:
             self.make(tmp_path, pictures)
 
     @pytest.mark.parametrize(
-        ("model", "says"),
+        ("champion", "says"),
         [
             ({"model": "resnet34"}, "model of the champion .* is 'resnet34', but 'resnet18' is requested"),
             ({"image_shape": [32, 32, 3]}, r"image_shape .* is \[32, 32, 3\], but \[64, 64, 3\]"),
             ({"classes": ["pears"]}, r"classes .* is \['pears'\], but "),
-        ],
-    )
-    def test_another_model_is_refused(
-        self, tmp_path: Path, pictures: Path, model: dict[str, object], says: str
-    ) -> None:
-        self.crown(tmp_path, pictures, **model)
-        with pytest.raises(ValueError, match=says):
-            self.make(tmp_path, pictures)
-
-    @pytest.mark.parametrize(
-        ("split", "says"),
-        [
-            (SPLIT | {"split_seed": 7}, "split_seed of the champion .* is 7, but 0 .* use --set split_seed=7,"),
             (
-                SPLIT | {"validation_fraction": 0.05},
+                {"split": SPLIT | {"split_seed": 7}},
+                "split_seed of the champion .* is 7, but 0 .* use --set split_seed=7,",
+            ),
+            (
+                {"split": SPLIT | {"validation_fraction": 0.05}},
                 "validation_fraction .* is 0.05, but 0.1 .* would become validation",
             ),
         ],
     )
-    def test_a_champion_whose_training_rows_would_become_validation_rows_is_refused(
-        self, tmp_path: Path, pictures: Path, split: dict[str, Any], says: str
+    def test_champion_of_another_model_or_of_other_validation_rows_is_refused(
+        self, tmp_path: Path, pictures: Path, champion: dict[str, Any], says: str
     ) -> None:
-        self.crown(tmp_path, pictures, split=split)
+        self.crown(tmp_path, pictures, **champion)
         with pytest.raises(ValueError, match=f"^--set start=champion: .*{says}") as caught:
             self.make(tmp_path, pictures)
         assert "\n" not in str(caught.value)
