@@ -94,11 +94,11 @@ class IngestSpec(JobSpec):
     """Folder with the files."""
     target: DatasetURI
     kind: Literal["files", "images", "parquet"]
-    """`files`: downloaded files of a data set; else the user's own, `images` (one file each) or `parquet`."""
+    """`files`: downloaded files of a source; else the user's own, `images` (one file each) or `parquet`."""
     source_name: str | None = None
     """Name of the downloaded source, as in a recipe; None for the user's own files."""
     classes: list[str] = []
-    """Name of each label for image files; empty for Parquet and data sets, which name their classes themselves."""
+    """Name of each label for image files; empty for Parquet and sources, which name their classes themselves."""
     labels: str = ""
     """Which folders are the classes of image files, in words."""
     digest: str = ""
@@ -108,7 +108,7 @@ class IngestSpec(JobSpec):
     left_out: list[dict[str, Any]] = []
     """Files below the user's data that are not read, by reason, for the manifest: reason, count, first."""
     parameters: dict[str, Any]
-    """Name of the data set. For the user's own also image_size, channels and, if no folder is called train or test,
+    """Name of the source. For the user's own also image_size, channels and, if no folder is called train or test,
     test_fraction; for images that are only predicted also classes."""
 
     @property

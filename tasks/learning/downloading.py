@@ -1,4 +1,4 @@
-"""Download of a data set's files from its mirrors, with torchvision's download code and with checksums."""
+"""Download of a source's files from its mirrors, with torchvision's download code and with checksums."""
 
 import contextlib
 import errno
@@ -161,7 +161,7 @@ def mirror_address(source: str) -> str:
         raise ValueError(f"--source must be an http(s) address or a folder, got {redact(source)!r}")
     folder = Path(os.path.expanduser(path)).resolve()
     if not folder.is_dir():
-        raise ValueError(f"--source: there is no folder {source!r}; choose one that contains the data set's files")
+        raise ValueError(f"--source: there is no folder {source!r}; choose one that contains the source's files")
     return folder.as_uri() + "/"
 
 

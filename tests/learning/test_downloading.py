@@ -183,7 +183,7 @@ class TestPatience:
 
 
 class TestUnreachable:
-    def test_data_set_is_unreachable_when_every_mirror_refuses_connections(self) -> None:
+    def test_source_is_unreachable_when_every_mirror_refuses_connections(self) -> None:
         with mirrors.refusing() as one, mirrors.refusing() as two:
             assert not downloading.reachable(dataclasses.replace(SOURCE, mirrors=(one, two)))
 
@@ -194,7 +194,7 @@ class TestUnreachable:
             assert downloading.reachable(dataclasses.replace(SOURCE, mirrors=(closed, mirror.address)))
 
 
-class TestSource:
+class TestMirrorAddress:
     @pytest.mark.parametrize("name", ["with space", "Größe 数字", "100%41#x?y"])
     def test_folder_and_address_of_any_name_are_mirrors(self, tmp_path: Path, name: str) -> None:
         copy_of_the_files(tmp_path / "served" / name)
@@ -251,8 +251,8 @@ sys.exit("torch" in sys.modules)
 
 
 class TestMirrors:
-    def test_data_set_with_an_invalid_name_is_refused_by_field(self) -> None:
-        with pytest.raises(ValueError, match="^name of a data set must be 1 to 64 of a-z, 0-9 and '-', got 'My Data'"):
+    def test_source_with_an_invalid_name_is_refused_by_field(self) -> None:
+        with pytest.raises(ValueError, match="^name of a source must be 1 to 64 of a-z, 0-9 and '-', got 'My Data'"):
             dataclasses.replace(SOURCE, name="My Data")
 
     @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ class TestMirrors:
         assert "secret" not in " ".join(told)
 
 
-class TestDataSets:
+class TestSources:
     def test_mnist_has_the_checksums_and_mirrors_of_torchvision(self) -> None:
         assert {(file.name, file.md5) for file in mnist.SOURCE.files} == set(torchvision.datasets.MNIST.resources)
         assert list(mnist.SOURCE.mirrors) == torchvision.datasets.MNIST.mirrors

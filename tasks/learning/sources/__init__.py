@@ -1,4 +1,4 @@
-"""Data sets by name: one module each, with a `SOURCE` that lists its files, their mirrors and their checksums."""
+"""Sources of published images by name: one module each, with a `SOURCE` that lists its files, their mirrors and their checksums."""
 
 import dataclasses
 import importlib
@@ -66,7 +66,7 @@ class Split:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Description of a data set, known before anything is downloaded."""
+    """Description of a source, known before anything is downloaded."""
 
     name: str
     """Name of its folders and of its championship."""
@@ -81,11 +81,11 @@ class Source:
     """Function that reads the downloaded files in a folder, or those of one shard if they have shards, and yields each
     split once. It raises `ValueError` if they have unexpected content."""
     notice: str | None = None
-    """Note to show users beside every result on this data set, if any."""
+    """Note to show users beside every result on this source, if any."""
 
     def __post_init__(self) -> None:
         """Raise `ValueError` for an invalid name, or a mirror with a secret in its address, which reports show."""
-        check_name(self.name, field="name of a data set")
+        check_name(self.name, field="name of a source")
         for mirror in self.mirrors:
             if not is_public(mirror):
                 raise ValueError(
@@ -108,7 +108,7 @@ USER_IMAGES = "user-images"
 
 
 def known() -> list[str]:
-    """Return the sorted names of all data sets of the project."""
+    """Return the sorted names of all sources of the project."""
     return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(__path__))
 
 
@@ -122,12 +122,12 @@ def check_known(name: str) -> None:
 
 
 def name_of(data: str) -> str:
-    """Return the data set's name for `data` of a recipe, which may be a reference to the user's own code."""
+    """Return the name of the source for `data` of a recipe, which may be a reference to the user's own code."""
     return load(data).name if user_code.is_reference(data) else data
 
 
 def load(name: str) -> Source:
-    """Load the data set called `name`; raises `ValueError` listing the known names if there is none."""
+    """Load the source called `name`; raises `ValueError` listing the known names if there is none."""
     check_known(name)
     if name == USER_IMAGES:
         raise ValueError("--data is required: this recipe is for your own images, in folders or Parquet")
