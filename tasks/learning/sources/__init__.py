@@ -1,4 +1,4 @@
-"""Sources of published images by name: one module each, with a `SOURCE` that lists its files, their mirrors and their checksums."""
+"""Sources by name: one module each, with a `SOURCE` that lists its files, their mirrors and their checksums."""
 
 import dataclasses
 import importlib
