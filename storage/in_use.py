@@ -39,6 +39,7 @@ class Use:
 
     def add(self, uris: Iterable[URI]) -> None:
         """Protect `uris` too: those that exist when this returns will stay."""
+        uris = list(uris)
         self._uris.update(uris)
         for root, held in list(self._leases.items()):
             if not held.renew(uses=uris) and held.lost:  # it had lapsed, as after a suspension, and another took it
@@ -67,7 +68,7 @@ def using(root: Root, uris: Iterable[URI], *, owner: str) -> Iterator[Use]:
     uris = list(uris)
     with contextlib.ExitStack() as stack:
         use = Use(stack, owner=owner)
-        use.add(uris)
+        use.add(uris)  # before the leases are taken, which name them
         use.protect(root)
         for other in {other for other in map(reference.root_of, uris) if not reference.is_same(other, root)}:
             try:

@@ -234,7 +234,7 @@ OTHERS = [
     Bad("storage lineage s3://user:secret@bucket/x", "uri ... AWS_*"),
     Bad("storage verify http://host/x", "uri ... 'http://host/x'"),
     Bad("storage promote {raw} --storage {root}", "uri ... checkpoint ... {raw} of kind raw"),
-    Bad("storage promote {checkpoint} --storage {root}", "uri ... {checkpoint} ... data set"),
+    Bad("storage promote {checkpoint} --storage {root}", "uri ... {checkpoint} ... data ... --register-as"),
     Bad("storage rollback ../x --storage {root}", "registered model ... '../x'"),
     Bad("storage history nosuch --storage {root}", "registered model ... 'nosuch'"),
     Bad("storage gc --keep-days -1", "--keep-days"),
