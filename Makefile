@@ -13,10 +13,10 @@ run: $(VENV)/.installed ## run the pipeline; results go to ./data (ARGS="--help"
 	@$(BIN)/python flows/pipeline.py $(ARGS)
 
 up: $(VENV)/.installed ## start a Prefect server, the deployments and a worker; runs until Ctrl-C
-	@$(BIN)/python flows/server/up.py $(ARGS)
+	@$(BIN)/python -m flows up $(ARGS)
 
 deploy: $(VENV)/.installed ## update the deployments on the Prefect server at PREFECT_API_URL to match prefect.yaml
-	@$(BIN)/python flows/server/deploy.py $(ARGS)
+	@$(BIN)/python -m flows deploy $(ARGS)
 
 install: $(VENV)/.installed ## create the virtual environment with pinned versions and the project in editable mode
 

@@ -2,20 +2,30 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
 
+
+if TYPE_CHECKING:
+    from prefect import Flow
+
+
+def _flow_of(request: dict[str, Any]) -> "Flow[..., Any]":
+    from flows import pipeline  # not __main__: Prefect records the name
+
+    return pipeline.flow_of(request)
+
+
 if __name__ == "__main__":
     try:
-        from flows.cli.main import main  # checks the command line before anything slow is imported
+        from flows.cli import app  # checks the command line before anything slow is imported
     except ModuleNotFoundError as error:
         raise SystemExit(f"error: {error.name} is not installed: `make install`, then `. .venv/bin/activate`") from None
 
-    raise SystemExit(main())
+    raise SystemExit(app.main(_flow_of, "run"))
 
-from typing import Any
-
-from prefect import Flow, flow
+from prefect import flow
 from prefect.runtime import flow_run
 
 from flows.server.flow_runs import begun
@@ -112,7 +122,7 @@ cifar10 = mnist.with_options(name="cifar10")
 images = mnist.with_options(name="images")
 
 
-def flow_of(request: dict[str, Any]) -> Flow[..., Any]:
+def flow_of(request: dict[str, Any]) -> "Flow[..., Any]":
     """Return the flow named after the data set of `request`, the parameters of a run."""
     data = request["settings"].get("source") or recipes.load(request["recipe"]).data.source
     siblings = {"fashion-mnist": fashion_mnist, "cifar10": cifar10, sources.USER_IMAGES: images}

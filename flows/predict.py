@@ -2,18 +2,28 @@
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # works from anywhere, installed or not
 
+
+if TYPE_CHECKING:
+    from prefect import Flow
+
+
+def _flow_of(_: dict[str, Any]) -> "Flow[..., Any]":
+    from flows.predict import predict  # not __main__: Prefect records the name
+
+    return predict
+
+
 if __name__ == "__main__":
     try:
-        from flows.cli.main import main_predict  # checks the command line before anything slow is imported
+        from flows.cli import app  # checks the command line before anything slow is imported
     except ModuleNotFoundError as error:
         raise SystemExit(f"error: {error.name} is not installed: `make install`, then `. .venv/bin/activate`") from None
 
-    raise SystemExit(main_predict())
-
-from typing import Any
+    raise SystemExit(app.main(_flow_of, "predict"))
 
 from prefect import flow
 

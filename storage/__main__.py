@@ -8,7 +8,7 @@ from storage.admin.change_commands import app
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command; return its exit code, or exit with 2 for an invalid request."""
+    """Run one command; return its exit code."""
     return exits.execute(app, sys.argv[1:] if words is None else words, prog="python -m storage")
 
 

@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import io
 import os
+import re
 import select
 import signal
 import stat
@@ -80,7 +81,8 @@ def execute(
         except typer.Exit as ended:  # after --help
             return ended.exit_code
         except typer.TyperException as error:
-            message, context = error.format_message().rstrip("."), getattr(error, "ctx", None)
+            context, message = getattr(error, "ctx", None), error.format_message().rstrip(".")
+            message = re.sub(r"^Invalid value for '(.*?)': (Value error, )?", r"\1: ", message)
             refuse(f"{hint(message)}; see {context.command_path if context else prog} --help")
 
     return guarded(work)
@@ -94,6 +96,8 @@ def guarded(work: Callable[[], int]) -> int:
             code = work()
             sys.stdout.flush()
             return code
+    except SystemExit as ended:  # from `refuse`
+        return ended.code if isinstance(ended.code, int) else FAILED
     except HungUp:
         note("The terminal was closed. Run the same command again to resume.")
         return HUNG_UP

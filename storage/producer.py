@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 _CHECKOUT = Path(__file__).parent.parent
-_PACKAGES = ("mnist-pipeline", "ray", "torch", "torchvision", "prefect", "pyarrow")
+_PACKAGES = ("data-to-model", "ray", "torch", "torchvision", "prefect", "pyarrow")
 _CODE = ("flows", "storage", "tasks", "pyproject.toml", "requirements.lock")
 """Paths of a checkout that decide results; a change to the docs or the tests does not count as a change."""
 _IMPORTED = ("storage", "tasks")

@@ -17,8 +17,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import typer
 from filelock import FileLock
 
+from flows.cli.app import taking
+from flows.cli.options import FlowOptions
 from storage import manifest
 from storage.uri import URI
 
@@ -28,6 +31,7 @@ SHARED = "PIPELINE_TEST_SHARED"
 _MARK = "PIPELINE_TEST_RUN"
 LIMIT_S = 900
 _Value = TypeVar("_Value")
+_Options = TypeVar("_Options", bound=FlowOptions)
 
 
 class Run:
@@ -175,6 +179,16 @@ def lineage(uri: str) -> Iterator[tuple[str, dict[str, Any]]]:
         parent = made.parent(role, of=URI(uri))
         assert isinstance(named, manifest.Parent) and named.digest == manifest.load(parent).digest
         yield from lineage(parent)
+
+
+def options_of(options: type[_Options], *words: str) -> _Options:
+    """What a command gets for the words of a command line."""
+    app = typer.Typer()
+    app.command()(taking(options, lambda values: values))
+    with typer.main.get_command(app).make_context("test", list(words)) as context:
+        values = context.command.invoke(context)
+    assert isinstance(values, options)
+    return values
 
 
 def no_flow(request: dict[str, Any]) -> Any:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.cli.arguments import parser
+from flows.cli import app
 from tasks.learning import recipes
-from tests.runs import CHECKOUT
+from tests.runs import CHECKOUT, no_flow
 
 DOCS = CHECKOUT / "docs"
 CLI = (DOCS / "cli.md").read_text()
@@ -35,8 +35,9 @@ def test_the_table_of_deployments_is_that_of_prefect_yaml() -> None:
     assert set(re.findall(r"^\| `([a-z0-9-]+/[a-z]+)` \|", OPERATING, re.MULTILINE)) == _deployments()
 
 
-def test_the_list_of_options_is_that_of_the_command_line() -> None:
-    options = set(re.findall(r"--[a-z-]+", parser().format_usage())) - {"--help"}
+def test_the_list_of_options_is_that_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(no_flow, "run", words=["--help"]) == 0
+    options = set(re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)) - {"--help"}
     assert set(re.findall(r"^- `(--[a-z-]+)", CLI, re.MULTILINE)) == options
 
 

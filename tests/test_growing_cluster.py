@@ -54,7 +54,7 @@ def test_a_worker_gets_the_gpu_that_the_cluster_adds_and_never_trains_on_the_cpu
 
 
 def test_what_the_cluster_never_adds_is_named_after_the_limit(cluster: Growing, tmp_path: Path) -> None:
-    root = ["--storage", str(tmp_path / "root"), "--stall", "0.3"]
+    root = ["--storage", str(tmp_path / "root"), "--stall-timeout", "18s"]
     run = Run(*_SAMPLE, *root, "--workers", "40", "--set", "device=cpu", folder=tmp_path, env=cluster.env)
     assert run.process.wait() == 1
     said = run.log.read_text()

@@ -53,7 +53,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("finished")
     root = Root(str(folder / "root"))
     with mirrors.serve(mnist_sample.FOLDER) as mirror:
-        run = Run(*quick(), "--source", mirror.address, "--storage", str(root), folder=folder)
+        run = Run(*quick(), "--mirror", mirror.address, "--storage", str(root), folder=folder)
         commands: set[str] = set()
         with repeatedly(lambda: commands.update(run.processes().values()), interval_s=0.5):
             result = run.result()
@@ -140,7 +140,7 @@ def test_a_worse_model_leaves_the_champion_in_place_and_says_so(finished: Finish
 @pytest.mark.slow
 def test_the_champion_predicts_a_dataset_without_labels(finished: Finished) -> None:
     unlabelled = _without_labels(DatasetURI(finished.result["uris"]["raw"]), finished.folder)
-    arguments = ["--model", "champion:mnist-sample", "--dataset", unlabelled, "--json", "--storage", finished.root]
+    arguments = ["--model", "champion:mnist-sample", "--data", unlabelled, "--json", "--storage", finished.root]
     table = finished.folder / "predictions.csv"
     result = Run(*arguments, "--csv", str(table), folder=finished.folder, script="predict.py").result()
     rows = tables.read_split(URI(result["uris"]["predictions"])).to_pandas()
@@ -190,7 +190,7 @@ def test_a_virtual_environment_in_a_folder_with_spaces_can_be_used(tmp_path: Pat
     environment.parent.mkdir()
     environment.symlink_to(sys.prefix)
     python = environment / "bin" / Path(sys.executable).name
-    assert Run(*quick(), "--source", "sample", folder=tmp_path, python=python).result()["stages"]
+    assert Run(*quick(), "--mirror", "sample", folder=tmp_path, python=python).result()["stages"]
 
 
 @pytest.mark.slow
@@ -200,7 +200,7 @@ def test_a_run_without_ray_in_its_own_process_gives_the_same_to_the_bit(finished
     pipeline = CHECKOUT / "flows" / "pipeline.py"
     program = f"import runpy, sys\nsys.modules['ray'] = None\nrunpy.run_path({str(pipeline)!r}, run_name='__main__')\n"
     without.write_text(program)
-    arguments = [*quick(), "--workers", "0", "--source", "sample", "--storage", str(tmp_path / "root")]
+    arguments = [*quick(), "--workers", "0", "--mirror", "sample", "--storage", str(tmp_path / "root")]
     run = Run(*arguments, folder=tmp_path, script=without.name, checkout=without.parent.parent)
     result = run.result()
     assert not any(stage["reused"] for stage in result["stages"])

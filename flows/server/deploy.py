@@ -10,13 +10,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
-
 from flows import PROJECT
-from flows.cli.arguments import Parser
 from flows.server.temporary_server import require_named_server
 from storage.error_policy import Permanent
-from storage.exits import guarded, refused_if_invalid
+from storage.exits import refused_if_invalid
 from storage.uri import redact, redact_text
 
 if TYPE_CHECKING:
@@ -26,10 +23,6 @@ if TYPE_CHECKING:
 CHECKOUT = Path(__file__).resolve().parents[2]
 Declared = dict[tuple[str, str], dict[str, Any]]
 """Deployments of prefect.yaml, by entrypoint and name."""
-_EPILOG = """\
-environment:
-  PREFECT_API_URL       the server to change, such as http://127.0.0.1:4200/api
-  PIPELINE_WEBHOOK_URL  URL notified of failed and crashed runs and of promotions (default: none)"""
 
 
 class DeployFailed(Permanent):
@@ -37,13 +30,7 @@ class DeployFailed(Permanent):
 
 
 def main() -> int:
-    """Update the server; return 0 (it matches the file) or 1 (failed); exit with 2 for an invalid request."""
-    what = "Update a Prefect server to match prefect.yaml: deployments, schedules, automations."
-    Parser(prog="python flows/server/deploy.py", description=what, epilog=_EPILOG).parse_args()
-    return guarded(_main)
-
-
-def _main() -> int:
+    """Update the server; return 0, or exit with 2 for an invalid request."""
     require_named_server()
     with refused_if_invalid():
         print(apply())
@@ -149,7 +136,3 @@ def deployments(client: "SyncPrefectClient") -> "list[DeploymentResponse]":
     while len(page := client.read_deployments(deployment_filter=ours, limit=100, offset=len(responses))) == 100:
         responses += page
     return responses + page
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

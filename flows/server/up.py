@@ -1,6 +1,5 @@
 """`make up`: run a Prefect server, the deployments of prefect.yaml and a worker for them on one machine."""
 
-import argparse
 import contextlib
 import errno
 import ipaddress
@@ -10,13 +9,9 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
-
-from flows.cli.arguments import Parser
 from storage import terminal
-from storage.exits import guarded, refused_if_invalid
+from storage.exits import refused_if_invalid
 from storage.uri import parse_root, redact_text
 from tasks.runners.child import Child
 
@@ -26,31 +21,10 @@ _LEASE_STORAGE = "prefect.server.concurrency.lease_storage.filesystem"
 """Keeps the leases of running flow runs in PREFECT_HOME; with Prefect's default a restarted server crashes the runs."""
 _LONGEST = 300
 """Most characters of a line of the server's output to print."""
-_EPILOG = """\
-Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
-runs that crashed, each at most three times.
-Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server listens on this machine only; for others
---host needs PREFECT_SERVER_API_AUTH_STRING (docs/operating.md)."""
 
 
-def main() -> int:
+def main(host: str, port: int, reports_port: int) -> int:
     """Run until Ctrl-C and return 0; return 1 if the server or worker stops; exit with 2 for an invalid request."""
-    parser = Parser(
-        prog="python flows/server/up.py",
-        description="Start a Prefect server, register the deployments of prefect.yaml and run a worker for them.",
-        epilog=_EPILOG,
-    )
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=4200, help="port of server and UI (default: %(default)s)")
-    parser.add_argument(
-        "--reports-port", type=int, help="port of the reports, on loopback (default: the port above it)"
-    )
-    arguments = parser.parse_args()
-    return guarded(lambda: _main(arguments))
-
-
-def _main(arguments: argparse.Namespace) -> int:
-    host, port = arguments.host, arguments.port
     with refused_if_invalid():
         _check(host, port)
     url = _name_server(host, port)
@@ -74,7 +48,7 @@ def _main(arguments: argparse.Namespace) -> int:
     ):
         await_server(server, f"{url}/health")
         _tell([deploy.apply()])
-        serving = report_server.serving(root, arguments.reports_port or port + 1, is_private=_is_loopback(host))
+        serving = report_server.serving(root, reports_port, is_private=_is_loopback(host))
         with serving as reports, _worker() as worker:
             print(_READY.format(ui=f"http://{host}:{port}", url=url, reports=reports), flush=True)
             _watch(server, worker)
@@ -195,7 +169,3 @@ def _check(host: str, port: int) -> None:
             if error.errno == errno.EADDRINUSE:
                 what = f"--port {port} is in use: choose another port, or stop the program that uses it"
             raise ValueError(what) from None
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

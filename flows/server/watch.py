@@ -3,12 +3,11 @@
 The task runs of a dead process are marked as Crashed, too.
 
 It reads the runs' states, since a busy server on SQLite loses some events. `make up` watches its own server. Beside a
-server for several machines, keep `python flows/server/watch.py` running on one of them.
+server for several machines, keep `data-to-model watch` running on one of them.
 """
 
 import contextlib
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -23,13 +22,9 @@ from prefect.events.filters import EventFilter, EventNameFilter, EventOccurredFi
 from prefect.exceptions import PrefectException
 from prefect.states import AwaitingRetry, Cancelled, Crashed
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # works from anywhere, installed or not
-
 from flows import PROJECT
-from flows.cli.arguments import Parser
 from flows.server.temporary_server import require_named_server
 from storage import terminal
-from storage.exits import guarded
 
 LOOK_S = 10.0
 """Seconds between two looks at the runs."""
@@ -47,21 +42,10 @@ GIVEN_UP = "GivenUp"
 
 _RESTARTED = "restarted after a crash"
 _SILENT = f"no heartbeat for {SILENCE.total_seconds():.0f} s"
-_EPILOG = """\
-environment:
-  PREFECT_API_URL       the server to watch, such as http://127.0.0.1:4200/api
-
-Runs until Ctrl-C. One such process per server is enough; `make up` includes it."""
 
 
 def main() -> int:
     """Watch until Ctrl-C; return 0."""
-    what = "Mark deployment runs whose process has died as Crashed, and restart crashed ones at most three times."
-    Parser(prog="python flows/server/watch.py", description=what, epilog=_EPILOG).parse_args()
-    return guarded(_main)
-
-
-def _main() -> int:
     require_named_server()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a service manager stops it this way
     watch = Watch()
@@ -185,7 +169,3 @@ def _set_state(client: SyncPrefectClient, earlier: FlowRun, state: State[Any]) -
         client.set_task_run_state(task_run.id, Crashed(message="the process of its flow run has ended"), force=True)
     client.set_flow_run_state(run.id, state, force=True)
     yield f"run {run.name}: its process has ended; new state: {state.name}"
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

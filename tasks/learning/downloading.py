@@ -70,7 +70,7 @@ def fetch_file(
             left_s = until - time.monotonic()
             if left_s <= 0:
                 raise
-            text = "%s; retrying all mirrors for another %.1f minutes (--patience, in a deployment patience_minutes)"
+            text = "%s; retrying all mirrors for another %.1f minutes (--download-timeout)"
             log(text, error, left_s / 60)
             time.sleep(min(left_s, wait_s))
             wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
@@ -97,7 +97,7 @@ def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log:
         log("fetched %s, %s, from %s", file.name, in_units(size), redact(mirror))
         return {"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": mirror + file.name}
     kind = Unreachable if _may_pass(faults) else DownloadFailed
-    advice = "name another mirror or a folder with --source (in a deployment: source)"
+    advice = "name another mirror or a folder with --mirror"
     raise kind(f"{file.name} could not be fetched; {'; '.join(problems)}; {advice}")
 
 
@@ -136,10 +136,10 @@ def unreachable_message(source: Source, more: Sequence[str] = ()) -> str:
     """Return the error message, with the next step, for the case that no mirror is `reachable`."""
     folders = [mirror for mirror in more if mirror.startswith("file:")]
     asked = ", ".join(redact(mirror) for mirror in [*more, *source.mirrors] if mirror not in folders)
-    lacking = "".join(f"--source: {_missing_files(source, folder)}; " for folder in folders)
+    lacking = "".join(f"--mirror: {_missing_files(source, folder)}; " for folder in folders)
     return (
         f"{lacking}no {'other ' * bool(folders)}mirror of {source.name} can be reached ({asked}); name another one "
-        "with --source URL_OR_DIR"
+        "with --mirror URL_OR_DIR"
     )
 
 
@@ -153,15 +153,15 @@ def _missing_files(source: Source, folder: str) -> str:
 
 
 def mirror_address(source: str) -> str:
-    """Convert the value of `--source`, an http(s) address or a folder, to the address of a mirror, ending in `/`."""
+    """Convert the value of `--mirror`, an http(s) address or a folder, to the address of a mirror, ending in `/`."""
     if source.startswith(("http://", "https://")):
         return _web_address(source)
     path = urllib.request.url2pathname(urlsplit(source).path) if source.startswith("file:///") else source
     if not path or "://" in path:
-        raise ValueError(f"--source must be an http(s) address or a folder, got {redact(source)!r}")
+        raise ValueError(f"--mirror must be an http(s) address or a folder, got {redact(source)!r}")
     folder = Path(os.path.expanduser(path)).resolve()
     if not folder.is_dir():
-        raise ValueError(f"--source: there is no folder {source!r}; choose one that contains the source's files")
+        raise ValueError(f"--mirror: there is no folder {source!r}; choose one that contains the source's files")
     return folder.as_uri() + "/"
 
 
@@ -172,7 +172,7 @@ def _web_address(source: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise ValueError(f"--source must be http(s)://host/path/ without credentials or query, got {redact(source)!r}")
+        raise ValueError(f"--mirror must be http(s)://host/path/ without credentials or query, got {redact(source)!r}")
     return f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%:@!$&()*+,;=~')}/"
 
 

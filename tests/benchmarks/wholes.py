@@ -83,7 +83,7 @@ def _running(
 ) -> Iterator[Run]:
     """A run of the command line that is ended, if it has not, with the context."""
     source = data.address(bench.source)
-    run = bench.pipeline(storage, "--source", source, *arguments, folder=folder, env=env)
+    run = bench.pipeline(storage, "--mirror", source, *arguments, folder=folder, env=env)
     try:
         yield run
     finally:

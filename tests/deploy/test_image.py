@@ -85,7 +85,7 @@ def test_the_image_has_the_python_of_the_project_and_writes_only_below_tmp() -> 
 
 def test_what_the_image_holds_of_the_checkout_is_enough_to_check_and_deploy(tmp_path: Path) -> None:
     folder = image.assemble(tmp_path / "pipeline")
-    for words in (["flows/pipeline.py", "--help"], ["flows/server/deploy.py", "--help"], ["-m", "storage", "--help"]):
+    for words in (["flows/pipeline.py", "--help"], ["-m", "flows", "deploy", "--help"], ["-m", "storage", "--help"]):
         subprocess.run([sys.executable, *words], cwd=folder, check=True, capture_output=True)
     declared = yaml.safe_load((folder / "prefect.yaml").read_text())["deployments"]
     assert all((folder / one["entrypoint"].partition(":")[0]).exists() for one in declared)

@@ -21,7 +21,7 @@ from tests.runs import CHECKOUT, await_that, prefect_home, processes_with
 
 _RUN = """
 import sys, time
-from flows.cli import main
+from flows.cli import start
 from storage.exits import guarded
 
 def flow_of(request):
@@ -37,7 +37,7 @@ def flow_of(request):
     return short
 
 request = {"storage": sys.argv[1], "workers": 0, "seconds": float(sys.argv[2])}
-sys.exit(guarded(lambda: main.run(flow_of, request, as_json=True)))
+sys.exit(guarded(lambda: start.start(flow_of, request, as_json=True)))
 """
 _FAILS = "import sys; sys.exit('Traceback (most recent call last):\\n  File \"x.py\"\\n' * 50 + {last!r})"
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from flows.cli import main
-from flows.cli.arguments import parsed, parser
+from flows.cli import app
+from flows.cli.options import RunOptions
 from flows.cli.preflight import check_and_plan
 from flows.server.temporary_server import own_server
 from storage import commits, manifest, tables
@@ -24,10 +24,15 @@ from tasks.resources import capacity
 from tasks.runners import node_checks
 from tests import mirrors
 from tests.image_folder import write_folder
-from tests.runs import CHECKOUT, no_flow, prefect_home
+from tests.runs import CHECKOUT, no_flow, options_of, prefect_home
 
 HERE = Node(name="here", probe="", python="3.11", ray="2.60.0", torch="2.14.1", free=10**10)
 ALL = ["request", "Ray", "storage", "data", "classes", "labels", "run", "model", "disk", "nodes", "Prefect"]
+
+
+def run(*words: str) -> int:
+    """The exit code of a run that must not get to its flow."""
+    return app.main(no_flow, "run", words=words)
 
 
 @pytest.fixture(autouse=True)
@@ -52,18 +57,14 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
     """Carries out `--check` and gives verdict and words for each thing; a run would say the first refusal."""
 
     def check(*arguments: str, refused: tuple[str, ...] = ()) -> dict[str, tuple[str, str]]:
-        code = main.main(
-            no_flow, ["--check", "--source", "sample", *arguments] if not refused else ["--check", *arguments]
-        )
+        code = run("--check", *([] if refused else ["--mirror", "sample"]), *arguments)
         lines = [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()]
         assert [what for _, what, _ in lines] == ALL
         found = {what: (verdict, about) for verdict, what, about in lines}
         assert tuple(what for what, (verdict, _) in found.items() if verdict == "refused") == refused
         assert code == (2 if refused else 0)
         if refused:
-            with pytest.raises(SystemExit) as ended:
-                main.main(no_flow, list(arguments))
-            assert ended.value.code == 2
+            assert run(*arguments) == 2
             said = capsys.readouterr().err.removeprefix("starting Ray and Prefect ...\n")
             assert said == f"error: {found[refused[0]][1]}\n"
         return found
@@ -89,7 +90,7 @@ def test_what_the_run_will_do_is_told_with_the_data_by_their_name(check: Check, 
 
 def test_images_of_ones_own_are_called_by_their_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_folder(tmp_path / "my-pets", train=3, test=2)
-    assert main.main(no_flow, ["--check", "--data", str(tmp_path / "my-pets"), "--set", "batch_size=2"]) == 0
+    assert run("--check", "--data", str(tmp_path / "my-pets"), "--set", "batch_size=2") == 0
     (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ok       run ")]
     assert "images-resnet18 on my-pets, " in told
     assert "to do: ingest, preprocess, train, predict, evaluate" in told
@@ -99,17 +100,14 @@ def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
     (home := tmp_path / "home").mkdir()
     places = {name: str(home) for name in ("HOME", "TMPDIR")} | {"PYTHONDONTWRITEBYTECODE": "1"}
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PIPELINE_"))}
-    command = [sys.executable, str(CHECKOUT / "flows" / "pipeline.py"), "--check", "--source", "sample"]
+    command = [sys.executable, str(CHECKOUT / "flows" / "pipeline.py"), "--check", "--mirror", "sample"]
     answer = subprocess.run(command, cwd=home, env=env | places, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert list(home.rglob("*")) == []
 
 
 def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main.main(no_flow, ["--check", "--json", "--source", "sample", "--workers", "500", "--set", "batch_size=1000"])
-        == 2
-    )
+    assert run("--check", "--json", "--mirror", "sample", "--workers", "500", "--set", "batch_size=1000") == 2
     told = json.loads(capsys.readouterr().out)
     assert [one["check"] for one in told] == ALL
     assert [one["verdict"] for one in told] == ["ok", "refused", *["ok"] * 9]
@@ -118,22 +116,22 @@ def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "refused", "says"),
     [
-        (["--source", "sample", "--workers", "500", "--set", "batch_size=1000"], "Ray", "--workers must be at most "),
+        (["--mirror", "sample", "--workers", "500", "--set", "batch_size=1000"], "Ray", "--workers must be at most "),
         (
-            ["--source", "sample", "--workers", "2", "--set", "cpus_per_worker=1000"],
+            ["--mirror", "sample", "--workers", "2", "--set", "cpus_per_worker=1000"],
             "Ray",
             "--workers with 1,000 CPUs each (cpus_per_worker) must be at most 0 on this machine, got 2",
         ),
         (
-            ["--source", "sample", "--set", "accelerator_type=Z9"],
+            ["--mirror", "sample", "--set", "accelerator_type=Z9"],
             "Ray",
             "accelerator_type must be empty without a cluster, got 'Z9'; ",
         ),
-        (["--source", "sample", "--set", "start=champion"], "data", "--set start=champion: "),
+        (["--mirror", "sample", "--set", "start=champion"], "data", "--set start=champion: "),
         (["--set", "epochs=0"], "request", "--set: epochs must be >= 1, got 0"),
         (["--recipe", "nosuch"], "request", "recipe must be one of "),
-        (["--source", "sample", "--no-sample"], "request", "--source sample cannot be combined"),
-        (["--source", "sample", "--storage", "/sys/nosuch"], "storage", "--storage: cannot write to /sys/nosuch: "),
+        (["--mirror", "sample", "--no-sample"], "request", "--mirror sample cannot be combined"),
+        (["--mirror", "sample", "--storage", "/sys/nosuch"], "storage", "--storage: cannot write to /sys/nosuch: "),
         (["--data", "/nothing-0123456789ab"], "data", "--data: nothing exists at /nothing-0123456789ab"),
     ],
 )
@@ -143,13 +141,11 @@ def test_a_request_that_would_be_refused_is_told(check: Check, arguments: list[s
 
 
 def test_a_refused_run_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main.main(no_flow, ["--data", str(tmp_path / "nothing")])
+    assert run("--data", str(tmp_path / "nothing")) == 2
     assert "--data: nothing exists at" in capsys.readouterr().err
     assert not (tmp_path / "root").exists()
-    with pytest.raises(SystemExit, match="2"):
-        main.main_predict(no_flow, ["--dataset", str(tmp_path / "nothing")])
-    assert "--dataset" in capsys.readouterr().err
+    assert app.main(no_flow, "predict", words=["--data", str(tmp_path / "nothing")]) == 2
+    assert "--data" in capsys.readouterr().err
     assert not (tmp_path / "root").exists()
 
 
@@ -183,7 +179,7 @@ def test_a_run_with_data_of_every_kind_begins(tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "given").mkdir()
     recipe = ["--recipe", "mnist-resnet18"] if kind == "raw dataset of the recipe" else []
     options = ["--data", DATA[kind](tmp_path / "given"), "--storage", str(tmp_path / "store"), "--workers", "0"]
-    assert main.main(no_flow, [*recipe, *options, "--set", "batch_size=2"]) == 1
+    assert run(*recipe, *options, "--set", "batch_size=2") == 1
     assert "a flow began: " in capsys.readouterr().err
     assert (tmp_path / "store").exists()
 
@@ -192,7 +188,9 @@ def test_a_run_with_data_of_every_kind_begins(tmp_path: Path, capsys: pytest.Cap
 def test_a_run_uses_the_network_unless_its_first_mirror_is_a_folder(tmp_path: Path, *, is_web: bool) -> None:
     with mirrors.serve(tmp_path) as mirror:
         source = mirror.address if is_web else str(tmp_path)
-        planned = check_and_plan(parsed(parser(), ["--workers", "0", "--source", source, "--patience", "1"]))
+        planned = check_and_plan(
+            options_of(RunOptions, "--workers", "0", "--mirror", source, "--download-timeout", "1m")
+        )
     assert planned.downloads
     assert planned.uses_network == is_web
 
@@ -249,7 +247,7 @@ def test_a_model_that_cannot_be_used_is_found_before_anything_starts(
     monkeypatch.chdir(tmp_path)
 
     def checked(*arguments: str) -> tuple[int, str, str]:
-        code = main.main(no_flow, ["--check", *arguments])
+        code = run("--check", *arguments)
         shown = capsys.readouterr()
         (line,) = [line for line in shown.out.splitlines() if line.split()[1] == "model"]
         return code, line, shown.err
@@ -262,14 +260,13 @@ def test_a_model_that_cannot_be_used_is_found_before_anything_starts(
     line = refusal("--recipe", "my_recipe.py:broken")
     assert "ModuleNotFoundError: No module named 'no_such_package'" in line
     assert f"{tmp_path}/my_recipe.py, line 10, in missing_package; import no_such_package" in line
-    with pytest.raises(SystemExit, match="2"):  # a run is refused, too
-        main.main(no_flow, ["--recipe", "my_recipe.py:broken"])
+    assert run("--recipe", "my_recipe.py:broken") == 2, "a run is refused, too"
     assert "No module named 'no_such_package'" in capsys.readouterr().err
     assert "of shape (2, 10) (images, classes), got torch.float32 of (2, 11)" in refusal(
         "--recipe", "my_recipe.py:too_wide"
     )
     assert "FileNotFoundError: " in refusal("--recipe", "my_recipe.py:lost"), "a worker has another folder"
-    assert "inception-v3 cannot be used: RuntimeError" in refusal("--source", "sample", "--set", "model=inception-v3")
+    assert "inception-v3 cannot be used: RuntimeError" in refusal("--mirror", "sample", "--set", "model=inception-v3")
     code, line, warning = checked("--recipe", "my_recipe.py:undeclared")
     assert code == 0 and line.endswith(", 7,850 weights")
     assert f"reads {tmp_path}/weights.bin, which own() does not name" in warning
@@ -281,13 +278,13 @@ def test_a_batch_that_is_large_for_the_images_is_told(
     check: Check, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = str(write_folder(tmp_path / "pets", train=24, test=6))
-    main.main(no_flow, ["--check", "--data", data, "--set", "batch_size=50"])
+    run("--check", "--data", data, "--set", "batch_size=50")
     shown = capsys.readouterr().out
     assert (
         "WARNING: with about 67 training rows, batch_size=50 gives 1 step an epoch; each epoch skips 17 of 67" in shown
     )
     check("--data", data, "--set", "batch_size=1000", refused=("model",))
-    main.main(no_flow, ["--check", "--data", data, "--set", "batch_size=8"])
+    run("--check", "--data", data, "--set", "batch_size=8")
     assert "WARNING" not in capsys.readouterr().out
 
 
@@ -308,8 +305,8 @@ def test_a_folder_with_unpacked_files_is_told_with_the_expected_and_the_found_na
     folder = tmp_path / "my files"
     folder.mkdir()
     (folder / "train-images.idx3-ubyte").touch()
-    found = check("--source", str(folder), refused=("data",))["data"][1]
-    expected = f"--source: {folder}/ must have train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-"
+    found = check("--mirror", str(folder), refused=("data",))["data"][1]
+    expected = f"--mirror: {folder}/ must have train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz, t10k-images-"
     assert found.startswith(expected)
     assert "gz as they were published, not unpacked; it has train-images.idx3-ubyte; no other mirror of mnist" in found
     assert "file:" not in found
@@ -318,7 +315,7 @@ def test_a_folder_with_unpacked_files_is_told_with_the_expected_and_the_found_na
 def test_a_cluster_that_does_not_answer_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     with mirrors.refusing() as address:
         monkeypatch.setenv("RAY_ADDRESS", address.rstrip("/"))
-        found = check("--source", "sample", refused=("Ray", "nodes"))
+        found = check("--mirror", "sample", refused=("Ray", "nodes"))
     assert found["Ray"][1].startswith("RAY_ADDRESS must be the address of a Ray cluster's Jobs API")
     assert "the cluster did not accept a job" in found["nodes"][1]
 
@@ -330,8 +327,8 @@ def test_a_full_disk_is_told(check: Check, tmp_path: Path, monkeypatch: pytest.M
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("a small disk needs the right to mount one")
     try:
-        found = check("--source", "sample", refused=("disk",))
-        check("--source", "sample", "--workers", "0", refused=("disk",))
+        found = check("--mirror", "sample", refused=("disk",))
+        check("--mirror", "sample", "--workers", "0", refused=("disk",))
     finally:
         subprocess.run(["umount", tmp_path / "root"], check=True)
     assert found["disk"][1].startswith(f"the disk of {tmp_path}/root is full: 256.0 MB are needed and 1.0 MB free")
@@ -343,13 +340,13 @@ def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_t
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     with mirrors.refusing() as address, temporary_settings({PREFECT_API_URL: f"{address}api"}):
-        found = check("--source", "sample", refused=("Prefect",))
+        found = check("--mirror", "sample", refused=("Prefect",))
         assert found["Prefect"][1].startswith(f"PREFECT_API_URL={address}api: no usable Prefect API (")
     prefect_home(tmp_path / "prefect")
     with own_server():
         assert " responds, version " in check()["Prefect"][1]
         with temporary_settings({PREFECT_API_AUTH_STRING: "run:another"}):
-            assert "401" in check("--source", "sample", refused=("Prefect",))["Prefect"][1]
+            assert "401" in check("--mirror", "sample", refused=("Prefect",))["Prefect"][1]
 
 
 @pytest.mark.parametrize(

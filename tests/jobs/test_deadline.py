@@ -12,7 +12,7 @@ from tasks.jobs.deadline import DeadlineExceeded, deadline, run_in_thread
 
 def test_a_call_that_blocks_is_ended() -> None:
     ours, theirs = socket.socketpair()
-    with ours, theirs, pytest.raises(DeadlineExceeded, match="--deadline"), deadline(0.05):
+    with ours, theirs, pytest.raises(DeadlineExceeded, match="--stage-timeout"), deadline(0.05):
         ours.recv(1)  # nobody ever writes
 
 

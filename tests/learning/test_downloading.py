@@ -230,17 +230,17 @@ sys.exit("torch" in sys.modules)
     @pytest.mark.parametrize(
         ("source", "message"),
         [
-            ("ftp://host/files", "--source must be an http(s) address or a folder, got 'ftp://host/files'"),
-            ("", "--source must be an http(s) address or a folder, got ''"),
-            ("/no/such/folder", "--source: there is no folder '/no/such/folder'; choose one"),
-            ("file:///no/such/folder", "--source: there is no folder 'file:///no/such/folder'; choose one"),
-            (str(FOLDER / NAME), "--source: there is no folder"),
-            ("http://", "--source must be http(s)://host/path/ without credentials or query, got 'http://'"),
-            ("http://host:port/", "--source must be http(s)://host/path/"),
-            ("http://[/", "--source must be http(s)://host/path/"),
-            ("https://host/files?key=secret", "--source must be http(s)://host/path/"),
-            ("https://user:secret@host/", "--source must be http(s)://host/path/"),
-            ("ftp://user:secret@host/", "--source must be an http(s) address or a folder"),
+            ("ftp://host/files", "--mirror must be an http(s) address or a folder, got 'ftp://host/files'"),
+            ("", "--mirror must be an http(s) address or a folder, got ''"),
+            ("/no/such/folder", "--mirror: there is no folder '/no/such/folder'; choose one"),
+            ("file:///no/such/folder", "--mirror: there is no folder 'file:///no/such/folder'; choose one"),
+            (str(FOLDER / NAME), "--mirror: there is no folder"),
+            ("http://", "--mirror must be http(s)://host/path/ without credentials or query, got 'http://'"),
+            ("http://host:port/", "--mirror must be http(s)://host/path/"),
+            ("http://[/", "--mirror must be http(s)://host/path/"),
+            ("https://host/files?key=secret", "--mirror must be http(s)://host/path/"),
+            ("https://user:secret@host/", "--mirror must be http(s)://host/path/"),
+            ("ftp://user:secret@host/", "--mirror must be an http(s) address or a folder"),
         ],
     )
     def test_bad_source_is_refused_by_name_without_its_secrets(self, source: str, message: str) -> None:

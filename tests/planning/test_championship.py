@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from flows.cli import preflight
-from flows.cli.arguments import parser
+from flows.cli.options import RunOptions
+from flows.cli.start import parameters_of
 from storage import champions, commits, files, manifest, registry
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
@@ -16,6 +17,7 @@ from tasks.planning import make_plan, predict_request, warm_start
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import report_of
 from tests.image_folder import CLASSES, encoded, write_folder
+from tests.runs import options_of
 
 
 @pytest.fixture
@@ -220,15 +222,15 @@ def test_a_promotion_by_hand_goes_where_the_checkpoint_was_judged(root: Root, pi
         champions.promote(root, checkpoint)
 
 
-def ask(root: Root, *words: str) -> preflight.Planned:
+def ask(root: Root, *words: str) -> preflight.Preflight:
     """What the command line makes of a request."""
-    return preflight.check_and_plan(parser().parse_args([*words, "--workers", "0", "--storage", root]))
+    return preflight.check_and_plan(options_of(RunOptions, *words, "--workers", "0", "--storage", root))
 
 
 def test_the_sample_competes_in_a_named_championship_where_a_person_asks_for_both(root: Root) -> None:
-    planned = ask(root, "--source", "sample", "--championship", "mine")
-    assert (planned.plan.registered_model, planned.request["register_as"]) == ("mine", "mine")
-    assert ask(root, "--source", "sample").plan.registered_model == "mnist-sample"
+    planned = ask(root, "--mirror", "sample", "--register-as", "mine")
+    assert (planned.plan.registered_model, parameters_of(planned)["register_as"]) == ("mine", "mine")
+    assert ask(root, "--mirror", "sample").plan.registered_model == "mnist-sample"
 
 
 def test_the_sample_never_stands_in_for_the_data_of_a_named_championship(
@@ -237,16 +239,16 @@ def test_the_sample_never_stands_in_for_the_data_of_a_named_championship(
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
     monkeypatch.setattr("urllib.request._opener", None)  # it keeps the proxies of its first use, also for later tests
-    planned = ask(root, "--championship", "mine")
-    assert (planned.plan.registered_model, planned.request["register_as"]) == ("mnist-sample", None)
+    planned = ask(root, "--register-as", "mine")
+    assert (planned.plan.registered_model, parameters_of(planned)["register_as"]) == ("mnist-sample", None)
     assert capsys.readouterr().err.splitlines() == [
-        "no mirror of the data set can be reached; using the bundled sample instead, in its championship mnist-sample; "
-        "use --source FOLDER to read files that you have, or --no-sample to fail instead"
+        "no mirror of the data set can be reached; using the bundled sample instead, as registered model mnist-sample; "
+        "use --mirror FOLDER to read files that you have, or --no-sample to fail instead"
     ]
 
 
 def test_the_sample_starts_from_the_weights_of_its_own_champion(root: Root) -> None:
-    warm = ("--source", "sample", "--set", "start=champion")
+    warm = ("--mirror", "sample", "--set", "start=champion")
     for name in ("mnist", "mnist-sample"):
         with pytest.raises(ValueError, match="no champion of 'mnist-sample' yet"):
             ask(root, *warm)

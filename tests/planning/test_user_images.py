@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flows.cli import preflight
-from flows.cli.arguments import parser
+from flows.cli.options import RunOptions
 from storage import champions, commits, files, registry, s3
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, Root
@@ -24,6 +24,7 @@ from tests.storage.test_files import without_privileges
 
 SPLIT: dict[str, Any] = {"split_seed": 0, "validation_fraction": 0.1}
 """How the rows of the general recipe are split, as a checkpoint says it."""
+from tests.runs import options_of
 
 
 def found(folder: Path | URI) -> user_images.UserImages:
@@ -80,10 +81,8 @@ def test_skipped_files_whose_names_are_not_utf_8_are_named_with_escapes(pictures
     (pictures / "train" / os.fsdecode(b"notes-\xfc.txt")).touch()
     others = found(pictures).left_out[1]
     assert others.first[0] == r"train/notes-\udcfc.txt"
-    arguments = parser().parse_args(
-        ["--data", str(pictures), "--storage", str(tmp_path / "root"), "--set=batch_size=2"]
-    )
-    assert rb"train/notes-\udcfc.txt" in preflight.check_and_plan(arguments).about.encode(), "as --check prints it"
+    options = options_of(RunOptions, "--data", str(pictures), "--storage", str(tmp_path / "root"), "--set=batch_size=2")
+    assert rb"train/notes-\udcfc.txt" in preflight.check_and_plan(options).origin.encode(), "as --check prints it"
 
 
 @pytest.fixture
@@ -131,10 +130,8 @@ def test_keys_that_no_uri_can_name_are_counted(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_left_out_is_told_by_the_check_and_on_the_terminal(pictures: Path, tmp_path: Path) -> None:
-    arguments = parser().parse_args(
-        ["--data", str(pictures), "--storage", str(tmp_path / "root"), "--set=batch_size=2"]
-    )
-    told = preflight.check_and_plan(arguments).about
+    options = options_of(RunOptions, "--data", str(pictures), "--storage", str(tmp_path / "root"), "--set=batch_size=2")
+    told = preflight.check_and_plan(options).origin
     assert "; 1 file is left out (hidden: the name begins with a dot): train/pears/._photo 1.png; " in told
     assert told.endswith("; there are no test images of class 卵, so it cannot be evaluated")
 
@@ -233,7 +230,7 @@ def test_class_folders_that_lie_in_no_split_are_found_and_the_check_says_how_the
     words = ["--data", str(tmp_path / "photos"), "--storage", str(tmp_path / "root"), "--workers=0"]
     digests = [int(file.digest.removeprefix("sha256:")[:16], 16) for file in listed.files]
     for fraction in (0.2, 0.5):
-        told = preflight.check_and_plan(parser().parse_args([*words, "--set", f"test_fraction={fraction}"])).about
+        told = preflight.check_and_plan(options_of(RunOptions, *words, "--set", f"test_fraction={fraction}")).origin
         chosen = sum(digest < fraction * 2**64 for digest in digests)
         assert (
             f"there are no folders train and test: {chosen} of 60 images are test rows (test_fraction={fraction})"

@@ -65,7 +65,7 @@ def test_one_more_correct_row_of_sixty_is_not_significant(contest: Contest, caps
     assert (found.only_challenger, found.only_rival, found.num_rows) == (3, 2, 60)
     assert found.lower < 0 < found.difference < found.upper
     assert registry.history(contest.plan.root, "photos")[-1] == decision
-    main(["champion", "photos", "--storage", contest.plan.root])
+    main(["history", "photos", "--storage", contest.plan.root])
     assert f"        compared with the champion: {found}\n" in capsys.readouterr().out
 
 

@@ -10,7 +10,9 @@ import pytest
 from prefect import flow
 from prefect.client.orchestration import SyncPrefectClient
 
-from flows.cli import arguments, preflight
+from flows.cli import preflight
+from flows.cli.options import RunOptions
+from flows.cli.start import choose_resources
 from storage import commits
 from storage.uri import DatasetURI
 from tasks.learning import recipes
@@ -22,6 +24,7 @@ from tasks.report import _facts, command, gather
 from tasks.resources import machine
 from tests.report_page import results
 from tests.report_page.results import commit_results
+from tests.runs import options_of
 
 
 def test_result_of_before_dates_has_no_such_fact(tmp_path: Path) -> None:
@@ -57,8 +60,9 @@ def test_the_command_of_a_run_on_some_cores_gives_the_same_uris(
     made = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe)
     monkeypatch.delenv(machine.CORES)
     words = shlex.split(command(made))
-    typed = arguments.parsed(arguments.parser(), [*words[2:], "--storage", str(tmp_path / "other")])
-    again = preflight.check_and_plan(typed).plan
+    options = options_of(RunOptions, *words[2:], "--storage", str(tmp_path / "other"))
+    choose_resources(options)
+    again = preflight.check_and_plan(options).plan
     assert (words[-2:], again.checkpoint.name) == (["--cores", "1"], made.checkpoint.name)
     assert "--cores" not in command(dataclasses.replace(made, cores=0))
 

@@ -90,7 +90,7 @@ class Source:
             if not is_public(mirror):
                 raise ValueError(
                     f"mirrors must be addresses without credentials or query, got {redact(mirror)!r}; download the "
-                    "files yourself and name their folder with --source"
+                    "files yourself and name their folder with --mirror"
                 )
 
 

@@ -49,7 +49,7 @@ def _spoilt(case: Case, *, fault: mirrors.Fault) -> None:
 
 def _start(case: Case, address: str, point: str | None = None, at: str = "") -> Run:
     """A run that downloads the sample from `address` first."""
-    case.arguments = ["--recipe", "mnist-sample-resnet18", "--source", address, "--storage", case.root]
+    case.arguments = ["--recipe", "mnist-sample-resnet18", "--mirror", address, "--storage", case.root]
     return case.start(point, at)
 
 

@@ -120,11 +120,11 @@ def _terminated(case: Case) -> dict[str, Any]:
     return case.finish()
 
 
-@kind("deadline passes in a job", point="step", at="epoch 1", after="prepared", minutes="1")
-@kind("deadline passes in the flow", point="evaluate", at="", after="predictions", minutes="0.1")
-def _deadline(case: Case, *, point: str, at: str, after: str, minutes: str) -> dict[str, Any]:
+@kind("deadline passes in a job", point="step", at="epoch 1", after="prepared", limit="1m")
+@kind("deadline passes in the flow", point="evaluate", at="", after="predictions", limit="6s")
+def _deadline(case: Case, *, point: str, at: str, after: str, limit: str) -> dict[str, Any]:
     case.begin(after=after)
-    case.options = ("--deadline", minutes)
+    case.options = ("--stage-timeout", limit)
     case.expect_refusal(case.start(point, at, action="hang"), "not done within")
     case.options = ()
     return case.finish()

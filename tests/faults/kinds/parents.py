@@ -46,7 +46,7 @@ def _same_name_in_two_roots(case: Case) -> None:
     )
     case.begin(after="report")
     case.once.touch()
-    case.arguments = ["--model", model, "--dataset", str(case.paths("datasets/prepared/*")[0]), "--split", "test"]
+    case.arguments = ["--model", model, "--data", str(case.paths("datasets/prepared/*")[0]), "--split", "test"]
     case.arguments += ["--storage", case.root, "--json"]
     predicted = case.expect_recovery(case.start(script="predict.py"))["uris"]["predictions"]
     usual, (others, files) = case.golden.predictions, (_files(URI(uri)) for uri in (expected, predicted))
@@ -71,8 +71,8 @@ def _root_moved(case: Case) -> dict[str, Any]:
     _move(case, str(case.harness.disk))
     result = case.finish()
     case.expect_decisions(1)  # the champion is known again
-    for words in (["lineage", result["uris"]["report"]], ["verify", "--deep"]):
-        if main([*words, "--storage", case.root]):
+    for words in (["lineage", result["uris"]["report"]], ["verify", "--deep", "--storage", case.root]):
+        if main(words):
             raise Failed(f"python -m storage {words[0]} finds something missing")
     return result
 

@@ -8,7 +8,7 @@ from tests.faults.harness import WORKERS
 from tests.faults.history import step
 from tests.faults.kinds.register import kind
 
-_QUICK_STALL = ("--stall", "0.5")
+_QUICK_STALL = ("--stall-timeout", "30s")
 _STEPS_UNTIL_SEEN = 2
 """After how many steps of an epoch the loss is looked at first."""
 

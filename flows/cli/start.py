@@ -1,82 +1,114 @@
-"""Entry points of the command lines: run all checks that are possible in advance, then run the flow."""
+"""Start of a flow from the command line: all checks that are possible in advance, then the flow and its outcome."""
 
-import argparse
 import contextlib
 import getpass
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows import PROJECT
-from flows.cli.arguments import parsed, parser, predict_parser
-from flows.cli.preflight import CheckReport, check_and_plan
-from storage.exits import guarded, note, refused_if_invalid
+from flows.cli import preflight
+from flows.cli.options import FlowOptions, PredictOptions, RunOptions, TrainingOptions
+from storage.exits import note, refused_if_invalid
 from storage.process import gc_paused
 from storage.uri import PredictionsURI, parse_root
-from tasks.resources import capacity
+from tasks.jobs import dashboard
+from tasks.learning import recipes
+from tasks.learning.recipes import Recipe
+from tasks.planning import predict_request
+from tasks.planning.durations import parse_duration
+from tasks.resources import capacity, machine
 from tasks.runners import node_checks
 
 if TYPE_CHECKING:
     from prefect import Flow
 
 FlowOf = Callable[[dict[str, Any]], "Flow[..., Any]"]
-"""Returns the flow for its parameters; importing it takes seconds, so it is called after the request is checked.
-
-The flow's file may be the script that runs. It is still imported by name, because Prefect records the name.
-"""
+"""Returns the flow for its parameters; importing it takes seconds, so it is called after the request is checked."""
 
 
-def note_checking() -> None:
-    """Say at once on a terminal that the request is checked; elsewhere an invalid one is one line and no more."""
+def run(options: RunOptions, flow_of: FlowOf) -> int:
+    """Run the pipeline, or with `--check` only its checks."""
+    if options.check:
+        with no_folder_stays(options.storage):
+            return preflight.report(options, more=[("Prefect", "", _check_api)])
+    with checking(options):
+        request = preflight.check_and_plan(options)
+    start_ray = options.workers != 0 and request.has_work
+    return start(
+        flow_of,
+        parameters_of(request),
+        as_json=options.as_json,
+        start_ray=start_ray,
+        uses_network=request.uses_network,
+    )
+
+
+def parameters_of(request: preflight.Preflight) -> dict[str, Any]:
+    """Return the parameters of the flow for a checked request."""
+    plan, options = request.plan, request.options
+    parameters = training_parameters(options, plan.recipe, storage=str(plan.root), data=plan.source_uri)
+    parameters |= {"mirror": request.mirrors, "refresh": options.refresh, "register_as": plan.register_as}
+    return parameters | {"download_timeout": options.download_timeout}
+
+
+def training_parameters(options: TrainingOptions, recipe: Recipe, *, storage: str, data: str | None) -> dict[str, Any]:
+    """Return the parameters that every training has."""
+    return {
+        "recipe": recipe.origin or recipe.name,
+        "storage": storage,
+        "data": data and str(data),
+        "workers": options.workers,
+        "settings": recipes.changes(recipe),
+        "register_as": options.register_as,
+        "stage_timeout": options.stage_timeout,
+        "stall_timeout": options.stall_timeout,
+    }
+
+
+def _check_api(_: preflight.Preflight) -> str:
+    from flows.server.temporary_server import check_api
+
+    return check_api()
+
+
+def predict(options: PredictOptions, flow_of: FlowOf) -> int:
+    """Run batch prediction."""
+    names = ("data", "model", "storage", "split", "workers")
+    request = {name: getattr(options, name) for name in names}
+    with checking(options):
+        capacity.check_workers(options.workers)
+        limit_s = parse_duration(options.stage_timeout, option="--stage-timeout")
+        resolved = predict_request.resolve(**request, stage_timeout_s=limit_s)
+        start_ray = options.workers != 0 and not resolved.is_done()
+        if start_ray:
+            node_checks.check_nodes(resolved.root, options.workers)
+    parameters = request | {"stage_timeout": options.stage_timeout}
+    return start(flow_of, parameters, as_json=options.as_json, csv=options.csv, start_ray=start_ray)
+
+
+def choose_resources(options: FlowOptions) -> None:
+    """Set the dashboard and the cores for this process and its children."""
+    dashboard.choose(on=options.dashboard)
+    with refused_if_invalid():
+        dashboard.is_on()
+    machine.choose(options.cores)
+
+
+@contextlib.contextmanager
+def checking(options: FlowOptions) -> Iterator[None]:
+    """Check a request in the block: a `ValueError` is refused, and leaves no folder.
+
+    A terminal shows at once that it is checked; elsewhere an invalid request is one line and no more.
+    """
     if sys.stderr.isatty():
         note("checking the request ...")
-
-
-def training_flow(request: dict[str, Any]) -> "Flow[..., Any]":
-    """Return the pipeline's flow for the data set of `request`."""
-    from flows import pipeline
-
-    return pipeline.flow_of(request)
-
-
-def _prediction_flow(_: dict[str, Any]) -> "Flow[..., Any]":
-    from flows.predict import predict
-
-    return predict
-
-
-def main(flow_of: FlowOf = training_flow, argv: Sequence[str] | None = None) -> int:
-    """Run the pipeline, or with `--check` only its checks.
-
-    Returns:
-        The exit code: 0, 1 (failed), 2 (invalid request), 129 (its terminal was closed) or 130 (interrupted).
-    """
-    arguments = parsed(parser(), argv)
-    if arguments.check:
-        return guarded(lambda: _run_checks(arguments))
-
-    def work() -> int:
-        note_checking()
-        with no_folder_stays(arguments.storage, if_refused=True), refused_if_invalid():
-            planned = check_and_plan(arguments)
-        needs: dict[str, Any] = {"start_ray": planned.needs_ray, "uses_network": planned.uses_network}
-        return run(flow_of, planned.request, as_json=arguments.json, **needs)
-
-    return guarded(work)
-
-
-def _run_checks(arguments: argparse.Namespace) -> int:
-    report = CheckReport(as_json=arguments.json)
-    with no_folder_stays(arguments.storage):
-        check_and_plan(arguments, report)
-        from flows.server.temporary_server import check_api
-
-        report("Prefect", check_api)
-    return report.end()
+    with no_folder_stays(options.storage, if_refused=True), refused_if_invalid():
+        yield
 
 
 @contextlib.contextmanager
@@ -103,37 +135,7 @@ def no_folder_stays(storage: str, *, if_refused: bool = False) -> Iterator[None]
                     folder.rmdir()
 
 
-def main_predict(flow_of: FlowOf = _prediction_flow, argv: Sequence[str] | None = None) -> int:
-    """Run batch prediction; return an exit code as `main` does."""
-    arguments = parsed(predict_parser(), argv)
-    from tasks.planning import predict_request
-    from tasks.planning.durations import parse_duration
-
-    request = {
-        "data": arguments.dataset,
-        "model": arguments.model,
-        "storage": arguments.storage,
-        "split": arguments.split,
-        "workers": arguments.workers,
-        "stage_timeout": f"{arguments.deadline}m",
-    }
-
-    def work() -> int:
-        note_checking()
-        with no_folder_stays(arguments.storage, if_refused=True), refused_if_invalid():
-            capacity.check_workers(arguments.workers)
-            limit_s = parse_duration(request["stage_timeout"], option="--stage-timeout")
-            named = {name: value for name, value in request.items() if name != "stage_timeout"}
-            resolved = predict_request.resolve(**named, stage_timeout_s=limit_s)
-            needs_ray = arguments.workers != 0 and not resolved.is_done()
-            if needs_ray:
-                node_checks.check_nodes(resolved.root, arguments.workers)
-        return run(flow_of, request, as_json=arguments.json, csv=arguments.csv, start_ray=needs_ray)
-
-    return guarded(work)
-
-
-def run(
+def start(
     flow_of: FlowOf,
     request: dict[str, Any],
     *,

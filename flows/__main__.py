@@ -1,0 +1,29 @@
+"""`data-to-model`, also `python -m flows`: the flows, their servers and what `python -m storage` does, as commands."""
+
+from typing import TYPE_CHECKING, Any
+
+from flows.cli import app
+from storage.admin.change_commands import app as storage_app
+
+if TYPE_CHECKING:
+    from prefect import Flow
+
+
+def flow_of(request: dict[str, Any]) -> "Flow[..., Any]":
+    """Return the flow for `request`, the parameters of a run: that of a training, or that of a prediction."""
+    if "recipe" not in request:
+        from flows.predict import predict
+
+        return predict
+    from flows import pipeline
+
+    return pipeline.flow_of(request)
+
+
+def main() -> int:
+    """Run the command that the command line names; return its exit code."""
+    return app.main(flow_of, more=storage_app)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

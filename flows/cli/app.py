@@ -1,0 +1,185 @@
+"""The one command line: `data-to-model` and the scripts that are single commands of it.
+
+Modules of the commands are imported after the command line has been parsed: an invalid one is refused at once.
+"""
+
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
+
+import typer
+
+from flows.cli.options import BackfillOptions, FlowOptions, PredictOptions, RunOptions
+from storage import exits
+
+if TYPE_CHECKING:
+    from flows.cli.start import FlowOf
+
+_SCRIPTS = {"run": "pipeline.py", "predict": "predict.py", "backfill": "backfill.py"}
+"""Files in `flows/` that are single commands."""
+_Options = TypeVar("_Options", bound=FlowOptions)
+
+_RUN = """
+examples:
+  python flows/pipeline.py                                     run everything, results below ./data
+  python flows/pipeline.py                                     again: existing results are reused
+  python flows/pipeline.py --set epochs=5 --set seed=1         another training on the same data
+  python flows/pipeline.py --storage s3://bucket/prefix        shared storage (AWS_* variables, AWS_ENDPOINT_URL)
+  RAY_ADDRESS=http://head:8265 python flows/pipeline.py ...    on a Ray cluster
+  python flows/pipeline.py --mirror ./mnist-files              without internet, from a folder
+  python flows/pipeline.py --check ...                         check the setup without running
+
+After an interruption or failure, run the same command again to resume.
+exit codes: 0 success (promoted or not), 1 failure, 2 invalid request, 129 terminal closed, 130 interrupted"""
+_PREDICT = """
+examples:
+  python flows/predict.py --data ~/new-photos --csv table.csv  new images, with the champion
+  python flows/predict.py --data data/datasets/raw/mnist-1d9802c1c0d9 --split test"""
+_BACKFILL = """
+A version is a raw dataset below <storage>/datasets/raw, such as mnist-1d9802c1c0d9; `python -m storage ls raw` lists
+them. The oldest is the one that was committed first. Existing results are reused: running the command again adds only
+what is missing.
+
+examples:
+  python flows/backfill.py --list                        list the versions of the recipe's data set, oldest first
+  python flows/backfill.py                               all versions
+  python flows/backfill.py mnist-1d9802c1c0d9 mnist-...  only these
+  python flows/backfill.py --from mnist-1d9802c1c0d9     this one and all newer ones"""
+_UP = """
+Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
+runs that crashed, each at most three times.
+Runs, logs and schedules are kept in PREFECT_HOME (~/.prefect). The server listens on this machine only; for others
+--host needs PREFECT_SERVER_API_AUTH_STRING (docs/operating.md)."""
+_DEPLOY = """
+environment:
+  PREFECT_API_URL       the server to change, such as http://127.0.0.1:4200/api
+  PIPELINE_WEBHOOK_URL  URL notified of failed and crashed runs and of promotions (default: none)"""
+_WATCH = """
+environment:
+  PREFECT_API_URL       the server to watch, such as http://127.0.0.1:4200/api
+
+Runs until Ctrl-C. One such process per server is enough; `make up` includes it."""
+
+
+def make_app(flow_of: "FlowOf") -> typer.Typer:
+    """Return the application; `flow_of` returns the flow of a request."""
+    app = exits.make_app(
+        "From images and labels to a model that retrains itself.", epilog="Help for a command: data-to-model run --help"
+    )
+
+    def run(options: RunOptions) -> int:
+        """Build a trained, evaluated and promoted model from images.
+
+        Download, ingest, preprocess, train, predict, evaluate, promote, report. Existing results are
+        checked and reused.
+        """
+        from flows.cli import start
+
+        start.choose_resources(options)
+        return start.run(options, flow_of)
+
+    def predict(options: PredictOptions) -> int:
+        """Predict every row of a dataset, or every image of a folder, exactly once.
+
+        With or without labels; writes Parquet. New images are resized as in training and stored as a
+        raw dataset below --storage, named after their content, so that each prediction can be traced
+        to the checksum of its file.
+        """
+        from flows.cli import start
+
+        start.choose_resources(options)
+        return start.predict(options, flow_of)
+
+    def backfill(options: BackfillOptions) -> int:
+        """Train and evaluate a model on several versions of a data set.
+
+        Compares each with the champion. The decisions are recorded; the champion changes only with
+        --promote.
+        """
+        from flows.cli import start
+        from flows.cli.backfill import backfill
+
+        start.choose_resources(options)
+        return backfill(options, flow_of)
+
+    exits.command(app, epilog=exits.verbatim(_RUN))(taking(RunOptions, run))
+    exits.command(app, epilog=exits.verbatim(_PREDICT))(taking(PredictOptions, predict))
+    exits.command(app, epilog=exits.verbatim(_BACKFILL))(taking(BackfillOptions, backfill))
+    for function, epilog in ((up, _UP), (deploy, _DEPLOY), (watch, _WATCH)):
+        exits.command(app, epilog=exits.verbatim(epilog))(function)
+    return app
+
+
+def taking(options: type[_Options], function: Callable[[_Options], Any]) -> Callable[..., Any]:
+    """Return `function` with a parameter for each field of `options`, instead of one for all of them."""
+
+    @functools.wraps(function)
+    def command(**values: Any) -> Any:
+        return function(options(**values))
+
+    command.__signature__ = inspect.signature(options)  # type: ignore[attr-defined]
+    command.__annotations__ = get_type_hints(options, include_extras=True)
+    del command.__wrapped__  # type: ignore[attr-defined]
+    return command
+
+
+def up(
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(parser=exits.whole_number, metavar="N", help="port of server and UI")] = 4200,
+    reports_port: Annotated[
+        int | None,
+        typer.Option(
+            parser=exits.whole_number, metavar="N", help="port of the reports, on loopback (default: the one above)"
+        ),
+    ] = None,
+) -> int:
+    """Start a Prefect server, register the deployments of prefect.yaml and run a worker for them."""
+    from flows.server import up
+
+    return up.main(host, port, reports_port or port + 1)
+
+
+def deploy() -> int:
+    """Update a Prefect server to match prefect.yaml: deployments, schedules, automations."""
+    from flows.server import deploy
+
+    return deploy.main()
+
+
+def watch() -> int:
+    """Mark deployment runs whose process has died as Crashed, and restart crashed ones at most three times."""
+    from flows.server import watch
+
+    return watch.main()
+
+
+def main(
+    flow_of: "FlowOf", name: str | None = None, *, words: Sequence[str] | None = None, more: typer.Typer | None = None
+) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        flow_of: Returns the flow of a request.
+        name: The command, if a script is for it alone; else the first of `words` names it.
+        words: The command line without the program's name.
+        more: Application whose commands are added.
+    """
+    app = make_app(flow_of)
+    if more:
+        app.add_typer(more)
+    prog = f"python flows/{_SCRIPTS[name]}" if name else "data-to-model"
+    return exits.execute(app, sys.argv[1:] if words is None else words, name=name, prog=prog, hint=_hint)
+
+
+def _hint(message: str) -> str:
+    """Add a hint to a message about an unknown option that is named like a field of the recipe."""
+    text, _, option = message.partition("No such option: --")
+    if text or not option:
+        return message
+    from tasks.learning import recipes
+
+    name = option.partition(" ")[0]
+    field = recipes.field_meant(name.replace("-", "_"))
+    return f"No such option: --{name} (did you mean --set {field}=...?)" if field else message

@@ -1,0 +1,225 @@
+"""Options of the commands: a field of these classes is an option, its type and help what `--help` shows."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+import typer
+
+from tasks.planning.durations import parse_duration
+
+Text: TypeAlias = str | None
+NONE: Any = ()
+"""Default of an option that may be repeated."""
+
+
+def _parse_workers(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        advice = "of MIN:MAX use the number that the cluster has at any time"
+        raise typer.BadParameter(f"must be one whole number, got {text!r}; {advice}") from None
+
+
+def _parse_time(text: str) -> str:
+    parse_duration(text, option="", minimum_s=0)
+    return text
+
+
+def _parse_csv(text: str) -> Path:
+    """Return the path of a file that can be written."""
+    path = Path(text).expanduser().absolute()
+    if path.is_dir():
+        raise typer.BadParameter(f"must be a file, got the folder {text!r}; add a name")
+    if not path.parent.is_dir():
+        raise typer.BadParameter(f"the folder {path.parent} does not exist; create it, or choose another file")
+    if not os.access(path.parent, os.W_OK):
+        raise typer.BadParameter(f"the folder {path.parent} is not writable; choose another file")
+    return path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FlowOptions:
+    """Options of every command that runs a flow."""
+
+    storage: Annotated[
+        str,
+        typer.Option(
+            metavar="URI",
+            envvar="PIPELINE_STORAGE",
+            help="storage root for all results: a folder or s3://bucket/prefix",
+        ),
+    ] = "./data"
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            parser=_parse_workers,
+            help="number of processes that do the work; 0: only this process, without Ray, so that breakpoints work "
+            "(default: one per GPU, in training at most one for each 64 rows of batch_size; without GPUs one, on a "
+            "cluster one per node)",
+        ),
+    ] = None
+    cores: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="number of this machine's cores to use, leaving the rest to other runs; not with RAY_ADDRESS "
+            "(default: $PIPELINE_CORES, or all cores, with runs taking turns)",
+        ),
+    ] = None
+    stage_timeout: Annotated[
+        str, typer.Option(metavar="TIME", parser=_parse_time, help="abort a stage that takes longer: 30s, 10m, 2h, 1d")
+    ] = "24h"
+    dashboard: Annotated[
+        bool,
+        typer.Option(
+            "--dashboard",
+            help="start Ray's dashboard with a local Ray, and report trainings to it (default: $PIPELINE_DASHBOARD or "
+            "off)",
+        ),
+    ] = False
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="print JSON on stdout and logs on stderr (default: a table)"),
+    ] = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingOptions(FlowOptions):
+    """Options of every command that trains."""
+
+    recipe: Annotated[
+        Text,
+        typer.Option(
+            metavar="NAME",
+            help="the model and data set to train: a name, or path.py:function (default: mnist-resnet18, or "
+            "images-resnet18 with your own images)",
+        ),
+    ] = None
+    settings: Annotated[
+        list[str],
+        typer.Option(
+            "--set",
+            metavar="field=value",
+            help="change a field of the recipe (docs/cli.md lists them), such as epochs=5, precision=fp32 or "
+            "learning_rate=1e-3; repeatable; step=graph is experimental (default: the recipe's values)",
+        ),
+    ] = NONE
+    register_as: Annotated[
+        Text,
+        typer.Option(
+            metavar="NAME",
+            help="registered model whose champion the new model competes with: a-z, 0-9 and '-' (default: named "
+            "after the data set; for your own data, after its location)",
+        ),
+    ] = None
+    stall_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            parser=_parse_time,
+            help="restart a training worker without progress for this long; also the longest wait for a cluster to "
+            "add nodes",
+        ),
+    ] = "10m"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions(TrainingOptions):
+    """Options of the whole pipeline."""
+
+    data: Annotated[
+        Text,
+        typer.Option(
+            metavar="URI",
+            help="your own images: a folder or s3://bucket/prefix with train/<class>/*.png (jpg, ...) and "
+            "test/<class>/..., with only <class>/*.png, of which a fifth become test rows (--set test_fraction=0.2), "
+            "or with train-*.parquet and test-*.parquet; or the URI of an existing raw dataset, such as "
+            "data/datasets/raw/mnist-1d9802c1c0d9 (default: download the recipe's data set)",
+        ),
+    ] = None
+    mirror: Annotated[
+        list[str],
+        typer.Option(
+            metavar="URL_OR_DIR",
+            help="mirror or folder to try before the data set's own mirrors; repeatable; 'sample': use the bundled "
+            "sample (default: the data set's mirrors, or the sample if none can be reached)",
+        ),
+    ] = NONE
+    no_sample: Annotated[
+        bool, typer.Option("--no-sample", help="fail instead of using the sample if no mirror can be reached")
+    ] = False
+    download_timeout: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME",
+            parser=_parse_time,
+            help="how long to retry if no mirror can be reached; 0s: use the sample at once, or fail if the recipe has "
+            "none or --mirror is given",
+        ),
+    ] = "0s"
+    refresh: Annotated[bool, typer.Option("--refresh", help="recompute everything, even if results exist")] = False
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="check the setup without running; one line per check; exit code 0 or 2"),
+    ] = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictOptions(FlowOptions):
+    """Options of batch prediction."""
+
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="URI",
+            help="a dataset, raw or prepared; or new images: a flat or nested folder, a file, or s3://bucket/prefix, "
+            "with images or Parquet, with or without labels",
+        ),
+    ]
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="URI",
+            help="URI of a checkpoint; or 'champion': for a dataset, the champion of its data set; for new images, "
+            "that of their folder, else the only one, or the only one trained on own images; or 'champion:NAME': that "
+            "of registered model NAME",
+        ),
+    ] = "champion"
+    split: Annotated[
+        Text, typer.Option(metavar="NAME", help="only this split of a dataset, such as test (default: all)")
+    ] = None
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            parser=_parse_csv,
+            help="also write a CSV table, one line per row: file or id, label, class, probability, or the reason for "
+            "none",
+        ),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BackfillOptions(TrainingOptions):
+    """Options of a backfill."""
+
+    version: Annotated[
+        list[str], typer.Argument(help="name or URI of a raw dataset (default: all versions of the data set)")
+    ] = NONE
+    first: Annotated[
+        Text, typer.Option("--from", metavar="VERSION", help="oldest version to include (default: the oldest)")
+    ] = None
+    last: Annotated[
+        Text, typer.Option("--to", metavar="VERSION", help="newest version to include (default: the newest)")
+    ] = None
+    promote: Annotated[
+        bool,
+        typer.Option(
+            "--promote",
+            help="promote a model that passes the gate on its version's rows (default: only record the decisions)",
+        ),
+    ] = False
+    list_only: Annotated[bool, typer.Option("--list", help="list the versions, oldest first, and exit")] = False
