@@ -140,6 +140,7 @@ def _given_up(received: Hook, run: str) -> set[str]:
     [
         ({"tags": []}, 2, "needs the tag 'mnist-pipeline'"),
         ({"parameters": {"settings": {"epoch": 1}}}, 1, "'epoch' was unexpected"),
+        ({"parameters": {"recipes": "mnist"}}, 1, "'recipes' is not one of recipe, storage, "),
         ({"schedules": [{"slug": "odd", "cron": "at three"}]}, 1, "at three"),
     ],
 )
@@ -152,5 +153,6 @@ def test_a_wrong_file_is_refused_by_name(
     (checkout / "prefect.yaml").write_text(yaml.safe_dump(content))
     words = [sys.executable, str(checkout / "flows" / "server" / "deploy.py")]
     answer = subprocess.run(words, env=prefect_system.env, capture_output=True, text=True)
+    prefect_system.deploy()
     assert answer.returncode == code
     assert named in answer.stderr and (code == 1 or len(answer.stderr.splitlines()) == 1)
