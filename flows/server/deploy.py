@@ -124,7 +124,7 @@ def _align(client: "SyncPrefectClient", wanted: Declared) -> None:
             continue
         known = (deployment.parameter_openapi_schema or {}).get("properties", {})
         for parameters in (deployment.parameters, *(schedule.parameters for schedule in deployment.schedules)):
-            if unknown := sorted(parameters.keys() - known.keys()):
+            if known and (unknown := sorted(parameters.keys() - known.keys())):
                 place = f"prefect.yaml: deployment {deployment.name!r} of {deployment.entrypoint}"
                 raise DeployFailed(f"{place}: parameters: {unknown[0]!r} is not one of {', '.join(known)}")
         active = {schedule["slug"]: schedule.get("active", True) for schedule in entry.get("schedules") or []}
