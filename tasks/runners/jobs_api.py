@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -125,7 +125,7 @@ class RayHead:
         return self._client
 
 
-def tail_log(client: "JobSubmissionClient", job: str, *, skip: int, limit_s: float) -> Iterator[str]:
+def tail_log(client: "JobSubmissionClient", job: str, *, skip: int, limit_s: float) -> Generator[str, None, None]:
     """Yield a job's log after its first `skip` characters until the job or the connection ends.
 
     An empty text after each `limit_s` seconds without any. Another thread receives, so that a signal interrupts whoever
