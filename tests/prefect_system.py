@@ -27,7 +27,7 @@ CANARY = "canary-4f1c7b2e"
 """A secret that every process of the Prefect system is given."""
 Hook = tuple[str, list[dict[str, Any]]]
 """The address of a webhook, and what was posted to it."""
-_PREFECT = [sys.executable, "-m", "prefect"]
+_PREFECT, _FLOWS = [sys.executable, "-m", "prefect"], [sys.executable, "-m", "flows"]
 _FIRST_PORT, _END_PORT, _PORTS_A_WORKER = 20_000, 32_768, 4_000
 """Below the ports that the kernel gives to connections, above those of Ray's workers."""
 _API_TIMEOUT_S = 90
@@ -174,7 +174,7 @@ class PrefectSystem(Server):
         )
         self._worker: Child | None = None
         await_that(self.answers, limit_s=120)
-        self._watch = Child([sys.executable, str(CHECKOUT / "flows" / "server" / "watch.py")], env=self.env)
+        self._watch = Child([*_FLOWS, "watch"], env=self.env, cwd=CHECKOUT)
         self._resending = contextlib.ExitStack()
         self._resending.enter_context(repeatedly(self._send_lost_events_again, interval_s=1))
 
@@ -196,14 +196,14 @@ class PrefectSystem(Server):
 
     def deploy(self, checkout: Path = CHECKOUT) -> str:
         """What `make deploy` prints in `checkout`."""
-        return self.command(sys.executable, str(checkout / "flows" / "server" / "deploy.py"))
+        return self.command(*_FLOWS, "deploy", folder=checkout)
 
     def prefect(self, *words: str) -> str:
         """What the `prefect` command prints."""
         return self.command(*_PREFECT, *words)
 
-    def command(self, *words: str) -> str:
-        answer = subprocess.run(words, env=self.env, cwd=CHECKOUT, capture_output=True, text=True, timeout=900)
+    def command(self, *words: str, folder: Path = CHECKOUT) -> str:
+        answer = subprocess.run(words, env=self.env, cwd=folder, capture_output=True, text=True, timeout=900)
         assert answer.returncode == 0, answer.stdout + answer.stderr
         return answer.stdout
 

@@ -151,8 +151,8 @@ def test_a_wrong_file_is_refused_by_name(
     content = yaml.safe_load((checkout / "prefect.yaml").read_text())
     content["deployments"][0] |= change
     (checkout / "prefect.yaml").write_text(yaml.safe_dump(content))
-    words = [sys.executable, str(checkout / "flows" / "server" / "deploy.py")]
-    answer = subprocess.run(words, env=prefect_system.env, capture_output=True, text=True)
+    words = [sys.executable, "-m", "flows", "deploy"]
+    answer = subprocess.run(words, env=prefect_system.env, cwd=checkout, capture_output=True, text=True)
     prefect_system.deploy()
     assert answer.returncode == code
     assert named in answer.stderr and (code == 1 or len(answer.stderr.splitlines()) == 1)

@@ -35,7 +35,8 @@ class Up(Server):
         self.mark, self.output = f"PREFECT_HOME={home}", folder / f"{len(list(folder.iterdir()))}.log"
         ports = ["--port", str(port), "--reports-port", str(free_port())]
         self.process = subprocess.Popen(
-            [sys.executable, str(CHECKOUT / "flows" / "server" / "up.py"), *ports],
+            [sys.executable, "-m", "flows", "up", *ports],
+            cwd=CHECKOUT,
             env={**_without_server(), "PREFECT_HOME": home, "PIPELINE_STORAGE": str(folder / "root")},
             stdout=self.output.open("wb"),
             stderr=subprocess.STDOUT,
