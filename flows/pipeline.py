@@ -38,7 +38,8 @@ from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize
 from tasks.planning.data_option import default_recipe
 from tasks.planning.durations import parse_duration
-from tasks.planning.make_plan import check_training, default_storage, make_plan
+from tasks.planning.make_plan import default_storage, make_plan
+from tasks.planning.model_check import check_training
 from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote
@@ -102,17 +103,17 @@ def mnist(
         )
         check_training(plan)
     with (
-        using(plan.root, plan.uses()) as stages,
-        session(plan.root, wanted=plan.needs_ray(), workers=workers, needs=plan.needs) as cluster,
+        using(plan.root, plan.uses) as stages,
+        session(plan.root, wanted=plan.needs_ray, workers=plan.workers, needs=plan.needs) as runner,
     ):
-        files = download(plan)
-        raw = ingest(files, plan, cluster)
-        prepared = preprocess(raw, plan, cluster)
-        checkpoint = train(prepared, plan, cluster)
-        predictions = predict(checkpoint, prepared, plan, cluster)
-        evaluation = evaluate(predictions, plan)
-        decision = promote(checkpoint, evaluation, plan, cluster)
-        page = report(checkpoint, predictions, evaluation, decision, plan)
+        files = download(plan.files, plan.download)
+        raw = ingest(files, plan.raw, plan.ingest, runner)
+        prepared = preprocess(raw, plan.prepared, plan.preprocess, runner)
+        checkpoint = train(prepared, plan.checkpoint, plan.train, runner)
+        predictions = predict(checkpoint, prepared, plan.predictions, plan.predict, runner)
+        evaluation = evaluate(predictions, plan.evaluation, plan.timeouts)
+        decision = promote(checkpoint, evaluation, plan.promote, runner)
+        page = report(checkpoint, predictions, evaluation, decision, plan.report)
         return outcome(summarize(plan, files, stages, decision, page))
 
 

@@ -28,14 +28,14 @@ if __name__ == "__main__":
 from prefect import flow
 
 from flows.server.flow_runs import begun
-from tasks.ingest import ingest_user_images
+from tasks.ingest import ingest
 from tasks.orchestration.prefect_options import Duration, Workers, flow_options
 from tasks.orchestration.stage import using
 from tasks.orchestration.summary import outcome, summarize_prediction
 from tasks.planning import predict_request
 from tasks.planning.durations import parse_duration
 from tasks.planning.make_plan import default_storage
-from tasks.predict import predict_batch
+from tasks.predict import predict as predict_rows
 from tasks.runners.session import session
 
 
@@ -73,9 +73,9 @@ def predict(
         )
     with (
         using(request.root, [request.checkpoint, request.dataset]) as stages,
-        session(request.root, wanted=not request.is_done(), workers=workers) as cluster,
+        session(request.root, wanted=request.needs_ray, workers=workers) as runner,
     ):
-        if request.user_images:
-            ingest_user_images(request.user_images, request, cluster)
-        predictions = predict_batch(request, cluster)
+        if request.ingest:
+            ingest(None, request.dataset, request.ingest, runner)
+        predictions = predict_rows(request.checkpoint, request.dataset, request.predictions, request.predict, runner)
         return outcome(summarize_prediction(request, predictions, stages))

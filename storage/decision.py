@@ -110,8 +110,6 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     """Classes of the test rows that the champion does not know."""
     gone_classes: tuple[str, ...] = ()
     """Classes that the champion knows but the test rows lack."""
-    event: str | None = None
-    """Id of the event that announces the decision, drawn with the decision; none if there is no event."""
     decided: AwareDatetime | None = None
     author: str | None = None
     """User or deployment, and run, that decided."""

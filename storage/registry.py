@@ -28,8 +28,6 @@ _REFERENCES: Final = ("champion", "challenger", "evaluation", "withdraws")
 """Fields of a decision that name a result or are empty."""
 _WEIGHTS = "weights"
 """Start of the name of a checkpoint's file with its weights."""
-_ANNOUNCED = re.compile(r"([0-9]{6,})\.announced")
-"""Name of the empty file beside an entry whose event was sent."""
 
 
 class Superseded(RuntimeError):
@@ -146,17 +144,6 @@ def with_references(decision: Decision, root: Root, **options: Any) -> dict[str,
 def _digest(document: dict[str, Any]) -> str:
     content = {name: value for name, value in document.items() if name != "digest"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def announced(root: Root, name: str) -> set[int]:
-    """Return the numbers of the decisions on `name` whose events were sent."""
-    matches = map(_ANNOUNCED.fullmatch, files.children(_folder(root, name)))
-    return {int(match[1]) for match in matches if match}
-
-
-def note_announced(root: Root, name: str, number: int) -> None:
-    """Record that the event of decision `number` was sent; may be called more than once."""
-    files.put(_folder(root, name).child(f"{number:06d}.announced"), b"")
 
 
 def _folder(root: Root, name: str) -> URI:

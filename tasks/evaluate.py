@@ -2,20 +2,20 @@
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from prefect import task
 
-from storage import commits, manifest, tables
+from storage import commits, kinds, manifest, tables
 from storage.error_policy import Permanent
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
 from tasks.learning import images, metrics
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.plan import Plan
-from tasks.planning.result_uris import evaluation_of
+from tasks.planning.parameters import Timeouts
 from tasks.promotion.correct_rows import COLUMN, known_classes
 
 
@@ -24,17 +24,20 @@ class WrongRows(Permanent):
 
 
 @task(name="evaluate", **task_options)
-def evaluate(predictions: PredictionsURI, plan: Plan) -> EvaluationURI:
+def evaluate(
+    predictions: PredictionsURI, evaluation: EvaluationURI, timeouts: Timeouts, name: str = "evaluate"
+) -> EvaluationURI:
     """Compute all metrics and the worst mistakes over exactly the test rows; raise `WrongRows` for others."""
-    target = evaluation_of(plan.root, predictions)
-    name = "evaluate" if predictions == plan.predictions else "evaluate champion"
-    with stage(name, target, deadline_s=plan.stage_timeout_s) as current:
+    kind, parents = kinds.EVALUATION, {"predictions": predictions}
+    with stage(name, evaluation, kind=kind, parents=parents, timeout_s=timeouts.stage_s) as current:
         if not current.reused:
-            write_evaluation(predictions, target)
-    return target
+            write_evaluation(predictions, evaluation, expected=current.parents)
+    return evaluation
 
 
-def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None:
+def write_evaluation(
+    predictions: PredictionsURI, target: EvaluationURI, *, expected: Mapping[str, str] | None = None
+) -> None:
     """Compute and commit `target`: metrics.json, per_class.json, confusion.json, calibration.json and worst.json.
 
     Compares classes by name. Classes that only the model knows come after those of the rows. Predicting one counts as
@@ -64,6 +67,7 @@ def write_evaluation(predictions: PredictionsURI, target: EvaluationURI) -> None
         target,
         kind="evaluation",
         parents={"predictions": made.as_parent(predictions)},
+        expected=expected,
         parameters={},
         listed=[
             commits.write_file(target, f"{name}.json", json.dumps(value, indent=1).encode(), fixed_name=True)

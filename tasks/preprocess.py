@@ -2,26 +2,21 @@
 
 from prefect import task
 
+from storage import kinds
 from storage.uri import DatasetURI
 from tasks.jobs.spec import PreprocessSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.plan import Plan
+from tasks.planning.parameters import PreprocessParameters
 from tasks.runners.runner import Runner, retry_on_fault
 
 
 @task(name="preprocess", **task_options, **retry_on_fault)
-def preprocess(raw: DatasetURI, plan: Plan, cluster: Runner) -> DatasetURI:
+def preprocess(raw: DatasetURI, prepared: DatasetURI, parameters: PreprocessParameters, runner: Runner) -> DatasetURI:
     """Write each usable row of `raw` once to a train, validation or test split; count and list unusable rows."""
-    with stage("preprocess", plan.prepared) as current:
+    values = parameters.values
+    with stage("preprocess", prepared, kind=kinds.PREPARED, parents={"raw": raw}, parameters=values) as current:
         if not current.reused:
-            spec = PreprocessSpec(
-                storage=plan.root,
-                deadline_s=plan.stage_timeout_s,
-                stall_s=plan.stall_timeout_s,
-                source=raw,
-                target=plan.prepared,
-                parameters=plan.preprocess_parameters,
-            )
-            cluster.run("preprocess", spec)
-    return plan.prepared
+            job = parameters.timeouts.of_job(prepared) | {"parents": current.parents}
+            runner.run("preprocess", PreprocessSpec(source=raw, parameters=values, **job))
+    return prepared

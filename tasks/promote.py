@@ -2,64 +2,81 @@
 
 from prefect import task
 
-from storage import manifest, registry
+from storage import manifest, reference, registry
 from storage.decision import Decision
 from storage.registry import Superseded
-from storage.uri import CheckpointURI, EvaluationURI
+from storage.uri import CheckpointURI, DatasetURI, EvaluationURI
 from tasks.evaluate import evaluate
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.orchestration.announce import announce, with_event
+from tasks.orchestration.announce import announce
 from tasks.orchestration.prefect_options import author, task_options
 from tasks.orchestration.stage import logger, stage
-from tasks.planning.plan import Plan
+from tasks.planning.parameters import PromoteParameters
+from tasks.planning.result_uris import evaluation_of, predictions_of
 from tasks.predict import predict
 from tasks.promotion.gate import find_valid_decision, judge, rivals_of
 from tasks.runners.runner import Runner
 
 
 @task(name="promote", **task_options)
-def promote(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cluster: Runner) -> Decision:
+def promote(
+    checkpoint: CheckpointURI, evaluation: EvaluationURI, parameters: PromoteParameters, runner: Runner
+) -> Decision:
     """Make `checkpoint` the champion, atomically, if it passes the gate; record decision, metrics and reason anyway."""
-    decisions = registry.history(plan.root, plan.registered_model)
-    decision = find_valid_decision(checkpoint, evaluation, decisions, plan.gate)
+    root, registered_model = reference.root_of(evaluation), parameters.registered_model
+    decisions = registry.history(root, registered_model)
+    decision = find_valid_decision(checkpoint, evaluation, decisions, parameters.gate)
     with stage("promote", reused=decision is not None):  # its predictions may wait for other runs
         if decision is None:
-            decision = decide(checkpoint, evaluation, plan, cluster)
-            decisions = registry.history(plan.root, plan.registered_model)
-        announce(plan.root, plan.registered_model, decisions)
+            decision = decide(checkpoint, evaluation, parameters, runner)
+            decisions = registry.history(root, registered_model)
+        announce(registered_model, decision, decisions)
         logger().info("%s: %s", "promoted" if decision.promoted else "not promoted", decision.reason)
-        for role, found in decision.differences.items():
-            logger().info("compared with the %s: %s", role, found)
+        for role, difference in decision.differences.items():
+            logger().info("compared with the %s: %s", role, difference)
     return decision
 
 
-def decide(checkpoint: CheckpointURI, evaluation: EvaluationURI, plan: Plan, cluster: Runner) -> Decision:
+def decide(
+    checkpoint: CheckpointURI, evaluation: EvaluationURI, parameters: PromoteParameters, runner: Runner
+) -> Decision:
     """Judge and record; repeat if another run decided in the meantime, unless it decided on this checkpoint."""
+    root, registered_model = reference.root_of(evaluation), parameters.registered_model
     for _ in range(5):
-        decisions = registry.history(plan.root, plan.registered_model)
-        if made := find_valid_decision(checkpoint, evaluation, decisions, plan.gate):
-            return made
-        rivals = rivals_of(checkpoint, decisions, plan.gate)
-        scores = {role: score(rival, plan, cluster) for role, rival in rivals.items()}
-        judged = judge(checkpoint, evaluation, decisions, scores, plan.gate).made_by(author())
-        decision = with_event(judged, decisions)
+        decisions = registry.history(root, registered_model)
+        if earlier := find_valid_decision(checkpoint, evaluation, decisions, parameters.gate):
+            return earlier
+        rivals = rivals_of(checkpoint, decisions, parameters.gate)
+        scores = {role: score(rival, evaluation, parameters, runner) for role, rival in rivals.items()}
+        decision = judge(checkpoint, evaluation, decisions, scores, parameters.gate).made_by(author())
         if not manifest.is_committed(checkpoint):  # gc keeps it while this run uses it
             raise FileNotFoundError(f"{checkpoint} was deleted before it could be promoted; run again")
         try:
-            registry.append(plan.root, plan.registered_model, decision)
+            registry.append(root, registered_model, decision)
         except Superseded:
-            logger().info("another run recorded a decision on %s; comparing again", plan.registered_model)
+            logger().info("another run recorded a decision on %s; comparing again", registered_model)
             continue
         return decision
-    raise Superseded(f"other runs kept recording decisions on {plan.registered_model}; run again")
+    raise Superseded(f"other runs kept recording decisions on {registered_model}; run again")
 
 
-def score(rival: CheckpointURI, plan: Plan, cluster: Runner) -> EvaluationURI | str:
-    """Evaluate `rival` on this plan's test rows, reusing existing results; return why if it fails."""
+def score(
+    rival: CheckpointURI, evaluation: EvaluationURI, parameters: PromoteParameters, runner: Runner
+) -> EvaluationURI | str:
+    """Evaluate `rival` on the test rows of `evaluation`, reusing existing results; return why if it fails."""
     try:
-        return evaluate(predict(rival, plan.prepared, plan, cluster), plan)
+        root, dataset = reference.root_of(evaluation), _dataset(evaluation)
+        of_rival = predictions_of(root, rival, dataset, split=parameters.predict.split)
+        predictions = predict(rival, dataset, of_rival, parameters.predict, runner, name="predict with champion")
+        return evaluate(predictions, evaluation_of(root, predictions), parameters.timeouts, name="evaluate champion")
     except DeadlineExceeded:
         raise
     except Exception as error:  # no error here may make the challenger champion
         logger().warning("%s cannot be scored: %s", rival, error)
         return f"{rival}: {type(error).__name__}: {error}"
+
+
+def _dataset(evaluation: EvaluationURI) -> DatasetURI:
+    """Return the dataset with the test rows that `evaluation` is about."""
+    predictions = manifest.load(evaluation).parent("predictions", of=evaluation)
+    return DatasetURI(manifest.load(predictions).parent("dataset", of=predictions))

@@ -1,13 +1,12 @@
 """Report: write a self-contained HTML page about a run, and publish its main results as Prefect artifacts."""
 
 import datetime
-import shlex
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 from prefect import task
 
-from storage import commits, manifest, tables
+from storage import commits, manifest, reference, tables
 from storage.decision import Decision
 from storage.manifest import Manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
@@ -15,11 +14,11 @@ from tasks import report_page
 from tasks.evaluate import read_evaluation
 from tasks.jobs.preprocess.data_problems import by_split, find_data_problems
 from tasks.jobs.train.attempts import training_images
-from tasks.learning import hardware, images, recipes
+from tasks.learning import hardware, images
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.plan import Plan
+from tasks.planning.parameters import ReportParameters
 from tasks.planning.result_uris import decision_as_json, report_of
 from tasks.report_page import Picture
 from tasks.report_page.lineage_diagram import LineageStep
@@ -29,43 +28,64 @@ _RAW_FILES = "Raw files and SHA-256"
 
 @task(name="report", **task_options)
 def report(
-    checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI, decision: Decision, plan: Plan
+    checkpoint: CheckpointURI,
+    predictions: PredictionsURI,
+    evaluation: EvaluationURI,
+    decision: Decision,
+    parameters: ReportParameters,
 ) -> ReportURI:
     """Write an HTML page on the training, its data, metrics and decision, without external resources."""
-    target = report_of(plan, decision)
-    with stage("report", target, deadline_s=plan.stage_timeout_s) as current:
-        data = gather(checkpoint, predictions, evaluation, decision, plan)
+    target = report_of(evaluation, decision, register_as=parameters.register_as)
+    parents: dict[str, URI] = {"checkpoint": checkpoint, "predictions": predictions, "evaluation": evaluation}
+    with stage("report", target, timeout_s=parameters.timeouts.stage_s) as current:
+        data = gather(checkpoint, predictions, evaluation, decision, parameters)
         if not current.reused:
-            page = commits.write_file(target, "index.html", report_page.render(data).encode(), fixed_name=True)
             commits.commit(
                 target,
                 kind="report",
-                parents={"checkpoint": checkpoint, "predictions": predictions, "evaluation": evaluation},
-                parameters={"decision": decision_as_json(decision, plan.root)},
-                listed=[page],
+                parents=parents,
+                parameters={"decision": decision_as_json(decision, reference.root_of(target))},
+                listed=[commits.write_file(target, "index.html", report_page.render(data).encode(), fixed_name=True)],
             )
-        publish(data, target, plan)
+        publish(data, target)
     return target
 
 
 def gather(
-    checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI, decision: Decision, plan: Plan
+    checkpoint: CheckpointURI,
+    predictions: PredictionsURI,
+    evaluation: EvaluationURI,
+    decision: Decision,
+    parameters: ReportParameters,
 ) -> report_page.ReportData:
     """Read the page's content from committed results only, so that the same results give the same page."""
-    uris = (plan.raw, plan.prepared, checkpoint, predictions)
-    raw, prepared, trained, predicted = map(manifest.load, uris)
+    trained, predicted = manifest.load(checkpoint), manifest.load(predictions)
+    prepared_uri = DatasetURI(predicted.parent("dataset", of=predictions))
+    prepared = manifest.load(prepared_uri)
+    raw_uri = DatasetURI(prepared.parent("raw", of=prepared_uri))
+    raw = manifest.load(raw_uri)
     evaluated = read_evaluation(evaluation)
     classes = images.classes_of(prepared.columns["metadata"])
     num_test = sum(file.rows or 0 for file in prepared.split("test"))
     spread = np.linspace(0, num_test - 1, min(num_test, 24)).round().astype(int).tolist()
     mistakes = [row["id"] for row in evaluated["worst"][:16]]
-    pictures = _pictures(plan.prepared, prepared, predictions, predicted, ids=[*spread, *mistakes])
+    pictures = _pictures(prepared_uri, prepared, predictions, predicted, ids=[*spread, *mistakes])
     first_seen = training_images(checkpoint, trained)
-    results = {"download": _files(plan.raw, raw), "ingest": raw, "preprocess": prepared}
-    results |= {"train": trained, "predict": predicted}
+    downloaded = _files(raw_uri, raw)
+    results = {"download": downloaded, "ingest": raw, "preprocess": prepared, "train": trained, "predict": predicted}
+    steps: list[tuple[str, str, URI, Manifest | None]] = [
+        ("Raw dataset", "ingest", raw_uri, raw),
+        ("Prepared dataset", "preprocess", prepared_uri, prepared),
+        ("Checkpoint", "train", checkpoint, trained),
+        ("Predictions", "predict", predictions, predicted),
+        ("Evaluation", "evaluate", evaluation, manifest.load(evaluation)),
+    ]
+    if "files" in raw.parents:
+        steps.insert(0, ("Downloaded files", "download", raw.parent("files", of=raw_uri), downloaded))
+    target = report_of(evaluation, decision, register_as=parameters.register_as)
     return report_page.ReportData(
-        recipe_name=plan.recipe.name,
-        data_set=plan.data_name,
+        recipe_name=parameters.recipe_name,
+        data_set=parameters.data_name,
         sample_notice=raw.statistics["notice"],
         decision=decision,
         metrics=evaluated["metrics"],
@@ -80,13 +100,10 @@ def gather(
         data_problems=tuple(find_data_problems(raw, prepared, trained)),
         samples=tuple(pictures[id_] for id_ in spread if id_ in pictures),
         mistakes=tuple(pictures[id_] for id_ in mistakes if id_ in pictures),
-        lineage=tuple(_lineage(plan, checkpoint, predictions, evaluation, decision)),
-        timings=[(name, result.statistics["seconds"]) for name, result in results.items() if result],
-        parameters=recipes.flat(plan.recipe.to_dict())
-        | {"workers": "auto" if plan.workers is None else plan.workers}
-        | ({"cores": plan.cores} if plan.cores else {})
-        | _resolved(trained),
-        command=command(plan),
+        lineage=tuple(_lineage(steps, raw, target, decision)),
+        timings=[(maker, result.statistics["seconds"]) for maker, result in results.items() if result],
+        parameters=parameters.values | _resolved(trained),
+        command=parameters.command,
         producer=trained.producer,
         training_images=tuple(images.with_names(first_seen)) if first_seen else (),
         notes=(
@@ -102,18 +119,6 @@ def _files(uri: DatasetURI, raw: Manifest) -> Manifest | None:
         return manifest.load(raw.parent("files", of=uri))
     except (KeyError, FileNotFoundError, manifest.Damaged):
         return None
-
-
-def command(plan: Plan) -> str:
-    """Return the command that reproduces the same URIs in another storage root; no `--refresh`, which changes them."""
-    words = ["python", "flows/pipeline.py", "--recipe", plan.recipe.origin or plan.recipe.name]
-    for name, value in recipes.changes(plan.recipe).items():
-        words += ["--set", f"{name}={value}"]
-    words += ["--data", str(plan.source_uri)] if plan.source_uri else []
-    words += ["--register-as", plan.register_as] if plan.register_as else []
-    words += ["--workers", str(plan.workers)] if plan.workers is not None else []
-    words += ["--cores", str(plan.cores)] if plan.cores else []
-    return shlex.join(words)
 
 
 def _resolved(trained: Manifest) -> dict[str, object]:
@@ -150,31 +155,19 @@ def _pictures(
 
 
 def _lineage(
-    plan: Plan, checkpoint: CheckpointURI, predictions: PredictionsURI, evaluation: EvaluationURI, decision: Decision
+    steps: Sequence[tuple[str, str, URI, Manifest | None]], raw: Manifest, target: ReportURI, decision: Decision
 ) -> Iterator[LineageStep]:
-    raw = manifest.load(plan.raw)
+    """Yield the boxes of the diagram; `steps` are title, stage, URI and manifest of each result."""
     facts = tuple(
         (file["name"], f"{file['sha256']}\nfrom {redact_text(file['url'])}") for file in raw.statistics["sources"]
     )
     yield LineageStep(title=_RAW_FILES, facts=facts)
-    steps: list[tuple[str, str, URI]] = []
-    if "files" in raw.parents:
-        steps.append(("Downloaded files", "download", raw.parent("files", of=plan.raw)))
-    steps += [
-        ("Raw dataset", "ingest", plan.raw),
-        ("Prepared dataset", "preprocess", plan.prepared),
-        ("Checkpoint", "train", checkpoint),
-        ("Predictions", "predict", predictions),
-        ("Evaluation", "evaluate", evaluation),
-    ]
-    titles = {uri.name: title for title, _, uri in steps}
-    for title, maker, uri in steps:
-        result = _files(plan.raw, raw) if maker == "download" else manifest.load(uri)
+    titles = {uri.name: title for title, _, uri, _ in steps}
+    for title, maker, uri, result in steps:
         names = [result.parent(role, of=uri).name for role in result.parents] if result else []
         parents = tuple(titles[name] for name in names if name in titles) or (_RAW_FILES,)
         facts = tuple(_facts(uri, result)) if result else ()
         yield LineageStep(title=title, stage=maker, uri=uri, fingerprint=uri.fingerprint, parents=parents, facts=facts)
-    target = report_of(plan, decision)
     yield LineageStep(
         title="Report",
         stage="promote, report",

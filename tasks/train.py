@@ -2,29 +2,32 @@
 
 from prefect import task
 
-from storage.uri import CheckpointURI, DatasetURI
+from storage import kinds
+from storage.uri import URI, CheckpointURI, DatasetURI
 from tasks.jobs.spec import TrainSpec
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
-from tasks.planning.plan import Plan
+from tasks.planning.parameters import TrainParameters
 from tasks.runners.runner import Runner, retry_on_fault
 
 
 @task(name="train", **task_options, **retry_on_fault)
-def train(prepared: DatasetURI, plan: Plan, cluster: Runner) -> CheckpointURI:
+def train(
+    prepared: DatasetURI, checkpoint: CheckpointURI, parameters: TrainParameters, runner: Runner
+) -> CheckpointURI:
     """Train and keep the epoch with the lowest validation loss; resume from the newest complete checkpoint."""
-    with stage("train", plan.checkpoint) as current:
+    parents: dict[str, URI] = {"prepared": prepared}
+    parents |= {"initial": parameters.initial} if parameters.initial else {}
+    values = parameters.values
+    with stage("train", checkpoint, kind=kinds.CHECKPOINT, parents=parents, parameters=values) as current:
         if not current.reused:
             spec = TrainSpec(
-                storage=plan.root,
-                deadline_s=plan.stage_timeout_s,
                 source=prepared,
-                target=plan.checkpoint,
-                initial=plan.initial,
-                recipe=plan.recipe,
-                parameters=plan.train_parameters,
-                workers=plan.workers,
-                stall_s=plan.stall_timeout_s,
+                initial=parameters.initial,
+                recipe=parameters.recipe,
+                parameters=values,
+                workers=parameters.workers,
+                **parameters.timeouts.of_job(checkpoint) | {"parents": current.parents},
             )
-            cluster.run("train", spec)
-    return plan.checkpoint
+            runner.run("train", spec)
+    return checkpoint

@@ -9,18 +9,11 @@ from storage import registry
 from storage.decision import Decision
 from storage.uri import URI, Root
 from tasks import report as report_task
-from tasks.download import download
-from tasks.evaluate import evaluate
-from tasks.ingest import ingest
 from tasks.learning import inference, recipes
 from tasks.orchestration.stage import Stage, using
 from tasks.planning import make_plan, predict_request
 from tasks.planning.plan import Plan
-from tasks.predict import predict
-from tasks.preprocess import preprocess
-from tasks.promote import promote
-from tasks.runners.runner import InProcessRunner
-from tasks.train import train
+from tests import ingested
 
 pytestmark = pytest.mark.usefixtures("in_this_process")
 
@@ -41,15 +34,8 @@ def request(root: Root, **changes: object) -> Plan:
 
 def run(asked: Plan) -> tuple[list[Stage], Decision]:
     """Every stage, in this process."""
-    here = InProcessRunner()
-    with using(asked.root, asked.uses()) as stages:
-        prepared = preprocess.fn(ingest.fn(download.fn(asked), asked, here), asked, here)
-        checkpoint = train.fn(prepared, asked, here)
-        predictions = predict.fn(checkpoint, prepared, asked, here)
-        evaluation = evaluate.fn(predictions, asked)
-        decision = promote.fn(checkpoint, evaluation, asked, here)
-        report_task.report.fn(checkpoint, predictions, evaluation, decision, asked)
-    return stages, decision
+    with using(asked.root, asked.uses) as stages:
+        return stages, ingested.run(asked)
 
 
 def relative(uris: Iterator[URI | None], root: Root) -> list[str]:
@@ -74,6 +60,6 @@ def test_a_run_finds_all_of_a_root_that_lies_elsewhere_now(tmp_path: Path) -> No
         resolved = predict_request.resolve(
             storage=root, model="champion", data=asked.prepared, split="test", workers=0, stage_timeout_s=60 * 1
         )
-        assert resolved.checkpoint == asked.checkpoint and resolved.is_done()
+        assert resolved.checkpoint == asked.checkpoint and not resolved.needs_ray
         assert request(root, start="champion").initial == asked.checkpoint
         assert inference.load("champion:mnist-sample", storage=root).classes == tuple("0123456789")

@@ -87,13 +87,14 @@ class Preflight:
             return self.origin
         results = [uri for uri in (self.plan.raw, self.plan.files) if uri and manifest.is_committed(uri)]
         source = self.plan.source
-        if self.is_sample and source.notice is None:
+        assert source is not None or results  # a raw dataset of the user's is there
+        if self.is_sample and source is not None and source.notice is None:
             raise ValueError(f"--mirror: recipe {self.base.name!r} has no sample; omit --mirror sample")
         if results:
             self.origin = f"{results[0]} exists"
-        elif self.is_sample or downloading.reachable(source, self.mirrors):
-            self.origin = f"a mirror of {source.name} responds"
-        elif self.plan.download_timeout_s > 0:
+        elif source is None or self.is_sample or downloading.reachable(source, self.mirrors):
+            self.origin = f"a mirror of {self.plan.data_name} responds"
+        elif self.plan.timeouts.download_s > 0:
             self.origin = f"no mirror of {source.name} responds; the run will retry for {options.download_timeout}"
         elif fallback is None or self.mirrors or options.no_sample:
             raise ValueError(downloading.unreachable_message(source, self.mirrors))
@@ -135,7 +136,7 @@ class Preflight:
 
     def describe_run(self) -> str:
         """Describe the run: its recipe, data, number of epochs, and the stages to do."""
-        from tasks.planning import make_plan
+        from tasks.planning import model_check
 
         plan, recipe, again = self.plan, self.plan.recipe, self.options.refresh
         results: dict[str, URI | None] = {"download": plan.files} if self.downloads or again else {}
@@ -144,15 +145,15 @@ class Preflight:
         results |= {"predict": plan.predictions, "evaluate": plan.evaluation}
         to_do = [stage for stage, uri in results.items() if uri and (again or not manifest.is_committed(uri))]
         stages = f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
-        hint = make_plan.batch_hint(plan) if "train" in to_do else None
+        hint = model_check.batch_hint(plan) if "train" in to_do else None
         stages += f"; WARNING: {hint}" if hint else ""
         return f"{recipe.name} on {plan.data_name}, {count(recipe.training.epochs, 'epoch')}; {stages}"
 
     def check_model(self) -> str:
         """Check what the training needs; build the model with `--check`, and if it is the user's own."""
-        from tasks.planning import make_plan, model_check
+        from tasks.planning import model_check
 
-        make_plan.check_training(self.plan)
+        model_check.check_training(self.plan)
         model = self.plan.recipe.model
         if not self.options.check and not (self.has_work and user_code.is_reference(model)):
             return model
@@ -165,18 +166,19 @@ class Preflight:
     def downloads(self) -> bool:
         """True if the run fetches a data set from a mirror."""
         results = (self.plan.raw, self.plan.files)
-        return self.plan.source_uri is None and not any(uri and manifest.is_committed(uri) for uri in results)
+        return self.plan.data is None and not any(uri and manifest.is_committed(uri) for uri in results)
 
     @property
     def uses_network(self) -> bool:
         """True if the run downloads a data set and its first mirror is not a folder."""
-        mirrors = [*self.mirrors, *self.plan.source.mirrors] if self.downloads else []
+        own = self.plan.source.mirrors if self.plan.source else ()
+        mirrors = [*self.mirrors, *own] if self.downloads else []
         return bool(mirrors) and not mirrors[0].startswith("file:")
 
     @property
     def has_work(self) -> bool:
         """True if a stage that can use Ray has to run."""
-        return bool(self.options.refresh or self.plan.needs_ray())
+        return bool(self.options.refresh or self.plan.needs_ray)
 
 
 Check = tuple[str, str, Callable[[Preflight], str]]

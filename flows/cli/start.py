@@ -51,7 +51,7 @@ def run(options: RunOptions, flow_of: FlowOf) -> int:
 def parameters_of(request: preflight.Preflight) -> dict[str, Any]:
     """Return the parameters of the flow for a checked request."""
     plan, options = request.plan, request.options
-    parameters = training_parameters(options, plan.recipe, storage=str(plan.root), data=plan.source_uri)
+    parameters = training_parameters(options, plan.recipe, storage=str(plan.root), data=plan.data)
     parameters |= {"mirror": request.mirrors, "refresh": options.refresh, "register_as": plan.register_as}
     return parameters | {"download_timeout": options.download_timeout}
 
@@ -84,7 +84,7 @@ def predict(options: PredictOptions, flow_of: FlowOf) -> int:
         capacity.check_workers(options.workers)
         limit_s = parse_duration(options.stage_timeout, option="--stage-timeout")
         resolved = predict_request.resolve(**request, stage_timeout_s=limit_s)
-        start_ray = options.workers != 0 and not resolved.is_done()
+        start_ray = options.workers != 0 and resolved.needs_ray
         if start_ray:
             node_checks.check_nodes(resolved.root, options.workers)
     parameters = request | {"stage_timeout": options.stage_timeout}

@@ -1,63 +1,56 @@
-"""Prefect events for promotions, derived from the registry so that a crash loses none."""
+"""Prefect events for promotions, whose ids follow from the registry, so that a repeated run sends none twice."""
 
+import datetime
 import uuid
 from collections.abc import Sequence
 
 from prefect.client.orchestration import get_client
+from prefect.events.filters import EventFilter, EventIDFilter
 from prefect.events.schemas.events import Event, RelatedResource, Resource
 from prefect.runtime import flow_run
 
-from storage import registry
 from storage.decision import Decision
 from storage.failpoints import failpoint
-from storage.uri import Root
 from tasks.jobs.deadline import DeadlineExceeded
-from tasks.orchestration.prefect_options import may_announce
 from tasks.orchestration.stage import logger
 
 PROMOTED = "pipeline.model.promoted"
 """Name of the event for a new champion."""
+_REPEATED_FOR = datetime.timedelta(days=1)
+"""Age of a promotion up to which a run that finds it sends its event, if the server does not have it."""
 
 
-def with_event(decision: Decision, decisions: Sequence[Decision]) -> Decision:
-    """Add an event id to `decision` if it changes the champion that `decisions` left."""
-    is_new = decision.champion != (decisions[-1].champion if decisions else None)
-    return decision.model_copy(update={"event": str(uuid.uuid4())}) if is_new else decision
+def announce(registered_model: str, decision: Decision, decisions: Sequence[Decision]) -> None:
+    """Send the event of a new champion, unless Prefect's server has it; a failure is logged and does not fail the run.
 
-
-def announce(root: Root, data: str, decisions: Sequence[Decision]) -> None:
-    """Send the events of `decisions` that are not recorded as sent.
-
-    The registry stores each event's id with its decision, and records the event as sent once the server has it. After a
-    crash in between, the event is sent again with the same id, so that receivers can drop the duplicate. If sending
-    fails, the next run tries again; for a decision of a deployment, only the next run of a deployment does.
+    A run that repeats one that was killed, or could not reach the server, sends the same event with the same id.
+    `decisions` are all those of the registered model, oldest first.
     """
-    told = registry.announced(root, data)
-    for decision in decisions:
-        if decision.event is None or decision.number in told or not may_announce(decision.author):
-            continue
-        failpoint("announce", f"{data} {decision.number}")
-        try:
-            send(data, decision)
-        except DeadlineExceeded:
-            raise
-        except Exception as error:  # the decision is recorded; no error here may fail the run
-            logger().warning("the promotion is recorded but not announced; the next run tries again: %s", error)
-            return
-        registry.note_announced(root, data, decision.number)
+    before = next((entry.champion for entry in reversed(decisions) if entry.number < decision.number), None)
+    is_recent = decision.decided and datetime.datetime.now(datetime.UTC) - decision.decided < _REPEATED_FOR
+    if decision.champion == before or not is_recent:
+        return
+    failpoint("announce", f"{registered_model} {decision.number}")
+    try:
+        send(registered_model, decision)
+    except DeadlineExceeded:
+        raise
+    except Exception as error:  # the decision is recorded; no error here may fail the run
+        logger().warning("the promotion is recorded but not announced; run again to announce it: %s", error)
 
 
-def send(data: str, decision: Decision) -> None:
-    """Send the event to Prefect's server; return once the server has it."""
+def send(registered_model: str, decision: Decision) -> None:
+    """Send the event to Prefect's server, unless the server has it."""
     run = flow_run.id
     role = {"prefect.resource.id": f"prefect.flow-run.{run}", "prefect.resource.role": "flow-run"}
+    resource = f"pipeline.champion.{registered_model}"
     event = Event(
-        id=uuid.UUID(decision.event),
+        id=event_id(registered_model, decision),
         event=PROMOTED,
-        resource=Resource({"prefect.resource.id": f"pipeline.champion.{data}", "prefect.resource.name": data}),
+        resource=Resource({"prefect.resource.id": resource, "prefect.resource.name": registered_model}),
         related=[RelatedResource(role)] if run else [],
         payload={
-            "registered_model": data,
+            "registered_model": registered_model,
             "number": decision.number,
             "checkpoint": decision.challenger,
             "reason": decision.reason,
@@ -65,4 +58,10 @@ def send(data: str, decision: Decision) -> None:
         },
     )
     with get_client(sync_client=True) as client:
-        client.request("POST", "/events", json=[event.model_dump(mode="json")])
+        if not client.read_events(filter=EventFilter(id=EventIDFilter(id=[event.id])), limit=1).events:
+            client.request("POST", "/events", json=[event.model_dump(mode="json")])
+
+
+def event_id(registered_model: str, decision: Decision) -> uuid.UUID:
+    """Return the id of the event of `decision`, the same whenever it is sent; another root has other ones."""
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"{registered_model}/{decision.number}/{decision.decided}")

@@ -8,13 +8,12 @@ from urllib.parse import quote
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
-from storage import manifest, tables
+from storage import manifest, reference, tables
 from storage.manifest import File
 from storage.uri import URI, ReportURI, parse_root, redact_text
 from tasks.learning import images
 from tasks.orchestration.stage import logger
 from tasks.planning.make_plan import default_storage
-from tasks.planning.plan import Plan
 from tasks.report_page import ReportData, moment, number, plots
 
 REPORTS_URL = "PIPELINE_REPORTS_URL"
@@ -25,25 +24,25 @@ _MOST_CLASSES = 100
 """Most classes with which the confusion matrix is published: it grows with their square, in Prefect's database."""
 
 
-def publish(data: ReportData, target: ReportURI, plan: Plan) -> None:
+def publish(data: ReportData, target: ReportURI) -> None:
     """Publish a summary, tables (history, per class, confusion) and a link to the report; never fails the run."""
     try:
-        _publish(data, target, plan)
+        _publish(data, target)
     except Exception as error:  # all results are committed, whether the server answers now or not
         logger().warning("the results cannot be shown on the page of the run: %s", redact_text(str(error)))
 
 
-def _publish(data: ReportData, target: ReportURI, plan: Plan) -> None:
+def _publish(data: ReportData, target: ReportURI) -> None:
     verdict = "promoted" if data.decision.promoted else "not promoted"
     create_markdown_artifact(
-        key="summary", description=f"{data.recipe_name}: {verdict}", markdown="\n".join(_summary(data, target, plan))
+        key="summary", description=f"{data.recipe_name}: {verdict}", markdown="\n".join(_summary(data))
     )
     create_table_artifact(key="history", table=data.history, description="Metrics of every epoch")
     create_table_artifact(key="per-class", table=data.per_class, description="Metrics per class on the test rows")
     if len(data.classes) <= _MOST_CLASSES:
         confusion = confusion_table(data.classes, data.confusion)
         create_table_artifact(key="confusion", table=confusion, description="Confusion matrix of the test rows")
-    _publish_report(target, is_default_root=plan.root == parse_root(default_storage()))
+    _publish_report(target, is_default_root=reference.root_of(target) == parse_root(default_storage()))
 
 
 def _publish_report(target: ReportURI, *, is_default_root: bool) -> None:
@@ -88,7 +87,7 @@ def _plain(text: str) -> str:
     return re.sub(r"[!-/:-@\[-`{-~]", r"\\\g<0>", " ".join(text.split()))
 
 
-def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
+def _summary(data: ReportData) -> Iterator[str]:
     decision = data.decision
     yield f"# {data.recipe_name}: {'promoted' if decision.promoted else 'not promoted'}\n\n{_plain(decision.reason)}.\n"
     if decision.decided:
@@ -104,14 +103,12 @@ def _summary(data: ReportData, target: ReportURI, plan: Plan) -> Iterator[str]:
         yield f"| {name.replace('_', ' ')} | {number(data.metrics[name])} | {number(champion.get(name))} |"
     for role, found in decision.differences.items():
         yield f"\nCompared with the {role}: {_plain(str(found))}.\n"
-    prepared = manifest.load(plan.prepared)
+    places = {step.title: URI(step.uri) for step in data.lineage if step.uri}
+    prepared = manifest.load(places["Prepared dataset"])
     rows = {split: sum(file.rows or 0 for file in prepared.split(split)) for split in ("train", "validation", "test")}
     counted = ", ".join(f"{count:,} {split}" for split, count in rows.items())
     left_out = sum(prepared.statistics.get("quarantined", {}).values())
     yield f"\nData set `{data.data_set}`: {counted} rows; {left_out:,} rows excluded.\n"
     yield "| | |\n|---|---|"
-    raw = manifest.load(plan.raw)
-    places: dict[str, URI] = {"files": raw.parent("files", of=plan.raw)} if "files" in raw.parents else {}
-    places |= {"raw": plan.raw, "prepared": plan.prepared, "checkpoint": plan.checkpoint}
-    for name, uri in (places | {"predictions": plan.predictions, "report": target}).items():
-        yield f"| {name} | `{uri}` |"
+    for title, uri in places.items():
+        yield f"| {title} | `{uri}` |"

@@ -5,16 +5,18 @@ import dataclasses
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 from uuid import UUID
 
-from storage import error_policy, files, in_use, manifest
+from storage import commits, error_policy, files, in_use, manifest
 from storage.failpoints import failpoint
 from storage.in_use import Use
+from storage.kinds import Kind
 from storage.uri import URI, Root, redact_text
 from tasks.jobs.deadline import deadline
+from tasks.planning import result_uris
 
 
 @dataclasses.dataclass
@@ -28,6 +30,8 @@ class Stage:
     """True if the result existed already."""
     seconds: float = 0.0
     """Duration in this run."""
+    parents: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Digest of the content of each parent, by role, that a commit of the result must record."""
 
 
 _EVERY_S = 10.0
@@ -51,12 +55,30 @@ def using(root: Root, uris: Iterable[URI]) -> Iterator[list[Stage]]:
 
 @contextlib.contextmanager
 def stage(
-    name: str, uri: URI | None = None, *, reused: bool = False, deadline_s: float | None = None
+    name: str,
+    uri: URI | None = None,
+    *,
+    kind: Kind[Any] | None = None,
+    parents: Mapping[str, URI] | None = None,
+    parameters: Mapping[str, Any] | None = None,
+    reused: bool = False,
+    timeout_s: float | None = None,
 ) -> Iterator[Stage]:
     """Run a stage and log its start, end and duration; `reused` is set if `uri` is committed with all its files.
 
-    Raises `manifest.Damaged` if a file of a committed `uri` is missing or has the wrong size, and `DeadlineExceeded`
-    after `deadline_s` seconds (a Ray job also enforces its own deadline).
+    Args:
+        name: Name of the stage.
+        uri: Its result, if it has one.
+        kind: Kind of the result, if it is named after `parents` and `parameters`.
+        parents: URIs by role of what the result is made from.
+        parameters: Other values that determine it.
+        reused: Whether a stage without a result has nothing to do.
+        timeout_s: Seconds after which the stage is aborted (a Ray job also enforces its own time limit).
+
+    Raises:
+        Damaged: A file of a committed result is missing or has the wrong size.
+        ParentChanged: The result is not named after these parents, or was made from other bytes of them.
+        DeadlineExceeded: The time is over.
     """
     log = logger()
     started = time.monotonic()
@@ -64,10 +86,14 @@ def stage(
     use, stages = _run.get() or (None, [])
     if use is not None and uri is not None:
         use.add([uri])
-    current.reused = reused or (uri is not None and manifest.find(uri) is not None)
+    recorded = manifest.find(uri) if uri is not None else None
+    if uri is not None and kind is not None:
+        current.parents = result_uris.check_name(kind, uri, parents or {}, parameters or {})
+        commits.check_parents(uri, recorded.parents if recorded else {}, current.parents)
+    current.reused = reused or recorded is not None
     if not current.reused:
         log.info("%s started", name, extra={"stage": name, "event": "start"})
-    with deadline(deadline_s):
+    with deadline(timeout_s):
         failpoint(name, str(uri))
         yield current
     current.seconds = time.monotonic() - started

@@ -1,13 +1,16 @@
-"""Validation of `--data` and other options that name committed results or the user's own images."""
+"""What `--data` names: validation and other options that name committed results or the user's own images."""
 
 import dataclasses
 import re
+from typing import Any
 
-from storage import access, manifest
-from storage.uri import URI, CheckpointURI, DatasetURI, parse_root
-from tasks.learning import images, recipes, sources
+from storage import access, champions, kinds, manifest
+from storage.uri import URI, CheckpointURI, DatasetURI, FilesURI, Root, parse_root
+from tasks.learning import images, recipes, sources, user_code
 from tasks.learning.recipes import Recipe
+from tasks.learning.sources import Source
 from tasks.planning import user_images
+from tasks.planning.result_uris import Result, find_result
 from tasks.planning.user_images import UserImages
 from tasks.planning.user_images.layout import EXPECTED
 
@@ -49,68 +52,152 @@ def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tupl
     return made
 
 
-def resolve_data(data: str, recipe: Recipe) -> DatasetURI | UserImages:
-    """Return the raw dataset or the user's own images at `data`; raise `ValueError` if they do not fit the recipe."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingData:
+    """What a run learns from: a source's files, the user's images, or an existing raw dataset."""
+
+    recipe: Recipe
+    """The requested recipe, with the settings that an existing raw dataset was made with."""
+    name: str
+    """Name of the source, or of the folder with the user's images."""
+    default_model: str
+    """Registered model to compete for, unless the user names another."""
+    is_user_images: bool
+    source: Source | None = None
+    user_images: UserImages | None = None
+    raw: Result[DatasetURI] | None = None
+
+    @property
+    def uri(self) -> URI | None:
+        """URI from `--data`."""
+        if self.user_images is not None:
+            return self.user_images.uri
+        return self.raw.uri if self.raw else None
+
+    def ingest_values(self) -> dict[str, Any]:
+        """Return the values that the raw dataset records."""
+        values: dict[str, Any] = {"data": self.name}
+        if self.user_images is not None:
+            values |= {"ingest": user_images.VERSION, **recipes.ingest_parameters(self.recipe)}
+            if self.user_images.test_fraction is not None:
+                values["test_fraction"] = self.user_images.test_fraction
+        return values
+
+    def find_raw(self, root: Root, *, refresh: int) -> Result[DatasetURI]:
+        """Return the raw dataset, named after what it is made from."""
+        if self.raw is not None:
+            return self.raw
+        if self.user_images is not None:
+            made_from = self.ingest_values() | {"files": self.user_images.digest}
+        else:
+            assert self.source is not None
+            made_from = _checksums(self.source)
+            if user_code.is_reference(self.recipe.data.source):  # the user's own code reads the files
+                made_from["code"] = self.recipe.data.source
+        return find_result(kinds.RAW, root, name=self.name, parameters=made_from | {"refresh": refresh})
+
+    def find_files(self, root: Root, raw: Result[DatasetURI], *, refresh: int) -> FilesURI | None:
+        """Return the URI of the downloaded files; None if they are gone or damaged but the raw dataset exists."""
+        if self.source is None:
+            return None
+        parameters = _checksums(self.source) | {"refresh": refresh}
+        files = find_result(kinds.FILES, root, name=self.name, parameters=parameters).uri
+        try:
+            return None if raw.manifest and not manifest.find(files) else files
+        except manifest.Damaged:
+            return None if raw.manifest else files
+
+    def images(self, raw: Result[DatasetURI]) -> tuple[tuple[int, int, int] | None, tuple[str, ...] | None]:
+        """Return shape and classes of the images; None where they are unknown until the data is read."""
+        if self.source is not None:
+            return self.source.image_shape, self.source.classes
+        if self.user_images is not None and (self.user_images.classes or raw.manifest is None):
+            size = self.recipe.data.image_size
+            return (size, size, self.recipe.data.channels), self.user_images.classes or None
+        assert raw.manifest is not None
+        metadata = raw.manifest.columns["metadata"]
+        return images.shape_of(metadata), images.classes_of(metadata)
+
+
+def _checksums(source: Source) -> dict[str, Any]:
+    return {"data": source.name, "sha256": {file.name: file.sha256 for file in source.files}}
+
+
+def find_training_data(root: Root, recipe: Recipe, data: str | None) -> TrainingData:
+    """Return what `recipe` learns from: `data`, or the recipe's source; raise `ValueError` if they do not fit."""
+    if not data:
+        source = sources.load(recipe.data.source)
+        _check_shift(recipe, side=min(source.image_shape[:2]))
+        return TrainingData(
+            recipe=recipe, name=source.name, default_model=source.name, is_user_images=False, source=source
+        )
     uri = DatasetURI(parse_root(data, option="--data"))
     try:
         access.check_readable(uri, option="--data")
     except FileNotFoundError:
         expected = f"{EXPECTED}, or the URI of a raw dataset"
         raise user_images.nothing_at(uri, option="--data", expected=expected) from None
-    if not manifest.is_committed(uri):
-        image_size, max_shift = recipe.data.image_size, recipe.training.augment.max_shift
-        if max_shift >= image_size:
-            raise ValueError(
-                f"image_size must be more than max_shift, the pixels by which augmentation moves images: got "
-                f"{image_size} and {max_shift}; change --set image_size or --set max_shift"
-            )
-        found_own = user_images.find(URI(uri), test_fraction=recipe.data.test_fraction)
-        if found_own.kind == "parquet" and recipe.data.store == images.FILES:
-            raise ValueError(
-                f"store must be pixels for Parquet files, got 'files' for {uri}; use --set store=pixels "
-                "without crop_scale and color_jitter, or give the images as files"
-            )
-        return found_own
-    made = check_committed("--data", uri, kinds=("raw",))
-    found = made.parameters.get("data")
-    if found != sources.name_of(recipe.data.source) and (recipe.data.source != sources.USER_IMAGES or found is None):
+    return _raw_dataset(uri, recipe) if manifest.is_committed(uri) else _user_images(root, uri, recipe)
+
+
+def _user_images(root: Root, uri: DatasetURI, recipe: Recipe) -> TrainingData:
+    image_size, max_shift = recipe.data.image_size, recipe.training.augment.max_shift
+    if max_shift >= image_size:
         raise ValueError(
-            f"--data must be of data set {recipe.data.source!r}, got {uri} of {found!r}; choose another --recipe"
+            f"image_size must be more than max_shift, the pixels by which augmentation moves images: got "
+            f"{image_size} and {max_shift}; change --set image_size or --set max_shift"
         )
-    check_shift(recipe, side=min(images.shape_of(made.columns["metadata"])[:2]))
-    store = images.store_of(made.columns["metadata"])
+    listed = user_images.find(URI(uri), test_fraction=recipe.data.test_fraction)
+    if listed.kind == "parquet" and recipe.data.store == images.FILES:
+        raise ValueError(
+            f"store must be pixels for Parquet files, got 'files' for {uri}; use --set store=pixels "
+            "without crop_scale and color_jitter, or give the images as files"
+        )
+    user_images.check_apart(root, listed.uri, option="--data")
+    model = champions.default_for_user_images(listed.name, listed.uri)
+    return TrainingData(recipe=recipe, name=listed.name, default_model=model, is_user_images=True, user_images=listed)
+
+
+def _raw_dataset(uri: DatasetURI, recipe: Recipe) -> TrainingData:
+    raw = check_committed("--data", uri, kinds=("raw",))
+    source, name = recipe.data.source, raw.parameters.get("data")
+    if name != sources.name_of(source) and (source != sources.USER_IMAGES or name is None):
+        raise ValueError(f"--data must be of data set {source!r}, got {uri} of {name!r}; choose another --recipe")
+    metadata = raw.columns["metadata"]
+    _check_shift(recipe, side=min(images.shape_of(metadata)[:2]))
+    store = images.store_of(metadata)
     if store != recipe.data.store:
         raise ValueError(
             f"store must be {store}, as in --data {uri}, got {recipe.data.store!r}; use --set "
             f"store={store}, or give the folder of the images themselves"
         )
-    splits = dict.fromkeys(file.split for file in made.files if file.split and file.rows)
-    if not {"train", "test"} <= splits.keys():  # such as new pictures that batch prediction stored
+    splits = dict.fromkeys(file.split for file in raw.files if file.split and file.rows)
+    if not {"train", "test"} <= splits.keys():  # such as user images that batch prediction stored
         raise ValueError(
             f"--data must have rows in train and test, got {uri} with rows in {', '.join(splits) or 'no split'}; give "
             "the folder of the training images, or a raw dataset made from it"
         )
-    return uri
-
-
-def as_made(recipe: Recipe, uri: DatasetURI) -> Recipe:
-    """Return `recipe` with the settings that the raw dataset at `uri` was made with, which nothing can change any more.
-
-    Raises `ValueError` if one was set to another value.
-    """
-    made = manifest.load(uri).parameters
-    fixed = {name: made[name] for name in ("image_size", "channels", "test_fraction") if name in made}
+    # What the dataset was made with cannot be changed any more.
+    fixed = {
+        field: raw.parameters[field] for field in ("image_size", "channels", "test_fraction") if field in raw.parameters
+    }
     usual = recipes.load(recipe.name) if recipe.name in recipes.known() else recipe
-    for name, value in fixed.items():
-        if (asked := getattr(recipe.data, name)) not in (value, getattr(usual.data, name)):
+    for field, value in fixed.items():
+        if (requested := getattr(recipe.data, field)) not in (value, getattr(usual.data, field)):
             raise ValueError(
-                f"--set: {name} is {value} in --data {uri}, got {asked}; omit it, or give the folder of the images "
-                "themselves"
+                f"--set: {field} is {value} in --data {uri}, got {requested}; omit it, or give the folder of the "
+                "images themselves"
             )
-    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **fixed))
+    return TrainingData(
+        recipe=dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, **fixed)),
+        name=str(name),
+        default_model=champions.default_of_raw(raw),
+        is_user_images=source == sources.USER_IMAGES,
+        raw=Result(uri, raw),
+    )
 
 
-def check_shift(recipe: Recipe, *, side: int) -> None:
+def _check_shift(recipe: Recipe, *, side: int) -> None:
     """Raise `ValueError` if augmentation could shift an image completely out of view; `side` is in pixels."""
     max_shift, source = recipe.training.augment.max_shift, recipe.data.source
     if max_shift >= side:

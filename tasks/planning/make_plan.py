@@ -1,25 +1,36 @@
 """Make the plan of a run from a request, and report every invalid value before any work starts."""
 
 import dataclasses
+import functools
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from storage import access, champions, manifest, registry
+from storage import access, champions, kinds, manifest, registry
 from storage.admin.catalog import check_links
-from storage.terminal import count
-from storage.uri import DatasetURI, Root, check_name, parse_root
+from storage.uri import URI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
-from tasks.learning import sources
+from tasks.learning import recipes, sources
 from tasks.learning.downloading import mirror_address
-from tasks.learning.epoch_metrics import few_steps_hint
 from tasks.learning.recipes import Recipe
-from tasks.planning import model_check, warm_start
-from tasks.planning.data_option import as_made, check_shift, resolve_data
+from tasks.planning import model_check, result_uris, warm_start
+from tasks.planning.data_option import TrainingData, find_training_data
+from tasks.planning.parameters import (
+    DownloadParameters,
+    IngestParameters,
+    PredictParameters,
+    PreprocessParameters,
+    PromoteParameters,
+    ReportParameters,
+    Timeouts,
+    TrainParameters,
+)
 from tasks.planning.plan import Plan
-from tasks.planning.result_uris import report_of
-from tasks.planning.user_images import UserImages, check_apart
-from tasks.resources import devices, machine
-from tasks.resources.scaling import Workers
+from tasks.planning.result_uris import Result, find_predictions, find_result, read
+from tasks.promotion import gate
+from tasks.resources import machine
+from tasks.resources.scaling import Workers, needs_of
 
 
 def make_plan(
@@ -32,87 +43,34 @@ def make_plan(
     mirror: Sequence[str] = (),
     judge_only: bool = False,
     refresh: bool = False,
-    stage_timeout_s: float = 24 * 3600.0,
-    stall_timeout_s: float = 600.0,
-    download_timeout_s: float = 0.0,
+    stage_timeout_s: float = Timeouts.stage_s,
+    stall_timeout_s: float = Timeouts.stall_s,
+    download_timeout_s: float = Timeouts.download_s,
 ) -> Plan:
-    """Check a request and make the plan of its run.
+    """Check a request, read storage once, and return the plan of its run.
 
     Raises `ValueError` naming the invalid value: a storage that is not writable, a number out of range, or a dataset
     that does not exist, does not match the recipe, or cannot be compared with the champion. Raises `DeadlineExceeded`
-    if the checks take longer than the deadline of a stage.
+    if the checks take longer than the time limit of a stage.
     """
     check_workers(workers)
     check_batch_size(recipe, workers)
     with deadline(stage_timeout_s):
         root = check_root(storage)
-        found = resolve_data(data, recipe) if data else None
-        if found is None:
-            check_shift(recipe, side=min(sources.load(recipe.data.source).image_shape[:2]))
-        if isinstance(found, UserImages):
-            check_apart(root, found.uri, option="--data")
-        elif found is not None:
-            recipe = as_made(recipe, found)
-        plan = Plan(
+        plan_once = functools.partial(
+            _plan,
             root=root,
-            recipe=recipe,
+            data=find_training_data(root, recipe, data),
             workers=workers,
-            cores=machine.cores_asked(workers),
-            data=found if isinstance(found, DatasetURI) else None,
-            user_images=found if isinstance(found, UserImages) else None,
             register_as=check_name(registered_model, field="--register-as") if registered_model else None,
             mirrors=tuple(map(mirror_address, mirror)),
             judge_only=judge_only,
-            stage_timeout_s=stage_timeout_s,
-            stall_timeout_s=stall_timeout_s,
-            download_timeout_s=download_timeout_s,
+            timeouts=Timeouts(stage_s=stage_timeout_s, stall_s=stall_timeout_s, download_s=download_timeout_s),
         )
-        if recipe.training.start.kind == "champion":
-            plan = dataclasses.replace(plan, initial=warm_start.initial_checkpoint(plan))
-        warm_start.check_comparable(plan)
-        plan = refreshed(plan) if refresh else plan
+        plan = _refreshed(root, plan_once) if refresh else plan_once(refresh=0)
+        warm_start.check_comparable(root, plan.registered_model, image_shape=plan.image_shape, classes=plan.classes)
         model_check.check_rivals_code(plan)
         return plan
-
-
-def check_training(plan: Plan) -> None:
-    """Raise `ValueError` for what would end the training after minutes, but can be known now."""
-    if manifest.is_committed(plan.checkpoint):
-        return
-    most, _ = num_train_rows(plan)
-    batch_size = plan.recipe.training.batch_size
-    if most is not None and batch_size > most:
-        raise ValueError(
-            f"batch_size must be at most the number of training rows, {most:,}, got {batch_size}; use a "
-            "smaller --set batch_size"
-        )
-    is_local = plan.workers == 0 or not os.environ.get("RAY_ADDRESS")
-    if plan.recipe.training.compile and is_local and (plan.recipe.resources.device == "cpu" or not machine.gpus()):
-        devices.check_compiler(where="this machine")
-    model_check.check_one_row(plan)
-
-
-def num_train_rows(plan: Plan) -> tuple[int | None, int | None]:
-    """Return the most training rows that there may be, and about how many; None until the data is read."""
-    kept = 1 - plan.recipe.split.validation_fraction
-    if manifest.is_committed(plan.raw):
-        most = sum(file.rows or 0 for file in manifest.load(plan.raw).split("train"))
-    elif plan.user_images is not None and plan.user_images.kind == "images":
-        most = sum(file.split in ("train", "") for file in plan.user_images.files)
-        kept *= 1 - (plan.user_images.test_fraction or 0)
-    else:
-        return None, None
-    return most, round(most * kept)
-
-
-def batch_hint(plan: Plan) -> str | None:
-    """Return a hint if the batch is large for the number of rows as far as it is known; training counts them."""
-    _, rows = num_train_rows(plan)
-    if rows is None:
-        return None
-    size = plan.recipe.training.batch_size
-    hint = few_steps_hint(rows // size, batch_size=size, num_rows=rows)
-    return hint and f"with about {count(rows, 'training row')}, {hint}"
 
 
 def check_root(storage: str) -> Root:
@@ -145,21 +103,150 @@ def check_batch_size(recipe: Recipe, workers: Workers) -> None:
         )
 
 
-def refreshed(plan: Plan) -> Plan:
-    """Return `plan` as its first repetition, or as the last one if that was interrupted before its report."""
-    judged = champions.judged(plan.root)  # decisions stay, while garbage collection deletes evaluations and reports
-    last = None
+def _plan(
+    *,
+    root: Root,
+    data: TrainingData,
+    workers: Workers,
+    register_as: str | None,
+    mirrors: tuple[str, ...],
+    judge_only: bool,
+    refresh: int,
+    timeouts: Timeouts,
+) -> Plan:
+    """Read what storage holds, from the raw dataset to the rivals, and name the results after it."""
+    recipe, registered_model = data.recipe, register_as or data.default_model
+    raw = data.find_raw(root, refresh=refresh)
+    files = data.find_files(root, raw, refresh=refresh)
+    image_shape, classes = data.images(raw)
+    preprocess = PreprocessParameters(values=recipes.preprocess_parameters(recipe), timeouts=timeouts)
+    if data.raw and refresh:  # it is not made again: its repetition starts with preprocessing
+        preprocess.values["refresh"] = refresh
+    prepared = find_result(
+        kinds.PREPARED, root, name=raw.uri.name.rpartition("-")[0], parents=[raw], parameters=preprocess.values
+    )
+
+    values = recipes.training_parameters(recipe) | {"workers": "auto" if workers is None else workers}
+    cores = machine.cores_asked(workers)
+    if cores:  # the number of threads changes the order of summation
+        values["cores"] = cores
+    initial = None
+    if recipe.training.start.kind == "champion":
+        initial = warm_start.initial_checkpoint(
+            root, registered_model, recipe, prepared.uri, values, image_shape=image_shape, classes=classes
+        )
+    train = TrainParameters(recipe=recipe, values=values, initial=initial, workers=workers, timeouts=timeouts)
+    checkpoint = find_result(
+        kinds.CHECKPOINT,
+        root,
+        name=f"{data.name}-{recipe.name}" if data.is_user_images else recipe.name,
+        parents=[prepared, *([read(initial)] if initial else [])],
+        parameters=values,
+    )
+    predictions = find_predictions(root, checkpoint, prepared, split="test")
+    evaluation = result_uris.evaluation_of(root, predictions.uri)
+
+    is_user_images = data.is_user_images or recipe.data.source == sources.USER_IMAGES
+    gate_settings = gate.settings_of(recipe, judge_only=judge_only, is_user_images=is_user_images)
+    decisions = registry.history(root, registered_model)
+    rivals = tuple(gate.rivals_of(checkpoint.uri, decisions, gate_settings).values())
+    of_rivals = [find_predictions(root, read(rival), prepared, split="test") for rival in rivals]
+    uses = [files, raw.uri, prepared.uri, initial, checkpoint.uri, predictions.uri, evaluation, *rivals]
+    uses += [uri for result in of_rivals for uri in (result.uri, result_uris.evaluation_of(root, result.uri))]
+    on_ray: list[Result[Any]] = [prepared, checkpoint, predictions, *of_rivals]
+    on_ray += [raw] if data.user_images is not None and data.user_images.is_large else []
+
+    needs = needs_of(recipe)
+    predict = PredictParameters(
+        split="test",
+        workers=workers,
+        needs=dataclasses.replace(needs, batch_size=None),  # a batch of training does not limit prediction
+        timeouts=timeouts,
+    )
+    return Plan(
+        root=root,
+        recipe=recipe,
+        workers=workers,
+        cores=cores,
+        needs=needs,
+        needs_ray=not all(result.manifest for result in on_ray),
+        registered_model=registered_model,
+        register_as=register_as,
+        refresh=refresh,
+        data_name=data.name,
+        source=data.source,
+        user_images=data.user_images,
+        data=data.uri,
+        image_shape=image_shape,
+        classes=classes,
+        files=files,
+        raw=raw.uri,
+        prepared=prepared.uri,
+        initial=initial,
+        checkpoint=checkpoint.uri,
+        predictions=predictions.uri,
+        evaluation=evaluation,
+        rivals=rivals,
+        uses=tuple(uri for uri in uses if uri is not None),
+        download=DownloadParameters(name=data.name, source=data.source, mirrors=mirrors, timeouts=timeouts),
+        ingest=IngestParameters(
+            name=data.name,
+            values=data.ingest_values(),
+            source=data.source,
+            source_name=recipe.data.source,
+            user_images=data.user_images,
+            registered_model=registered_model,
+            timeouts=timeouts,
+        ),
+        preprocess=preprocess,
+        train=train,
+        predict=predict,
+        promote=PromoteParameters(
+            registered_model=registered_model, gate=gate_settings, predict=predict, timeouts=timeouts
+        ),
+        report=ReportParameters(
+            recipe_name=recipe.name,
+            data_name=data.name,
+            values=recipes.flat(recipe.to_dict())
+            | {"workers": "auto" if workers is None else workers}
+            | ({"cores": cores} if cores else {}),
+            command=_command(recipe, data.uri, register_as, workers, cores),
+            register_as=register_as,
+            timeouts=timeouts,
+        ),
+        timeouts=timeouts,
+    )
+
+
+def _refreshed(root: Root, plan_once: Callable[..., Plan]) -> Plan:
+    """Return the plan of the first repetition, or of the last one if that was interrupted before its report."""
+    judged = champions.judged(root)  # decisions stay, while garbage collection deletes evaluations and reports
+    last: Plan | None = None
     for refresh in range(1, len(judged) + 2):  # each has its own URI, so one of these is free
-        repeated = dataclasses.replace(plan, refresh=refresh)
-        if repeated.checkpoint.fingerprint not in judged:
-            return last if last and _lacks_report(last) else repeated
-        last = repeated
-    raise AssertionError(f"--refresh did not change any URI: {plan.checkpoint} is the same for every attempt")
+        plan = plan_once(refresh=refresh)
+        if plan.checkpoint.fingerprint not in judged:
+            return last if last and _lacks_report(last) else plan
+        last = plan
+    raise AssertionError("--refresh did not change any URI")
 
 
 def _lacks_report(plan: Plan) -> bool:
     """Return whether the run decided on its model, but did not live to write its report, the last result of a run."""
-    decisions = [one for one in registry.history(plan.root, plan.registered_model) if one.evaluation == plan.evaluation]
+    history = registry.history(plan.root, plan.registered_model)
+    decisions = [decision for decision in history if decision.evaluation == plan.evaluation]
     if not decisions or not manifest.is_committed(plan.evaluation):
         return False
-    return not any(manifest.is_committed(report_of(plan, one)) for one in decisions)
+    reports = [result_uris.report_of(plan.evaluation, decision, register_as=plan.register_as) for decision in decisions]
+    return not any(map(manifest.is_committed, reports))
+
+
+def _command(recipe: Recipe, data: URI | None, register_as: str | None, workers: Workers, cores: int) -> str:
+    """Return the command that reproduces the same URIs in another storage root; no `--refresh`, which changes them."""
+    words = ["python", "flows/pipeline.py", "--recipe", recipe.origin or recipe.name]
+    for name, value in recipes.changes(recipe).items():
+        words += ["--set", f"{name}={value}"]
+    words += ["--data", str(data)] if data else []
+    words += ["--register-as", register_as] if register_as else []
+    words += ["--workers", str(workers)] if workers is not None else []
+    words += ["--cores", str(cores)] if cores else []
+    return shlex.join(words)

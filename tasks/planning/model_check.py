@@ -9,13 +9,13 @@ from storage.process import gc_paused
 from storage.terminal import count
 from storage.uri import CheckpointURI
 from tasks.learning import user_code
-from tasks.learning.epoch_metrics import smallest_piece
+from tasks.learning.epoch_metrics import few_steps_hint, smallest_piece
 from tasks.learning.recipes import Recipe
 from tasks.learning.user_code import UserCodeError, wrap_user_errors
 from tasks.learning.user_modules import opened_files
-from tasks.planning import warm_start
 from tasks.planning.plan import Plan
-from tasks.resources import machine
+from tasks.planning.result_uris import predictions_of
+from tasks.resources import devices, machine
 from tasks.resources.scaling import Workers, most_gpus_fed
 
 _LONGEST_SIDE = 512
@@ -36,10 +36,50 @@ def check_code(checkpoint: CheckpointURI, *, option: str) -> None:
 
 def check_rivals_code(plan: Plan) -> None:
     """Raise `ValueError` if a model that the new one will be compared with cannot be loaded, before the training."""
-    for rival in plan.rivals():
+    for rival in plan.rivals:
         with contextlib.suppress(FileNotFoundError, manifest.Damaged):  # the gate reports it
-            if not manifest.is_committed(plan.predictions_of(rival)):
+            if not manifest.is_committed(predictions_of(plan.root, rival, plan.prepared, split="test")):
                 check_code(rival, option=f"--register-as: a champion of {plan.registered_model!r}")
+
+
+def check_training(plan: Plan) -> None:
+    """Raise `ValueError` for what would end the training after minutes, but can be known now."""
+    if manifest.is_committed(plan.checkpoint):
+        return
+    most, _ = num_train_rows(plan)
+    batch_size = plan.recipe.training.batch_size
+    if most is not None and batch_size > most:
+        raise ValueError(
+            f"batch_size must be at most the number of training rows, {most:,}, got {batch_size}; use a "
+            "smaller --set batch_size"
+        )
+    is_local = plan.workers == 0 or not os.environ.get("RAY_ADDRESS")
+    if plan.recipe.training.compile and is_local and (plan.recipe.resources.device == "cpu" or not machine.gpus()):
+        devices.check_compiler(where="this machine")
+    check_one_row(plan)
+
+
+def num_train_rows(plan: Plan) -> tuple[int | None, int | None]:
+    """Return the most training rows that there may be, and about how many; None until the data is read."""
+    kept = 1 - plan.recipe.split.validation_fraction
+    if manifest.is_committed(plan.raw):
+        most = sum(file.rows or 0 for file in manifest.load(plan.raw).split("train"))
+    elif plan.user_images is not None and plan.user_images.kind == "images":
+        most = sum(file.split in ("train", "") for file in plan.user_images.files)
+        kept *= 1 - (plan.user_images.test_fraction or 0)
+    else:
+        return None, None
+    return most, round(most * kept)
+
+
+def batch_hint(plan: Plan) -> str | None:
+    """Return a hint if the batch is large for the number of rows as far as it is known; training counts them."""
+    _, rows = num_train_rows(plan)
+    if rows is None:
+        return None
+    size = plan.recipe.training.batch_size
+    hint = few_steps_hint(rows // size, batch_size=size, num_rows=rows)
+    return hint and f"with about {count(rows, 'training row')}, {hint}"
 
 
 def check_one_row(plan: Plan) -> None:
@@ -90,8 +130,8 @@ def _try(plan: Plan, *, rows: int) -> tuple[int, set[Path]]:
 
     from tasks.learning.modeling import Classifier, ModelSpec
 
-    known = warm_start.known_images(plan)
-    shape, classes = known["image_shape"], known["classes"] or ("a", "b")
+    shape, classes = plan.image_shape, plan.classes or ("a", "b")
+    assert shape is not None
     channels = shape[2]
     spec = ModelSpec(
         model=plan.recipe.model, image_shape=shape, classes=classes, mean=(0.0,) * channels, std=(1.0,) * channels

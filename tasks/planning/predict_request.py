@@ -6,38 +6,31 @@ import re
 from typing import Any
 
 from storage import access, champions, files, kinds, manifest
-from storage.uri import URI, CheckpointURI, DatasetURI, Root, check_name, parse_root
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root, check_name, parse_root
 from tasks.jobs.deadline import deadline
 from tasks.learning import images, user_code
 from tasks.planning import model_check, user_images
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_root, check_workers
-from tasks.planning.result_uris import predictions_of, result_uri
+from tasks.planning.parameters import IngestParameters, PredictParameters, Timeouts
+from tasks.planning.result_uris import find_result, predictions_of
 from tasks.planning.user_images import UserImages
 from tasks.resources.scaling import Workers
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchRequest:
-    """A checked request with one checkpoint and one dataset; the same request gives the same URI."""
+    """A checked request for batch prediction; the same request gives the same URIs."""
 
     root: Root
     checkpoint: CheckpointURI
     dataset: DatasetURI
-    user_images: UserImages | None = None
-    """User images from which `dataset` is made; None if `dataset` exists."""
-    split: str | None
-    """The split to predict; None: all."""
-    workers: Workers
-    """Number of workers as requested."""
-    stage_timeout_s: float
-    """Seconds after which the job is aborted."""
-    stall_timeout_s: float = 600.0
-    """Seconds that a cluster has to add nodes."""
-
-    def is_done(self) -> bool:
-        """Return whether the predictions are already committed."""
-        return manifest.is_committed(predictions_of(self.root, self.checkpoint, self.dataset, split=self.split))
+    predictions: PredictionsURI
+    needs_ray: bool
+    """Whether the predictions are not committed yet."""
+    ingest: IngestParameters | None
+    """How `dataset` is made from the user's images; None if it exists."""
+    predict: PredictParameters
 
 
 def resolve(
@@ -56,36 +49,40 @@ def resolve(
     """
     check_workers(workers)
     split = split or None  # a form's empty field
+    timeouts = Timeouts(stage_s=stage_timeout_s)
     with deadline(stage_timeout_s):
         root = check_root(storage)
         dataset = DatasetURI(parse_root(data, option="--data"))
-        found = None
+        ingest = None
         if are_user_images(dataset):
             name, note = _model_of_folder(root, dataset) if model == "champion" else ("", None)
             checkpoint = _model(root, f"champion:{name}" if name else model, dataset)
-            found = _find(root, dataset, checkpoint, split=split)
-            found = dataclasses.replace(found, notes=(*found.notes, note)) if note else found
-            dataset = _raw_of(root, found, checkpoint)
+            new = _find(root, dataset, checkpoint, split=split)
+            new = dataclasses.replace(new, notes=(*new.notes, note)) if note else new
+            values = _ingest_values(new, checkpoint)
+            ingest = IngestParameters(name=new.name, values=values, user_images=new, timeouts=timeouts)
+            dataset = find_result(kinds.RAW, root, name=new.name, parameters=values | {"files": new.digest}).uri
         else:
-            made = check_committed("--data", dataset, kinds=("raw", "prepared"))
-            splits = sorted(
-                {file.split for file in made.files if file.split and file.rows and file.split != "quarantine"}
-            )
+            recorded = check_committed("--data", dataset, kinds=("raw", "prepared"))
+            splits = {file.split for file in recorded.files if file.split and file.rows} - {"quarantine"}
             if split is not None and split not in splits:
-                raise ValueError(f"--split must be one of {', '.join(splits) or 'those with rows'}, got {split!r}")
+                names = ", ".join(sorted(splits)) or "those with rows"
+                raise ValueError(f"--split must be one of {names}, got {split!r}")
             checkpoint = _model(root, model, dataset)
-            _check_shape(made, checkpoint)
+            _check_shape(recorded, checkpoint)
         user_code.check_listed()
-        if not manifest.is_committed(predictions_of(root, checkpoint, dataset, split=split)):
+        predictions = predictions_of(root, checkpoint, dataset, split=split)
+        needs_ray = not manifest.is_committed(predictions)
+        if needs_ray:
             model_check.check_code(checkpoint, option="--model")
     return BatchRequest(
         root=root,
         checkpoint=checkpoint,
         dataset=dataset,
-        user_images=found,
-        split=split,
-        workers=workers,
-        stage_timeout_s=stage_timeout_s,
+        predictions=predictions,
+        needs_ray=needs_ray,
+        ingest=ingest,
+        predict=PredictParameters(split=split, workers=workers, timeouts=timeouts),
     )
 
 
@@ -162,17 +159,14 @@ def _find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str 
     return user_images.find_new(URI(uri), classes=model["classes"])
 
 
-def ingest_parameters(found: UserImages, checkpoint: CheckpointURI) -> dict[str, Any]:
-    """Return what determines the raw dataset of images to predict besides their files."""
+def _ingest_values(new: UserImages, checkpoint: CheckpointURI) -> dict[str, Any]:
+    """Return what determines the raw dataset of images to predict besides their files: the model's shape and classes.
+
+    All models with the same image shape and classes share it.
+    """
     model = manifest.load(checkpoint).statistics["model"]
     shape = {"image_size": model["image_shape"][0], "channels": model["image_shape"][2]}
-    return {"data": found.name, "ingest": user_images.VERSION, "classes": list(model["classes"])} | shape
-
-
-def _raw_of(root: Root, found: UserImages, checkpoint: CheckpointURI) -> DatasetURI:
-    """Return the URI of the images' raw dataset, shared by all models with the same image shape and classes."""
-    made_from = ingest_parameters(found, checkpoint) | {"files": found.digest}
-    return result_uri(kinds.RAW, root, name=found.name, parents=[], parameters=made_from)
+    return {"data": new.name, "ingest": user_images.VERSION, "classes": list(model["classes"])} | shape
 
 
 def _model_of_folder(root: Root, uri: URI) -> tuple[str, str | None]:

@@ -1,101 +1,106 @@
-"""URIs of the results of stages, such that a result always belongs to the bytes of its parents.
+"""URIs of results, such that a result always belongs to the bytes of its parents.
 
 A parent that was deleted and made again may have other bytes under the same name, and so may one below another root.
 Results of other bytes keep their URIs; results of the parents in hand get other URIs.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic
 
-from storage import files, kinds, manifest, registry
+from storage import kinds, manifest, reference, registry
+from storage.commits import ParentChanged
 from storage.decision import Decision
 from storage.kinds import Kind, U
-from storage.manifest import Damaged
+from storage.manifest import Damaged, Manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, fingerprint
 
-if TYPE_CHECKING:
-    from tasks.planning.plan import Plan
+
+@dataclasses.dataclass(frozen=True)
+class Result(Generic[U]):
+    """A result as it was when storage was read."""
+
+    uri: U
+    manifest: Manifest | None
+    """None: it is not committed, or its manifest cannot be read."""
 
 
-def result_uri(
-    kind: Kind[U],
-    root: Root,
-    *,
-    name: str,
-    parents: Sequence[URI],
-    parameters: dict[str, Any],
-    beside: Sequence[URI] = (),
-    by_any_name: bool = False,
-) -> U:
-    """Return the URI for a result of `kind`; a result that is committed there was made from the parents' bytes.
+def read(uri: U) -> Result[U]:
+    """Read the manifest of `uri`, if it is there."""
+    try:
+        return Result(uri, manifest.load(uri))
+    except (FileNotFoundError, Damaged):  # reported where the result is used
+        return Result(uri, None)
+
+
+def find_result(
+    kind: Kind[U], root: Root, *, name: str, parents: Sequence[Result[Any]] = (), parameters: Mapping[str, Any]
+) -> Result[U]:
+    """Return the result of `kind` that is or will be made from `parents` as they are now.
 
     Args:
         kind: Its stage and version are part of the fingerprint.
-        root: Storage root below which it lies.
+        root: Storage root below which the result lies.
         name: Name of the result, before its fingerprint.
-        parents: Results that this one is made from; those not committed yet may have any bytes.
-        parameters: Other values that determine the result.
-        beside: Further parents, which follow from the others or are already part of `parameters`.
-        by_any_name: Whether to also find a result with the same fingerprint under another name.
+        parents: Results that it is made from; those not committed yet may have any bytes.
+        parameters: Other values that determine it.
     """
-
-    def called(**more: Any) -> U:
-        prints = [uri.fingerprint for uri in parents]
-        digest = fingerprint(kind.stage, version=kind.version, parents=prints, parameters=parameters | more)
-        wanted = kind.place(root, f"{name}-{digest}")
-        return kind.uri(_there(wanted)) if by_any_name else wanted
-
-    usual, contents = called(), [_content(uri) for uri in (*parents, *beside)]
-    if not contents or _may_be_made_from(contents, usual):
+    prints = [parent.uri.fingerprint for parent in parents]
+    contents = [parent.manifest.content if parent.manifest else None for parent in parents]
+    usual = read(kind.place(root, f"{name}-{_digest(kind, prints, parameters)}"))
+    recorded = {parent.content for parent in usual.manifest.parents.values()} if usual.manifest else None
+    if not parents or recorded is None or recorded >= {content for content in contents if content}:
         return usual
-    return called(parents=contents)
+    return read(kind.place(root, f"{name}-{_digest(kind, prints, parameters, contents)}"))
 
 
-def _there(wanted: URI) -> URI:
-    """Return the committed result with the fingerprint of `wanted`, under any name in its folder; else `wanted`."""
-    named = sorted(name for name in files.children(wanted.parent) if name.endswith(f"-{wanted.fingerprint}"))
-    found = [uri for uri in map(wanted.parent.child, named) if manifest.is_committed(uri)]
-    return found[0] if found and wanted not in found else wanted
+def check_name(kind: Kind[Any], uri: URI, parents: Mapping[str, URI], parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digest of each committed parent's content; raise `ParentChanged` unless `uri` is named after them."""
+    prints = [parent.fingerprint for parent in parents.values()]
+    manifests = {role: read(parent).manifest for role, parent in parents.items()}
+    contents = {role: recorded.content for role, recorded in manifests.items() if recorded}
+    names = {_digest(kind, prints, parameters), _digest(kind, prints, parameters, [*contents.values()])}
+    if uri.fingerprint not in names and len(contents) == len(parents):
+        made_from = ", ".join(parents.values())
+        raise ParentChanged(f"{uri} is not the name of the result of {made_from}; run again, which plans anew")
+    return contents
 
 
-def _may_be_made_from(contents: Sequence[str | None], uri: URI) -> bool:
-    """Return whether the result at `uri` records parents with `contents` (None: not known), or is not there yet."""
-    try:
-        parents = manifest.load(uri).parents.values()
-    except (FileNotFoundError, Damaged):  # reported where the result is used
-        return True
-    return {parent.content for parent in parents} >= {content for content in contents if content}
-
-
-def _content(uri: URI) -> str | None:
-    try:
-        return manifest.load(uri).content
-    except (FileNotFoundError, Damaged):
-        return None
+def _digest(
+    kind: Kind[Any], parents: list[str], parameters: Mapping[str, Any], contents: list[Any] | None = None
+) -> str:
+    made_from = dict(parameters) | ({"parents": contents} if contents else {})
+    return fingerprint(kind.stage, version=kind.version, parents=parents, parameters=made_from)
 
 
 def predictions_of(root: Root, checkpoint: CheckpointURI, dataset: DatasetURI, *, split: str | None) -> PredictionsURI:
     """Return the URI of the predictions of `checkpoint` on one split (None: all rows) of `dataset`."""
-    name, parents = checkpoint.name.rpartition("-")[0], [checkpoint, dataset]
-    return result_uri(kinds.PREDICTIONS, root, name=name, parents=parents, parameters={"split": split})
+    return find_predictions(root, read(checkpoint), read(dataset), split=split).uri
+
+
+def find_predictions(
+    root: Root, checkpoint: Result[CheckpointURI], dataset: Result[DatasetURI], *, split: str | None
+) -> Result[PredictionsURI]:
+    """Return the predictions of `checkpoint` on one split (None: all rows) of `dataset`."""
+    name = checkpoint.uri.name.rpartition("-")[0]
+    parents: list[Result[Any]] = [checkpoint, dataset]
+    return find_result(kinds.PREDICTIONS, root, name=name, parents=parents, parameters={"split": split})
 
 
 def evaluation_of(root: Root, predictions: PredictionsURI) -> EvaluationURI:
     """Return the URI of the evaluation of `predictions`."""
     name = predictions.name.rpartition("-")[0]
-    return result_uri(kinds.EVALUATION, root, name=name, parents=[predictions], parameters={})
+    return find_result(kinds.EVALUATION, root, name=name, parents=[read(predictions)], parameters={}).uri
 
 
-def report_of(plan: "Plan", decision: Decision) -> ReportURI:
-    """Return the URI of the report on the evaluation of `plan` and `decision`."""
-    name = plan.evaluation.name.rpartition("-")[0]
-    parameters: dict[str, Any] = {"decision": decision_as_json(decision, plan.root)}
-    parameters |= {"register_as": plan.register_as} if plan.register_as else {}
-    how: dict[str, Any] = {"parents": [plan.evaluation], "beside": [plan.checkpoint, plan.predictions]}
-    return result_uri(kinds.REPORT, plan.root, name=name, parameters=parameters, **how)
+def report_of(evaluation: EvaluationURI, decision: Decision, *, register_as: str | None = None) -> ReportURI:
+    """Return the URI of the report on `evaluation` and `decision`."""
+    root, name = reference.root_of(evaluation), evaluation.name.rpartition("-")[0]
+    parameters: dict[str, Any] = {"decision": decision_as_json(decision, root)}
+    parameters |= {"register_as": register_as} if register_as else {}
+    return find_result(kinds.REPORT, root, name=name, parents=[read(evaluation)], parameters=parameters).uri
 
 
 def decision_as_json(decision: Decision, root: Root) -> dict[str, Any]:
     """Serialize the decision without what only its entry has."""
-    only_recorded = {"event", "decided", "author", "weights"}
-    return registry.with_references(decision, root, exclude=only_recorded)
+    return registry.with_references(decision, root, exclude={"decided", "author", "weights"})

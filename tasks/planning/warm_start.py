@@ -1,123 +1,85 @@
 """Checks of the champion before a run: is it comparable on this data, and can training start from its weights?"""
 
-import operator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from storage import manifest, registry
-from storage.uri import URI, CheckpointURI
-from tasks.learning import images, sources
+from storage.manifest import Damaged
+from storage.uri import CheckpointURI, DatasetURI, Root
+from tasks.learning.recipes import Recipe
 
-if TYPE_CHECKING:
-    from tasks.planning.plan import Plan
-
-_ASKED = "--set start=champion"
+_OPTION = "--set start=champion"
 _SHOWN = 10  # class names in an error, at most
 
 
-def initial_checkpoint(plan: "Plan") -> CheckpointURI:
+def initial_checkpoint(
+    root: Root,
+    registered_model: str,
+    recipe: Recipe,
+    prepared: DatasetURI,
+    values: Mapping[str, Any],
+    *,
+    image_shape: tuple[int, ...] | None,
+    classes: tuple[str, ...] | None,
+) -> CheckpointURI:
     """Return the champion to start from, or that champion's own initial checkpoint if this request produced it.
 
-    So the same request keeps its URIs after its model became champion. Raises `ValueError` if there is no champion, if
-    its model, images or classes differ, or if rows that it was trained on would become validation rows.
+    So the same request keeps its URIs after its model became champion. Raises `ValueError` if there is no champion, or
+    if its model, images, classes or split differ: rows that it was trained on would become validation rows.
     """
-    champion = registry.champion(plan.root, plan.registered_model)
+    champion = registry.champion(root, registered_model)
     if champion is None:
-        raise ValueError(
-            f"{_ASKED}: {plan.root} has no champion of {plan.registered_model!r} yet; first run without it"
-        )
+        raise ValueError(f"{_OPTION}: {root} has no champion of {registered_model!r} yet; omit it the first time")
     try:
-        made = manifest.load(champion)
+        trained = manifest.load(champion)
     except FileNotFoundError:
         raise ValueError(
-            f"{_ASKED}: the champion {champion} does not exist any more; omit it, or restore the champion"
+            f"{_OPTION}: the champion {champion} does not exist any more; omit it, or restore the champion"
         ) from None
-    _check_fits(plan, champion, made.statistics["model"])
-    _check_split(plan, champion, made.statistics["split"])
-    if "prepared" in made.parents:
-        _check_encoding(plan, champion, made.parent("prepared", of=champion))
-    if "initial" in made.parents:
-        initial = CheckpointURI(made.parent("initial", of=champion))
-        is_same_data = made.parent("prepared", of=champion).fingerprint == plan.prepared.fingerprint
-        if is_same_data and made.parameters == plan.train_parameters | {"start": initial.fingerprint}:
-            return initial
+    before = trained.statistics["model"] | trained.statistics["split"]
+    now = {"model": recipe.model, "image_shape": image_shape, "classes": classes, **split_of(recipe)}
+    for name, value in now.items():
+        value = list(value) if isinstance(value, tuple) else value
+        if value is not None and before[name] != value:
+            raise ValueError(
+                f"{_OPTION}: {name} of the champion {champion} is {before[name]!r}, but {value!r} is requested; omit "
+                "it to start from other weights"
+            )
+    is_same = "initial" in trained.parents and trained.parameters == values
+    if is_same and trained.parent("prepared", of=champion).fingerprint == prepared.fingerprint:
+        return CheckpointURI(trained.parent("initial", of=champion))
     return champion
 
 
-def check_comparable(plan: "Plan") -> None:
-    """Raise `ValueError` if the champion cannot be evaluated on this data.
+def split_of(recipe: Recipe) -> dict[str, Any]:
+    """Return what decides whether a row is a validation row, as prepared datasets and checkpoints record it."""
+    split, store = recipe.split, recipe.data.store  # a row's split depends on its stored bytes
+    return {"split_seed": split.split_seed, "validation_fraction": split.validation_fraction, "store": store}
 
-    Reasons: another image shape, or no class in common. Skips what is only known once the data is read, and a champion
-    that does not exist. The gate leaves out test rows that it was trained on.
+
+def check_comparable(
+    root: Root, registered_model: str, *, image_shape: tuple[int, ...] | None, classes: tuple[str, ...] | None
+) -> None:
+    """Raise `ValueError` if the champion cannot be evaluated on these images: other shape, or no class in common.
+
+    Skips what is None, and a champion that does not exist. The gate leaves out test rows that it was trained on.
     """
-    champion = registry.champion(plan.root, plan.registered_model)
+    champion = registry.champion(root, registered_model)
     try:
-        about = manifest.load(champion).statistics if champion else {}
-    except (FileNotFoundError, ValueError, manifest.Damaged):  # the gate reports it
+        model = manifest.load(champion).statistics.get("model") if champion else None
+    except (FileNotFoundError, ValueError, Damaged):  # the gate reports it
         return
-    model = about.get("model")
     if model is None:
         return
-    now = known_images(plan)
-    shape, classes = now["image_shape"], now["classes"]
-    if shape is not None and list(model["image_shape"]) != shape:
-        knows, has = (" x ".join(map(str, size)) for size in (model["image_shape"], shape))
-        _refuse(plan, champion, f"expects images of {knows}, but this data has {has}")
-    if classes is not None and not set(classes) & set(model["classes"]):
-        knows, has = (", ".join(list(names)[:_SHOWN]) for names in (model["classes"], classes))
-        _refuse(plan, champion, f"knows none of the classes of this data: it knows {knows}, the data has {has}")
-
-
-def _refuse(plan: "Plan", champion: CheckpointURI | None, why: str) -> None:
-    raise ValueError(
-        f"--register-as: the champion of {plan.registered_model!r}, {champion}, {why}; choose another registered model "
-        "for this data with --register-as NAME"
-    )
-
-
-def _check_fits(plan: "Plan", champion: CheckpointURI, model: dict[str, Any]) -> None:
-    for name, value in ({"model": plan.recipe.model} | known_images(plan)).items():
-        if value is not None and model[name] != value:
-            raise ValueError(
-                f"{_ASKED}: {name} of the champion {champion} is {model[name]!r}, but {value!r} is requested; omit "
-                "it to start from random weights"
-            )
-
-
-def _check_split(plan: "Plan", champion: CheckpointURI, split: dict[str, Any]) -> None:
-    # A smaller share of validation rows is harmless: some validation rows become training rows.
-    leak = "rows that it was trained on would become validation rows"
-    for name, leaks in (("split_seed", operator.ne), ("validation_fraction", operator.gt)):
-        if leaks(now := getattr(plan.recipe.split, name), before := split[name]):
-            raise ValueError(
-                f"{_ASKED}: {name} of the champion {champion} is {before}, but {now} is requested: {leak}; use --set "
-                f"{name}={before}, or omit start=champion"
-            )
-
-
-def _check_encoding(plan: "Plan", champion: CheckpointURI, prepared: URI) -> None:
-    # A row's split is chosen by its stored bytes: pixels, or the bytes of the file.
-    try:
-        before = images.store_of(manifest.load(prepared).columns.get("metadata", {}))
-    except FileNotFoundError:
-        return
-    if before != (now := plan.recipe.data.store):
+    reason = ""
+    if image_shape is not None and list(model["image_shape"]) != list(image_shape):
+        expected, actual = (" x ".join(map(str, shape)) for shape in (model["image_shape"], image_shape))
+        reason = f"expects images of {expected}, but this data has {actual}"
+    elif classes is not None and not set(classes) & set(model["classes"]):
+        expected, actual = (", ".join(list(names)[:_SHOWN]) for names in (model["classes"], classes))
+        reason = f"knows none of the classes of this data: it knows {expected}, the data has {actual}"
+    if reason:
         raise ValueError(
-            f"{_ASKED}: store of the champion {champion} is {before!r}, but {now!r} is requested: rows that "
-            f"it was trained on would become validation rows; use --set store={before}, or omit "
-            "start=champion"
+            f"--register-as: the champion of {registered_model!r}, {champion}, {reason}; choose another registered "
+            "model for this data with --register-as NAME"
         )
-
-
-def known_images(plan: "Plan") -> dict[str, Any]:
-    """Return shape and classes of the images; None where they are unknown until the data is read."""
-    if plan.user_images is not None and (plan.user_images.classes or not manifest.is_committed(plan.raw)):
-        size = plan.recipe.data.image_size
-        return {
-            "image_shape": [size, size, plan.recipe.data.channels],
-            "classes": list(plan.user_images.classes) or None,
-        }
-    if plan.source_uri is not None:
-        metadata = manifest.load(plan.raw).columns["metadata"]
-        return {"image_shape": list(images.shape_of(metadata)), "classes": list(images.classes_of(metadata))}
-    source = sources.load(plan.recipe.data.source)
-    return {"image_shape": list(source.image_shape), "classes": list(source.classes)}

@@ -11,18 +11,11 @@ from typing import Any
 
 from flows.pipeline import mnist
 from flows.server.temporary_server import own_server
-from tasks.download import download
-from tasks.evaluate import evaluate
-from tasks.ingest import ingest
 from tasks.learning import recipes
 from tasks.orchestration.stage import using
 from tasks.planning import make_plan
-from tasks.predict import predict
-from tasks.preprocess import preprocess
-from tasks.promote import promote
-from tasks.report import report
 from tasks.runners.session import session
-from tasks.train import train
+from tests import ingested
 from tests.benchmarks import data
 from tests.benchmarks.arm import serve
 
@@ -32,17 +25,10 @@ def functions(storage: str, recipe: str, settings: dict[str, Any], source: str) 
     planned = recipes.override(recipes.load(recipe), settings)
     plan = make_plan.make_plan(storage=storage, recipe=planned, mirror=[data.address(source)])
     with (
-        using(plan.root, plan.uses()),
-        session(plan.root, wanted=plan.needs_ray(), workers=None) as cluster,
+        using(plan.root, plan.uses),
+        session(plan.root, wanted=plan.needs_ray, workers=None) as cluster,
     ):
-        files = download.fn(plan)
-        raw = ingest.fn(files, plan, cluster)
-        prepared = preprocess.fn(raw, plan, cluster)
-        checkpoint = train.fn(prepared, plan, cluster)
-        predictions = predict.fn(checkpoint, prepared, plan, cluster)
-        evaluation = evaluate.fn(predictions, plan)
-        decision = promote.fn(checkpoint, evaluation, plan, cluster)
-        report.fn(checkpoint, predictions, evaluation, decision, plan)
+        ingested.run(plan, cluster)
 
 
 def main() -> None:

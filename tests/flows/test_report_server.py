@@ -94,7 +94,7 @@ def test_the_report_opens_from_the_link_on_prefects_page_or_its_place_is_named(
 
     @flow
     def published() -> tuple[str, str]:
-        target = report.fn(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
+        target = report.fn(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
         artifact: Any = Artifact.get("report")
         return str(target), str(artifact.data)
 

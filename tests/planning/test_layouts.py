@@ -102,7 +102,7 @@ def check(root: Root, meant: Meant, *settings: str) -> None:
     assert {path: name for path, (_, name) in found.items()} == classes
     data = plan.user_images
     assert data is not None and list(data.classes) == class_names.in_order(set(classes.values()))
-    if plan.test_fraction is None:
+    if data.test_fraction is None:
         assert found == used
     classes_line = data_summary.of_user_images(data).classes
     assert next(data_summary.of_raw(manifest.load(plan.raw))) == classes_line

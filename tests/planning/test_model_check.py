@@ -10,14 +10,14 @@ from storage.decision import Decision
 from storage.uri import CheckpointURI, Root
 from tasks.learning import recipes
 from tasks.learning.epoch_metrics import smallest_piece
-from tasks.planning import make_plan
+from tasks.planning import make_plan, model_check
 from tasks.planning.plan import Plan
 
 
 def plan(folder: Path, *, workers: Any = None, **settings: Any) -> Plan:
     recipe = recipes.override(recipes.load("mnist-sample-resnet18"), settings)
     made = make_plan.make_plan(storage=str(folder / "root"), recipe=recipe, workers=workers)
-    make_plan.check_training(made)
+    model_check.check_training(made)
     return made
 
 

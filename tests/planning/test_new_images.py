@@ -11,10 +11,10 @@ import pytest
 
 from storage import champions, commits, files, manifest, tables
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
-from tasks.ingest import ingest_user_images
+from tasks.ingest import ingest
 from tasks.learning import decode
 from tasks.planning import predict_request, user_images
-from tasks.predict import predict_batch
+from tasks.predict import predict
 from tasks.runners.runner import InProcessRunner
 from tests.image_folder import encoded, picture
 from tests.planning.conftest import NAMES, promote
@@ -30,9 +30,9 @@ def request(models: Path, dataset: str | Path, **more: Any) -> predict_request.B
 def predicted(asked: predict_request.BatchRequest) -> URI:
     """What the flow does, without Prefect."""
     here = InProcessRunner()
-    if asked.user_images:
-        ingest_user_images.fn(asked.user_images, asked, here)
-    return predict_batch.fn(asked, here)
+    if asked.ingest:
+        ingest.fn(None, asked.dataset, asked.ingest, here)
+    return predict.fn(asked.checkpoint, asked.dataset, asked.predictions, asked.predict, here)
 
 
 def rows_of(uri: URI) -> pd.DataFrame:
@@ -114,14 +114,14 @@ def test_pictures_are_resized_as_the_model_was_trained(models: Path, folder: Pat
 
 def test_the_same_request_is_found_and_what_was_cut_off_goes_on_by_part(models: Path, folder: Path) -> None:
     found = predicted(request(models, folder))
-    assert request(models, folder).is_done()
+    assert not request(models, folder).needs_ray
     before = manifest.load(found)
     files.remove(found.child(manifest.NAME))
     again = manifest.load(predicted(request(models, folder)))
     assert (again.files, again.statistics["reused_parts"]) == (before.files, len(before.files))
     (folder / "more.png").write_bytes(encoded(9, 1))
     asked = request(models, folder)
-    assert not asked.is_done() and manifest.load(predicted(asked)).rows == 6
+    assert asked.needs_ray and manifest.load(predicted(asked)).rows == 6
 
 
 @pytest.mark.parametrize(
@@ -182,9 +182,9 @@ def test_with_several_champions_the_folders_own_is_taken_or_one_has_to_be_named(
         commits.commit(mine, kind="checkpoint", parents=parents, parameters={}, listed=[], statistics={"model": model})
         promote(root, "photos-00000000", CheckpointURI(mine))
         chosen = request(models, folder)
-        assert chosen.checkpoint == mine and chosen.user_images is not None
+        assert chosen.checkpoint == mine and chosen.ingest and chosen.ingest.user_images
         only = "predicted with champion:photos-00000000, the only one of 3 champions trained on user images"
-        assert chosen.user_images.notes[-1:] == (only,)
+        assert chosen.ingest.user_images.notes[-1:] == (only,)
         own = champions.default_for_user_images("new-photos", URI(str(folder)))
         other = CheckpointURI(str(models / "checkpoints" / "photos-0123456789ab"))
         promote(root, own, other)

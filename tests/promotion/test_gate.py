@@ -9,10 +9,9 @@ import pytest
 from storage import commits, files, manifest, registry
 from storage.__main__ import main
 from storage.decision import Decision
-from storage.uri import CheckpointURI, EvaluationURI, Root
-from tasks.learning import recipes
-from tasks.planning.plan import Plan
-from tasks.promotion.gate import find_valid_decision, judge
+from storage.uri import CheckpointURI, EvaluationURI
+from tasks.learning import recipes, sources
+from tasks.promotion.gate import find_valid_decision, judge, settings_of
 from tests.tasks.test_evaluate import Scene
 
 CLASSES = ("cat", "dog")
@@ -168,7 +167,8 @@ def test_a_decision_of_an_earlier_version_is_read_without_differences(contest: C
     ],
 )
 def test_own_images_must_beat_the_largest_class_and_chance_unless_a_margin_is_given(
-    tmp_path: Path, name: str, settings: dict[str, float], asked: dict[str, Any]
+    name: str, settings: dict[str, float], asked: dict[str, Any]
 ) -> None:
     recipe = recipes.override(recipes.load(name), settings)
-    assert Plan(root=Root(str(tmp_path)), recipe=recipe).gate == asked
+    is_user_images = recipe.data.source == sources.USER_IMAGES
+    assert settings_of(recipe, judge_only=False, is_user_images=is_user_images) == asked

@@ -14,14 +14,15 @@ from storage import commits, files, manifest, registry, tables
 from storage.decision import Decision
 from storage.uri import ALLOWED_ROOTS, URI, CheckpointURI, EvaluationURI, PredictionsURI, Root
 from tasks.evaluate import evaluate
-from tasks.ingest import ingest
 from tasks.learning import recipes
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
+from tasks.planning.result_uris import evaluation_of
 from tasks.preprocess import preprocess
 from tasks.promotion.gate import judge
 from tasks.runners.runner import InProcessRunner
 from tests.image_folder import encoded
+from tests.ingested import ingested
 
 CLASSES = ("down", "plain")
 GATE: dict[str, Any] = {"minimum": 0.0, "tolerance": 0.0}
@@ -62,7 +63,7 @@ class Versions:
             storage=self.root, recipe=recipe, data=str(self.folder), workers=0, registered_model="p"
         )
         runner = InProcessRunner()
-        preprocess.fn(ingest.fn(None, plan, runner), plan, runner)
+        preprocess.fn(ingested(plan), plan.prepared, plan.preprocess, runner)
         return plan
 
     def model(self, plan: Plan, name: str = "", initial: CheckpointURI | None = None) -> CheckpointURI:
@@ -86,7 +87,7 @@ class Versions:
         parents: dict[str, URI] = {"checkpoint": model, "dataset": plan.prepared}
         schema = tables.describe(rows.schema)
         commits.commit(uri, kind="predictions", parents=parents, parameters={}, listed=[part], schema=schema)
-        return evaluate.fn(uri, plan)
+        return evaluate.fn(uri, evaluation_of(self.root, uri), plan.timeouts)
 
     def decide(self, plan: Plan, model: CheckpointURI, evaluation: EvaluationURI, **rivals: EvaluationURI) -> Decision:
         decision = judge(model, evaluation, self.decisions, rivals, GATE)

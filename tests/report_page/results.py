@@ -10,12 +10,13 @@ import torch
 from storage import commits, tables
 from storage.decision import Decision
 from storage.manifest import File
-from storage.uri import URI, Root
+from storage.uri import URI
 from tasks.evaluate import write_evaluation
 from tasks.jobs import row_digests
 from tasks.jobs.train import attempts
 from tasks.learning import hardware, images, recipes
 from tasks.learning.hardware import Hardware
+from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.promotion.gate import judge
 from tests.report_page.test_report_page import fake_history
@@ -26,7 +27,7 @@ _ROWS = {"train": 40, "validation": 20, "test": 400}
 
 def commit_results(folder: Path) -> tuple[Plan, Decision]:
     """Commit a raw and a prepared dataset, a checkpoint, predictions and their evaluation below `folder`."""
-    plan = Plan(root=Root(str(folder)), recipe=recipes.load("mnist-sample-resnet18"))
+    plan = make_plan.make_plan(storage=str(folder), recipe=recipes.load("mnist-sample-resnet18"))
     generator = np.random.default_rng(0)
     sources = [_source("images.gz", 8 * "0123abcd"), _source("labels.gz", 8 * "4567cdef")]
     left_out = [{"reason": "not images or Parquet, by their file names", "count": 1, "first": ["notes.txt"]}]
@@ -71,7 +72,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
         statistics={"seconds": 4.7} | parts,
     )
     write_evaluation(plan.predictions, plan.evaluation)
-    decision = judge(plan.checkpoint, plan.evaluation, [], {}, plan.gate)
+    decision = judge(plan.checkpoint, plan.evaluation, [], {}, plan.promote.gate)
     return plan, decision.made_by("ada, run mnist-sample-resnet18 epochs=4 learning_rate=0.002")
 
 

@@ -47,7 +47,7 @@ class Report:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     folder = tmp_path_factory.mktemp("results")
     plan, decision = commit_results(folder)
-    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
+    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
     return Report(page=_written(folder, data), plan=plan, decision=decision)
 
 
@@ -164,7 +164,7 @@ def test_lineage_leads_from_the_checksums_of_the_raw_files_to_the_report(browser
     plan = report.plan
     assert plan.files is not None
     uris: list[URI] = [plan.files, plan.raw, plan.prepared, plan.checkpoint, plan.predictions, plan.evaluation]
-    uris += [report_of(plan, report.decision)]
+    uris += [report_of(plan.evaluation, report.decision)]
     drawn = browser.evaluate("[...document.querySelectorAll('.lineage svg text')].map((one) => one.textContent)")
     wanted = ["images.gz", "0123abcd0123abc…", "download", uris[0].fingerprint, "ingest"]
     wanted += [uri.fingerprint for uri in uris[1:]]

@@ -35,11 +35,15 @@ def mirror() -> Iterator[Mirror]:
         yield running
 
 
-def asked_of(root: Root, *addresses: str, refresh: int = 0) -> Plan:
-    """The plan of a run on the sample that has these mirrors only."""
-    made = Plan(root=root, recipe=recipes.load("mnist-sample-resnet18"), refresh=refresh)
-    vars(made)["source"] = dataclasses.replace(SOURCE, mirrors=addresses)
-    return made
+def planned(root: Root) -> Plan:
+    return make_plan.make_plan(storage=root, recipe=recipes.load("mnist-sample-resnet18"))
+
+
+def fetch(root: Root, *addresses: str) -> FilesURI | None:
+    """Download the sample from these mirrors only."""
+    plan = planned(root)
+    source = dataclasses.replace(SOURCE, mirrors=addresses)
+    return download.fn(plan.files, dataclasses.replace(plan.download, source=source))
 
 
 def contents(uri: FilesURI) -> dict[str, bytes]:
@@ -48,9 +52,8 @@ def contents(uri: FilesURI) -> dict[str, bytes]:
 
 
 def test_files_are_kept_as_the_mirror_served_them(root: Root, mirror: Mirror) -> None:
-    asked = asked_of(root, mirror.address)
-    uri = download.fn(asked)
-    assert uri is not None and uri == asked.files and uri.startswith(root.child("downloads/mnist-sample-"))
+    uri = fetch(root, mirror.address)
+    assert uri is not None and uri == planned(root).files and uri.startswith(root.child("downloads/mnist-sample-"))
     assert contents(uri) == {name: (FOLDER / name).read_bytes() for name in NAMES}
     assert {entry.path for entry in files.walk(uri)} == {*NAMES, manifest.NAME}
     expected = [
@@ -64,9 +67,9 @@ def test_files_are_kept_as_the_mirror_served_them(root: Root, mirror: Mirror) ->
 def test_a_download_that_was_cut_off_goes_on_file_by_file(root: Root, mirror: Mirror) -> None:
     mirror.misbehave(NAMES[2], always=404)
     with pytest.raises(DownloadFailed):
-        download.fn(asked_of(root, mirror.address))
+        fetch(root, mirror.address)
     with mirrors.serve(FOLDER) as other:
-        uri = download.fn(asked_of(root, other.address))
+        uri = fetch(root, other.address)
         assert set(other.requests) == set(NAMES[2:])
     assert uri is not None and set(contents(uri)) == set(NAMES)
     origins = [source["url"] for source in manifest.load(uri).statistics["sources"]]
@@ -74,41 +77,39 @@ def test_a_download_that_was_cut_off_goes_on_file_by_file(root: Root, mirror: Mi
 
 
 def test_a_file_with_other_bytes_is_fetched_again(root: Root, mirror: Mirror) -> None:
-    asked = asked_of(root, mirror.address)
-    assert asked.files is not None
-    files.put(asked.files.child(NAMES[0]), b"left by somebody")
-    download.fn(asked)
-    assert contents(asked.files)[NAMES[0]] == (FOLDER / NAMES[0]).read_bytes()
+    uri = planned(root).files
+    assert uri is not None
+    files.put(uri.child(NAMES[0]), b"left by somebody")
+    fetch(root, mirror.address)
+    assert contents(uri)[NAMES[0]] == (FOLDER / NAMES[0]).read_bytes()
 
 
 def test_nothing_is_downloaded_for_what_a_person_names(tmp_path: Path) -> None:
-    own = write_folder(tmp_path / "fruit", train=3, test=2)
-    asked = make_plan.make_plan(
-        storage=str(tmp_path / "root"), recipe=recipes.load("images-resnet18"), data=str(own), download_timeout_s=60
-    )
-    assert asked.files is None and download.fn(asked) is None
-    sample = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipes.load("mnist-sample-resnet18"))
-    given = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=sample.recipe, data=str(ingested(sample)))
-    assert given.files is None and download.fn(given) is None
+    folder = write_folder(tmp_path / "fruit", train=3, test=2)
+    storage = str(tmp_path / "root")
+    sample = planned(Root(storage))
+    for recipe, data in ((recipes.load("images-resnet18"), str(folder)), (sample.recipe, str(ingested(sample)))):
+        plan = make_plan.make_plan(storage=storage, recipe=recipe, data=data, download_timeout_s=60)
+        assert plan.files is None and download.fn(plan.files, plan.download) is None
 
 
 def test_files_that_are_gone_are_not_fetched_for_a_raw_dataset_that_is_there(root: Root) -> None:
-    asked = Plan(root=root, recipe=recipes.load("mnist-sample-resnet18"))
-    raw = ingested(asked)
-    assert asked.files is not None and download.fn(asked) == asked.files
-    files.remove(asked.files.child(NAMES[0]))
-    assert download.fn(asked) is None, "they are damaged, and nothing needs them"
-    files.remove(asked.files)
-    assert download.fn(asked) is None
-    assert ingested(asked) == raw
-    assert not files.exists(asked.files.child(manifest.NAME))
+    raw = ingested(planned(root))
+    uri = planned(root).files
+    assert uri is not None and contents(uri)
+    files.remove(uri.child(NAMES[0]))
+    assert planned(root).files is None, "they are damaged, and nothing needs them"
+    files.remove(uri)
+    assert planned(root).files is None
+    assert ingested(planned(root)) == raw
+    assert not files.exists(uri.child(manifest.NAME))
 
 
 def test_files_are_fetched_again_where_the_raw_dataset_is_gone_too(root: Root) -> None:
-    asked = Plan(root=root, recipe=recipes.load("mnist-sample-resnet18"))
-    before = manifest.load(ingested(asked))
-    assert asked.files is not None
-    files.remove(asked.raw)
-    files.remove(asked.files)
-    assert manifest.load(ingested(asked)).files == before.files
-    assert set(contents(asked.files)) == set(NAMES)
+    plan = planned(root)
+    before = manifest.load(ingested(plan))
+    assert plan.files is not None
+    files.remove(plan.raw)
+    files.remove(plan.files)
+    assert manifest.load(ingested(planned(root))).files == before.files
+    assert set(contents(plan.files)) == set(NAMES)

@@ -11,18 +11,19 @@ import pytest
 
 from storage import commits, manifest, tables
 from storage.manifest import File
-from storage.uri import URI, EvaluationURI, PredictionsURI, Root
+from storage.uri import URI, EvaluationURI, PredictionsURI
 from tasks.evaluate import evaluate, read_evaluation
 from tasks.jobs import row_digests
 from tasks.learning import images, recipes
-from tasks.planning.plan import Plan
+from tasks.planning import make_plan
+from tasks.planning.result_uris import evaluation_of
 
 
 class Scene:
     """A plan whose test rows have labels of the caller's, and predictions on them by models of any classes."""
 
     def __init__(self, folder: Path, *, classes: Sequence[str], labels: Sequence[str]) -> None:
-        self.plan = Plan(root=Root(str(folder)), recipe=recipes.load("mnist-sample-resnet18"))
+        self.plan = make_plan.make_plan(storage=str(folder), recipe=recipes.load("mnist-sample-resnet18"))
         self.labels = np.array([list(classes).index(name) for name in labels])
         pixels = np.zeros((len(labels), 2, 2, 1), np.uint8)
         rows = images.to_table(np.arange(len(labels)), pixels, self.labels, classes=classes)
@@ -46,7 +47,7 @@ class Scene:
         parents: dict[str, URI] = {"dataset": self.plan.prepared}
         parents |= {"checkpoint": checkpoint} if checkpoint else {}
         self._commit(uri, "predictions", pa.table(columns), parents)
-        return evaluate.fn(uri, self.plan)
+        return evaluate.fn(uri, evaluation_of(self.plan.root, uri), self.plan.timeouts)
 
     def _commit(self, uri: URI, kind: Any, rows: pa.Table, parents: dict[str, URI], *more: File) -> None:
         part = tables.write_part(uri, rows, split="test", index=0)

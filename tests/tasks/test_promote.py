@@ -1,6 +1,5 @@
 """The gate: which model becomes champion, and which decisions are still valid."""
 
-import dataclasses
 import datetime
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,9 @@ import pytest
 
 from storage import champions, commits, files, manifest, registry
 from storage.decision import Decision
-from storage.uri import CheckpointURI, EvaluationURI, Root
+from storage.uri import CheckpointURI, EvaluationURI
 from tasks.learning import recipes
-from tasks.planning.plan import Plan
+from tasks.planning import make_plan
 from tasks.promote import decide
 from tasks.promotion.gate import find_valid_decision, judge, rivals_of
 from tasks.runners.local_runner import LocalRunner
@@ -23,8 +22,8 @@ class Scene:
     """A root with evaluations of any accuracy and a registry."""
 
     def __init__(self, folder: Path) -> None:
-        recipe = recipes.override(recipes.load("mnist-sample-resnet18"), _GATE)
-        self.plan = Plan(root=Root(str(folder)), recipe=recipe)
+        self.folder = folder
+        self.judge_only(False)
         self.evaluations: dict[str, EvaluationURI] = {}
 
     def model(
@@ -41,25 +40,30 @@ class Scene:
         self.evaluations[checkpoint] = evaluation
         return checkpoint, evaluation
 
+    def judge_only(self, value: bool) -> None:
+        """Plan a run that records its decision but keeps the champion, or not."""
+        recipe = recipes.override(recipes.load("mnist-sample-resnet18"), _GATE)
+        self.plan = make_plan.make_plan(storage=str(self.folder), recipe=recipe, judge_only=value)
+
     def decisions(self) -> list[Decision]:
         return registry.history(self.plan.root, "mnist-sample")
 
     def find_valid_decision(self, challenger: tuple[CheckpointURI, EvaluationURI]) -> Decision | None:
-        return find_valid_decision(*challenger, self.decisions(), self.plan.gate)
+        return find_valid_decision(*challenger, self.decisions(), self.plan.promote.gate)
 
     def decide(self, challenger: tuple[CheckpointURI, EvaluationURI], rival: EvaluationURI | str | None) -> Decision:
         """Judge and record."""
         rivals = {} if rival is None else {"champion": rival}
-        decision = judge(*challenger, self.decisions(), rivals, self.plan.gate)
+        decision = judge(*challenger, self.decisions(), rivals, self.plan.promote.gate)
         registry.append(self.plan.root, "mnist-sample", decision)
         return decision
 
     def night(self, name: str, accuracy: float) -> Decision:
         """Judge a new model beside everybody it has to be compared with, and record."""
         checkpoint, evaluation = self.model(name, accuracy)
-        rivals = rivals_of(checkpoint, self.decisions(), self.plan.gate)
+        rivals = rivals_of(checkpoint, self.decisions(), self.plan.promote.gate)
         scores = {role: self.evaluations[rival] for role, rival in rivals.items()}
-        decision = judge(checkpoint, evaluation, self.decisions(), scores, self.plan.gate)
+        decision = judge(checkpoint, evaluation, self.decisions(), scores, self.plan.promote.gate)
         registry.append(self.plan.root, "mnist-sample", decision)
         return decision
 
@@ -94,7 +98,7 @@ def test_a_decision_says_when_and_by_whom_it_was_made(
     for name, value in runtime.items():
         monkeypatch.setenv(f"PREFECT__RUNTIME__{name}", value)
     before = datetime.datetime.now(datetime.UTC)
-    made = decide(*scene.model("first", 0.95), scene.plan, LocalRunner(wanted=False))
+    made = decide(*scene.model("first", 0.95), scene.plan.promote, LocalRunner(wanted=False))
     assert made.decided and before <= made.decided <= datetime.datetime.now(datetime.UTC)
     assert made.author == author
     assert scene.decisions() == [made]
@@ -212,17 +216,17 @@ def test_a_best_champion_that_is_not_there_any_more_is_passed_over(scene: Scene)
 
 def test_a_backfill_records_its_judgement_and_leaves_the_champion_until_told_to_promote(scene: Scene) -> None:
     champion = scene.night("champion", 0.95)
-    scene.plan = dataclasses.replace(scene.plan, judge_only=True)
+    scene.judge_only(True)
     judged = scene.night("better", 0.96)
     assert (judged.promoted, judged.champion) == (False, champion.champion)
     assert "is at least the champion's 0.9500 on the same rows; a backfill does not promote" in judged.reason
     better = scene.model("better", 0.96)
     assert scene.find_valid_decision(better) == judged
-    scene.plan = dataclasses.replace(scene.plan, judge_only=False)
+    scene.judge_only(False)
     assert scene.find_valid_decision(better) is None
     promoted = scene.night("better", 0.96)
     assert promoted.promoted
-    scene.plan = dataclasses.replace(scene.plan, judge_only=True)
+    scene.judge_only(True)
     assert scene.find_valid_decision(better) == promoted
 
 
@@ -230,8 +234,8 @@ def test_a_checkpoint_that_was_removed_is_not_left_in_charge_and_is_judged_again
     removed = scene.model("removed", 0.95)
     files.remove(removed[0])
     with pytest.raises(FileNotFoundError, match="was deleted before it could be promoted; run again"):
-        decide(*removed, scene.plan, LocalRunner(wanted=False))
+        decide(*removed, scene.plan.promote, LocalRunner(wanted=False))
     assert registry.champion(scene.plan.root, "mnist-sample") is None
     assert scene.find_valid_decision(removed) is None
     commits.commit(removed[0], kind="checkpoint", parents={}, parameters={}, listed=[])
-    assert decide(*removed, scene.plan, LocalRunner(wanted=False)).promoted
+    assert decide(*removed, scene.plan.promote, LocalRunner(wanted=False)).promoted

@@ -1,6 +1,5 @@
 """What the report says of a result that it was made from."""
 
-import dataclasses
 import shlex
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tasks.orchestration import artifacts
 from tasks.orchestration.summary import summarize
 from tasks.planning import make_plan
 from tasks.planning.result_uris import report_of
-from tasks.report import _facts, command, gather
+from tasks.report import _facts, gather
 from tasks.resources import machine
 from tests.report_page import results
 from tests.report_page.results import commit_results
@@ -35,14 +34,14 @@ def test_result_of_before_dates_has_no_such_fact(tmp_path: Path) -> None:
 
 def test_report_of_one_decision_is_one_whenever_and_by_whomever_it_was_made(tmp_path: Path) -> None:
     plan, decision = commit_results(tmp_path)
-    targets = {report_of(plan, one) for one in (decision, decision.made_by("ada"))}
+    targets = {report_of(plan.evaluation, one) for one in (decision, decision.made_by("ada"))}
     assert len(targets) == 1
 
 
 def test_every_step_of_the_lineage_has_its_date(tmp_path: Path) -> None:
     plan, decision = commit_results(tmp_path)
     decision = decision.made_by("ada, run 7")
-    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
+    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
     _, *made, report = data.lineage
     assert [next(iter(step.facts))[0] for step in made] == ["created (UTC)"] * len(made) != []
     assert decision.decided is not None
@@ -59,19 +58,20 @@ def test_the_command_of_a_run_on_some_cores_gives_the_same_uris(
     recipe = recipes.load("mnist-sample-resnet18")
     made = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe)
     monkeypatch.delenv(machine.CORES)
-    words = shlex.split(command(made))
+    words = shlex.split(made.report.command)
     options = options_of(RunOptions, *words[2:], "--storage", str(tmp_path / "other"))
     choose_resources(options)
     again = preflight.check_and_plan(options).plan
     assert (words[-2:], again.checkpoint.name) == (["--cores", "1"], made.checkpoint.name)
-    assert "--cores" not in command(dataclasses.replace(made, cores=0))
 
 
-def test_the_number_of_cores_is_among_the_parameters_of_a_run_that_set_it(tmp_path: Path) -> None:
-    plan, decision = commit_results(tmp_path)
-    results = (plan.checkpoint, plan.predictions, plan.evaluation, decision)
-    assert gather(*results, dataclasses.replace(plan, cores=1)).parameters["cores"] == 1
-    assert "cores" not in gather(*results, plan).parameters
+def test_number_of_cores_is_among_the_parameters_of_a_run_that_set_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = recipes.load("mnist-sample-resnet18")
+    assert "cores" not in make_plan.make_plan(storage=str(tmp_path), recipe=recipe).report.values
+    monkeypatch.setenv(machine.CORES, "1")
+    assert make_plan.make_plan(storage=str(tmp_path), recipe=recipe).report.values["cores"] == 1
 
 
 def test_address_of_an_earlier_download_is_shown_without_its_credentials(
@@ -80,8 +80,8 @@ def test_address_of_an_earlier_download_is_shown_without_its_credentials(
     source = {"name": "images.gz", "sha256": "0", "url": "ftp://user:secret@mirror.example/images.gz"}
     monkeypatch.setattr(results, "_source", lambda *_: source)
     plan, decision = commit_results(tmp_path)
-    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
-    summary = summarize(plan, plan.files, [], decision, report_of(plan, decision))
+    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
+    summary = summarize(plan, plan.files, [], decision, report_of(plan.evaluation, decision))
     for shown in (str(data.lineage), str(summary)):
         assert "ftp://***@mirror.example/images.gz" in shown and "secret" not in shown
 
@@ -89,8 +89,8 @@ def test_address_of_an_earlier_download_is_shown_without_its_credentials(
 def test_summary_shows_classes_in_the_reason_literally(tmp_path: Path) -> None:
     plan, decision = commit_results(tmp_path)
     decision = decision.model_copy(update={"reason": "new class <img src=x>, gone class a|b *c*"})
-    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
-    summary = "\n".join(artifacts._summary(data, report_of(plan, decision), plan))
+    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
+    summary = "\n".join(artifacts._summary(data))
     assert r"new class \<img src\=x\>\, gone class a\|b \*c\*." in summary
 
 
@@ -104,11 +104,11 @@ def test_results_that_the_server_does_not_take_for_its_page_never_fail_the_repor
 
     monkeypatch.setattr(SyncPrefectClient, "create_artifact", fails)
     plan, decision = commit_results(tmp_path)
-    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan)
+    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
 
     @flow
     def reports() -> str:
-        artifacts.publish(data, report_of(plan, decision), plan)
+        artifacts.publish(data, report_of(plan.evaluation, decision))
         return "it goes on"
 
     assert reports() == "it goes on"

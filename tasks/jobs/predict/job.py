@@ -78,6 +78,7 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
         spec.target,
         kind="predictions",
         parents={"checkpoint": trained.as_parent(spec.model), "dataset": source.as_parent(spec.source)},
+        expected=spec.parents,
         parameters={"split": spec.split},
         listed=written,
         schema=tables.describe(_schema(model["classes"], labelled="label" in source.columns["columns"], named=named)),

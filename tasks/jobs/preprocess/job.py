@@ -61,11 +61,12 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
         kind="prepared",
         parents={"raw": raw.as_parent(spec.source)},
         parameters=spec.parameters,
+        expected=spec.parents,
         listed=entries,
         schema=tables.describe(columns),
         statistics={
             **_statistics(written, placed, quarantined, raw),
-            "split": split,
+            "split": split | {"store": images.store_of(raw.columns["metadata"])},
             "copies_in_class": copies,
             "test_rows_in_train": in_train,
             "images_in_two_classes": in_two_classes,

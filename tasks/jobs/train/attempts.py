@@ -189,11 +189,12 @@ def commit(
 def finish(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) -> None:
     """Commit the best epoch, unless another run was first; the job `started` at this monotonic time."""
     if not manifest.is_committed(spec.target):
-        split = prepared.statistics.get("split")
+        split, trained_on_dataset = prepared.statistics.get("split"), prepared.as_parent(spec.source)
+        commits.check_parents(spec.target, {"prepared": trained_on_dataset}, spec.parents)
         commit(
             spec.scratch,
             spec.target,
-            prepared=prepared.as_parent(spec.source),
+            prepared=trained_on_dataset,
             initial=spec.initial,
             num_rows=num_train_rows(prepared),
             statistics={"seconds": time.monotonic() - started, "loader": loader, "split": split},

@@ -114,7 +114,7 @@ def test_the_prepared_dataset_has_these_test_rows_and_says_how_they_were_chosen(
         deadline_s=600,
         source=ingested(planned),
         target=planned.prepared,
-        parameters=planned.preprocess_parameters,
+        parameters=planned.preprocess.values,
     )
     main.run_here(spec, tell=lambda line: None)
     raw, prepared = (

@@ -53,7 +53,8 @@ class ByHand:
 
 def ingested(asked: Plan, mirror: Path, cluster: Any) -> manifest.Manifest:
     """The raw dataset that comes of the files in `mirror`."""
-    uri = ingest.fn(download.fn(dataclasses.replace(asked, mirrors=(mirror_address(str(mirror)),))), asked, cluster)
+    parameters = dataclasses.replace(asked.download, mirrors=(mirror_address(str(mirror)),))
+    uri = ingest.fn(download.fn(asked.files, parameters), asked.raw, asked.ingest, cluster)
     assert files.walk(asked.root.child("runs")) == [], "what only attempts need is removed"
     return manifest.verify(uri)
 

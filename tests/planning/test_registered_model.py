@@ -1,4 +1,4 @@
-"""The championship of a run: that of the data or the one that was named, never that of other data by accident."""
+"""The registered model of a run: that of the data or the one that was named, never that of other data by accident."""
 
 import json
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from flows.cli import preflight
 from flows.cli.options import RunOptions
 from flows.cli.start import parameters_of
-from storage import champions, commits, files, manifest, registry
+from storage import champions, commits, manifest, registry
 from storage.decision import Decision
 from storage.uri import URI, CheckpointURI, DatasetURI, Root
 from tasks.learning import recipes
@@ -43,7 +43,7 @@ def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
         made.raw,
         kind="raw",
         parents={},
-        parameters=made.user_images_parameters,
+        parameters=made.ingest.values,
         listed=listed,
         schema={"columns": {}, "metadata": {"shape": "[64, 64, 3]", "dtype": "uint8", "classes": json.dumps(classes)}},
         statistics={"sources": [{"name": "3 files", "sha256": made.user_images.digest, "url": made.user_images.uri}]},
@@ -77,14 +77,14 @@ def decide(made: Plan, name: str, checkpoint: CheckpointURI) -> None:
     registry.append(made.root, name, decision)
 
 
-def test_two_folders_of_one_name_have_two_championships(root: Root, pictures: Path, tmp_path: Path) -> None:
+def test_two_folders_of_one_name_have_two_registered_models(root: Root, pictures: Path, tmp_path: Path) -> None:
     other = write_folder(tmp_path / "other" / "data", train=1, test=1)
     names = {make(root, folder).registered_model for folder in (pictures, other)}
     assert len(names) == 2
     assert all(name.startswith("data-") and len(name) == len("data-01234567") for name in names)
 
 
-def test_a_folder_reached_by_a_link_has_the_same_championship(root: Root, pictures: Path, tmp_path: Path) -> None:
+def test_a_folder_reached_by_a_link_has_the_same_registered_model(root: Root, pictures: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(pictures.parent)
     assert make(root, tmp_path / "link" / "data").registered_model == make(root, pictures).registered_model
 
@@ -94,7 +94,7 @@ def test_a_downloaded_data_set_keeps_the_name_that_it_has(root: Root) -> None:
     assert made.registered_model == "mnist"
 
 
-def test_the_raw_dataset_of_a_folder_belongs_to_its_championship(root: Root, pictures: Path) -> None:
+def test_the_raw_dataset_of_a_folder_belongs_to_its_registered_model(root: Root, pictures: Path) -> None:
     made = make(root, pictures)
     champion = crown(made, made.registered_model)
     assert make(root, made.raw).registered_model == made.registered_model
@@ -104,20 +104,18 @@ def test_the_raw_dataset_of_a_folder_belongs_to_its_championship(root: Root, pic
     assert request.checkpoint == champion
 
 
-def test_a_person_may_name_a_championship(root: Root, pictures: Path) -> None:
+def test_a_person_may_name_a_registered_model(root: Root, pictures: Path) -> None:
     made, named = make(root, pictures), make(root, pictures, registered_model="fruit")
     assert (named.registered_model, named.evaluation.fingerprint) == ("fruit", made.evaluation.fingerprint)
     with pytest.raises(ValueError, match="^--register-as must be 1 to 64 of a-z, 0-9 and '-', got 'a/b'"):
         make(root, pictures, registered_model="a/b")
 
 
-def test_models_of_a_persons_own_data_are_called_like_their_championship(
-    root: Root, pictures: Path, tmp_path: Path
-) -> None:
+def test_models_of_user_images_are_called_like_their_folder(root: Root, pictures: Path, tmp_path: Path) -> None:
     other = write_folder(tmp_path / "other" / "data", train=2, test=1)
     for made in (make(root, pictures), make(root, other), make(root, pictures, registered_model="fruit")):
         results = (made.checkpoint, made.predictions, made.evaluation)
-        assert {uri.name.rpartition("-")[0] for uri in results} == {f"{made.registered_model}-images-resnet18"}
+        assert {uri.name.rpartition("-")[0] for uri in results} == {"data-images-resnet18"}
         assert made.raw.name.startswith("data-") and made.prepared.name.startswith("data-")
     raw = make(root, commit_raw(make(root, pictures)))
     assert raw.checkpoint == make(root, pictures).checkpoint
@@ -127,21 +125,12 @@ def test_a_report_is_called_like_its_model(root: Root, pictures: Path) -> None:
     made = make(root, pictures, registered_model="fruit")
     decide(made, "fruit", crown(made, "tart"))
     (decision,) = registry.history(root, "fruit")
-    assert report_of(made, decision).name.startswith("fruit-images-resnet18-")
+    assert report_of(made.evaluation, decision).name.startswith("data-images-resnet18-")
 
 
-@pytest.mark.parametrize("before", ["images-resnet18", "fruit-images-resnet18"], ids=["recipe", "championship"])
-def test_a_model_that_is_there_under_another_name_is_found(root: Root, pictures: Path, before: str) -> None:
-    made = make(root, pictures)
-    commit_raw(made)
-    commits.commit(made.prepared, kind="prepared", parents={"raw": made.raw}, parameters={}, listed=[])
-    trained = CheckpointURI(root.child(f"checkpoints/{before}-{made.checkpoint.fingerprint}"))
-    files.put(trained.child("half-done"), b"")
-    assert made.checkpoint != trained, "it is not committed"
-    commits.commit(trained, kind="checkpoint", parents={"prepared": made.prepared}, parameters={}, listed=[])
-    again = make(root, pictures)
-    assert again.checkpoint == trained
-    assert again.predictions.name.startswith(f"{before}-") and again.evaluation.name.startswith(f"{before}-")
+def test_model_of_the_same_images_is_found_whatever_it_is_registered_as(root: Root, pictures: Path) -> None:
+    crown(make(root, pictures), "fruit")
+    assert make(root, pictures).checkpoint == make(root, pictures, registered_model="fruit").checkpoint
 
 
 @pytest.mark.parametrize(
@@ -151,7 +140,7 @@ def test_a_model_that_is_there_under_another_name_is_found(root: Root, pictures:
         ({"image_shape": [32, 32, 3]}, "expects images of 32 x 32 x 3, but this data has 64 x 64 x 3"),
     ],
 )
-def test_data_with_nothing_in_common_is_refused_until_a_person_names_another_championship(
+def test_data_with_nothing_in_common_is_refused_until_a_person_names_another_registered_model(
     root: Root, pictures: Path, model: dict[str, Any], says: str
 ) -> None:
     crown(make(root, pictures), "fruit", **model)
@@ -171,7 +160,7 @@ def test_a_warm_start_with_another_encoding_is_refused_since_it_would_split_othe
     root: Root, pictures: Path
 ) -> None:
     made = make(root, pictures)
-    crown(made, made.registered_model, split={"split_seed": 0, "validation_fraction": 0.1})
+    crown(made, made.registered_model, split=warm_start.split_of(made.recipe))
     assert make(root, pictures, "start=champion").initial == made.checkpoint
     with pytest.raises(ValueError, match="store of the champion .* is 'pixels', but 'files' is requested"):
         make(root, pictures, "start=champion", "store=files")
@@ -181,7 +170,7 @@ def test_a_model_of_own_images_must_beat_the_largest_class_whatever_the_recipe(r
     recipe = recipes.load("mnist-sample-resnet18")
     for data, expected in ((str(pictures), True), (None, None)):
         made = make_plan.make_plan(storage=root, recipe=recipe, data=data)
-        assert made.gate.get("above_largest_class") is expected
+        assert made.promote.gate.get("above_largest_class") is expected
 
 
 def test_settings_that_made_a_raw_dataset_stay_and_others_are_refused(root: Root, flat: Path) -> None:
@@ -207,10 +196,10 @@ def test_classes_of_parquet_are_compared_once_they_are_known(root: Root, tmp_pat
         (folder / f"{split}-0.parquet").write_bytes(b"1")
     made = make(root, folder)
     decide(made, made.registered_model, crown(make(root, write_folder(tmp_path / "data", train=1, test=1)), "fruit"))
-    warm_start.check_comparable(make(root, folder))
+    make(root, folder)
     commit_raw(made, classes=("0", "1"))
     with pytest.raises(ValueError, match="knows none of the classes of this data"):
-        warm_start.check_comparable(made)
+        make(root, folder)
 
 
 def test_a_promotion_by_hand_goes_where_the_checkpoint_was_judged(root: Root, pictures: Path) -> None:
@@ -233,7 +222,7 @@ def test_the_sample_competes_in_a_named_championship_where_a_person_asks_for_bot
     assert ask(root, "--mirror", "sample").plan.registered_model == "mnist-sample"
 
 
-def test_the_sample_never_stands_in_for_the_data_of_a_named_championship(
+def test_the_sample_never_stands_in_for_the_data_of_a_named_registered_model(
     root: Root, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for scheme in ("http", "https"):
@@ -254,7 +243,7 @@ def test_the_sample_starts_from_the_weights_of_its_own_champion(root: Root) -> N
             ask(root, *warm)
         made = make_plan.make_plan(storage=root, recipe=recipes.load(f"{name}-resnet18"))
         model = {"model": "resnet18", "image_shape": [28, 28, 1], "classes": [str(digit) for digit in range(10)]}
-        split = {field: getattr(made.recipe.split, field) for field in ("split_seed", "validation_fraction")}
+        split = warm_start.split_of(made.recipe)
         statistics = {"model": model, "split": split}
         commits.commit(made.checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[], statistics=statistics)
         decide(made, name, made.checkpoint)
