@@ -43,7 +43,7 @@ class TestAirbench:
         seed_everything(0)
         return models.build(load().model, image_shape=(32, 32, 3), num_classes=10)
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def colours(self) -> tuple[Batch, Batch]:
         """Training and validation rows of four classes, each with a tint of its own: 17 x 17 pixels."""
         generator = torch.Generator().manual_seed(0)
