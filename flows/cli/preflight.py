@@ -73,40 +73,40 @@ class Preflight:
 
     def check_data(self) -> str:
         """Plan the request; fall back to the bundled sample if no mirror can be reached and the request allows it."""
+        self.origin = self._plan_data()
+        return self.origin
+
+    def _plan_data(self) -> str:
         from tasks.learning import downloading
 
         options, fallback = self.options, self.base.fallback
         if self.is_sample and fallback:
             self._make_plan(self._sample(), register_as=options.register_as)
-            self.origin = "the bundled sample"
-            return self.origin
+            return "the bundled sample"
         self._make_plan(self.recipe, register_as=options.register_as)
         if images := self.plan.user_images:
             notes = [*map(str, images.left_out), *images.notes]
-            self.origin = "; ".join([f"{len(images.files):,} files in {images.uri}", *notes])
-            return self.origin
-        results = [uri for uri in (self.plan.raw, self.plan.files) if uri and manifest.is_committed(uri)]
+            return "; ".join([f"{len(images.files):,} files in {images.uri}", *notes])
         source = self.plan.source
-        assert source is not None or results  # a raw dataset of the user's is there
-        if self.is_sample and source is not None and source.notice is None:
+        if self.is_sample and source and source.notice is None:
             raise ValueError(f"--mirror: recipe {self.base.name!r} has no sample; omit --mirror sample")
-        if results:
-            self.origin = f"{results[0]} exists"
-        elif source is None or self.is_sample or downloading.reachable(source, self.mirrors):
-            self.origin = f"a mirror of {self.plan.data_name} responds"
-        elif self.plan.timeouts.download_s > 0:
-            self.origin = f"no mirror of {source.name} responds; the run will retry for {options.download_timeout}"
-        elif fallback is None or self.mirrors or options.no_sample:
+        if results := [uri for uri in (self.plan.raw, self.plan.files) if uri and manifest.is_committed(uri)]:
+            return f"{results[0]} exists"
+        assert source, "a raw dataset of user images exists"
+        if self.is_sample or downloading.reachable(source, self.mirrors):
+            return f"a mirror of {source.name} responds"
+        if self.plan.timeouts.download_s > 0:
+            return f"no mirror of {source.name} responds; the run will retry for {options.download_timeout}"
+        if fallback is None or self.mirrors or options.no_sample:
             raise ValueError(downloading.unreachable_message(source, self.mirrors))
-        else:  # The user did not ask for the sample in the named registered model, so it gets its own.
-            self._make_plan(self._sample(), register_as=None)
-            self.origin = "the bundled sample"
-            named = f", as registered model {self.plan.registered_model}" if options.register_as else ""
-            exits.note(
-                f"no mirror of the data set can be reached; using the bundled sample instead{named}; use --mirror "
-                "FOLDER to read files that you have, or --no-sample to fail instead"
-            )
-        return self.origin
+        # The user did not ask for the sample in the named registered model, so it gets its own.
+        self._make_plan(self._sample(), register_as=None)
+        named = f", as registered model {self.plan.registered_model}" if options.register_as else ""
+        exits.note(
+            f"no mirror of the data set can be reached; using the bundled sample instead{named}; use --mirror FOLDER "
+            "to read files that you have, or --no-sample to fail instead"
+        )
+        return "the bundled sample"
 
     def _sample(self) -> Recipe:
         assert self.base.fallback is not None
