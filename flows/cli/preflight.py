@@ -140,7 +140,7 @@ class Preflight:
 
         plan, recipe, again = self.plan, self.plan.recipe, self.options.refresh
         results: dict[str, URI | None] = {"download": plan.files} if self.downloads or again else {}
-        results |= {"ingest": plan.raw} if plan.data is None else {}
+        results |= {"ingest": plan.raw} if plan.source or plan.user_images else {}
         results |= {"preprocess": plan.prepared, "train": plan.checkpoint}
         results |= {"predict": plan.predictions, "evaluate": plan.evaluation}
         to_do = [stage for stage, uri in results.items() if uri and (again or not manifest.is_committed(uri))]
