@@ -25,8 +25,6 @@ _OUTSIDE = {"title": "of a file", "pattern": r"\.py:[A-Za-z_][A-Za-z0-9_]*$"}
 
 RecipeName = Annotated[str | None, Field(json_schema_extra={"type": ["string", "null"], "anyOf": [_KNOWN, _OUTSIDE]})]
 """A recipe of the project, `path.py:function`, or None for that of the flow's data set."""
-_BY_DEPLOYMENT = "deployment "
-"""Start of the author of a decision by a deployment's run."""
 _Count = Annotated[int, Field(json_schema_extra={"title": "number", "minimum": 0})]
 Workers = _Count | None
 """Number of workers; None: chosen by GPUs and batch."""
@@ -83,14 +81,5 @@ def _last(place: str | None) -> str:
 
 def author() -> str:
     """Return the author of a decision: the deployment, else the user, and the flow run if there is one."""
-    who = f"{_BY_DEPLOYMENT}{flow_run.flow_name}/{deployment.name}" if deployment.id else user()
+    who = f"deployment {flow_run.flow_name}/{deployment.name}" if deployment.id else user()
     return f"{who}, run {flow_run.name}" if flow_run.id else who
-
-
-def may_announce(author: str | None) -> bool:
-    """Return whether this run may send the event of a decision by `author`.
-
-    A command-line run may use a temporary server, which has no automations. So it leaves the events of deployments to
-    their next run.
-    """
-    return bool(deployment.id) or not (author or "").startswith(_BY_DEPLOYMENT)

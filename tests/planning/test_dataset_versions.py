@@ -154,4 +154,4 @@ def test_a_backfill_of_own_images_does_the_versions_of_one_folder_each_with_the_
     assert app.main(no_flow, "backfill", words=[*words, *names[:2]]) == 0
     assert [request["data"].rpartition("/")[2] for request in asked] == names[:2]
     made = make_plan.make_plan(storage=root, recipe=recipes.load("images-resnet18"), data=asked[0]["data"], workers=0)
-    assert (made.test_fraction, made.raw.name) == (0.3, names[0])
+    assert (made.recipe.data.test_fraction, made.raw.name) == (0.3, names[0])
