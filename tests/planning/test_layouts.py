@@ -224,7 +224,7 @@ REFUSED = {
     ),
     "two of a split": (
         ["train/cat/1.png", "extra_train/cat/2.png", "test/cat/3.png"],
-        "extra_train, train are all named like split train; keep one, and move",
+        "extra_train, train are all named like split train; keep one and move the others elsewhere, or put all",
     ),
     "copy among classes": (
         ["cat/1.png", "dog/2.png", "pets/cat/1.png", "pets/dog/2.png"],
@@ -247,6 +247,10 @@ REFUSED = {
     "parquet of two splits": (["train/test-0.parquet"], r"train/test-0.parquet names several splits \(test, train\)"),
     "parquet of two sets": (["full/train.parquet", "mini/train.parquet", "test.parquet"], "full/train, mini/train are"),
     "parquet in two forms": (["a_train.parquet", "b_train.parquet", "test.parquet"], "a train, b train are all named"),
+    "parquet of two folds": (
+        ["fold1_train.parquet", "fold2_train.parquet", "test.parquet"],
+        "fold 1 train, fold 2 train are all named like split train; keep one .* or put all into one folder train",
+    ),
     "missing shard": (
         ["train-00000-of-00003.parquet", "test.parquet"],
         "2 of 3 shards are missing beside train-00000-of-00003.parquet; add them, or rename",

@@ -96,13 +96,16 @@ class _Folders:
 
     def __init__(self, images: Sequence[str], others: Sequence[str]) -> None:
         self._with_images = {_parent(path) for path in images}
-        parents = self._with_images | set(map(_parent, others))
-        self._all = {parent[: end + 1] for parent in parents for end in range(len(parent)) if parent[end] == "/"}
+        self._below: defaultdict[str, set[str]] = defaultdict(set)
+        for folder in self._with_images | set(map(_parent, others)):
+            above = ""
+            for name in folder.split("/")[:-1]:
+                self._below[above].add(name)
+                above += f"{name}/"
 
     def below(self, folder: str) -> list[str]:
         """Return the sorted names of the folders directly below `folder`."""
-        inner = (path[len(folder) :] for path in self._all if path.startswith(folder) and path != folder)
-        return sorted({path.split("/")[0] for path in inner})
+        return sorted(self._below.get(folder, ()))
 
     def unwrapped(self, folder: str, *, stop: Callable[[str], object] = lambda name: False) -> str:
         """Descend from `folder` while it holds one folder with folders and without images; not into one of `stop`."""
@@ -167,7 +170,8 @@ def _of_classes(
             reason = next((reason for folder, reason in reasons.items() if path.startswith(folder)), None)
             left_out[reason or "in no class folder"].append(path)
     inner_of = {f"{base}{name}/": folders.below(f"{base}{name}/") for base in bases for name in folders.below(base)}
-    if empty := [folder for folder in inner_of if normal(folder.split("/")[-2]) not in class_of.values()]:
+    names = set(class_of.values())
+    if empty := [folder for folder in inner_of if normal(folder.split("/")[-2]) not in names]:
         raise ValueError(
             f"class folder {empty[0]} has no images that can be read, or is a link, which is not followed; add images "
             "of the class, or move the folder elsewhere"
@@ -176,7 +180,7 @@ def _of_classes(
     for folder, below in inner_of.items():
         _check_inside(folder, below, classes)
     for path, name in class_of.items():
-        if (first := class_above(path, classes)) != name:
+        if (first := class_above(path, names)) != name:
             raise ValueError(f"{path}: {first}, above class folder {name}, is named like a class; rename it")
     common = sorted(set.intersection(*map(set, inner_of.values())))
     if len(common) > 1:
@@ -262,7 +266,8 @@ def _assign(split_of: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]
     for split, its in names.items():
         if len(its) > 1:
             raise ValueError(
-                f"{', '.join(its)} are all named like split {split}; keep one, and move the others elsewhere"
+                f"{', '.join(its)} are all named like split {split}; keep one and move the others elsewhere, or put "
+                f"all into one folder {split}"
             )
     used = {names[split][0]: split for split in ("train", "test") if split in names}
     notes = []
@@ -283,8 +288,11 @@ def _are_complete(splits: Iterable[str | None]) -> bool:
 
 
 def _words(name: str) -> list[str]:
-    """Return the words of `name` in lower case: `Training Set`, `training_set` and `TrainingSet` have the same."""
-    return [word for word in re.split("[^a-z]+", re.sub("([a-z])([A-Z])", r"\1 \2", name).lower()) if word]
+    """Return the words of `name` in lower case: `Training Set`, `training_set` and `TrainingSet` have the same.
+
+    Digits are a word of their own.
+    """
+    return re.findall("[a-z]+|[0-9]+", re.sub("([a-z])([A-Z])", r"\1 \2", name).lower())
 
 
 def _parent(path: str) -> str:
