@@ -13,7 +13,7 @@ from prefect.utilities.schema_tools.validation import ValidationError, validate
 from flows.pipeline import mnist
 from flows.predict import predict
 from flows.server import flow_runs
-from storage.uri import ReportURI, Root
+from storage.uri import ReportURI
 from tasks.learning import recipes
 from tasks.orchestration import artifacts
 
@@ -142,6 +142,5 @@ def test_the_confusion_of_more_than_a_hundred_classes_is_not_published(monkeypat
             classes=[str(number) for number in range(count)],
             confusion=[[0] * count] * count,
         )
-        plan: Any = SimpleNamespace(root=Root("/root"))
-        artifacts._publish(data, ReportURI("/root/reports/many-0123456789ab"), plan)
+        artifacts._publish(data, ReportURI("/root/reports/many-0123456789ab"))
     assert (keys.count("confusion"), keys.count("report")) == (1, 2)

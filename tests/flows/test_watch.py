@@ -85,7 +85,7 @@ def watching(monkeypatch: pytest.MonkeyPatch) -> watch.Watch:
 
 def test_silent_run_crashes_with_its_task_runs_and_a_cancelled_one_ends(server: Server, watching: watch.Watch) -> None:
     silent, cancelling = server.run(Running()), server.run(Cancelling())
-    states = {"over": Completed(), "dead": Running()}
+    states: dict[str, State[Any]] = {"over": Completed(), "dead": Running()}
     task_runs = {
         name: server.client.create_task_run(_task, silent.id, name, state=state).id for name, state in states.items()
     }

@@ -31,7 +31,7 @@ class Scene:
         commits.commit(evaluation, kind="evaluation", parents={}, parameters={}, listed=[], statistics=statistics)
         checkpoint = CheckpointURI(self.plan.root.child("checkpoints/first-0123456789ab"))
         commits.commit(checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[])
-        self.challenger: tuple[Any, ...] = (checkpoint, evaluation)
+        self.challenger: tuple[Any, Any] = (checkpoint, evaluation)
 
     def make(self, floor: float) -> Any:
         recipe = recipes.override(recipes.load("mnist-sample-resnet18"), {"minimum": floor})

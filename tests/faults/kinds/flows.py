@@ -156,6 +156,7 @@ def _holder_frozen(case: Case) -> dict[str, Any]:
     first = case.start("job", action="freeze")
     case.reaches(first, is_struck, "the holder froze")
     holder = next(event["pid"] for event in case.history.events() if is_struck(event))
+    case.env = {"PIPELINE_LOCK_DIR": str(case.folder / "another-machine")}  # on one machine the second waits its turn
     result = case.expect_recovery(case.start())
     case.send_signal(holder, signal.SIGCONT, what="the holder again")
     if case.expect_recovery(first)["uris"] != result["uris"]:
