@@ -43,7 +43,7 @@ class Scene:
         self.sent.append(str(announce.event_id(registered_model, decision)))
 
     def run(self) -> Decision:
-        return promote.promote.fn(*self.challenger, self.plan.promote, None)
+        return promote.promote.fn(*self.challenger, self.plan.promote, None)  # type: ignore[arg-type]
 
     def decisions(self) -> list[Decision]:
         return registry.history(self.plan.root, _DATA)
