@@ -64,7 +64,7 @@ def accuracies(folders: Sequence[Folder]) -> dict[URI, float]:
             if predictions := folder.parents.get("predictions"):
                 found[predictions] = accuracy
     for uri, folder in known.items():
-        if folder.kind == "report" and folder.parents.get("evaluation") in found:
+        if folder.parents.get("evaluation") in found:
             found[uri] = found[folder.parents["evaluation"]]
         model = known.get(folder.parents["checkpoint"]) if folder.kind == "predictions" and uri in found else None
         if model and folder.parents.get("dataset") == model.parents.get("prepared"):

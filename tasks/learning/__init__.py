@@ -1,1 +1,1 @@
-"""Plain PyTorch: recipes, data sets, models, the training loop and metrics, without Prefect or a cluster."""
+"""Plain PyTorch: recipes, sources, models, the training loop and metrics, without Prefect or a cluster."""

@@ -1,1 +1,1 @@
-"""Resources: what a stage needs, what this machine and the cluster have, taking turns, and devices."""
+"""Resources: what a stage needs, what this machine and the cluster have, locks, and devices."""

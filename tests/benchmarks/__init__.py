@@ -1,1 +1,1 @@
-"""Three ways to do the same work, side by side: this project's, a hand-written script's, and a notebook's."""
+"""The same work in two ways, side by side: this project's and a hand-written script's."""

@@ -41,7 +41,7 @@ def main() -> int:
     arguments = parser().parse_args()
     if arguments.repeat is not None and arguments.repeat < 1:
         raise SystemExit(f"error: --repeat must be >= 1, got {arguments.repeat}")
-    source = arguments.source or (data.SAMPLE if arguments.quick else sources.load("mnist").mirrors[0])
+    source = arguments.mirror or (data.SAMPLE if arguments.quick else sources.load("mnist").mirrors[0])
     facts = machine(source)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=arguments.folder) as folder:
         os.environ["PREFECT_HOME"] = str(Path(folder, "prefect"))
@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     add = options.add_argument
     add("--quick", action="store_true", help="about ten minutes: the sample, one epoch; no targets for all of MNIST")
     add("--repeat", metavar="N", type=int, help="pairs of lines of a minute or more (default: 3; with --quick 1)")
-    add("--source", metavar="URL_OR_DIR", help="mirror or folder of MNIST, or 'sample' (default: MNIST's first mirror)")
+    add("--mirror", metavar="URL_OR_DIR", help="mirror or folder of MNIST, or 'sample' (default: MNIST's first mirror)")
     add("--only", choices=LINES, action="append", default=[], help="only this line; repeatable")
     add("--out", metavar="FILE", type=Path, help="also write FILE.md and FILE.json")
     add("--folder", metavar="DIR", help="folder for temporary files (default: the system's)")

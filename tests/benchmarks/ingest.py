@@ -18,11 +18,11 @@ from tests.benchmarks.arm import serve
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.ingest", description=__doc__)
-    parser.add_argument("--source", required=True)
+    parser.add_argument("--mirror", required=True)
     parser.add_argument("--times", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    source, split = data.of(options.source), data.tiled(data.load(options.source)["train"], options.times)
+    source, split = data.of(options.mirror), data.tiled(data.load(options.mirror)["train"], options.times)
     rows = len(split.labels)
 
     def ours() -> int:

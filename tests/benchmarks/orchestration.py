@@ -33,7 +33,7 @@ def functions(storage: str, recipe: str, settings: dict[str, Any], source: str) 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.orchestration", description=__doc__)
-    parser.add_argument("--source", required=True)
+    parser.add_argument("--mirror", required=True)
     parser.add_argument("--recipe", required=True)
     parser.add_argument("--settings", type=json.loads, default={}, help="what is changed of it")
     parser.add_argument("--folder", type=Path, required=True)
@@ -52,9 +52,9 @@ def main() -> None:
         serve(
             {
                 "flow": lambda: timed(
-                    lambda storage: mnist(**request, storage=storage, mirror=[data.address(options.source)])
+                    lambda storage: mnist(**request, storage=storage, mirror=[data.address(options.mirror)])
                 ),
-                "functions": lambda: timed(lambda storage: functions(storage, **request, source=options.source)),
+                "functions": lambda: timed(lambda storage: functions(storage, **request, source=options.mirror)),
             }
         )
 

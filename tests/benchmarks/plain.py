@@ -2,7 +2,7 @@
 
 As a script it does all of the pipeline's work: download, train, evaluate, predict, Parquet.
 
-    python -m tests.benchmarks.plain --source DIR --out DIR
+    python -m tests.benchmarks.plain --mirror DIR --out DIR
 
 Model, precision and threads are those of the recipe; nothing of this project is used but its model factory.
 """
@@ -257,7 +257,7 @@ def predict_arm(test: Path, out: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.plain", description=__doc__)
-    parser.add_argument("--source", help="address of the data set's files")
+    parser.add_argument("--mirror", help="address of the data set's files")
     parser.add_argument("--out", type=Path, required=True, help="where results go")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=128)
@@ -270,7 +270,7 @@ def main() -> None:
     elif options.test:
         predict_arm(options.test, options.out)
     else:
-        whole(options.source, options.out, epochs=options.epochs, batch_size=options.batch_size)
+        whole(options.mirror, options.out, epochs=options.epochs, batch_size=options.batch_size)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Effect of each change to a tutorial's data loading: `python -m tests.benchmarks.ray_feeding --source FOLDER`.
+"""Effect of each change to a tutorial's data loading: `python -m tests.benchmarks.ray_feeding --mirror FOLDER`.
 
 Alternates between the ways of `docs/from-ray-tutorials.md` and all loaders, over the same rows, without a model.
 """
@@ -109,15 +109,15 @@ CPU = torch.device("cpu")
 def main() -> None:
     """Measure and print a table."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.ray_feeding", description=__doc__)
-    parser.add_argument("--source", default=data.SAMPLE, help="mirror or folder of MNIST's files (default: the sample)")
+    parser.add_argument("--mirror", default=data.SAMPLE, help="mirror or folder of MNIST's files (default: the sample)")
     parser.add_argument("--repeat", type=int, default=3, help="number of passes of each way (default: %(default)s)")
     options = parser.parse_args()
-    split = data.load(options.source)["train"]
+    split = data.load(options.mirror)["train"]
     os.environ.pop("RAY_ADDRESS", None)
     with tempfile.TemporaryDirectory(prefix="feeding-") as folder:
         ray.init(num_cpus=os.cpu_count(), include_dashboard=False, logging_level="ERROR")
         ray.data.DataContext.get_current().enable_progress_bars = False
-        uri = Store(Root(folder)).write_raw(data.of(options.source), [split])
+        uri = Store(Root(folder)).write_raw(data.of(options.mirror), [split])
         nested = Path(folder, "nested.parquet")
         write_lists(nested, split.images[:], split.labels)
         rates_of: dict[str, list[float]] = {}

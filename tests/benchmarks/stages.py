@@ -22,7 +22,7 @@ _RAY = "PIPELINE_BENCHMARK_RAY"
 def ingest(bench: Bench) -> Iterator[Ratio]:
     """1: from images in memory to Parquet on the disk."""
     times = 16
-    arguments = ["--source", bench.source, "--times", str(times), "--out", str(bench.fresh("ingest"))]
+    arguments = ["--mirror", bench.source, "--times", str(times), "--out", str(bench.fresh("ingest"))]
     with started("ingest", *arguments) as arm:
         arm.ask("ours"), arm.ask("plain")
         ours, plain = in_turn(rate_of(arm, "ours"), rate_of(arm, "plain"), pairs=bench.pairs)

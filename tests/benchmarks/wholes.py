@@ -23,7 +23,7 @@ def orchestration(bench: Bench) -> Iterator[Ratio]:
 
     Uses a small model: with longer training steps, the overhead would be a smaller share and harder to measure.
     """
-    arguments = ["--source", bench.source, "--folder", str(bench.fresh("orchestration"))]
+    arguments = ["--mirror", bench.source, "--folder", str(bench.fresh("orchestration"))]
     settings = recipes.changes(bench.recipe) | {"model": "small-cnn", "epochs": 12, "minimum": 0.0}
     arguments += ["--recipe", bench.recipe.name, "--settings", json.dumps(settings)]
     with started("orchestration", *arguments) as arm:
@@ -62,7 +62,7 @@ def whole(bench: Bench) -> Iterator[Ratio]:
 
     def plain() -> float:
         begun = time.perf_counter()
-        arguments = ["--source", data.address(bench.source).rstrip("/"), "--out", str(bench.fresh("plain"))]
+        arguments = ["--mirror", data.address(bench.source).rstrip("/"), "--out", str(bench.fresh("plain"))]
         training = bench.recipe.training
         arguments += ["--epochs", str(training.epochs), "--batch-size", str(training.batch_size)]
         bench.module("plain", *arguments)
