@@ -77,7 +77,7 @@ def fetch_and_commit(
         else:
             with storage_files.workspace(scratch) as folder:
                 left_s = max(0.0, until - time.monotonic())
-                origins.append(fetch_file(file, folder, mirrors=mirrors, log=log, patience_s=left_s))
+                origins.append(fetch_file(file, folder, mirrors=mirrors, log=log, timeout_s=left_s))
                 storage_files.put(origin, json.dumps(origins[-1]).encode())
                 storage_files.put(place, folder / file.name)
         listed.append(File(path=file.stored, size=storage_files.entry(place).size, sha256=file.sha256))

@@ -54,14 +54,14 @@ def import_what_downloading_needs() -> None:
 
 
 def fetch_file(
-    file: SourceFile, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None], patience_s: float = 0.0
+    file: SourceFile, folder: Path, *, mirrors: Sequence[str], log: Callable[..., None], timeout_s: float = 0.0
 ) -> dict[str, str]:
     """Download `file` into `folder`, verify its checksums, and return its name, checksums and URL.
 
     Network errors are retried with growing pauses, a wrong checksum once; then the next mirror is tried. While none of
-    them can be reached, all are tried again for `patience_s`. Raises `DownloadFailed` with the error of each mirror.
+    them can be reached, all are tried again for `timeout_s`. Raises `DownloadFailed` with the error of each mirror.
     """
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + timeout_s
     wait_s = _FIRST_WAIT_S
     while True:
         try:
@@ -152,27 +152,27 @@ def _missing_files(source: Source, folder: str) -> str:
     return f"{path} must have {', '.join(missing)} as they were published, not unpacked; it has {found or 'no files'}"
 
 
-def mirror_address(source: str) -> str:
+def mirror_address(mirror: str) -> str:
     """Convert the value of `--mirror`, an http(s) address or a folder, to the address of a mirror, ending in `/`."""
-    if source.startswith(("http://", "https://")):
-        return _web_address(source)
-    path = urllib.request.url2pathname(urlsplit(source).path) if source.startswith("file:///") else source
+    if mirror.startswith(("http://", "https://")):
+        return _web_address(mirror)
+    path = urllib.request.url2pathname(urlsplit(mirror).path) if mirror.startswith("file:///") else mirror
     if not path or "://" in path:
-        raise ValueError(f"--mirror must be an http(s) address or a folder, got {redact(source)!r}")
+        raise ValueError(f"--mirror must be an http(s) address or a folder, got {redact(mirror)!r}")
     folder = Path(os.path.expanduser(path)).resolve()
     if not folder.is_dir():
-        raise ValueError(f"--mirror: there is no folder {source!r}; choose one that contains the source's files")
+        raise ValueError(f"--mirror: there is no folder {mirror!r}; choose one that contains the source's files")
     return folder.as_uri() + "/"
 
 
-def _web_address(source: str) -> str:
+def _web_address(mirror: str) -> str:
     try:
-        parts = urlsplit(source)
-        usable = parts.hostname and parts.port != 0 and is_public(source)
+        parts = urlsplit(mirror)
+        usable = parts.hostname and parts.port != 0 and is_public(mirror)
     except ValueError:
         usable = False
     if not usable:
-        raise ValueError(f"--mirror must be http(s)://host/path/ without credentials or query, got {redact(source)!r}")
+        raise ValueError(f"--mirror must be http(s)://host/path/ without credentials or query, got {redact(mirror)!r}")
     return f"{parts.scheme}://{parts.netloc}{quote(parts.path.rstrip('/'), safe='/%:@!$&()*+,;=~')}/"
 
 

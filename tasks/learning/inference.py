@@ -95,7 +95,7 @@ def load(model: str = "champion", *, storage: str | None = None) -> Model:
     """Load a model, ready to use or export, and verify every byte of it.
 
     Args:
-        model: URI of a checkpoint; `champion:NAME`, that of championship NAME; or `champion`, the only one.
+        model: URI of a checkpoint; `champion:NAME`, that of registered model NAME; or `champion`, the only one.
         storage: Storage root with the champions; None: $PIPELINE_STORAGE or ./data.
 
     Raises:

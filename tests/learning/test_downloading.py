@@ -142,13 +142,13 @@ class TestPatience:
                     serving.enter_context(mirrors.serve(FOLDER, port=port))
 
             address = f"http://127.0.0.1:{port}/"
-            origin = downloading.fetch_file(SOURCE.files[0], tmp_path, mirrors=[address], log=log, patience_s=60)
+            origin = downloading.fetch_file(SOURCE.files[0], tmp_path, mirrors=[address], log=log, timeout_s=60)
         assert origin["url"] == address + NAME
         assert (tmp_path / NAME).read_bytes() == (FOLDER / NAME).read_bytes()
         assert said[:3] == [line for line in said if "retrying all mirrors for another 1.0 minutes" in line]
         assert f"{NAME} could not be fetched; {address}: <urlopen error [Errno" in said[0]
 
-    def test_name_that_does_not_resolve_is_tried_until_patience_is_over(
+    def test_name_that_does_not_resolve_is_tried_until_the_timeout(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         said: list[str] = []
@@ -161,7 +161,7 @@ class TestPatience:
                 tmp_path,
                 mirrors=[address, closed],
                 log=lambda *line: said.append(""),
-                patience_s=2,
+                timeout_s=2,
             )
         assert len(said) == 2
 
@@ -177,7 +177,7 @@ class TestPatience:
                 tmp_path,
                 mirrors=[closed, mirror.address],
                 log=lambda *line: said.append(""),
-                patience_s=60,
+                timeout_s=60,
             )
         assert said == []
 

@@ -94,7 +94,7 @@ def test_new_pictures_that_were_predicted_are_no_versions(tmp_path: Path) -> Non
     assert known(root, "user-images") == [photos]
 
 
-def test_folders_of_one_name_are_several_data_sets_unless_their_championship_is_named(tmp_path: Path) -> None:
+def test_folders_of_one_name_are_several_data_sets_unless_their_registered_model_is_named(tmp_path: Path) -> None:
     root = Root(str(tmp_path))
     _own(root, "photos-00000000000a", "/a/photos")
     _own(root, "photos-00000000000b", "/a/photos")

@@ -216,7 +216,7 @@ def ask(root: Root, *words: str) -> preflight.Preflight:
     return preflight.check_and_plan(options_of(RunOptions, *words, "--workers", "0", "--storage", root))
 
 
-def test_the_sample_competes_in_a_named_championship_where_a_person_asks_for_both(root: Root) -> None:
+def test_the_sample_competes_as_a_named_model_where_a_person_asks_for_both(root: Root) -> None:
     planned = ask(root, "--mirror", "sample", "--register-as", "mine")
     assert (planned.plan.registered_model, parameters_of(planned)["register_as"]) == ("mine", "mine")
     assert ask(root, "--mirror", "sample").plan.registered_model == "mnist-sample"

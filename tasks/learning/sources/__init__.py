@@ -69,7 +69,7 @@ class Source:
     """Description of a source, known before anything is downloaded."""
 
     name: str
-    """Name of its folders and of its championship."""
+    """Name of its folders and of its registered model."""
     files: tuple[SourceFile, ...]
     mirrors: tuple[str, ...]
     """Addresses, tried in this order, each ending in `/`."""
