@@ -4,12 +4,18 @@ import importlib
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from flows.cli import app
+from storage.admin import change_commands
 from tasks.learning import recipes
+from tests.benchmarks import __main__ as benchmarks
+from tests.benchmarks import gpu
+from tests.faults import __main__ as faults
 from tests.runs import CHECKOUT, no_flow
 
 DOCS = CHECKOUT / "docs"
@@ -17,6 +23,15 @@ CLI = (DOCS / "cli.md").read_text()
 OPERATING = (DOCS / "operating.md").read_text()
 PAGES = sorted([*CHECKOUT.glob("*.md"), *DOCS.rglob("*.md")])
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+_OF_OTHERS = {
+    *("--dashboard-host", "--head", "--metrics-export-port", "--object-spilling-directory", "--object-store-memory"),
+    *("--address", "--base-job-template", "--param", "--pool", "--prefix", "--state", "--type", "--watch"),
+    *("--build", "--build-arg", "--cap-add", "--detach", "--from-literal", "--image", "--mount", "--rm", "--shm-size"),
+    *("--config", "--headless", "--hide-scrollbars", "--screenshot", "--web", "--window-size"),
+    *("--duration", "--native", "--no-deps", "--pid", "--rate", "--s3", "--temp-dir", "--times"),
+}
+"""Options in the docs that are of other programs: Ray, Prefect, containers, servers and browsers, profilers."""
 _CODE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -39,6 +54,19 @@ def test_the_list_of_options_is_that_of_the_command_line(capsys: pytest.CaptureF
     assert app.main(no_flow, "run", words=["--help"]) == 0
     options = set(re.findall(r"^  (--[a-z-]+)", capsys.readouterr().out, re.MULTILINE)) - {"--help"}
     assert set(re.findall(r"^- `(--[a-z-]+)", CLI, re.MULTILINE)) == options
+
+
+def test_every_option_that_a_page_names_exists() -> None:
+    commands = app.make_app(no_flow)
+    commands.add_typer(change_commands.app)
+    group: Any = typer.main.get_command(commands)
+    options = {option for command in group.commands.values() for param in command.params for option in param.opts}
+    for parser in (benchmarks.parser(), gpu.parser(), faults.parser()):
+        options |= parser._option_string_actions.keys()
+    pages = [page for page in PAGES if page.name != "CHANGELOG.md"]  # which names what was renamed
+    named = {option: page.name for page in pages for option in _OPTION.findall(page.read_text())}
+    assert {option: page for option, page in named.items() if option not in options | _OF_OTHERS} == {}
+    assert named.keys() - options >= _OF_OTHERS
 
 
 def test_the_recipes_and_their_fields_are_those_of_the_code() -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _SCRIPTS = {"run": "pipeline.py", "predict": "predict.py", "backfill": "backfill.py"}
 """Files in `flows/` that are single commands."""
 _Options = TypeVar("_Options", bound=FlowOptions)
+STARTING = "starting: checking the request ..."
+"""First line of a run: the imports and checks that follow it take seconds."""
 
 _RUN = """
 examples:
@@ -75,6 +77,8 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         Download, ingest, preprocess, train, predict, evaluate, promote, report. Existing results are
         checked and reused.
         """
+        if not options.check:
+            exits.note(STARTING)
         from flows.cli import start
 
         start.choose_resources(options)
@@ -87,6 +91,7 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         raw dataset below --storage, named after their content, so that each prediction can be traced
         to the checksum of its file.
         """
+        exits.note(STARTING)
         from flows.cli import start
 
         start.choose_resources(options)
@@ -98,6 +103,8 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         Compares each with the champion. The decisions are recorded; the champion changes only with
         --promote.
         """
+        if not options.list_only:
+            exits.note(STARTING)
         from flows.cli import start
         from flows.cli.backfill import backfill
 

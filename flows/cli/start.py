@@ -4,7 +4,6 @@ import contextlib
 import getpass
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -101,12 +100,7 @@ def choose_resources(options: FlowOptions) -> None:
 
 @contextlib.contextmanager
 def checking(options: FlowOptions) -> Iterator[None]:
-    """Check a request in the block: a `ValueError` is refused, and leaves no folder.
-
-    A terminal shows at once that it is checked; elsewhere an invalid request is one line and no more.
-    """
-    if sys.stderr.isatty():
-        note("checking the request ...")
+    """Check a request in the block: a `ValueError` is refused, and leaves no folder."""
     with no_folder_stays(options.storage, if_refused=True), refused_if_invalid():
         yield
 

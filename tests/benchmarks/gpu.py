@@ -29,7 +29,7 @@ _LINE_LIMIT_S = 600
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and print all lines; return 0 if no target is missed and no line failed."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     settings = _checked(options)
     device_type = settings.get("device", "cuda")
     if device_type == "cuda" and (trouble := devices.trouble()):
@@ -68,14 +68,15 @@ def _checked(options: argparse.Namespace) -> dict[str, str]:
     return settings
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """The options."""
+    options = argparse.ArgumentParser(
         prog="python -m tests.benchmarks.gpu",
         description=__doc__,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
+    add = options.add_argument
     add("--data", metavar="DIR", type=Path, help="folder with cifar-10-binary.tar.gz (default: random images)")
     add("--json", metavar="FILE", type=Path, help="also write each line to FILE as soon as it is measured")
     add("--only", choices=LINES, action="append", default=[], help="only this line; repeatable")
@@ -85,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--set", metavar="FIELD=VALUE", action="append", default=[], help=tries)
     add("--folder", metavar="DIR", help="folder for temporary files (default: the system's)")
     add("--root", type=Path, help=argparse.SUPPRESS)  # the parent's folder, for a line in a process of its own
-    return parser
+    return options
 
 
 def _measured(bench: Bench, name: str) -> list[Measured]:

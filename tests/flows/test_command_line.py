@@ -35,8 +35,8 @@ def test_a_bucket_that_cannot_be_used_is_refused_and_no_secret_shown(
     for name, value in env.items():
         monkeypatch.setenv(name, value.format(host=s3.endpoint.removeprefix("http://")))
     assert app.main(no_flow, "run", words=["--storage", f"s3://{bucket.format(bucket=s3.bucket)}/x"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert words in line and "hidden" not in line
+    said, line = capsys.readouterr().err.splitlines()
+    assert said == app.STARTING and words in line and "hidden" not in line
 
 
 @pytest.mark.parametrize(
@@ -82,6 +82,17 @@ except SystemExit as ended:
     program = [sys.executable, "-c", code]
     answer = subprocess.run(program, cwd=CHECKOUT, env=env, capture_output=True, text=True, check=True)
     assert answer.stdout.split() == ["2"], answer.stderr
+
+
+@pytest.mark.parametrize("script", ["pipeline.py", "predict.py"])
+def test_a_run_says_that_it_starts_before_anything_slow_is_imported(script: str, tmp_path: Path) -> None:
+    program = [sys.executable, "-X", "importtime", f"flows/{script}", "--data", "/no/such/place"]
+    env = {**os.environ, "PIPELINE_STORAGE": str(tmp_path)}
+    errors = subprocess.run(program, cwd=CHECKOUT, env=env, capture_output=True, text=True).stderr
+    before, said, after = errors.partition(app.STARTING)
+    slow = {"numpy", "pyarrow", "tasks.learning", "prefect", "ray", "rich", "torch"}
+    imported = {line.rpartition("|")[2].strip() for line in before.splitlines()}
+    assert said and not imported & slow and "error: --data: nothing exists at" in after
 
 
 def test_the_sample_is_taken_when_no_mirror_accepts_a_connection_unless_it_must_not_be(

@@ -65,8 +65,8 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
         assert code == (2 if refused else 0)
         if refused:
             assert run(*arguments) == 2
-            said = capsys.readouterr().err.removeprefix("starting Ray and Prefect ...\n")
-            assert said == f"error: {found[refused[0]][1]}\n"
+            said = capsys.readouterr().err.replace("starting Ray and Prefect ...\n", "")
+            assert said == f"{app.STARTING}\nerror: {found[refused[0]][1]}\n"
         return found
 
     return check

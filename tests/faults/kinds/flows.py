@@ -1,12 +1,14 @@
 """Faults of the flow itself. The same command resumes."""
 
 import contextlib
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from storage import registry
+from storage.uri import Root
+from tasks.orchestration import announce
 from tests.faults.case import Case, Failed
 from tests.faults.harness import SETTINGS, raw_name
 from tests.faults.history import Event, checkpoint_of, is_struck, step, written
@@ -49,7 +51,9 @@ def _killed_before_event(case: Case) -> dict[str, Any]:
     case.begin(after="evaluation")
     case.run("announce")
     (entry,) = case.paths("registry/*/*.json")
-    event = json.loads(entry.read_text())["event"]
+    decision = registry.latest(Root(case.root), entry.parent.name)
+    assert decision is not None
+    event = str(announce.event_id(entry.parent.name, decision))
     if case.harness.events(event):
         raise Failed("the event was sent before the fault")
     result = case.finish()
