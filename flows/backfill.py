@@ -1,4 +1,4 @@
-"""Backfill: run the flow on several versions of a data set, oldest first; a script for `data-to-model backfill`."""
+"""Backfill, as a script: run the flow on several versions of a source's data, oldest first."""
 
 import sys
 from pathlib import Path

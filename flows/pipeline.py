@@ -66,11 +66,11 @@ def mnist(
     """Train a model, evaluate it and promote it if it passes the gate; existing results are reused.
 
     Args:
-        recipe: The model and data set to train, such as mnist-resnet18, or path.py:function on the worker; empty: that
-            of the flow's data set, for your own images images-resnet18.
+        recipe: Model and source, such as mnist-resnet18, or path.py:function on the worker; empty: that of the flow's
+            source, for your own images images-resnet18.
         storage: Storage root for all results: a folder or s3://bucket/prefix; empty: the worker's $PIPELINE_STORAGE or
             ./data.
-        mirror: Mirrors to try before the data set's own: http(s) addresses or folders.
+        mirror: Mirrors to try before the source's own: http(s) addresses or folders.
         data: A folder or s3://bucket/prefix of images (`train/<class>/*.png` and `test/<class>/*.png`, or only
             `<class>/*.png`) or of Parquet, or the URI of an existing raw dataset; empty: download the recipe's data
             set.
@@ -117,14 +117,14 @@ def mnist(
         return outcome(summarize(plan, files, stages, decision, page))
 
 
-# The same flow under one name per data set, so that each data set has its own runs and deployments.
+# The same flow under one name per source, so that each source has its own runs and deployments.
 fashion_mnist = mnist.with_options(name="fashion-mnist")
 cifar10 = mnist.with_options(name="cifar10")
 images = mnist.with_options(name="images")
 
 
 def flow_of(request: dict[str, Any]) -> "Flow[..., Any]":
-    """Return the flow named after the data set of `request`, the parameters of a run."""
+    """Return the flow named after the source of `request`, the parameters of a run."""
     data = request["settings"].get("source") or recipes.load(request["recipe"]).data.source
     siblings = {"fashion-mnist": fashion_mnist, "cifar10": cifar10, sources.USER_IMAGES: images}
     return siblings.get(data, mnist)

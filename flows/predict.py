@@ -48,13 +48,13 @@ def predict(
     workers: Workers = None,
     stage_timeout: Duration = "24h",
 ) -> Any:
-    """Predict every row of a dataset, or every picture of a folder, exactly once; existing predictions are reused.
+    """Predict every row of a dataset, or every image of a folder, exactly once; existing predictions are reused.
 
     Args:
-        data: URI of a dataset, raw or prepared; or new pictures: a flat or nested folder, a file, or
+        data: URI of a dataset, raw or prepared; or new images: a flat or nested folder, a file, or
             s3://bucket/prefix, with images or Parquet, with or without labels. They are resized as in training.
-        model: URI of a checkpoint, or champion: that of the dataset's data set (champion:NAME: that of another
-            registered model); for new pictures that of their folder, else the only one, or the only one trained on own
+        model: URI of a checkpoint, or champion: that of the dataset's source (champion:NAME: that of another
+            registered model); for new images that of their folder, else the only one, or the only one trained on own
             images.
         storage: Storage root with the registry and the results; empty: the worker's $PIPELINE_STORAGE or ./data.
         split: Only this split of a dataset; empty: all.

@@ -87,7 +87,7 @@ class Root(URI):
 
 
 class FilesURI(URI):
-    """A committed download: a data set's files as their mirror served them."""
+    """A committed download: a source's files as their mirror served them."""
 
 
 class DatasetURI(URI):

@@ -1,4 +1,4 @@
-"""Download: fetch a data set's files and store them unchanged."""
+"""Download: fetch a source's files and store them unchanged."""
 
 import json
 import os

@@ -45,7 +45,7 @@ them. The oldest is the one that was committed first. Existing results are reuse
 what is missing.
 
 examples:
-  python flows/backfill.py --list                        list the versions of the recipe's data set, oldest first
+  python flows/backfill.py --list                        list the versions of the recipe's data, oldest first
   python flows/backfill.py                               all versions
   python flows/backfill.py mnist-1d9802c1c0d9 mnist-...  only these
   python flows/backfill.py --from mnist-1d9802c1c0d9     this one and all newer ones"""
@@ -98,7 +98,7 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         return start.predict(options, flow_of)
 
     def backfill(options: BackfillOptions) -> int:
-        """Train and evaluate a model on several versions of a data set.
+        """Train and evaluate a model on several versions of a source's data.
 
         Compares each with the champion. The decisions are recorded; the champion changes only with
         --promote.

@@ -1,4 +1,4 @@
-"""Backfill: run the flow on several versions of a data set, oldest first; existing results are reused."""
+"""Backfill: run the flow on several versions of a source's data, oldest first; existing results are reused."""
 
 import json
 from functools import partial

@@ -94,7 +94,7 @@ class TrainingOptions(FlowOptions):
         Text,
         typer.Option(
             metavar="NAME",
-            help="the model and data set to train: a name, or path.py:function (default: mnist-resnet18, or "
+            help="the model to train and its source: a name, or path.py:function (default: mnist-resnet18, or "
             "images-resnet18 with your own images)",
         ),
     ] = None
@@ -112,7 +112,7 @@ class TrainingOptions(FlowOptions):
         typer.Option(
             metavar="NAME",
             help="registered model whose champion the new model competes with: a-z, 0-9 and '-' (default: named "
-            "after the data set; for your own data, after its location)",
+            "after the source; for your own data, after its location)",
         ),
     ] = None
     stall_timeout: Annotated[
@@ -137,15 +137,15 @@ class RunOptions(TrainingOptions):
             help="your own images: a folder or s3://bucket/prefix with train/<class>/*.png (jpg, ...) and "
             "test/<class>/..., with only <class>/*.png, of which a fifth become test rows (--set test_fraction=0.2), "
             "or with train-*.parquet and test-*.parquet; or the URI of an existing raw dataset, such as "
-            "data/datasets/raw/mnist-1d9802c1c0d9 (default: download the recipe's data set)",
+            "data/datasets/raw/mnist-1d9802c1c0d9 (default: download the recipe's source)",
         ),
     ] = None
     mirror: Annotated[
         list[str],
         typer.Option(
             metavar="URL_OR_DIR",
-            help="mirror or folder to try before the data set's own mirrors; repeatable; 'sample': use the bundled "
-            "sample (default: the data set's mirrors, or the sample if none can be reached)",
+            help="mirror or folder to try before the source's own mirrors; repeatable; 'sample': use the bundled "
+            "sample (default: the source's mirrors, or the sample if none can be reached)",
         ),
     ] = NONE
     no_sample: Annotated[
@@ -183,7 +183,7 @@ class PredictOptions(FlowOptions):
         str,
         typer.Option(
             metavar="URI",
-            help="URI of a checkpoint; or 'champion': for a dataset, the champion of its data set; for new images, "
+            help="URI of a checkpoint; or 'champion': for a dataset, the champion of its source; for new images, "
             "that of their folder, else the only one, or the only one trained on own images; or 'champion:NAME': that "
             "of registered model NAME",
         ),
@@ -207,7 +207,7 @@ class BackfillOptions(TrainingOptions):
     """Options of a backfill."""
 
     version: Annotated[
-        list[str], typer.Argument(help="name or URI of a raw dataset (default: all versions of the data set)")
+        list[str], typer.Argument(help="name or URI of a raw dataset (default: all versions of the recipe's data)")
     ] = NONE
     first: Annotated[
         Text, typer.Option("--from", metavar="VERSION", help="oldest version to include (default: the oldest)")

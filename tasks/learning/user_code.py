@@ -1,4 +1,4 @@
-"""Code outside the project: a recipe, a model or a data set in the user's own file, and its errors.
+"""Code outside the project: a recipe, a model or a source in the user's own file, and its errors.
 
 A recipe refers to such code by file name, object name and a digest of the file, of the user's modules that it imports
 and of the files that `own(..., files=[...])` names, so that exactly this version is found wherever the recipe is used.
