@@ -140,7 +140,7 @@ def lineage(
 
     Example:
       python -m storage lineage data/predictions/mnist-resnet18-1b55adf892c2
-      python -m storage lineage data/predictions/photos-1234abcd-0bbc80616cbc --file "May/photo 3.jpg"
+      python -m storage lineage data/predictions/photos-images-resnet18-0bbc80616cbc --file "May/photo 3.jpg"
     """
     if file is None and row is not None:
         raise ValueError(f"--row={row} needs --file, the Parquet file that it is a row of")
