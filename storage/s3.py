@@ -28,6 +28,8 @@ _QUICK_TIMEOUT_S = (3, 3)
 """The same for checking that the server answers; two tries end within 10 s."""
 PIECE_BYTES = 2**24
 """Bytes of a large file that are read, held in memory and retried at a time."""
+_LARGEST_PUT = 5 * 2**30
+"""Most bytes that S3 takes in one request."""
 _KEYS_PER_REQUEST = 1000
 """Maximum number of files that S3 deletes in one request."""
 _PASSING = ("InternalError", "ServiceUnavailable", "SlowDown")
@@ -104,17 +106,21 @@ def described(uri: URI) -> tuple[int, float, str]:
 
 
 def replace(uri: URI, content: bytes | Path) -> None:
-    """Write a file, replacing any existing one; S3 takes at most 5 GB in the one request."""
-    if isinstance(content, bytes):
+    """Write a file, replacing any existing one; one of more than 5 GiB appears once all of its parts are there."""
+    if isinstance(content, bytes) and len(content) <= _LARGEST_PUT:
         _request("put_object", uri, Body=content)
-        return
-    with content.open("rb") as file:
+    elif isinstance(content, bytes):
+        with_retries(lambda: _s3fs().pipe_file(uri, content))
+    elif content.stat().st_size > _LARGEST_PUT:
+        with_retries(lambda: _s3fs().put_file(content, uri))
+    else:
+        with content.open("rb") as file:
 
-        def upload() -> None:
-            file.seek(0)
-            _call("put_object", uri, Body=file)
+            def upload() -> None:
+                file.seek(0)
+                _call("put_object", uri, Body=file)
 
-        with_retries(upload)
+            with_retries(upload)
 
 
 def create(uri: URI, content: bytes) -> None:
@@ -198,10 +204,15 @@ def for_pyarrow() -> Any:
 
     pyarrow's own client ignores `endpoint_url` in `~/.aws/config`.
     """
-    import s3fs
     from pyarrow.fs import FSSpecHandler, PyFileSystem
 
-    return PyFileSystem(FSSpecHandler(s3fs.S3FileSystem(use_listings_cache=False)))
+    return PyFileSystem(FSSpecHandler(_s3fs()))
+
+
+def _s3fs() -> Any:
+    import s3fs
+
+    return s3fs.S3FileSystem(use_listings_cache=False)
 
 
 def _remove(places: Sequence[str], has_lapsed: Callable[[], bool]) -> None:

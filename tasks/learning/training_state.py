@@ -91,13 +91,12 @@ def restore(folder: Path, trainer: Trainer, *, prepared: str, about: dict[str, A
     Raises `WrongResume` if it belongs to a training on other data, with other parameters or another number of workers.
     """
     meta = Meta.model_validate_json((folder / META).read_bytes())
-    before = (meta.prepared, meta.parameters, meta.resolved.get("workers"))
-    now = (prepared, about["parameters"], about["resolved"].get("workers"))
-    if before != now:
-        raise WrongResume(
-            f"dataset, parameters and workers were {before} in the interrupted run but are {now} now; use the earlier "
-            "values, or train again with --refresh"
-        )
+    before = {"dataset": meta.prepared, "parameters": meta.parameters, "workers": meta.resolved.get("workers")}
+    now = {"dataset": prepared, "parameters": about["parameters"], "workers": about["resolved"].get("workers")}
+    if changes := [
+        f"{name}: {before[name]} in the interrupted run, {now[name]} now" for name in now if before[name] != now[name]
+    ]:
+        raise WrongResume(f"{'; '.join(changes)}; use the earlier values, or train again with --refresh")
     trainer.model.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
     training = torch.load(folder / TRAINING, weights_only=True, map_location=trainer.device)
     for saved, own in zip(training["optimizer"]["param_groups"], trainer.optimizer.param_groups, strict=True):

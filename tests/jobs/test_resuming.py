@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from storage import files, manifest
+from storage.commits import ParentChanged
+from storage.manifest import Manifest
 from storage.uri import URI, DatasetURI, PredictionsURI, Root
 from tasks.jobs.spec import PredictSpec, TrainSpec
 from tasks.jobs.train import attempts, train_loop
@@ -152,6 +154,19 @@ class TestTraining:
         assert [part["device"] for part in statistics["hardware"]] == ["cuda", "cpu"]
         (note,) = hardware.notes(statistics, what="the training")
         assert "NVIDIA H100" in note
+
+    def test_training_on_other_bytes_than_the_job_found_is_not_committed(
+        self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]
+    ) -> None:
+        spec = to_train(tmp_path, prepared, epochs=1)
+        with monkeypatch.context() as patch:
+            patch.setattr(Manifest, "content", property(lambda self: "what the worker found"))
+            patch.setattr(attempts, "finish", lambda *_, **__: self.fail())
+            with pytest.raises(JobFailed, match="no commit"):
+                run(spec)
+        with pytest.raises(ParentChanged, match="changed during the training"):
+            attempts.finish(spec, manifest.load(prepared), started=0.0, loader="resident")
+        assert epochs_done == [1] and not manifest.is_committed(spec.target)
 
     def test_resuming_reads_each_checkpoint_once_and_piece_by_piece(
         self, prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, epochs_done: list[int]

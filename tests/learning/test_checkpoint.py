@@ -157,13 +157,13 @@ class TestRestore:
     @pytest.mark.parametrize(
         ("prepared", "changed", "message"),
         [
-            ("ba9876543210", {}, "in the interrupted run but are .'ba9876543210', "),
-            (PREPARED, {"parameters": {"epochs": 4, "seed": 0}}, "in the interrupted run but are .* {'epochs': 4, "),
+            ("ba9876543210", {}, f"dataset: {PREPARED} in the interrupted run, ba9876543210 now; use"),
             (
                 PREPARED,
-                {"resolved": {"workers": 2, "precision": "fp32"}},
-                "in the interrupted run but are .* 2. now",
+                {"parameters": {"epochs": 4}},
+                "parameters: {.*} in the interrupted run, {'epochs': 4} now; use",
             ),
+            (PREPARED, {"resolved": {"workers": 2}}, "workers: 1 in the interrupted run, 2 now; use"),
         ],
     )
     def test_checkpoint_of_another_run_is_refused_by_name(
@@ -171,7 +171,7 @@ class TestRestore:
     ) -> None:
         trainer = new_trainer(digits)
         before = weights(trainer)
-        with pytest.raises(WrongResume, match=f"{message}.*--refresh"):
+        with pytest.raises(WrongResume, match=f"^{message}.*--refresh"):
             training_state.restore(Path(scratch, EPOCHS[2]), trainer, prepared=prepared, about=ABOUT | changed)
         assert same(weights(trainer), before)
 

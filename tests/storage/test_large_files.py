@@ -87,3 +87,17 @@ def test_a_file_that_is_overwritten_while_it_is_read_is_refused(s3: Server, tmp_
     files.put(uri, b"other" * _PIECE)
     with pytest.raises(OSError, match="it was overwritten while being read"):
         next(reading)
+
+
+@pytest.mark.parametrize("is_path", [False, True])
+def test_file_that_is_too_large_for_one_request_is_sent_in_parts(
+    s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_path: bool
+) -> None:
+    uri, path, size = URI(f"s3://{s3.bucket}/in-parts-{is_path}"), tmp_path / "zeros", 101 * 2**20
+    with path.open("wb") as file:
+        file.truncate(size)
+    monkeypatch.setattr(s3_verbs, "_LARGEST_PUT", 2**20)
+    files.put(uri, path if is_path else bytes(size))
+    etag = files.entry(uri).etag
+    assert etag and etag.endswith("-3"), "three parts of at most 50 MiB"
+    assert files.sha256(uri) == hashlib.sha256(bytes(size)).hexdigest()

@@ -9,13 +9,14 @@ import json
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from storage import commits, files, manifest, tables
+from storage.commits import ParentChanged
 from storage.manifest import File, Manifest, Parent
 from storage.uri import URI, CheckpointURI
 from tasks.jobs import events
@@ -140,13 +141,14 @@ def commit(
     *,
     prepared: URI | Parent,
     initial: URI | None = None,
+    expected: Mapping[str, str] | None = None,
     num_rows: int,
     statistics: dict[str, Any],
 ) -> Manifest:
     """Commit the best epoch at `target`, with the whole history; the last epoch must have a checkpoint in `scratch`.
 
     `num_rows` is the number of training rows. Raises `RuntimeError` if one of the two is damaged; running the job again
-    trains the missing epochs.
+    trains the missing epochs. Raises `ParentChanged` as `commits.commit` does.
     """
     last = next(described(scratch), None)
     assert last is not None, "training ended without a checkpoint"
@@ -171,6 +173,7 @@ def commit(
         kind="checkpoint",
         parents={"prepared": prepared, **({"initial": initial} if initial else {})},
         parameters=final.parameters,
+        expected=expected,
         listed=[commits.write_file(target, name, data) for name, data in content.items()],
         statistics={
             "best_epoch": final.best_epoch,
@@ -187,15 +190,24 @@ def commit(
 
 
 def finish(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) -> None:
-    """Commit the best epoch, unless another run was first; the job `started` at this monotonic time."""
+    """Commit the best epoch, unless another run was first; the job `started` at this monotonic time.
+
+    Raises `ParentChanged` if the workers read other bytes than `prepared` lists, or the initial weights have changed.
+    """
     if not manifest.is_committed(spec.target):
-        split, trained_on_dataset = prepared.statistics.get("split"), prepared.as_parent(spec.source)
-        commits.check_parents(spec.target, {"prepared": trained_on_dataset}, spec.parents)
+        newest = next(described(spec.scratch), None)
+        if newest and newest[1].prepared != trained_on(spec, prepared):
+            raise ParentChanged(f"{spec.source} or the initial weights changed during the training; run again")
         commit(
             spec.scratch,
             spec.target,
-            prepared=trained_on_dataset,
+            prepared=prepared.as_parent(spec.source),
             initial=spec.initial,
+            expected=spec.parents,
             num_rows=num_train_rows(prepared),
-            statistics={"seconds": time.monotonic() - started, "loader": loader, "split": split},
+            statistics={
+                "seconds": time.monotonic() - started,
+                "loader": loader,
+                "split": prepared.statistics.get("split"),
+            },
         )
