@@ -1,8 +1,10 @@
 """Promote: compare challenger and champion on the same test rows, and record the gate's decision permanently."""
 
+import contextlib
+
 from prefect import task
 
-from storage import manifest, reference, registry
+from storage import in_use, manifest, reference, registry
 from storage.decision import Decision
 from storage.registry import Superseded
 from storage.uri import CheckpointURI, DatasetURI, EvaluationURI
@@ -49,14 +51,13 @@ def decide(
         rivals = rivals_of(checkpoint, decisions, parameters.gate)
         scores = {role: score(rival, evaluation, parameters, runner) for role, rival in rivals.items()}
         decision = judge(checkpoint, evaluation, decisions, scores, parameters.gate).made_by(author())
-        if not manifest.is_committed(checkpoint):  # gc keeps it while this run uses it
-            raise FileNotFoundError(f"{checkpoint} was deleted before it could be promoted; run again")
-        try:
-            registry.append(root, registered_model, decision)
-        except Superseded:
-            logger().info("another run recorded a decision on %s; comparing again", registered_model)
-            continue
-        return decision
+        with in_use.using(root, [checkpoint], owner=author()):  # gc keeps it from here on, also without a flow
+            if not manifest.is_committed(checkpoint):
+                raise FileNotFoundError(f"{checkpoint} was deleted before it could be promoted; run again")
+            with contextlib.suppress(Superseded):
+                registry.append(root, registered_model, decision)
+                return decision
+        logger().info("another run recorded a decision on %s; comparing again", registered_model)
     raise Superseded(f"other runs kept recording decisions on {registered_model}; run again")
 
 

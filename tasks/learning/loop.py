@@ -2,7 +2,6 @@
 
 import math
 import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Literal, Protocol
@@ -59,7 +58,6 @@ class Trainer:
         *,
         precision: str,
         device: torch.device,
-        most_steps: int | None = None,
         is_graphed: bool = False,
     ) -> None:
         self.recipe, self.loader, self.precision, self.device = recipe, loader, precision, device
@@ -70,7 +68,7 @@ class Trainer:
         self.local_batch_size = local_batch_size(recipe.training.batch_size, rank=self.rank, world_size=self.world_size)
         num_rows = loader.num_train_rows()
         (steps,) = self._reduced("MIN", num_rows // self.local_batch_size if self.local_batch_size else 0)
-        self.steps_per_epoch = min(int(steps), most_steps or sys.maxsize)
+        self.steps_per_epoch = int(steps)
         check_steps(
             self.steps_per_epoch, batch_size=recipe.training.batch_size, world_size=self.world_size, num_rows=num_rows
         )

@@ -68,7 +68,8 @@ def work(config: dict[str, Any]) -> None:
     loaders = {kind: loader_of(kind) for kind in ([RAY_DATA] if config["loader"] == RAY_DATA else LOADERS)}
     loader = Shortened(loaders[config["loader"]])
     model = Classifier(model_of(recipe, prepared))
-    trainer = Trainer(recipe, model, loader, precision=precision, device=device, most_steps=config["steps"])
+    trainer = Trainer(recipe, model, loader, precision=precision, device=device)
+    trainer.steps_per_epoch = min(trainer.steps_per_epoch, config["steps"] or trainer.steps_per_epoch)
     assert trainer.world_size == world_size
     resolved = {"workers": world_size, "device": "cpu", "precision": precision, "threads": config["threads"]}
     history: list[Any] = []
