@@ -199,7 +199,8 @@ def _facts(uri: URI, result: Manifest) -> Iterator[tuple[str, str]]:
         yield "original sizes", " to ".join(f"{width} x {height}" for width, height in sizes)
     if "initial" in result.parents:
         yield "initial weights", result.parent("initial", of=uri)
-        yield "peak learning rate", f"{result.parameters['learning_rate']:g}"
+        if "learning_rate" in result.parameters:  # an optimizer of the user's own has its own
+            yield "peak learning rate", f"{result.parameters['learning_rate']:g}"
     if result.kind == "checkpoint":
         yield "best epoch", f"{statistics['best_epoch']} of {len(statistics['history'])}"
     if result.kind == "evaluation":

@@ -75,7 +75,7 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
         timings=[("download", 4.2), ("preprocess", 6.9), ("train", 83.4), ("predict", 8.1), ("evaluate", 0.7)],
         parameters={"name": "mnist-resnet18", "epochs": num_epochs, "learning_rate": 0.002, "precision": "auto"},
         command="python flows/pipeline.py --storage s3://models/mnist --workers 2 --set epochs=5",
-        producer={"mnist-pipeline": "0.1.0", "ray": "2.50.0", "torch": "2.9.0", "git": None},
+        producer={"data-to-model": "0.1.0", "ray": "2.50.0", "torch": "2.9.0", "git": None},
         training_images=tuple(
             (picture.image, picture.label)
             for picture in fake_pictures(generator, classes, channels=channels, num=32, wrong=False)
