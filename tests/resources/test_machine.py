@@ -1,4 +1,4 @@
-"""The share of a machine that a run uses, and two runs at the same time."""
+"""The share of a machine that a run uses: its cores and its GPUs."""
 
 import os
 from pathlib import Path
