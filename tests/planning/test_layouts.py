@@ -255,6 +255,10 @@ REFUSED = {
         ["train-00000-of-00003.parquet", "test.parquet"],
         "2 of 3 shards are missing beside train-00000-of-00003.parquet; add them, or rename",
     ),
+    "missing shard between others": (
+        ["train_0_of_2.parquet", "train_2_of_2.parquet", "test.parquet"],
+        "1 of 2 shards are missing beside train_0_of_2.parquet",
+    ),
     "missing shard of Ray": (
         ["train/part_01_of_02.parquet", "train/b_1_of_1.parquet", "test.parquet"],
         "1 of 2 shards are missing beside train/part_01_of_02.parquet",

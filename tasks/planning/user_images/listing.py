@@ -159,9 +159,9 @@ def _check_complete(listing: Listing) -> None:
     for shard in filter(None, (_SHARD.fullmatch(entry.path) for entry in listing.parquet)):
         shards[shard["name"], int(shard["total"])][int(shard["number"])] = shard[0]
     for (_, total), present in sorted(shards.items()):
-        if len(present) < total:
+        if missing := total - max(sum(first <= number < first + total for number in present) for first in (0, 1)):
             raise ValueError(
-                f"{total - len(present):,} of {total:,} shards are missing beside {next(iter(present.values()))}; add "
+                f"{missing:,} of {total:,} shards are missing beside {next(iter(present.values()))}; add "
                 "them, or rename the others if they are complete without them"
             )
 
