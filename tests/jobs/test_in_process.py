@@ -156,7 +156,7 @@ def test_a_bug_in_a_model_of_ones_own_is_told_with_its_line_and_its_traceback_is
 
 def test_an_error_that_would_come_again_is_told_as_that_of_a_job(prepared: DatasetURI, tmp_path: Path) -> None:
     spec = raw.to_train(Root(str(tmp_path)), prepared, learning_rate=1e30)
-    with pytest.raises(JobRefused, match=r"^NonFiniteLoss: training loss .* lower learning_rate \(1e\+30\)"):
+    with pytest.raises(JobRefused, match=r"^NonFiniteLoss: training loss .* lower learning_rate or precision=fp32"):
         run(spec)
     with pytest.raises(JobRefused, match=r"^WrongBatchSize: batch_size must be at least .* got 1000 with 1 worker"):
         run(raw.to_train(Root(str(tmp_path)), prepared, batch_size=1000))
