@@ -132,7 +132,7 @@ class Preflight:
         from tasks.planning import data_summary
 
         self.summary = data_summary.of_plan(self.plan)
-        return str(self.summary)
+        return self.summary.classes
 
     def describe_run(self) -> str:
         """Describe the run: its recipe, data, number of epochs, and the stages to do."""

@@ -31,9 +31,6 @@ class Summary:
     classes: str
     labels: str
 
-    def __str__(self) -> str:
-        return self.classes
-
 
 def of_counts(counts: Mapping[str, Mapping[str, int]]) -> str:
     """Say in one line how many rows each class has: `2 classes, rows in train + test: cat 24 + 6, dog 12 + 3`.

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from storage import access, champions, manifest
 from storage.admin import catalog
+from storage.admin.catalog import Folder
 from storage.manifest import Damaged
 from storage.uri import DatasetURI, Root
 from tasks.learning import sources
@@ -18,25 +19,25 @@ def known(root: Root, data: str) -> list[DatasetURI]:
 
     Raises `ValueError` if there is none or the storage cannot be read, and `Damaged` for a damaged manifest.
     """
-    found = []
+    folders: list[Folder] = []
     with contextlib.suppress(FileNotFoundError):
         access.check_readable(root)
         catalog.check_links(root)
-        found = catalog.read_folders(catalog.list_folders(root, ["raw"]))
-    of = {}
-    for folder in sorted(found, key=lambda folder: (folder.created, folder.uri)):
+        folders = catalog.read_folders(catalog.list_folders(root, ["raw"]))
+    data_of = {}
+    for folder in sorted(folders, key=lambda folder: (folder.created, folder.uri)):
         if folder.damage:
             manifest.load(folder.uri)  # raises an error of the storage as what it is
             raise Damaged(folder.damage)
         if folder.manifest:
             parameters = folder.manifest.parameters
             is_user_images = data == sources.USER_IMAGES and "image_size" in parameters and "classes" not in parameters
-            of[DatasetURI(folder.uri)] = data if is_user_images else parameters.get("data")
-    if data not in of.values():
-        others = ", ".join(sorted({str(name) for name in of.values()}))
+            data_of[DatasetURI(folder.uri)] = data if is_user_images else parameters.get("data")
+    if data not in data_of.values():
+        others = ", ".join(sorted({str(name) for name in data_of.values()}))
         hint = f"there are datasets of {others}: choose a matching --recipe" if others else "run the pipeline first"
         raise ValueError(f"--storage: {root} has no raw dataset of data set {data!r}; {hint}")
-    return [uri for uri in of if of[uri] == data]
+    return [uri for uri, name in data_of.items() if name == data]
 
 
 def check_one(root: Root, versions: Sequence[DatasetURI], *, named: bool) -> None:

@@ -27,8 +27,6 @@ class Plan:
     recipe: Recipe
     workers: Workers
     """Training workers as requested; None: chosen by GPUs, batch size and nodes (`scaling.resolve`); 0: no Ray."""
-    cores: int
-    """Requested number of this machine's cores; 0: all."""
     needs: Needs
     """Resources that each worker requires."""
     needs_ray: bool
@@ -37,8 +35,6 @@ class Plan:
     """Registered model to compete for."""
     register_as: str | None
     """The registered model that the user named; None: the default one of the data."""
-    refresh: int
-    """Number of this repetition (`--refresh`); 0: the first run."""
 
     data_name: str
     """Name of the source, or of the folder with the user's images."""

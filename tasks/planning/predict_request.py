@@ -57,9 +57,8 @@ def resolve(
         if are_user_images(dataset):
             name, note = _model_of_folder(root, dataset) if model == "champion" else ("", None)
             checkpoint = _model(root, f"champion:{name}" if name else model, dataset)
-            new = _find(root, dataset, checkpoint, split=split)
+            new, values = _new_images(root, dataset, checkpoint, split=split)
             new = dataclasses.replace(new, notes=(*new.notes, note)) if note else new
-            values = _ingest_values(new, checkpoint)
             ingest = IngestParameters(name=new.name, values=values, user_images=new, timeouts=timeouts)
             dataset = find_result(kinds.RAW, root, name=new.name, parameters=values | {"files": new.digest}).uri
         else:
@@ -88,10 +87,10 @@ def resolve(
 
 def _check_shape(data: manifest.Manifest, checkpoint: CheckpointURI) -> None:
     expected = tuple(manifest.load(checkpoint).statistics["model"]["image_shape"])
-    found = images.shape_of(data.columns["metadata"])
-    if found != expected:
+    shape = images.shape_of(data.columns["metadata"])
+    if shape != expected:
         raise ValueError(
-            f"--data: its images have shape {found}, but model {checkpoint} expects {expected}; choose another "
+            f"--data: its images have shape {shape}, but model {checkpoint} expects {expected}; choose another "
             "--data or --model"
         )
 
@@ -143,30 +142,28 @@ def are_user_images(uri: DatasetURI) -> bool:
     return not manifest.is_committed(uri)
 
 
-def _find(root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None) -> UserImages:
-    """List the user's images at `uri`; raise `ValueError` if the model of `checkpoint` cannot use them."""
+def _new_images(
+    root: Root, uri: DatasetURI, checkpoint: CheckpointURI, *, split: str | None
+) -> tuple[UserImages, dict[str, Any]]:
+    """Return the user's images at `uri`, and what besides their files determines their raw dataset.
+
+    That is the shape and the classes of the model; all models that share these share the dataset. Raises `ValueError`
+    if the model of `checkpoint` cannot use the images.
+    """
     if split is not None:
         raise ValueError(
             f"--split applies to datasets, got {split!r} for new images; use their folder instead: {uri}/{split}"
         )
     user_images.check_apart(root, uri, option="--data")
     model = manifest.load(checkpoint).statistics["model"]
-    height, width, _ = model["image_shape"]
+    height, width, channels = model["image_shape"]
     if height != width:
         raise ValueError(
             f"--model expects images of {height} x {width} pixels; new images can only be resized to squares"
         )
-    return user_images.find_new(URI(uri), classes=model["classes"])
-
-
-def _ingest_values(new: UserImages, checkpoint: CheckpointURI) -> dict[str, Any]:
-    """Return what determines the raw dataset of images to predict besides their files: the model's shape and classes.
-
-    All models with the same image shape and classes share it.
-    """
-    model = manifest.load(checkpoint).statistics["model"]
-    shape = {"image_size": model["image_shape"][0], "channels": model["image_shape"][2]}
-    return {"data": new.name, "ingest": user_images.VERSION, "classes": list(model["classes"])} | shape
+    new = user_images.find_new(URI(uri), classes=model["classes"])
+    values = {"data": new.name, "ingest": user_images.VERSION, "classes": list(model["classes"])}
+    return new, values | {"image_size": height, "channels": channels}
 
 
 def _model_of_folder(root: Root, uri: URI) -> tuple[str, str | None]:
