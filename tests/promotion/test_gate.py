@@ -166,7 +166,7 @@ def test_a_decision_of_an_earlier_version_is_read_without_differences(contest: C
         ("images-resnet18", {"tolerance": 0.02}, {"minimum": 0.0, "tolerance": 0.02, "above_largest_class": True}),
     ],
 )
-def test_own_images_must_beat_the_largest_class_and_chance_unless_a_margin_is_given(
+def test_own_images_must_beat_the_largest_class_and_chance_unless_a_tolerance_is_given(
     name: str, settings: dict[str, float], asked: dict[str, Any]
 ) -> None:
     recipe = recipes.override(recipes.load(name), settings)

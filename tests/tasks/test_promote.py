@@ -112,7 +112,7 @@ def test_without_a_champion_the_floor_decides(scene: Scene, accuracy: float, pro
 
 
 @pytest.mark.parametrize(("accuracy", "promoted"), [(0.96, True), (0.95, True), (0.9401, True), (0.93, False)])
-def test_a_challenger_may_lie_below_the_champion_by_no_more_than_the_margin(
+def test_a_challenger_may_lie_below_the_champion_by_no_more_than_the_tolerance(
     scene: Scene, accuracy: float, promoted: bool
 ) -> None:
     champion = scene.model("champion", 0.95)
@@ -177,7 +177,7 @@ def test_classes_that_came_or_went_are_named_in_the_decision(scene: Scene) -> No
     assert scene.decisions()[-1] == decision
 
 
-def test_losing_a_little_each_night_ends_at_the_margin_below_the_best(scene: Scene) -> None:
+def test_losing_a_little_each_night_ends_at_the_tolerance_below_the_best(scene: Scene) -> None:
     accuracies = (0.945, 0.95, 0.945, 0.941, 0.936, 0.9399, 0.96)
     decisions = [scene.night(f"night-{number}", accuracy) for number, accuracy in enumerate(accuracies)]
     assert [decision.promoted for decision in decisions] == [True, True, True, True, False, False, True]
@@ -196,7 +196,7 @@ def test_the_best_champion_has_the_largest_sum_of_gains_on_the_same_rows(scene: 
     assert registry.best(scene.decisions()) == decisions[1].champion
 
 
-def test_without_a_margin_or_after_a_decision_by_hand_the_champion_alone_counts(scene: Scene) -> None:
+def test_without_a_tolerance_or_after_a_decision_by_hand_the_champion_alone_counts(scene: Scene) -> None:
     for number, accuracy in enumerate((0.95, 0.945)):
         scene.night(f"night-{number}", accuracy)
     challenger, _ = scene.model("challenger", 0.936)
