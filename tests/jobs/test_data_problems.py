@@ -63,12 +63,16 @@ def _committed(folder: Path, kind: str, statistics: dict[str, Any]) -> Manifest:
             (),
         ),
         (
-            {"checkpoint": {"steps_per_epoch": 5, "training_rows": 169, "recipe": {"batch_size": 32}}},
+            {"checkpoint": {"steps_per_epoch": 5, "training_rows": 169, "recipe": {"training": {"batch_size": 32}}}},
             "batch_size=32 gives 5 steps an epoch; each epoch skips 9 of 169 training rows, different ones each "
             "time; use a smaller --set batch_size",
             (),
         ),
-        ({"checkpoint": {"steps_per_epoch": 5, "training_rows": 168, "recipe": {"batch_size": 32}}}, None, ()),
+        (
+            {"checkpoint": {"steps_per_epoch": 5, "training_rows": 168, "recipe": {"training": {"batch_size": 32}}}},
+            None,
+            (),
+        ),
         ({"prepared": {"test_rows_in_train": {"count": 0, "ids": []}}}, None, ()),
         ({"prepared": {"images_in_two_classes": {"count": 0, "rows": 0, "named": []}}}, None, ()),
     ],
