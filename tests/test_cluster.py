@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flows.cli import app
 from storage import files, manifest, tables
 from storage.uri import URI, Root
 from tests.clusters import TwoNodes, two_nodes
@@ -39,7 +40,7 @@ def test_a_folder_that_the_nodes_do_not_share_is_refused_by_name_before_anything
     root = apart / "root"
     run = Run(*_RECIPE, "--storage", str(root), folder=tmp_path, env=cluster.env)
     assert run.process.wait() == 2
-    said = run.log.read_text()
+    said = run.log.read_text().removeprefix(f"{app.STARTING}\n")
     assert said.startswith(f"error: RAY_ADDRESS={cluster.address}: --storage: {root} is a different folder on node ")
     assert said.endswith("use s3://bucket/prefix or a shared file system\n") and len(said.splitlines()) == 1
     assert not root.exists()

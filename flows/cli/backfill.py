@@ -27,7 +27,7 @@ def backfill(options: BackfillOptions, flow_of: start.FlowOf) -> int:
         known = dataset_versions.known(root, recipe.data.source)
         versions = dataset_versions.chosen(known, names=options.version, first=options.first, last=options.last)
         if not options.list_only:
-            dataset_versions.check_one(root, versions, named=bool(options.register_as))
+            dataset_versions.check_one(versions, named=bool(options.register_as))
             node_checks.check_nodes(root, options.workers, scaling.needs_of(recipe))
     if options.list_only:
         for line in [json.dumps(versions, indent=1)] if options.as_json else versions:

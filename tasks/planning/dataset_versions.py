@@ -40,7 +40,7 @@ def known(root: Root, data: str) -> list[DatasetURI]:
     return [uri for uri, name in data_of.items() if name == data]
 
 
-def check_one(root: Root, versions: Sequence[DatasetURI], *, named: bool) -> None:
+def check_one(versions: Sequence[DatasetURI], *, named: bool) -> None:
     """Raise `ValueError` if `versions` are of several data sets, which users' own images may be.
 
     Folders of one name at different places are different data sets, unless their registered model is `named`.

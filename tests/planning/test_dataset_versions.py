@@ -98,13 +98,13 @@ def test_folders_of_one_name_are_several_data_sets_unless_their_registered_model
     root = Root(str(tmp_path))
     _own(root, "photos-00000000000a", "/a/photos")
     _own(root, "photos-00000000000b", "/a/photos")
-    check_one(root, known(root, "user-images"), named=False)
+    check_one(known(root, "user-images"), named=False)
     _own(root, "photos-00000000000c", "/b/photos")
     with pytest.raises(
         ValueError, match=r"^version: the versions belong to several data sets, photos-\w+, photos-\w+;"
     ):
-        check_one(root, known(root, "user-images"), named=False)
-    check_one(root, known(root, "user-images"), named=True)
+        check_one(known(root, "user-images"), named=False)
+    check_one(known(root, "user-images"), named=True)
 
 
 @pytest.mark.parametrize(("words", "judge_only"), [([], True), (["--promote"], False)])
