@@ -28,7 +28,7 @@ def model(root: Root) -> Model:
     """The champion, and an attempt that was cut off."""
     model = results.run(root, NAME)
     results.decide(root, model)
-    results.write_scratch(root, results.place(root, "checkpoint", "cut-off"), recipe={"epochs": 4})
+    results.write_scratch(root, results.place(root, "checkpoint", "cut-off"), recipe={"training": {"epochs": 4}})
     return model
 
 
