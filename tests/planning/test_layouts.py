@@ -234,6 +234,10 @@ REFUSED = {
     "empty class": ([*FLAT, "owl/"], "class folder owl/ has no images that can be read, or is a link"),
     "empty class in splits": ([*WHOLE, "train/owl/", "test/owl/"], "class folder train/owl/ has no images"),
     "class that cannot be read": ([*FLAT, "owl/new/4.heic"], "class folder owl/ has no images that can be read"),
+    "images and masks": (
+        ["Images/1.png", "masks/1.png"],
+        "Images, masks are folders of a data set for detection or segmentation, .* rename these if they are the cl",
+    ),
     "labels in a table": (["images/0.png", "labels.csv"], "left out: labels.csv: labels are not read from tables; put"),
     "labels in a table beside splits": (
         ["train/0.png", "test/1.png", "train.csv"],

@@ -219,6 +219,7 @@ def _checked_classes(
             f"there must be at least two classes below {where}, got {', '.join(learned)}; add a folder with images of "
             "another class, or name the folder that holds the class folders"
         )
+    class_names.check_can_be_classes(learned)
     return tuple(class_names.in_order(learned))
 
 
