@@ -211,8 +211,7 @@ def _checked_classes(
     learned = next(iter(names.values()))
     if unlearned := sorted(set().union(*names.values()) - learned):
         raise ValueError(
-            f"class {', '.join(unlearned[:_SHOWN])} has test images but no training images; add training images, or "
-            "remove its test images"
+            f"class {', '.join(unlearned[:_SHOWN])} has test images but no training images; add some, or remove those"
         )
     if len(learned) < 2:
         raise ValueError(
