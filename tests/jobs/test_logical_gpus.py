@@ -79,11 +79,10 @@ except Exception as error:
 _TRAIN = """
 import json, os, sys, time
 import ray
-import ray.train.torch
 from pathlib import Path
 from ray.train.torch import TorchConfig
 from tasks.jobs.spec import TrainSpec
-from tasks.jobs.train import job
+from tasks.jobs.train import checked_gpus, job
 
 def on_one_rank(config):
     import ray.train
@@ -97,7 +96,7 @@ def on_one_rank(config):
 
 ray.init(logging_level="WARNING")
 folder = sys.argv[2]
-ray.train.torch.TorchConfig = lambda timeout_s: TorchConfig(backend="gloo", timeout_s=timeout_s)
+checked_gpus.CheckedTorchConfig = lambda timeout_s: TorchConfig(backend="gloo", timeout_s=timeout_s)
 job.train_on_one_rank = on_one_rank
 job.attempts.finish = lambda *_, **__: None
 job.run(TrainSpec.model_validate_json(sys.argv[1]))
@@ -185,6 +184,19 @@ def test_each_rank_computes_on_a_gpu_of_its_own(env: Mapping[str, str], prepared
     assert [one["rank"] for one in found] == list(range(8)) and {one["world_size"] for one in found} == {8}
     assert sorted(one["device"] for one in found) == [f"cuda:{number}" for number in range(8)]
     assert sorted(one["held"][0] for one in found) == [str(number) for number in range(8)]
+
+
+@pytest.mark.slow
+def test_a_worker_with_a_gpu_that_torch_cannot_use_ends_the_job_at_once_and_names_its_node(
+    env: Mapping[str, str], prepared: DatasetURI, tmp_path: Path
+) -> None:
+    spec = to_train(tmp_path, prepared, workers=1)
+    file = tmp_path / "spec.json"
+    file.write_text(spec.model_dump_json())
+    done = run("from tasks.jobs.main import main; main('train')", str(file), env=env)
+    (error,) = [json.loads(line.partition("::error ")[2]) for line in done.stdout.splitlines() if "::error " in line]
+    assert (error["type"], error["permanent"]) == ("UnusableGpu", True), error["message"]
+    assert error["message"].startswith("torch cannot use a GPU on node ") and "--set device=cpu" in error["message"]
 
 
 @pytest.mark.slow

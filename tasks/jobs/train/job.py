@@ -119,8 +119,10 @@ def fit(
         LeanTrainer(loop, timeout_s=timeout_s, **configured).fit()
         return
     with gc_paused():
-        from ray.train.torch import TorchConfig, TorchTrainer
-    run_in_thread(TorchTrainer(loop, torch_config=TorchConfig(timeout_s=timeout_s), **configured).fit)
+        from ray.train.torch import TorchTrainer
+
+        from tasks.jobs.train.checked_gpus import CheckedTorchConfig
+    run_in_thread(TorchTrainer(loop, torch_config=CheckedTorchConfig(timeout_s=timeout_s), **configured).fit)
 
 
 def train_on_one_rank(config: Assignment) -> None:

@@ -34,9 +34,9 @@ class LeanTrainer(DataParallelTrainer):
         if scaling_config.num_workers == 1 and not scaling_config.use_gpu:
             backend_config = BackendConfig()
         else:
-            from ray.train.torch import TorchConfig
+            from tasks.jobs.train.checked_gpus import CheckedTorchConfig
 
-            backend_config = TorchConfig(timeout_s=timeout_s)
+            backend_config = CheckedTorchConfig(timeout_s=timeout_s)
         super().__init__(loop, backend_config=backend_config, scaling_config=scaling_config, **named)
 
     def _create_default_callbacks(self) -> list[Any]:
