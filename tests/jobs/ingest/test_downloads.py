@@ -20,7 +20,7 @@ from tasks.jobs.spec import JobSpec
 from tasks.learning import recipes, sources, user_code
 from tasks.learning.downloading import mirror_address
 from tasks.learning.sources import Source, Split
-from tasks.planning import make_plan, user_images
+from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.runners.runner import InProcessRunner
 from tests.jobs.ingest import pets
@@ -81,7 +81,7 @@ def test_shards_are_read_by_different_tasks_of_a_ray_job_to_the_same_bytes(
     expected = ingested(here, tmp_path / "mirror", InProcessRunner())
     (tmp_path / "readers").mkdir()
     monkeypatch.setenv(pets.READERS, str(tmp_path / "readers"))
-    monkeypatch.setattr(user_images, "MAX_IN_PROCESS_BYTES", 0)
+    monkeypatch.setattr("tasks.ingest.MAX_IN_PROCESS_BYTES", 0)
     made = ingested(asked, tmp_path / "mirror", ByHand())
     assert made.files == expected.files
     readers = [path.name.split(" ", 1) for path in (tmp_path / "readers").iterdir()]
