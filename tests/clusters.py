@@ -191,7 +191,10 @@ class Growing:
 
 
 def _autoscaling(gcs_address: str, node_types: Mapping[str, tuple[dict[str, float], int]]) -> dict[str, Any]:
-    """The configuration of Ray's autoscaler for nodes on one machine; a node goes after about ten idle seconds."""
+    """The configuration of Ray's autoscaler for nodes on one machine; a node goes after 45 idle seconds.
+
+    Nodes of one machine share Ray's folder: one that goes deletes the code of a job's driver that waits on the head.
+    """
     types = {
         name: {"resources": resources, "max_workers": most, "node_config": {}}
         for name, (resources, most) in node_types.items()
@@ -212,7 +215,7 @@ def _autoscaling(gcs_address: str, node_types: Mapping[str, tuple[dict[str, floa
         "head_node_type": "ray.head.default",
         "auth": {},
         "upscaling_speed": 1.0,
-        "idle_timeout_minutes": 0.15,
+        "idle_timeout_minutes": 0.75,
         "docker": {},
         "file_mounts": {},
         "cluster_synced_files": [],
