@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from storage.uri import Root
+from tasks.learning import user_code
 from tasks.resources.machine_locks import LOCK_DIR
 from tests.runs import SHARED, prefect_home
 
@@ -45,6 +46,12 @@ def machine_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(LOCK_DIR, str(folder))
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_listed_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of code that a test loads is not listed for the tests after it."""
+    monkeypatch.setenv(user_code.FILES, "")
 
 
 @pytest.fixture(scope="module")

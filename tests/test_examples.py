@@ -21,12 +21,6 @@ RECIPES = {"cifar10_airbench.py": "cifar10_airbench"}
 """The recipe of each file."""
 
 
-@pytest.fixture(autouse=True)
-def no_listed_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests find no example among the files of users."""
-    monkeypatch.setenv(user_code.FILES, "")
-
-
 def load(file: str = "cifar10_airbench.py") -> Recipe:
     """The recipe of an example."""
     return recipes.load(f"{CHECKOUT}/examples/{file}:{RECIPES[file]}")

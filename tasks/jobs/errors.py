@@ -5,6 +5,7 @@
 
 import contextlib
 import json
+import re
 import traceback
 from typing import TypedDict
 
@@ -15,12 +16,17 @@ from tasks.learning.user_code import UserCodeError
 
 _LONGEST = 2000
 """Characters of an error's message that are kept."""
-_LONGEST_REPORT = 400
-"""Characters of the report of Ray's memory monitor that are kept."""
 _TRACE = "traceback.txt"
 _ERROR_FILE = "error.json"
-_KILLED = "due to the node running low on memory"
-"""What Ray says of a process that it killed because a node's memory was full."""
+_MONITOR = re.compile(
+    r"due to the node running low on memory.*?IP: (?P<node>[^,]+),"
+    r".*?was (?P<used>[\d.]+)GB used / (?P<all>[\d.]+)GB limit.*?exceeded threshold of (?P<limit>\d+)B",
+    re.DOTALL,
+)
+_KILLED = re.compile(
+    r"Selected to kill: .*?task name=(?P<name>[^,]*),.*?pid=(?P<pid>\d+), actual memory used=(?P<gb>[\d.]+)GB"
+)
+"""What Ray 2.60 says of a node whose memory is full, and of a process that it killed there."""
 _MEMORY_ADVICE = (
     "use fewer --workers, a smaller batch_size, --set micro_batches=4 or --set loader=streaming "
     "(docs/troubleshooting.md)"
@@ -69,10 +75,17 @@ def described(error: BaseException, *, folder: URI) -> Description:
 
 
 def killed_for_memory(report: str) -> str | None:
-    """Return the report of Ray's memory monitor as one line: its first sentences and advice; none for other text."""
-    if _KILLED not in report:
+    """Return the report of Ray's memory monitor as one line: process, its size, limit, advice; none for other text."""
+    node, killed = _MONITOR.search(report), list(_KILLED.finditer(report))
+    if node is None or not killed:
         return None
-    return f"{' '.join(report.split())[:_LONGEST_REPORT]} ...; {_MEMORY_ADVICE}"
+    process = max(killed, key=lambda match: float(match["gb"]))
+    name = process["name"].removesuffix(".__init__").rpartition(":")[2]
+    memory = f"{node['used']} of {node['all']} GB used, limit {int(node['limit']) / 2**30:.2f} GB"
+    return (
+        f"Ray ended process {process['pid']} ({name}, {process['gb']} GB) on node {node['node']}, because its memory "
+        f"was full: {memory}; {_MEMORY_ADVICE}"
+    )
 
 
 def user_message(error: Description) -> str:

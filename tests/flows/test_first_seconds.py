@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from prefect.settings import PREFECT_HOME, temporary_settings
+from prefect.settings import PREFECT_HOME, PREFECT_SERVER_DATABASE_CONNECTION_URL, temporary_settings
 
 from flows.server.temporary_server import ServerFailed, await_server, check_home
 from storage.process import reach_loopback_directly
@@ -103,24 +103,38 @@ def test_what_need_not_go_through_a_proxy_still_need_not(monkeypatch: pytest.Mon
         monkeypatch.delenv("no_proxy", raising=False)
 
 
-def test_a_home_of_another_prefect_ends_a_run_in_one_line_that_names_it(tmp_path: Path, home: Path) -> None:
+def test_a_home_of_another_prefect_is_refused_by_name_before_a_run_and_by_check(tmp_path: Path, home: Path) -> None:
     with contextlib.closing(sqlite3.connect(home / "prefect.db")) as connection:
         connection.execute("UPDATE alembic_version SET version_num = '0123456789ab'")
         connection.commit()
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    command = ["flows/pipeline.py", "--recipe", "mnist-sample-resnet18", "--storage", str(tmp_path / "root"), "--check"]
+    checked = subprocess.run(
+        [sys.executable, *command],
+        cwd=CHECKOUT,
+        env=environment | {"PREFECT_HOME": str(home)},
+        capture_output=True,
+        text=True,
+    )
     run = start(tmp_path, PREFECT_HOME=str(home))
-    line = run.communicate(timeout=120)[1].splitlines()[-1]
-    assert run.returncode == 1 and "Prefect's server did not start: " in line
-    assert "Can't locate revision identified by '0123456789ab'; set PREFECT_HOME to another folder" in line
+    _, refused = run.communicate(timeout=120)[1].splitlines()
+    for code, line in ((checked.returncode, checked.stdout.splitlines()[-1]), (run.returncode, refused)):
+        assert code == 2 and f"PREFECT_HOME={home}: prefect.db was written by another version of Prefect" in line
+        assert line.endswith("set PREFECT_HOME to another folder")
 
 
 def test_a_home_that_cannot_hold_a_database_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    home = tmp_path / "file"
-    with (
-        temporary_settings({PREFECT_HOME: home}),
-        pytest.raises(ValueError, match=f"^PREFECT_HOME={home} is not a folder .*another"),
-    ):
-        check_home()
+    (tmp_path / "garbage").mkdir()
+    (tmp_path / "garbage" / "prefect.db").write_text("no database" * 100)
+    for name, reason in {"file": "not a folder", "garbage": "file is not a database"}.items():
+        place = tmp_path / name
+        settings = {
+            PREFECT_HOME: place,
+            PREFECT_SERVER_DATABASE_CONNECTION_URL: f"sqlite+aiosqlite:///{place}/prefect.db",
+        }
+        with temporary_settings(settings), pytest.raises(ValueError, match=f"^PREFECT_HOME={place}.*{reason}.*another"):
+            check_home()
 
 
 @pytest.mark.parametrize(

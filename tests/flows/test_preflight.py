@@ -19,7 +19,7 @@ from flows.server.temporary_server import own_server
 from storage import commits, manifest, tables
 from storage.uri import URI, Root
 from tasks.jobs.nodes import Node
-from tasks.learning import images, user_code
+from tasks.learning import images
 from tasks.resources import capacity
 from tasks.runners import node_checks
 from tests import mirrors
@@ -243,7 +243,6 @@ def test_a_model_that_cannot_be_used_is_found_before_anything_starts(
 ) -> None:
     (tmp_path / "my_recipe.py").write_text(OWN_RECIPE)
     (tmp_path / "weights.bin").write_bytes(b"weights")
-    monkeypatch.setenv(user_code.FILES, "")
     monkeypatch.chdir(tmp_path)
 
     def checked(*arguments: str) -> tuple[int, str, str]:

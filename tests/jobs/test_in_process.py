@@ -136,9 +136,8 @@ def test_a_model_with_a_state_that_no_checkpoint_can_hold_is_refused_before_it_i
 
 
 def test_a_bug_in_a_model_of_ones_own_is_told_with_its_line_and_its_traceback_is_kept(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: DatasetURI, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(user_code.FILES, "")
     file = tmp_path / "mine.py"
     file.write_text(
         "from torch import nn\n\n\nclass Net(nn.Linear):\n    def forward(self, x):\n"

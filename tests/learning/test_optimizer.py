@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tasks.learning import recipes, user_code
+from tasks.learning import recipes
 from tasks.learning.optimizer import make_optimizer
 from tasks.learning.recipes import SGD, AdamW, Own
 
@@ -43,9 +43,8 @@ def of_a_number():
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def file(tmp_path: Path) -> Path:
     """A recipe's file with optimizers of its own."""
-    monkeypatch.setenv(user_code.FILES, "")
     path = tmp_path / "optimizers.py"
     path.write_text(_OWN)
     return path

@@ -49,8 +49,7 @@ def other():
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(user_code.FILES, "")
+def file(tmp_path: Path) -> Path:
     path = tmp_path / "my_recipe.py"
     path.write_text(RECIPE)
     return path
@@ -235,9 +234,8 @@ class TestAllowedRoots:
         return folder
 
     @pytest.fixture
-    def outside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def outside(self, tmp_path: Path) -> Path:
         """A file that says so when it is executed."""
-        monkeypatch.setenv(user_code.FILES, "")
         path = tmp_path / "outside.py"
         path.write_text(f"{RECIPE}\nopen({str(tmp_path / 'executed')!r}, 'w').close()\n")
         return path

@@ -60,8 +60,7 @@ def imports_late():
 
 
 @pytest.fixture
-def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setenv(user_code.FILES, "")
+def user_module(tmp_path: Path) -> Any:
     path = tmp_path / "my_recipe.py"
     path.write_text(f"{RECIPE}\n# {tmp_path}\n")  # a module is loaded once per content
     return user_code.load(path)

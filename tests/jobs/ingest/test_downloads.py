@@ -17,7 +17,7 @@ from tasks.download import download
 from tasks.ingest import ingest
 from tasks.jobs.ingest.downloads import write_split
 from tasks.jobs.spec import JobSpec
-from tasks.learning import recipes, sources, user_code
+from tasks.learning import recipes, sources
 from tasks.learning.downloading import mirror_address
 from tasks.learning.sources import Source, Split
 from tasks.planning import make_plan
@@ -32,9 +32,8 @@ LABELS = np.array([0, 1, 0, 1, 0, 1])
 
 
 @pytest.fixture
-def asked(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+def asked(root: Root, tmp_path: Path) -> Plan:
     """The plan of a run on pets, whose files lie in `tmp_path / "mirror"`."""
-    monkeypatch.setenv(user_code.FILES, "")
     (tmp_path / "mirror").mkdir()
     pets.write_files(tmp_path / "mirror")
     return make_plan.make_plan(storage=root, recipe=recipes.load(f"{pets.__file__}:recipe"))
