@@ -1,9 +1,11 @@
-"""Errors of a pydantic dataclass in one line that names the field, what is allowed and the value."""
+"""Groups of fields: pydantic dataclasses whose errors name the field, what is allowed and the value in one line."""
 
+import dataclasses
 import functools
-from typing import Any, TypeVar
+from typing import Any, TypeVar, dataclass_transform
 
-from pydantic import ValidationError
+import pydantic
+from pydantic import ConfigDict, Field, ValidationError
 
 _ALLOWED = {
     "greater_than_equal": ">= {ge}",
@@ -21,7 +23,15 @@ _ALLOWED = {
 _Class = TypeVar("_Class", bound=type)
 
 
-def errors_in_one_line(checked: _Class) -> _Class:
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field, dataclasses.field))
+def group(cls: _Class) -> _Class:
+    """Make a class a group of a recipe's fields: frozen, strictly typed, with errors in one line."""
+    config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
+    checked = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=config)(cls)
+    return _errors_in_one_line(checked)  # type: ignore[return-value]
+
+
+def _errors_in_one_line(checked: _Class) -> _Class:
     """Make a pydantic dataclass raise a `ValueError` with one line about the first wrong field."""
     check = checked.__init__  # type: ignore[misc]
 

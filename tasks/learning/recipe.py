@@ -2,29 +2,22 @@
 
 import dataclasses
 import json
-from typing import Annotated, Any, Literal, TypeVar, dataclass_transform
+from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from storage.uri import check_name
 from tasks.learning import models, sources, user_code
-from tasks.learning.field_errors import errors_in_one_line, first_problem
+from tasks.learning.field_errors import first_problem, group
+from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights, start_to_text
 
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
-_Class = TypeVar("_Class", bound=type)
 
 
-@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(Field, dataclasses.field))
-def _group(cls: _Class) -> _Class:
-    config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
-    checked = pydantic.dataclasses.dataclass(frozen=True, kw_only=True, config=config)(cls)
-    return errors_in_one_line(checked)  # type: ignore[return-value]
-
-
-@_group
+@group
 class Data:
     """The images and how they are stored: decides raw datasets."""
 
@@ -47,7 +40,7 @@ class Data:
             )
 
 
-@_group
+@group
 class Split:
     """Training and validation rows: decides prepared datasets."""
 
@@ -59,7 +52,7 @@ class Split:
     """Largest share of raw rows that preprocessing may leave out as unusable; above it, preprocessing fails."""
 
 
-@_group
+@group
 class _OneCycle:
     """Optimizer with a cosine schedule: from 1/25 of the peak up to it, then down to almost 0."""
 
@@ -71,14 +64,14 @@ class _OneCycle:
     """Share of all steps during which the learning rate rises to its peak."""
 
 
-@_group
+@group
 class AdamW(_OneCycle):
     """AdamW."""
 
     kind: Literal["adamw"] = "adamw"
 
 
-@_group
+@group
 class SGD(_OneCycle):
     """SGD with Nesterov's momentum."""
 
@@ -86,7 +79,7 @@ class SGD(_OneCycle):
     momentum: float = Field(default=0.9, ge=0, lt=1)
 
 
-@_group
+@group
 class Own:
     """The user's optimizer: `factory(model, total_steps=...)` returns the optimizer and its learning-rate schedule."""
 
@@ -99,7 +92,7 @@ class Own:
             raise ValueError(f"factory must be own(function), got {self.factory!r}")
 
 
-@_group
+@group
 class _Augment:
     max_shift: int = Field(default=2, ge=0)
     """Each image moves by up to this many pixels."""
@@ -107,14 +100,14 @@ class _Augment:
     """horizontal: each image is mirrored left to right with probability 1/2."""
 
 
-@_group
+@group
 class PixelAugment(_Augment):
     """Random changes of training images that are stored as pixels."""
 
     kind: Literal["pixels"] = "pixels"
 
 
-@_group
+@group
 class FileAugment(_Augment):
     """Random changes of training images that are stored as files."""
 
@@ -125,21 +118,7 @@ class FileAugment(_Augment):
     """Largest random change of brightness, contrast and saturation, as a share."""
 
 
-@_group
-class Random:
-    """Random initial weights."""
-
-    kind: Literal["random"] = "random"
-
-
-@_group
-class Champion:
-    """Initial weights of the current champion of the run's registered model."""
-
-    kind: Literal["champion"] = "champion"
-
-
-@_group
+@group
 class Training:
     """How the weights are found: with `model`, decides checkpoints."""
 
@@ -149,7 +128,7 @@ class Training:
     """Rows per optimizer step, summed over all workers."""
     micro_batches: int = Field(default=1, ge=1)
     """Pieces in which each worker computes its share of a batch, one after the other; more pieces take less memory."""
-    start: Annotated[Random | Champion, Field(discriminator="kind")] = Random()
+    start: Annotated[Random | Pretrained | Weights | Champion, Field(discriminator="kind")] = Random()
     """Initial weights."""
     optimizer: Annotated[AdamW | SGD | Own, Field(discriminator="kind")] = AdamW()
     label_smoothing: float = Field(default=0.05, ge=0, lt=1)
@@ -174,7 +153,7 @@ class Training:
             raise ValueError(f"micro_batches must be <= {self.batch_size}, got {self.micro_batches}")
 
 
-@_group
+@group
 class Gate:
     """When a model is promoted: decides no result."""
 
@@ -187,7 +166,7 @@ class Gate:
     the champion is promoted; 0: no test. Ignored if `tolerance` is above 0."""
 
 
-@_group
+@group
 class Resources:
     """What a worker gets, and how fast: decides no result."""
 
@@ -208,7 +187,7 @@ class Resources:
             raise ValueError(f"accelerator_type must be empty with device=cpu, got {self.accelerator_type!r}")
 
 
-@_group
+@group
 class Recipe:
     """A complete, validated description of one training run; equal recipes give equal URIs.
 
@@ -268,8 +247,9 @@ def preprocess_parameters(recipe: Recipe) -> dict[str, Any]:
 
 
 def training_parameters(recipe: Recipe) -> dict[str, Any]:
-    """Return what determines the weights, besides the prepared dataset; without groups."""
-    return {"model": recipe.model, **flat(dataclasses.asdict(recipe.training))}
+    """Return what determines the weights, besides the prepared dataset and the initial weights; without groups."""
+    fields = flat(dataclasses.asdict(recipe.training))
+    return {"model": recipe.model, **fields, "start": recipe.training.start.kind}
 
 
 def gate_settings(recipe: Recipe) -> dict[str, Any]:
@@ -284,8 +264,8 @@ def flat(values: dict[str, Any]) -> dict[str, Any]:
     """Return `values` without groups; a variant is the value of its field, such as `optimizer: sgd`."""
     fields: dict[str, Any] = {}
     for name, value in values.items():
-        if not isinstance(value, dict):
-            fields[name] = value
+        if name == "start" or not isinstance(value, dict):
+            fields[name] = start_to_text(value) if name == "start" else value
             continue
         if "kind" in value:
             fields[name] = value["kind"]

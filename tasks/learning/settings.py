@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 
 from tasks.learning import user_code
+from tasks.learning.initial_weights import start_from_text
 from tasks.learning.recipe import Recipe, from_dict
 
 _SHORT = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size"}
@@ -19,6 +20,7 @@ _SHORT = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size"}
 _NOT_SETTINGS = ("name", "fallback", "origin", "kind", "factory")
 _ALSO_CHOOSES = {"store": ("training", "augment")}
 """Fields with variants that another field chooses."""
+_START = {"description": "random, pretrained, champion, champion:NAME, or a file: PATH_OR_URI.safetensors or .pth"}
 _BOOLEANS = {"true": True, "on": True, "false": False, "off": False}
 
 
@@ -52,6 +54,9 @@ def override(recipe: Recipe, settings: Iterable[str] | Mapping[str, Any]) -> Rec
 
 def _change(values: dict[str, Any], name: str, value: Any) -> None:
     setting = _settings()[name]
+    if name == "start":  # one text spells the variant and its field
+        _group(values, setting.groups)[name] = start_from_text(str(value))
+        return
     if isinstance(value, str):
         value = _convert(value, name, setting.type)
     kinds = typing.get_args(setting.type)
@@ -126,6 +131,9 @@ def _fields(group: Any, groups: tuple[str, ...], variants: tuple[str, ...] = ())
         types: list[Any] = list(typing.get_args(field.annotation) or [field.annotation])
         kinds: list[Any] = [kind for kind in types if dataclasses.is_dataclass(kind)]
         place, tags = (*groups, name), [kind.kind for kind in kinds if hasattr(kind, "kind")]
+        if name == "start":
+            yield name, _Setting(groups, Annotated[str, Field(json_schema_extra=_START)])
+            continue
         if not kinds and name not in _NOT_SETTINGS:
             chooses = _ALSO_CHOOSES.get(name, ())
             yield name, _Setting(groups, Annotated[field.annotation, Field(), *field.metadata], variants, chooses)

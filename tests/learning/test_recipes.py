@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import operator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +61,14 @@ def recipe() -> Recipe:
         ("validation_batch_size=-1", "--set: validation_batch_size must be >= 0, got -1"),
         ("compile=max", "--set: compile must be true or false, got 'max'"),
         ("step=graph", "--set: step must be eager or auto unless device=cuda and loader=resident or auto, got 'graph'"),
+        ("start=warm", "--set: start must be random, pretrained, champion, champion:NAME or a file of weights, got 'w"),
+        ("start=champion:", "--set: start must be random, pretrained, champion, champion:NAME or a file of weights, "),
+        ("start=champion:Own", "--set: start=champion:NAME must be 1 to 64 of a-z, 0-9 and '-', got 'Own'"),
+        ("start=https://host/w.pth", "--set: start: a URI must be an absolute path, file:///... or s3://bucket/..., "),
+        (
+            "start=weights.bin",
+            "--set: start must be random, pretrained, champion, champion:NAME or a file of weights, ",
+        ),
         ("epochs", "--set must be field=value, got 'epochs'"),
         ("=1", "--set must be field=value, got '=1'"),
     ],
@@ -68,6 +77,32 @@ def test_bad_setting_is_refused_by_field_value_and_what_is_allowed(recipe: Recip
     with pytest.raises(ValueError) as caught:
         recipes.override(recipe, [setting])
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "start"),
+    [
+        ("random", recipes.Random()),
+        ("pretrained", recipes.Pretrained()),
+        ("champion", recipes.Champion()),
+        ("champion:cifar10", recipes.Champion(registered_model="cifar10")),
+        ("s3://bucket/lite0.safetensors", recipes.Weights(file="s3://bucket/lite0.safetensors")),
+        ("/weights/lite0.pth", recipes.Weights(file="/weights/lite0.pth")),
+    ],
+)
+def test_start_is_one_text_from_which_changes_and_json_make_the_same_recipe(
+    recipe: Recipe, spelled: str, start: Any
+) -> None:
+    changed = recipes.override(recipe, [f"start={spelled}"])
+    assert changed.training.start == start
+    assert recipes.changes(changed) == ({} if spelled == "random" else {"start": spelled})
+    assert recipes.override(recipe, recipes.changes(changed)) == changed == recipes.from_dict(changed.to_dict())
+
+
+def test_file_of_weights_is_made_absolute_and_its_path_decides_no_result(recipe: Recipe) -> None:
+    changed = recipes.override(recipe, {"training.start": "lite0.safetensors"})
+    assert changed.training.start == recipes.Weights(file=str(Path.cwd() / "lite0.safetensors"))
+    assert recipes.training_parameters(changed) == recipes.training_parameters(recipe) | {"start": "file"}
 
 
 @pytest.mark.parametrize(

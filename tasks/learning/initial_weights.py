@@ -1,0 +1,75 @@
+"""Where the weights of a model start: a variant of the recipe's field `start`, and how a setting spells it."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from storage.uri import URI, check_name
+from tasks.learning.field_errors import group
+
+_ENDS = (".safetensors", ".pth")
+"""Ends of the names of files with weights."""
+
+
+@group
+class Random:
+    """Random initial weights."""
+
+    kind: Literal["random"] = "random"
+
+
+@group
+class Pretrained:
+    """Initial weights that the architecture's library publishes; the head is replaced where the classes differ."""
+
+    kind: Literal["pretrained"] = "pretrained"
+
+
+@group
+class Weights:
+    """Initial weights from the user's file."""
+
+    kind: Literal["file"] = "file"
+    file: str
+    """`.safetensors` or `.pth`: a path, relative to the working directory, or a URI."""
+
+    def __post_init__(self) -> None:
+        if not self.file.endswith(_ENDS):
+            raise ValueError(f"start: a file of weights must end in {' or '.join(_ENDS)}, got {self.file!r}")
+        is_path = "://" not in self.file  # absolute: jobs and deployments run in other folders
+        place = os.path.abspath(os.path.expanduser(self.file)) if is_path else self.file
+        try:
+            object.__setattr__(self, "file", str(URI(place)))
+        except ValueError as error:
+            raise ValueError(f"start: {error}") from None
+
+
+@group
+class Champion:
+    """Initial weights of the current champion of a registered model."""
+
+    kind: Literal["champion"] = "champion"
+    registered_model: str = ""
+    """Empty: the one that the run competes for."""
+
+    def __post_init__(self) -> None:
+        if self.registered_model:
+            check_name(self.registered_model, field="start=champion:NAME")
+
+
+def start_from_text(text: str) -> dict[str, Any]:
+    """Return the fields of the start that `text` spells, as `to_dict` gives them; `start_to_text` is the inverse."""
+    kind, separator, name = text.partition(":")
+    if text in ("random", "pretrained"):
+        return {"kind": text}
+    if kind == "champion" and bool(separator) == bool(name):
+        return {"kind": kind, "registered_model": name}
+    if text.endswith(_ENDS):
+        return {"kind": "file", "file": text}
+    raise ValueError(f"start must be random, pretrained, champion, champion:NAME or a file of weights, got {text!r}")
+
+
+def start_to_text(start: Mapping[str, Any]) -> str:
+    """Spell a start as `--set start=...` takes it."""
+    name = start.get("registered_model")
+    return str(start.get("file") or (f"champion:{name}" if name else start["kind"]))
