@@ -5,7 +5,7 @@ import json
 from typing import Annotated, Any, Literal
 
 import pydantic
-from pydantic import Field, TypeAdapter
+from pydantic import AfterValidator, Field, TypeAdapter
 
 from storage.uri import check_name
 from tasks.learning import models, sources, user_code
@@ -198,8 +198,9 @@ class Recipe:
     """Name of the run's folders: `[a-z0-9-]`, at most 64 characters."""
     data: Data
     split: Split = Split()
-    model: str
-    """Name of the model: a module of `tasks.learning.models`, a torchvision classifier, or `own(factory)`."""
+    model: Annotated[str, AfterValidator(models.canonical)]
+    """Name of the model: a module of `tasks.learning.models`, a torchvision classifier, `timm/NAME`, or `own(factory)`.
+    """
     training: Training
     gate: Gate = Gate()
     resources: Resources = Resources()

@@ -150,7 +150,7 @@ def _convert(text: str, name: str, kind: Any) -> Any:
         return _BOOLEANS.get(text.lower(), text)
     if typing.get_origin(kind) is Literal:
         return next((choice for choice in typing.get_args(kind) if str(choice) == text.replace("_", "-")), text)
-    if name in ("source", "model") and not user_code.is_reference(text):
+    if name == "source" and not user_code.is_reference(text):
         return text.replace("_", "-")
     with contextlib.suppress(ValueError):
         return kind(text)
