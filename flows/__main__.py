@@ -9,15 +9,15 @@ if TYPE_CHECKING:
     from prefect import Flow
 
 
-def flow_of(request: dict[str, Any]) -> "Flow[..., Any]":
+def flow_of(request: dict[str, Any], plan: Any = None) -> "Flow[..., Any]":
     """Return the flow for `request`, the parameters of a run: that of a training, or that of a prediction."""
     if "recipe" not in request:
-        from flows.predict import predict
+        from flows import predict
 
-        return predict
+        return predict.flow_of(plan)
     from flows import pipeline
 
-    return pipeline.flow_of(request)
+    return pipeline.flow_of(request, plan)
 
 
 def main() -> int:

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from prefect import Flow
 
 
-def _flow_of(request: dict[str, Any]) -> "Flow[..., Any]":
+def _flow_of(request: dict[str, Any], plan: Any = None) -> "Flow[..., Any]":
     from flows import pipeline
 
-    return pipeline.flow_of(request)
+    return pipeline.flow_of(request, plan)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from prefect import Flow
 
 
-def _flow_of(request: dict[str, Any]) -> "Flow[..., Any]":
+def _flow_of(request: dict[str, Any], plan: Any = None) -> "Flow[..., Any]":
     from flows import pipeline  # not __main__: Prefect records the name
 
-    return pipeline.flow_of(request)
+    return pipeline.flow_of(request, plan)
 
 
 if __name__ == "__main__":
@@ -28,7 +28,7 @@ if __name__ == "__main__":
 from prefect import flow
 from prefect.runtime import flow_run
 
-from flows.server.flow_runs import begun
+from flows.server.flow_runs import begun, planned
 from tasks.download import download
 from tasks.evaluate import evaluate
 from tasks.ingest import ingest
@@ -40,6 +40,7 @@ from tasks.planning.data_option import default_recipe
 from tasks.planning.durations import parse_duration
 from tasks.planning.make_plan import default_storage, make_plan
 from tasks.planning.model_check import check_training
+from tasks.planning.plan import Plan
 from tasks.predict import predict
 from tasks.preprocess import preprocess
 from tasks.promote import promote
@@ -102,6 +103,11 @@ def mnist(
             download_timeout_s=parse_duration(download_timeout, option="--download-timeout", minimum_s=0),
         )
         check_training(plan)
+    return run(plan)
+
+
+def run(plan: Plan) -> Any:
+    """Carry out `plan`, one line per task, and return the run's outcome."""
     with (
         using(plan.root, plan.uses) as stages,
         session(plan.root, wanted=plan.needs_ray, workers=plan.workers, needs=plan.needs) as runner,
@@ -123,8 +129,9 @@ cifar10 = mnist.with_options(name="cifar10")
 images = mnist.with_options(name="images")
 
 
-def flow_of(request: dict[str, Any]) -> "Flow[..., Any]":
-    """Return the flow named after the source of `request`, the parameters of a run."""
+def flow_of(request: dict[str, Any], plan: Plan | None = None) -> "Flow[..., Any]":
+    """Return the flow named after the source of `request`, the parameters of a run; it carries out `plan`, if given."""
     data = request["settings"].get("source") or recipes.load(request["recipe"]).data.source
     siblings = {"fashion-mnist": fashion_mnist, "cifar10": cifar10, sources.USER_IMAGES: images}
-    return siblings.get(data, mnist)
+    flow = siblings.get(data, mnist)
+    return planned(flow, lambda: run(plan)) if plan else flow

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from prefect import Flow
 
 
-def _flow_of(_: dict[str, Any]) -> "Flow[..., Any]":
-    from flows.predict import predict  # not __main__: Prefect records the name
+def _flow_of(_: dict[str, Any], plan: Any = None) -> "Flow[..., Any]":
+    from flows import predict  # not __main__: Prefect records the name
 
-    return predict
+    return predict.flow_of(plan)
 
 
 if __name__ == "__main__":
@@ -27,7 +27,7 @@ if __name__ == "__main__":
 
 from prefect import flow
 
-from flows.server.flow_runs import begun
+from flows.server.flow_runs import begun, planned
 from tasks.ingest import ingest
 from tasks.orchestration.prefect_options import Duration, Workers, flow_options
 from tasks.orchestration.stage import using
@@ -35,6 +35,7 @@ from tasks.orchestration.summary import outcome, summarize_prediction
 from tasks.planning import predict_request
 from tasks.planning.durations import parse_duration
 from tasks.planning.make_plan import default_storage
+from tasks.planning.predict_request import BatchRequest
 from tasks.predict import predict as predict_rows
 from tasks.runners.session import session
 
@@ -71,11 +72,21 @@ def predict(
             workers=workers,
             stage_timeout_s=parse_duration(stage_timeout, option="--stage-timeout"),
         )
+    return run(request)
+
+
+def run(request: BatchRequest) -> Any:
+    """Carry out `request`, and return the run's outcome."""
     with (
         using(request.root, [request.checkpoint, request.dataset]) as stages,
-        session(request.root, wanted=request.needs_ray, workers=workers) as runner,
+        session(request.root, wanted=request.needs_ray, workers=request.predict.workers) as runner,
     ):
         if request.ingest:
             ingest(None, request.dataset, request.ingest, runner)
         predictions = predict_rows(request.checkpoint, request.dataset, request.predictions, request.predict, runner)
         return outcome(summarize_prediction(request, predictions, stages))
+
+
+def flow_of(request: BatchRequest | None = None) -> "Flow[..., Any]":
+    """Return the flow; it carries out `request`, if given."""
+    return planned(predict, lambda: run(request)) if request else predict

@@ -191,7 +191,7 @@ def options_of(options: type[_Options], *words: str) -> _Options:
     return values
 
 
-def no_flow(request: dict[str, Any]) -> Any:
+def no_flow(request: dict[str, Any], plan: Any = None) -> Any:
     """What a command line is given in place of its flow, where none is to begin."""
     raise AssertionError(f"a flow began: {request}")
 

@@ -121,7 +121,9 @@ class Preflight:
             recipe=recipe,
             workers=options.workers,
             data=options.data,
+            mirror=self.mirrors,
             registered_model=register_as,
+            refresh=options.refresh,
             stage_timeout_s=parse_duration(options.stage_timeout, option="--stage-timeout"),
             stall_timeout_s=parse_duration(options.stall_timeout, option="--stall-timeout"),
             download_timeout_s=parse_duration(options.download_timeout, option="--download-timeout", minimum_s=0),
@@ -138,12 +140,12 @@ class Preflight:
         """Describe the run: its recipe, data, number of epochs, and the stages to do."""
         from tasks.planning import model_check
 
-        plan, recipe, again = self.plan, self.plan.recipe, self.options.refresh
-        results: dict[str, URI | None] = {"download": plan.files} if self.downloads or again else {}
+        plan, recipe = self.plan, self.plan.recipe
+        results: dict[str, URI | None] = {"download": plan.files} if self.downloads else {}
         results |= {"ingest": plan.raw} if plan.source or plan.user_images else {}
         results |= {"preprocess": plan.prepared, "train": plan.checkpoint}
         results |= {"predict": plan.predictions, "evaluate": plan.evaluation}
-        to_do = [stage for stage, uri in results.items() if uri and (again or not manifest.is_committed(uri))]
+        to_do = [stage for stage, uri in results.items() if uri and not manifest.is_committed(uri)]
         stages = f"to do: {', '.join(to_do)}" if to_do else "all results exist and will be reused"
         hint = model_check.batch_hint(plan) if "train" in to_do else None
         stages += f"; WARNING: {hint}" if hint else ""
@@ -178,7 +180,7 @@ class Preflight:
     @property
     def has_work(self) -> bool:
         """True if a stage that can use Ray has to run."""
-        return bool(self.options.refresh or self.plan.needs_ray)
+        return self.plan.needs_ray
 
 
 Check = tuple[str, str, Callable[[Preflight], str]]

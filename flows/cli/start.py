@@ -26,8 +26,8 @@ from tasks.runners import node_checks
 if TYPE_CHECKING:
     from prefect import Flow
 
-FlowOf = Callable[[dict[str, Any]], "Flow[..., Any]"]
-"""Returns the flow for its parameters; importing it takes seconds, so it is called after the request is checked."""
+FlowOf = Callable[[dict[str, Any], Any], "Flow[..., Any]"]
+"""Returns the flow for its parameters and its plan, None: it plans; importing it takes seconds, so after the checks."""
 
 
 def run(options: RunOptions, flow_of: FlowOf) -> int:
@@ -41,6 +41,7 @@ def run(options: RunOptions, flow_of: FlowOf) -> int:
     return start(
         flow_of,
         parameters_of(request),
+        request.plan,
         as_json=options.as_json,
         start_ray=start_ray,
         uses_network=request.uses_network,
@@ -87,7 +88,7 @@ def predict(options: PredictOptions, flow_of: FlowOf) -> int:
         if start_ray:
             node_checks.check_nodes(resolved.root, options.workers)
     parameters = request | {"stage_timeout": options.stage_timeout}
-    return start(flow_of, parameters, as_json=options.as_json, csv=options.csv, start_ray=start_ray)
+    return start(flow_of, parameters, resolved, as_json=options.as_json, csv=options.csv, start_ray=start_ray)
 
 
 def choose_resources(options: FlowOptions) -> None:
@@ -132,6 +133,7 @@ def no_folder_stays(storage: str, *, if_refused: bool = False) -> Iterator[None]
 def start(
     flow_of: FlowOf,
     request: dict[str, Any],
+    plan: Any = None,
     *,
     as_json: bool,
     csv: Path | None = None,
@@ -140,6 +142,7 @@ def start(
 ) -> int:
     """Run a flow from the command line and show its progress and outcome; write its predictions to `csv`, if named.
 
+    The flow carries out `plan`, or plans from `request`, its parameters, if there is none.
     Slow starts run in parallel: Ray (if `start_ray`), which takes longest, Prefect's server, and the imports for
     downloads (if `uses_network`).
     """
@@ -167,14 +170,14 @@ def start(
 
         def meanwhile() -> None:
             with gc_paused():
-                flow_of(request)
+                flow_of(request, plan)
                 if uses_network:
                     downloading.import_what_downloading_needs()
 
         # Tags make every task request concurrency slots, which Prefect's busy SQLite postpones by two seconds.
         # Only a server that outlives this run needs the tag.
         with own_server(meanwhile) as is_own, contextlib.nullcontext() if is_own else tags(PROJECT):
-            flow = flow_of(request)
+            flow = flow_of(request, plan)
             console.attach(narrator)
             try:
                 summary = flow(**request)

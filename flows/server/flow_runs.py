@@ -1,15 +1,30 @@
-"""Flow runs of deployments: one line for invalid parameters, and each other error once."""
+"""Flow runs: of the command line with the plan it has made; of deployments with one line for invalid parameters."""
 
 import contextlib
+import functools
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
+from prefect import Flow
 from prefect.runtime import deployment
+
+from tasks.orchestration.prefect_options import flow_options
 
 _OPTION = re.compile(r"(?<![\w-])--([a-z]+(?:-[a-z]+)*)")
 _PARAMETERS = {"set": "settings"}
 """Parameters whose names differ from those of the command line's options."""
+
+
+def planned(flow: Flow[..., Any], run: Callable[[], Any]) -> Flow[..., Any]:
+    """Return a flow with the name and the parameters of `flow` that calls `run`, which has its plan already."""
+
+    @functools.wraps(flow.fn)
+    def carry_out(**_: Any) -> Any:
+        return run()
+
+    return Flow(carry_out, name=flow.name, **flow_options)
 
 
 class Refused(ValueError):

@@ -24,7 +24,7 @@ import sys, time
 from flows.cli import start
 from storage.exits import guarded
 
-def flow_of(request):
+def flow_of(request, plan):
     from prefect import flow
     from prefect.artifacts import create_markdown_artifact
 

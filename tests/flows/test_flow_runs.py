@@ -18,6 +18,13 @@ from tasks.learning import recipes
 from tasks.orchestration import artifacts
 
 
+def test_a_run_of_the_command_line_carries_out_the_plan_that_is_made_and_does_not_plan(prefect_server: None) -> None:
+    ran: list[str] = []
+    flow = flow_runs.planned(mnist, lambda: ran.append("the plan"))
+    flow(storage="/a/folder/that/cannot/be/made", settings={"epochs": 5})  # its own planning would refuse this
+    assert (ran, flow.name, flow.parameters) == (["the plan"], mnist.name, mnist.parameters)
+
+
 @pytest.mark.parametrize(
     ("option", "parameter"),
     [
