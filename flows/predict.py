@@ -46,6 +46,7 @@ def predict(
     model: str = "champion",
     storage: str | None = None,
     split: str | None = None,
+    min_confidence: float | None = None,
     workers: Workers = None,
     stage_timeout: Duration = "24h",
 ) -> Any:
@@ -59,6 +60,7 @@ def predict(
             images.
         storage: Storage root with the registry and the results; empty: the worker's $PIPELINE_STORAGE or ./data.
         split: Only this split of a dataset; empty: all.
+        min_confidence: Leave the class empty where its probability is lower, such as 0.92; empty: every row gets one.
         workers: Number of processes that predict; empty: one per GPU, without GPUs one, or on a cluster one per node;
             0: the flow's own process, without Ray.
         stage_timeout: Abort if the prediction takes longer, such as 30s, 10m, 2h or 1d.
@@ -69,6 +71,7 @@ def predict(
             model=model,
             data=data,
             split=split,
+            min_confidence=min_confidence,
             workers=workers,
             stage_timeout_s=parse_duration(stage_timeout, option="--stage-timeout"),
         )

@@ -1,20 +1,25 @@
-"""A decision about a champion, as the registry records it, and the difference of accuracies that it rests on."""
+"""A decision about a champion, as the registry records it, and the difference of two models that it rests on."""
 
 import datetime
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ValidationInfo, field_validator
 
 from storage.uri import URI, CheckpointURI, EvaluationURI
 
+METRICS: Final = {"accuracy": "test_accuracy", "balanced_accuracy": "balanced_accuracy", "macro_f1": "macro_f1"}
+"""Metrics that a gate may use, and their names in the statistics of an evaluation."""
 _Z = 1.959963984540054
 """Two-sided 95 % of the normal distribution."""
 
 
 class Difference(BaseModel, frozen=True, extra="forbid"):
-    """Accuracy of a challenger minus that of a rival on the same rows, with its uncertainty."""
+    """Metric of a challenger minus that of a rival on the same rows, with its uncertainty."""
+
+    metric: str
+    """One of `METRICS`."""
 
     num_rows: int
     """Rows that both predicted."""
@@ -22,18 +27,20 @@ class Difference(BaseModel, frozen=True, extra="forbid"):
     only_rival: int
     """Rows on which only the challenger, or only the rival, is right."""
     difference: float
-    """Difference of the accuracies, from -1 to 1."""
+    """Difference of the metrics, from -1 to 1."""
     lower: float
     upper: float
     """Ends of the 95 % interval of `difference`."""
     p_value: float
-    """Two-sided p-value of the exact McNemar test: probability of at least this difference if the models are equal."""
+    """Two-sided p-value: probability of at least this difference if the models are equal. Of the exact McNemar test for
+    accuracy, else of a paired bootstrap."""
 
     @classmethod
     def of(cls, *, only_challenger: int, only_rival: int, num_rows: int) -> "Difference":
-        """Compute the difference from the numbers of rows that only one of the two models predicts correctly."""
+        """Compute the difference of accuracies from the numbers of rows that only one model predicts correctly."""
         lower, upper = interval(only_challenger, only_rival, num_rows=num_rows)
         return cls(
+            metric="accuracy",
             num_rows=num_rows,
             only_challenger=only_challenger,
             only_rival=only_rival,
@@ -44,11 +51,17 @@ class Difference(BaseModel, frozen=True, extra="forbid"):
         )
 
     def __str__(self) -> str:
+        test = "exact McNemar" if self.metric == "accuracy" else "paired bootstrap"
         return (
-            f"difference {self.difference:+.4f} (95 % interval {self.lower:+.4f} to {self.upper:+.4f}, exact McNemar "
-            f"p = {self.p_value:.2g}); of {self.num_rows:,} rows, {self.only_challenger:,} are correct only with "
-            f"this model, {self.only_rival:,} only with the other"
+            f"difference in {metric_title(METRICS[self.metric])} {self.difference:+.4f} (95 % interval "
+            f"{self.lower:+.4f} to {self.upper:+.4f}, {test} p = {self.p_value:.2g}); of {self.num_rows:,} rows, "
+            f"{self.only_challenger:,} are correct only with this model, {self.only_rival:,} only with the other"
         )
+
+
+def metric_title(name: str) -> str:
+    """Return the name of a metric as sentences and tables have it, such as `macro F1`."""
+    return name.replace("_", " ").replace("f1", "F1")
 
 
 def p_value(one: int, other: int) -> float:
@@ -98,8 +111,11 @@ class Decision(BaseModel, frozen=True, extra="forbid"):
     """One sentence for users."""
     gate: dict[str, Any]
     metrics: dict[str, Any]
+    """Metrics on all test rows, by role (`challenger`, `champion`, `best`)."""
+    scores: dict[str, dict[str, float]] = {}
+    """The metrics that a gate may use, on the rows that counted, by role."""
     differences: dict[str, Difference] = {}
-    """Difference of the accuracies per rival (`champion`, `best`); empty without rivals."""
+    """Difference in the gate's metric per rival (`champion`, `best`); empty without rivals."""
     test_rows: str | None = None
     """Digest of the test rows; none if it was promoted by hand, or if the predictions no longer exist."""
     num_excluded: int = 0

@@ -30,7 +30,7 @@ class Kind(Generic[U]):
     stays_with_champion: bool = False
     """Whether gc keeps what was made with a champion as long as the champion."""
     accuracy_from: tuple[str, ...] = ()
-    """Kinds that hold the test accuracy that `ls` shows for it, besides its own."""
+    """Kinds that hold the test metrics that `ls` shows for it, besides its own."""
 
     def place(self, root: Root, name: str) -> U:
         """Return the URI of the result `name` below `root`."""

@@ -38,7 +38,7 @@ def evaluate(
 def write_evaluation(
     predictions: PredictionsURI, target: EvaluationURI, *, expected: Mapping[str, str] | None = None
 ) -> None:
-    """Compute and commit `target`: metrics.json, per_class.json, confusion.json, calibration.json and worst.json.
+    """Compute and commit `target`: metrics.json, per_class.json, confusion.json and others.
 
     Compares classes by name. Classes that only the model knows come after those of the rows. Predicting one counts as
     wrong, as does every prediction for a row whose class the model does not know.
@@ -55,14 +55,19 @@ def write_evaluation(
     probabilities = metrics.in_order(rows[[f"{COLUMN}{name}" for name in known]].to_numpy(), known, classes)
     answers = np.array([classes.index(name) for name in known])[rows["prediction"].to_numpy()]
     counts = metrics.confusion(labels, answers, num_classes=len(classes))
-    summary = metrics.summary(labels, probabilities)
+    summary = metrics.summary(labels, answers, probabilities)
+    is_right, confidence = answers == labels, probabilities.max(1)
     content: dict[str, Any] = {
         "metrics": summary,
         "per_class": metrics.per_class(counts, classes),
         "confusion": counts.tolist(),
-        "calibration": metrics.calibration(labels, probabilities),
-        "worst": metrics.worst(rows["id"].to_numpy(), labels, probabilities, count=40),
+        "calibration": metrics.calibration(is_right, confidence),
+        "coverage": metrics.coverage(is_right, confidence),
+        "worst": metrics.worst(rows["id"].to_numpy(), labels, answers, confidence, count=40),
     }
+    if (temperature := made.statistics.get("temperature", 1.0)) != 1:
+        before = metrics.before_temperature(probabilities, temperature).max(1)
+        content["uncalibrated"] = metrics.calibration(is_right, before)
     commits.commit(
         target,
         kind="evaluation",
@@ -93,5 +98,7 @@ def _check_rows(uri: PredictionsURI, rows: pd.DataFrame, expected: pd.DataFrame)
             f"{uri} has {len(rows)} predictions for {len(expected)} test rows: {missing} are missing and {doubled} are "
             "duplicates; delete it and run again"
         )
+    if found["prediction"].isna().any():
+        raise WrongRows(f"{uri} has rows without a predicted class; evaluate predictions without --min-confidence")
     if not np.array_equal(found["label"].to_numpy(), wanted["label"].to_numpy()):
         raise WrongRows(f"{uri} has other labels than the test rows; delete it and run again")

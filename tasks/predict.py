@@ -4,7 +4,7 @@ from prefect import task
 
 from storage import kinds
 from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI
-from tasks.jobs.spec import PredictSpec
+from tasks.jobs.spec import PredictSpec, predict_values
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
 from tasks.planning.parameters import PredictParameters
@@ -22,13 +22,14 @@ def predict(
 ) -> PredictionsURI:
     """Predict each row of `dataset`, or of one split, exactly once; verify and reuse parts of an earlier attempt."""
     parents: dict[str, URI] = {"checkpoint": checkpoint, "dataset": dataset}
-    values = {"split": parameters.split}
+    values = predict_values(parameters.split, parameters.min_confidence)
     with stage(name, predictions, kind=kinds.PREDICTIONS, parents=parents, parameters=values) as current:
         if not current.reused:
             spec = PredictSpec(
                 model=checkpoint,
                 source=dataset,
                 split=parameters.split,
+                min_confidence=parameters.min_confidence,
                 workers=parameters.workers,
                 needs=parameters.needs,
                 **parameters.timeouts.of_job(predictions) | {"parents": current.parents},

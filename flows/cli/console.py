@@ -146,6 +146,8 @@ def _verdict(summary: dict[str, Any]) -> Iterator[str]:
     metrics = summary["metrics"]
     interval = f"95 % interval {accuracy_interval(metrics)}"
     yield f"test accuracy  {metrics['test_accuracy']:.4f} on {metrics['num_rows']:,} rows ({interval})"
+    yield f"balanced acc.  {metrics['balanced_accuracy']:.4f}"
+    yield f"macro F1       {metrics['macro_f1']:.4f}"
     yield f"test loss      {metrics['test_loss']:.4f}"
     yield f"decision       {'promoted' if summary['promoted'] else 'not promoted'}: {summary['reason']}"
     yield f"champion       {summary['champion'] or 'none'}"
@@ -153,14 +155,18 @@ def _verdict(summary: dict[str, Any]) -> Iterator[str]:
 
 
 def _prediction(summary: dict[str, Any]) -> Iterator[str]:
-    unpredicted, by_count = summary["unpredicted"], sorted(summary["predicted"].items(), key=lambda item: -item[1])
+    unpredicted, below = summary["unpredicted"], summary["below_min_confidence"]
+    by_count = sorted(summary["predicted"].items(), key=lambda item: -item[1])
     yield f"model          {summary['uris']['checkpoint']}"
-    yield f"predicted      {terminal.count(summary['rows'] - unpredicted['rows'], 'row')} of {summary['rows']:,}"
+    with_class = summary["rows"] - unpredicted["rows"] - below
+    yield f"predicted      {terminal.count(with_class, 'row')} of {summary['rows']:,}"
     for name, rows in by_count[:_CLASSES_SHOWN]:
         yield f"  {rows:>11,}  {name}"
     if len(by_count) > _CLASSES_SHOWN:
         rest = by_count[_CLASSES_SHOWN:]
         yield f"  {sum(rows for _, rows in rest):>11,}  in {len(rest):,} other classes"
+    if below:
+        yield f"no class       {terminal.count(below, 'row')} below --min-confidence"
     if unpredicted["rows"]:
         named = ", ".join([*unpredicted["named"][:_NAMES_SHOWN], *["..."] * (unpredicted["rows"] > _NAMES_SHOWN)])
         yield f"unreadable     {terminal.count(unpredicted['rows'], 'row')} without a prediction: {named or 'no image'}"

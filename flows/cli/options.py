@@ -191,6 +191,14 @@ class PredictOptions(FlowOptions):
     split: Annotated[
         Text, typer.Option(metavar="NAME", help="only this split of a dataset, such as test (default: all)")
     ] = None
+    min_confidence: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="leave the class empty where its probability is lower, such as 0.92; the report says how many images "
+            "that leaves (default: every image gets a class)",
+        ),
+    ] = None
     csv: Annotated[
         Path | None,
         typer.Option(

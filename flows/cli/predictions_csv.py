@@ -21,7 +21,7 @@ def write_csv(uri: PredictionsURI, path: Path) -> None:
     """Write the predictions at `uri` to `path`, replacing an existing file only when the new one is complete.
 
     Columns: `file` and `row` (of Parquet), or the `id` of downloaded data; `split`, if there are several; `label`,
-    where known, and `class`, by name; `probability` of that class; and `reason`, if there is no prediction.
+    where known, and `class`, by name; `probability` of that class; and `reason`, if there is no class.
     """
     made = manifest.load(uri)
     dataset = DatasetURI(made.parent("dataset", of=uri))
@@ -30,7 +30,7 @@ def write_csv(uri: PredictionsURI, path: Path) -> None:
     reasons = {} if sources is None else dict(zip(sources["path"], sources["problem"], strict=True))
     has_rows = any(name.lower().endswith(".parquet") for name in reasons)
     place = ["id"] if sources is None else ["file", "row"] if has_rows else ["file"]
-    parts = [part for part in made.files if part.rows]
+    parts, minimum = [part for part in made.files if part.rows], made.parameters.get("min_confidence")
     split = ["split"] * (len({part.split for part in parts}) > 1)
     with _replaced(path) as file:
         writer = csv.DictWriter(
@@ -40,6 +40,7 @@ def write_csv(uri: PredictionsURI, path: Path) -> None:
         for part in parts:
             for row in _rows(tables.read_part(uri, part), labels):
                 reason = "" if row["class"] else reasons.get(row.get("file", "")) or "no image"
+                reason = f"probability below {minimum:g}" if row["probability"] and not row["class"] else reason
                 writer.writerow(row | {"split": part.split, "reason": reason})
 
 
@@ -51,7 +52,7 @@ def _rows(table: pa.Table, labels: Sequence[str]) -> Iterator[dict[str, Any]]:
         yield row | {
             "label": "" if label is None else labels[label],
             "class": "" if prediction is None else classes[prediction],
-            "probability": "" if prediction is None else f"{row['probability']:.6f}",
+            "probability": "" if row["probability"] is None else f"{row['probability']:.6f}",
         }
 
 

@@ -78,7 +78,7 @@ def _check_api(_: preflight.Preflight) -> str:
 
 def predict(options: PredictOptions, flow_of: FlowOf) -> int:
     """Run batch prediction."""
-    names = ("data", "model", "storage", "split", "workers")
+    names = ("data", "model", "storage", "split", "min_confidence", "workers")
     request = {name: getattr(options, name) for name in names}
     with checking(options):
         capacity.check_workers(options.workers)

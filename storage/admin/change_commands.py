@@ -84,7 +84,7 @@ def _warn_if_worse(root: Root, name: str) -> None:
     """Warn if the champion of `name` has a lower test accuracy than the one before, as far as both are known."""
     *_, before, now = [None, None, *(decision.champion for decision in registry.history(root, name))]
     folders = catalog.read_folders(catalog.list_folders(root, ("checkpoint", "predictions", "evaluation")))
-    accuracies = listing.accuracies(folders)
+    accuracies = {uri: scores["test_accuracy"] for uri, scores in listing.test_metrics(folders).items()}
     if now and before and accuracies.get(now, 1) < accuracies.get(before, 0):
         tested_on = {folder.uri: folder.parents.get("prepared") for folder in folders}
         rows = "" if tested_on[now] == tested_on[before] else ", each on the test rows of its own data"

@@ -72,11 +72,11 @@ def ls(
     storage: Storage = "./data",
     as_json: Json = False,
 ) -> int:
-    """List results by time, with test accuracy, sizes and marks, and unfinished work.
+    """List results by time, with test metrics, sizes and marks, and unfinished work.
 
-    The newest result is last. Times are local; with --json they include the time zone. The
-    accuracy of a model, of its predictions and of its report is measured on the test rows of
-    its own data.
+    The newest result is last. Times are local; with --json they include the time zone. Accuracy,
+    balanced accuracy and macro F1 of a model, of its predictions and of its report are measured
+    on the test rows of its own data.
 
     marks:
       champion    current champion of its registered model

@@ -1,4 +1,4 @@
-"""Listing of a storage root as tables: every result with its time, size, test accuracy and marks; unfinished work."""
+"""Listing of a storage root as tables: every result with its time, size, test metrics and marks; unfinished work."""
 
 import datetime
 import re
@@ -10,7 +10,7 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 from storage import champions, files, in_use, lease, manifest
 from storage.admin import catalog, format
 from storage.admin.catalog import SCRATCH, Folder
-from storage.decision import Decision
+from storage.decision import METRICS, Decision
 from storage.kinds import CHECKPOINT, KINDS
 from storage.manifest import Damaged
 from storage.uri import URI, Root
@@ -38,31 +38,31 @@ class Unfinished(NamedTuple):
 def of(root: Root, kinds: Collection[str], champions: Collection[URI]) -> list[dict[str, Any]]:
     """Describe every result of `kinds` by JSON values, oldest first.
 
-    Each has time, kind, URI, rows, bytes, number of files, test accuracy and marks. The marks are `champion` (has the
+    Each has time, kind, URI, rows, bytes, number of files, test metrics and marks. The marks are `champion` (has the
     name of one of `champions`), `leased`, `incomplete` (files without a manifest) and `damaged` (unreadable manifest or
     folder).
     """
     needed = {*kinds, *(other for kind in kinds for other in KINDS[kind].accuracy_from)}
     found = catalog.read_folders(catalog.list_folders(root, needed))
-    scores = accuracies(found)
+    scores = test_metrics(found)
     folders = sorted((folder for folder in found if folder.kind in kinds), key=lambda folder: folder.created)
     names = {champion.name for champion in champions}
-    return catalog.map_in_threads(lambda folder: _document(root, folder, names, scores.get(folder.uri)), folders)
+    return catalog.map_in_threads(lambda folder: _document(root, folder, names, scores.get(folder.uri, {})), folders)
 
 
-def accuracies(folders: Sequence[Folder]) -> dict[URI, float]:
-    """Return the test accuracy of each evaluation, of its predictions and reports, and of each model, by URI.
+def test_metrics(folders: Sequence[Folder]) -> dict[URI, dict[str, float]]:
+    """Return the metrics of each evaluation, of its predictions and reports, and of each model, by URI and name.
 
-    A model's accuracy is that on the test rows of its own training data, even if it was also evaluated on other rows.
+    A model's metrics are those on the test rows of its own training data, even if it was also evaluated on other rows.
     """
     known = {folder.uri: folder for folder in folders}
-    found: dict[URI, float] = {}
+    found: dict[URI, dict[str, float]] = {}
     for folder in folders:
-        accuracy = folder.manifest.statistics.get("test_accuracy") if folder.manifest else None
-        if folder.kind == "evaluation" and isinstance(accuracy, float | int):
-            found[folder.uri] = accuracy
+        if folder.kind == "evaluation" and folder.manifest:
+            statistics = folder.manifest.statistics
+            found[folder.uri] = {name: statistics[name] for name in METRICS.values() if name in statistics}
             if predictions := folder.parents.get("predictions"):
-                found[predictions] = accuracy
+                found[predictions] = found[folder.uri]
     for uri, folder in known.items():
         if folder.parents.get("evaluation") in found:
             found[uri] = found[folder.parents["evaluation"]]
@@ -74,7 +74,7 @@ def accuracies(folders: Sequence[Folder]) -> dict[URI, float]:
 
 def lines(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Format what `of` returned as a table."""
-    header = ("created", "kind", "rows", "files", "size", "accuracy", "mark", "name")
+    header = ("created", "kind", "rows", "files", "size", "accuracy", "balanced", "macro F1", "mark", "name")
     rows = [
         (
             format.moment(datetime.datetime.fromisoformat(document["created"])),
@@ -82,13 +82,13 @@ def lines(documents: Sequence[dict[str, Any]]) -> Iterator[str]:
             "-" if document["rows"] is None else f"{document['rows']:,}",
             f"{document['files']:,}",
             format.size(document["bytes"]),
-            "-" if document["test_accuracy"] is None else f"{document['test_accuracy']:.4f}",
+            *("-" if document[name] is None else f"{document[name]:.4f}" for name in METRICS.values()),
             ", ".join(document["marks"]),
             document["uri"],
         )
         for document in documents
     ]
-    return format.table([header, *rows], right=(2, 3, 4, 5))
+    return format.table([header, *rows], right=(2, 3, 4, 5, 6, 7))
 
 
 def current_champions(root: Root) -> tuple[dict[str, Decision | None], list[str]]:
@@ -103,7 +103,7 @@ def current_champions(root: Root) -> tuple[dict[str, Decision | None], list[str]
     return changes, damaged
 
 
-def _document(root: Root, folder: Folder, champions: Collection[str], accuracy: float | None) -> dict[str, Any]:
+def _document(root: Root, folder: Folder, champions: Collection[str], scores: dict[str, float]) -> dict[str, Any]:
     made = folder.manifest
     marks = {
         "champion": folder.kind == "checkpoint" and folder.uri.name in champions,
@@ -118,7 +118,7 @@ def _document(root: Root, folder: Folder, champions: Collection[str], accuracy: 
         "rows": made.rows if made and made.rows else None,
         "bytes": sum(file.size for file in made.files) if made else folder.size,
         "files": len(made.files if made else folder.entries),
-        "test_accuracy": accuracy,
+        **{name: scores.get(name) for name in METRICS.values()},
         "marks": [mark for mark, holds in marks.items() if holds],
     }
 

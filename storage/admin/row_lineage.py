@@ -74,6 +74,8 @@ def _prediction(uri: URI, made: Manifest, source: dict[str, Any], id_: int) -> s
     for part in (part for part in made.files if part.split in splits):
         table = tables.read_part(uri, part, columns=["id", "class_name", "probability"])
         for row in table.filter(pc.equal(table["id"], id_)).to_pylist():
+            if row["class_name"] is None and row["probability"] is not None:
+                return f"no class: its highest probability, {row['probability']:.4f}, is below --min-confidence"
             if row["class_name"] is None:
                 return f"no prediction: {source['problem'] or 'no image'}"
             return f"predicted {row['class_name']!r} with probability {row['probability']:.4f}"

@@ -45,6 +45,11 @@ def scratch_of(root: Root, target: URI) -> URI:
     return root.child(f"runs/{target.name}")
 
 
+def predict_values(split: str | None, min_confidence: float | None) -> dict[str, Any]:
+    """Return what determines predictions besides model and dataset."""
+    return {"split": split} | ({} if min_confidence is None else {"min_confidence": min_confidence})
+
+
 class JobSpec(BaseModel):
     """Base of every job's spec."""
 
@@ -150,6 +155,8 @@ class PredictSpec(JobSpec):
     target: PredictionsURI
     split: str | None
     """Split to predict; None: every split."""
+    min_confidence: float | None = None
+    """Probability below which a row gets no class; None: every row gets one."""
     workers: Workers
     """Number of workers as asked for."""
     needs: Needs = ANY

@@ -1,6 +1,6 @@
 """Metrics of a classifier, computed from its predictions alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,16 +15,37 @@ def in_order(probabilities: np.ndarray, known: Sequence[str], classes: Sequence[
     return found
 
 
-def summary(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float | int]:
-    """Compute accuracy, cross-entropy and calibration error of `probabilities` (N, classes) for `labels` (N,)."""
+def summary(labels: np.ndarray, predictions: np.ndarray, probabilities: np.ndarray) -> dict[str, float | int]:
+    """Compute all metrics of `predictions` (N,) and `probabilities` (N, classes) for `labels` (N,)."""
     own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
-    bins = calibration(labels, probabilities)
-    gaps = [bin_["count"] * abs(bin_["confidence"] - bin_["accuracy"]) for bin_ in bins if bin_["count"]]
+    bins = calibration(predictions == labels, probabilities.max(1))
     return {
         "num_rows": len(labels),
-        "test_accuracy": float((probabilities.argmax(1) == labels).mean()),
+        **scores(labels, predictions, num_classes=probabilities.shape[1]),
         "test_loss": float(-np.log(np.maximum(own, np.finfo(np.float32).tiny)).mean()),
-        "expected_calibration_error": float(sum(gaps) / len(labels)),
+        "expected_calibration_error": calibration_error(bins),
+    }
+
+
+def scores(labels: np.ndarray, predictions: np.ndarray, *, num_classes: int) -> dict[str, float]:
+    """Compute the metrics that a gate may use; a prediction below 0 is of no class of the rows.
+
+    Balanced accuracy is the mean recall, macro F1 the mean F1, both over the classes that have rows. That is
+    scikit-learn's `balanced_accuracy_score`, and its `f1_score` with `average="macro"` and these classes as `labels`;
+    by default scikit-learn adds a 0 for each class that was predicted and has no rows.
+    """
+    hits, known = labels[predictions == labels], predictions[predictions >= 0]
+    counts = [np.bincount(classes, minlength=num_classes) for classes in (hits, labels, known)]
+    return {name: float(value) for name, value in scores_of_counts(*counts).items()}
+
+
+def scores_of_counts(hits: np.ndarray, rows: np.ndarray, predicted: np.ndarray) -> dict[str, np.ndarray]:
+    """Compute the same from the numbers (..., classes) of correct rows, of rows, and of predictions of each class."""
+    num_classes = np.maximum(1, (rows > 0).sum(-1))
+    return {
+        "test_accuracy": hits.sum(-1) / rows.sum(-1),
+        "balanced_accuracy": (hits / np.maximum(1, rows)).sum(-1) / num_classes,
+        "macro_f1": (2 * hits / np.maximum(1, rows + predicted)).sum(-1) / num_classes,
     }
 
 
@@ -51,10 +72,9 @@ def per_class(counts: np.ndarray, classes: Sequence[str]) -> list[dict[str, Any]
     ]
 
 
-def calibration(labels: np.ndarray, probabilities: np.ndarray) -> list[dict[str, float]]:
+def calibration(is_right: np.ndarray, confidence: np.ndarray) -> list[dict[str, float]]:
     """Compute bounds, count, mean confidence and accuracy for each of 15 equal bins of the predicted probability."""
-    confidence = probabilities.max(1).astype(np.float64)
-    right = probabilities.argmax(1) == labels
+    confidence = confidence.astype(np.float64)
     edges = np.linspace(0, 1, _CALIBRATION_BINS + 1)
     index = np.clip(np.searchsorted(edges, confidence, side="left") - 1, 0, _CALIBRATION_BINS - 1)
     return [
@@ -63,15 +83,40 @@ def calibration(labels: np.ndarray, probabilities: np.ndarray) -> list[dict[str,
             "upper": float(edges[i + 1]),
             "count": int(here.sum()),
             "confidence": float(confidence[here].mean()) if here.any() else 0.0,
-            "accuracy": float(right[here].mean()) if here.any() else 0.0,
+            "accuracy": float(is_right[here].mean()) if here.any() else 0.0,
         }
         for i, here in enumerate(index == i for i in range(_CALIBRATION_BINS))
     ]
 
 
-def worst(ids: np.ndarray, labels: np.ndarray, probabilities: np.ndarray, *, count: int) -> list[dict[str, Any]]:
+def calibration_error(bins: Sequence[Mapping[str, float]]) -> float:
+    """Compute the expected calibration error: mean distance of confidence and accuracy, weighted by rows."""
+    gaps = [row["count"] * abs(row["confidence"] - row["accuracy"]) for row in bins if row["count"]]
+    return float(sum(gaps) / sum(row["count"] for row in bins))
+
+
+def before_temperature(probabilities: np.ndarray, temperature: float) -> np.ndarray:
+    """Return the probabilities (N, classes) that the same logits give without dividing them by `temperature`."""
+    powers = probabilities.astype(np.float64) ** temperature
+    return powers / powers.sum(1, keepdims=True)
+
+
+def coverage(is_right: np.ndarray, confidence: np.ndarray) -> list[dict[str, float]]:
+    """Count for each confidence from 0 to 0.99 the rows with at least this probability, and those that are correct."""
+    order = np.argsort(confidence)
+    right = np.append(np.cumsum(is_right[order][::-1])[::-1], 0)
+    steps = [step / 100 for step in range(100)]
+    first = np.searchsorted(confidence[order], np.array(steps, confidence.dtype))
+    return [
+        {"confidence": step, "rows": int(len(order) - start), "right": int(right[start])}
+        for step, start in zip(steps, first, strict=True)
+    ]
+
+
+def worst(
+    ids: np.ndarray, labels: np.ndarray, predictions: np.ndarray, confidence: np.ndarray, *, count: int
+) -> list[dict[str, Any]]:
     """Return up to `count` mistakes, those with the highest predicted probability first."""
-    predictions, confidence = probabilities.argmax(1), probabilities.max(1)
     mistakes = np.flatnonzero(predictions != labels)
     order = mistakes[np.lexsort((ids[mistakes], -confidence[mistakes]))][:count]
     return [

@@ -157,13 +157,15 @@ class Training:
 class Gate:
     """When a model is promoted: decides no result."""
 
+    metric: Literal["accuracy", "balanced_accuracy", "macro_f1"] = "accuracy"
+    """What is compared on the test rows: accuracy; or mean recall or mean F1 of all classes, rare ones included."""
     minimum: _Share = 0.9
-    """A model with a lower test accuracy is never promoted."""
+    """A model whose metric is lower is never promoted."""
     tolerance: _Share = 0.0
-    """How far below the test accuracy of the champion, and of the best one so far, a challenger may be."""
+    """How far below the metric of the champion, and of the best one so far, a challenger's may be."""
     max_p_value: _Share = 0.0
-    """Largest p-value (exact McNemar test on the same test rows, two-sided) at which a challenger that is better than
-    the champion is promoted; 0: no test. Ignored if `tolerance` is above 0."""
+    """Largest two-sided p-value (on the same test rows; exact McNemar test for accuracy, else paired bootstrap) at
+    which a challenger that is better than the champion is promoted; 0: no test. Ignored if `tolerance` is above 0."""
 
 
 @group

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
 from storage import manifest, reference, tables
+from storage.decision import METRICS, metric_title
 from storage.manifest import File
 from storage.uri import URI, ReportURI, parse_root, redact_text
 from tasks.learning import images
@@ -99,8 +100,8 @@ def _summary(data: ReportData) -> Iterator[str]:
             yield f"> **Note:** {_plain(problem.summary)}.\n"
     champion = decision.metrics.get("champion", {})
     yield "| on the test rows | this model | champion before this run |\n|---|---|---|"
-    for name in ("test_accuracy", "test_loss", "expected_calibration_error", "num_rows"):
-        yield f"| {name.replace('_', ' ')} | {number(data.metrics[name])} | {number(champion.get(name))} |"
+    for name in (*METRICS.values(), "test_loss", "expected_calibration_error", "num_rows"):
+        yield f"| {metric_title(name)} | {number(data.metrics[name])} | {number(champion.get(name))} |"
     for role, found in decision.differences.items():
         yield f"\nCompared with the {role}: {_plain(str(found))}.\n"
     places = {step.title: URI(step.uri) for step in data.lineage if step.uri}

@@ -67,6 +67,7 @@ def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, sta
         "rows": predicted.rows,
         "predicted": predicted.statistics["predicted"],
         "unpredicted": {"rows": predicted.statistics["unpredicted"], "named": unreadable.get("named", [])},
+        "below_min_confidence": predicted.statistics["below_min_confidence"],
         "stages": _stages_as_dicts(stages),
     }
 

@@ -89,6 +89,8 @@ class PredictParameters:
 
     split: str | None
     """Split to predict; None: every split."""
+    min_confidence: float | None = None
+    """Probability below which a row gets no class; None: every row gets one."""
     workers: Workers = None
     """Number of workers as requested."""
     needs: Needs = ANY

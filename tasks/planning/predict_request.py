@@ -40,6 +40,7 @@ def resolve(
     data: str,
     split: str | None,
     workers: Workers,
+    min_confidence: float | None = None,
     stage_timeout_s: float = 24 * 3600.0,
 ) -> BatchRequest:
     """Check and resolve a request.
@@ -49,6 +50,8 @@ def resolve(
     """
     check_workers(workers)
     split = split or None  # a form's empty field
+    if min_confidence is not None and not 0 < min_confidence <= 1:
+        raise ValueError(f"--min-confidence must be above 0 and at most 1, got {min_confidence}")
     timeouts = Timeouts(stage_s=stage_timeout_s)
     with deadline(stage_timeout_s):
         root = check_root(storage)
@@ -70,7 +73,7 @@ def resolve(
             checkpoint = _model(root, model, dataset)
             _check_shape(recorded, checkpoint)
         user_code.check_listed()
-        predictions = predictions_of(root, checkpoint, dataset, split=split)
+        predictions = predictions_of(root, checkpoint, dataset, split=split, min_confidence=min_confidence)
         needs_ray = not manifest.is_committed(predictions)
         if needs_ray:
             model_check.check_code(checkpoint, option="--model")
@@ -81,7 +84,7 @@ def resolve(
         predictions=predictions,
         needs_ray=needs_ray,
         ingest=ingest,
-        predict=PredictParameters(split=split, workers=workers, timeouts=timeouts),
+        predict=PredictParameters(split=split, min_confidence=min_confidence, workers=workers, timeouts=timeouts),
     )
 
 

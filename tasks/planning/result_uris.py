@@ -14,6 +14,7 @@ from storage.decision import Decision
 from storage.kinds import Kind, U
 from storage.manifest import Damaged, Manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, fingerprint
+from tasks.jobs.spec import predict_values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,18 +74,31 @@ def _digest(
     return fingerprint(kind.stage, version=kind.version, parents=parents, parameters=made_from)
 
 
-def predictions_of(root: Root, checkpoint: CheckpointURI, dataset: DatasetURI, *, split: str | None) -> PredictionsURI:
+def predictions_of(
+    root: Root,
+    checkpoint: CheckpointURI,
+    dataset: DatasetURI,
+    *,
+    split: str | None,
+    min_confidence: float | None = None,
+) -> PredictionsURI:
     """Return the URI of the predictions of `checkpoint` on one split (None: all rows) of `dataset`."""
-    return find_predictions(root, read(checkpoint), read(dataset), split=split).uri
+    return find_predictions(root, read(checkpoint), read(dataset), split=split, min_confidence=min_confidence).uri
 
 
 def find_predictions(
-    root: Root, checkpoint: Result[CheckpointURI], dataset: Result[DatasetURI], *, split: str | None
+    root: Root,
+    checkpoint: Result[CheckpointURI],
+    dataset: Result[DatasetURI],
+    *,
+    split: str | None,
+    min_confidence: float | None = None,
 ) -> Result[PredictionsURI]:
     """Return the predictions of `checkpoint` on one split (None: all rows) of `dataset`."""
     name = checkpoint.uri.name.rpartition("-")[0]
     parents: list[Result[Any]] = [checkpoint, dataset]
-    return find_result(kinds.PREDICTIONS, root, name=name, parents=parents, parameters={"split": split})
+    values = predict_values(split, min_confidence)
+    return find_result(kinds.PREDICTIONS, root, name=name, parents=parents, parameters=values)
 
 
 def evaluation_of(root: Root, predictions: PredictionsURI) -> EvaluationURI:

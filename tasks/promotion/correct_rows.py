@@ -1,4 +1,4 @@
-"""A model's correct and wrong predictions, test row by test row, for comparing two models."""
+"""A model's predictions, test row by test row, for comparing two models."""
 
 import dataclasses
 import hashlib
@@ -9,10 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from storage import manifest, tables
-from storage.decision import Difference
+from storage.decision import METRICS, Difference
 from storage.manifest import Damaged, Manifest
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
-from tasks.learning import images
+from tasks.learning import images, metrics
+from tasks.promotion import bootstrap
 
 COLUMN = "probability_"
 """Prefix of the probability column of a class."""
@@ -26,43 +27,50 @@ class Answers:
     """Row ids; int64, (rows,)."""
     labels: np.ndarray
     """True labels as indices into `classes`; int64, (rows,)."""
-    is_right: np.ndarray
-    """Whether the name of the predicted class is that of the row's class; bool, (rows,)."""
+    predictions: np.ndarray
+    """Predicted classes as indices into `classes`, -1 for a class that only the model knows; int64, (rows,)."""
     classes: tuple[str, ...]
     """Names of the classes of the test rows."""
     dataset: DatasetURI
     """Dataset of the test rows."""
 
     @property
-    def accuracy(self) -> float:
-        """Share of correct predictions."""
-        return float(self.is_right.mean())
+    def scores(self) -> dict[str, float]:
+        """The metrics that a gate may use."""
+        return metrics.scores(self.labels, self.predictions, num_classes=len(self.classes))
 
     def without(self, ids: Sequence[int]) -> "Answers":
         """Return the predictions on all other rows than those with `ids`."""
         stays = ~np.isin(self.ids, ids)
-        rows = {name: getattr(self, name)[stays] for name in ("ids", "labels", "is_right")}
+        rows = {name: getattr(self, name)[stays] for name in ("ids", "labels", "predictions")}
         return dataclasses.replace(self, **rows)
 
-    def largest_class(self) -> tuple[str, float]:
-        """Return the name and share of the most frequent class: the accuracy of always predicting it."""
-        counts = np.bincount(self.labels, minlength=len(self.classes))
-        return self.classes[int(counts.argmax())], float(counts.max() / len(self.labels))
+    def largest_class(self) -> tuple[str, dict[str, float]]:
+        """Return the name of the most frequent class, and the scores of always predicting it."""
+        largest = int(np.bincount(self.labels).argmax())
+        always = dataclasses.replace(self, predictions=np.full_like(self.labels, largest))
+        return self.classes[largest], always.scores
 
     def digest(self) -> str:
         """Return the SHA-256 of the test rows: their ids and classes."""
         names = json.dumps([self.classes[label] for label in self.labels])
         return hashlib.sha256(self.ids.astype("<i8").tobytes() + names.encode()).hexdigest()
 
-    def beside(self, rival: "Answers") -> Difference:
-        """Compare this model's accuracy with that of `rival`; raise `ValueError` if their rows differ."""
+    def beside(self, rival: "Answers", *, metric: str) -> Difference:
+        """Compare this model with `rival` by one of `METRICS`; raise `ValueError` if their rows differ."""
         if not np.array_equal(self.ids, rival.ids):
             raise ValueError("the predictions are for different test rows and cannot be compared")
-        return Difference.of(
-            only_challenger=int((self.is_right & ~rival.is_right).sum()),
-            only_rival=int((rival.is_right & ~self.is_right).sum()),
+        is_right, is_rival_right = self.predictions == self.labels, rival.predictions == self.labels
+        difference = Difference.of(
+            only_challenger=int((is_right & ~is_rival_right).sum()),
+            only_rival=int((is_rival_right & ~is_right).sum()),
             num_rows=len(self.ids),
         )
+        if metric == "accuracy":
+            return difference
+        rows = np.stack([self.labels, self.predictions, rival.predictions])
+        compared = bootstrap.compare(rows, name=METRICS[metric], num_classes=len(self.classes))
+        return difference.model_copy(update={"metric": metric, **compared})
 
 
 def read(evaluation: EvaluationURI) -> Answers | None:
@@ -78,9 +86,9 @@ def read(evaluation: EvaluationURI) -> Answers | None:
     classes = images.classes_of(dataset.columns["metadata"])
     number = {name: label for label, name in enumerate(classes)}
     answered = np.array([number.get(name, -1) for name in known_classes(predictions, made)])
-    labels = rows["label"].to_numpy()
-    is_right = answered[rows["prediction"].to_numpy()] == labels
-    return Answers(ids=rows["id"].to_numpy(), labels=labels, is_right=is_right, classes=classes, dataset=place)
+    predicted = answered[rows["prediction"].to_numpy()]
+    ids, labels = rows["id"].to_numpy(), rows["label"].to_numpy()
+    return Answers(ids=ids, labels=labels, predictions=predicted, classes=classes, dataset=place)
 
 
 def known_classes(predictions: PredictionsURI, made: Manifest) -> tuple[str, ...]:

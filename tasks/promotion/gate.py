@@ -6,22 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from storage import manifest, registry
-from storage.decision import Decision, Difference
+from storage.decision import METRICS, Decision, Difference, metric_title
 from storage.uri import CheckpointURI, EvaluationURI
 from tasks.learning.recipes import Recipe, gate_settings
 from tasks.promotion import correct_rows, seen_rows
-from tasks.promotion.correct_rows import Answers
 from tasks.promotion.seen_rows import SeenRows
 
 _UNSCORED = "cannot be scored on the same rows"
 _NAMES = {"challenger": "this model", "champion": "the champion", "best": "the best champion so far"}
 _MORE_ROWS = "add test images that no model was trained on, or choose another registered model with --register-as NAME"
 Gate = dict[str, Any]
-"""Settings: `minimum` and `tolerance`, and optionally `max_p_value` (largest p-value at which a better challenger
-is significantly better), `above_largest_class` (it must beat always predicting the largest class of the test rows) and
-`judge_only` (record the decision but keep the champion, as in a backfill)."""
-Scores = dict[str, dict[str, float]]
-"""Metrics of the challenger and of its rivals, by role."""
+"""Settings: `metric`, `minimum` and `tolerance`, and optionally `max_p_value` (largest p-value at which a better
+challenger is significantly better), `above_largest_class` (it must beat always predicting the largest class of the test
+rows) and `judge_only` (record the decision but keep the champion, as in a backfill)."""
 Rivals = Mapping[str, EvaluationURI | str]
 """By role, such as `champion`, the rival's evaluation on the challenger's test rows, or why there is none."""
 _SHOWN = 10
@@ -48,7 +45,7 @@ def rivals_of(checkpoint: CheckpointURI, decisions: Sequence[Decision], gate: Ga
     if champion in (None, checkpoint):
         return {}
     rivals = {"champion": champion}
-    best = registry.best(decisions, manifest.is_committed) if gate["tolerance"] > 0 else None
+    best = registry.best(decisions, gate["metric"], manifest.is_committed) if gate["tolerance"] > 0 else None
     return rivals if best in (None, champion, checkpoint) else rivals | {"best": best}
 
 
@@ -81,7 +78,7 @@ def judge(
     champion, weights = decisions[-1].champion if decisions else None, registry.weights_of(checkpoint)
     evaluations = {role: uri for role, uri in rivals.items() if isinstance(uri, EvaluationURI)}
     models = {"challenger": checkpoint, **rivals_of(checkpoint, decisions, gate)}
-    compared = _read({"challenger": evaluation, **evaluations}, models)
+    compared = _read({"challenger": evaluation, **evaluations}, models, metric=gate["metric"])
     num_before = _num_compared(checkpoint, decisions, compared.test_rows)
     new, gone = _other_classes(rivals.get("champion"))
     is_good_enough, floor = _floor(compared, gate)
@@ -92,8 +89,7 @@ def judge(
     elif champion is None:
         promoted, reason = True, f"{floor}; there was no champion"
     elif champion == checkpoint:
-        accuracy = compared.accuracies["challenger"]
-        promoted, reason = True, f"it is already the champion, with test accuracy {accuracy:.4f}"
+        promoted, reason = True, f"it is already the champion, with {compared.shown()}"
     else:
         promoted, reason = _against_rivals(checkpoint, compared, rivals, gate, num_before=num_before)
         reason += _describe_classes("new", new) + _describe_classes("gone", gone)
@@ -110,7 +106,8 @@ def judge(
         promoted=promoted,
         reason=reason,
         gate=gate,
-        metrics=compared.scores,
+        metrics=compared.metrics,
+        scores=compared.scores,
         differences=compared.differences,
         test_rows=compared.test_rows,
         num_excluded=len(compared.seen.ids),
@@ -124,36 +121,55 @@ def judge(
 class _Compared:
     """The challenger and its rivals on the same test rows, by role."""
 
-    scores: Scores
+    metric: str
+    """The gate's metric."""
+    metrics: dict[str, dict[str, float]]
     """Metrics on all test rows."""
     test_rows: str | None
     """Digest of all test rows; none if the challenger's predictions no longer exist."""
     seen: SeenRows
     """Rows that do not count."""
-    accuracies: Mapping[str, float]
-    """On the rows that count."""
-    answers: Mapping[str, Answers]
-    """Predictions on the rows that count, of the models whose predictions exist."""
+    scores: dict[str, dict[str, float]]
+    """The metrics that a gate may use, on the rows that count."""
+    differences: dict[str, Difference]
+    """Between the challenger and each rival on the rows that count; empty if too few count."""
+    largest_class: tuple[str, float] | None
+    """The largest class of the rows that count and the score of always predicting it; none without predictions."""
 
-    @property
-    def differences(self) -> dict[str, Difference]:
-        """Differences between the challenger and each rival on the rows that count; empty if too few count."""
-        challenger = None if self.seen.lost_classes else self.answers.get("challenger")
-        rivals = {role: rows for role, rows in self.answers.items() if role != "challenger"}
-        return {role: challenger.beside(rows) for role, rows in rivals.items()} if challenger else {}
+    def score(self, role: str = "challenger") -> float:
+        """Return the gate's metric of a model."""
+        return self.scores[role][METRICS[self.metric]]
+
+    def shown(self) -> str:
+        """Return the gate's metric of the challenger for a sentence."""
+        return f"{metric_title(METRICS[self.metric])} {self.score():.4f}"
 
 
-def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, CheckpointURI]) -> _Compared:
-    scores = {role: _metrics(uri) for role, uri in evaluations.items()}
+def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, CheckpointURI], *, metric: str) -> _Compared:
+    metrics = {role: _metrics(uri) for role, uri in evaluations.items()}
     answers = {role: rows for role, uri in evaluations.items() if (rows := correct_rows.read(uri))}
     challenger = answers.get("challenger")
     seen = seen_rows.find(challenger, {_NAMES[role]: model for role, model in models.items()})
-    accuracies = {role: metrics["test_accuracy"] for role, metrics in scores.items()}
+    scores = {role: {name: values[name] for name in METRICS.values()} for role, values in metrics.items()}
+    test_rows, differences, largest = challenger.digest() if challenger else None, {}, None
     if seen.ids and not seen.lost_classes:
         answers = {role: rows.without(seen.ids) for role, rows in answers.items()}
-        accuracies = {role: rows.accuracy for role, rows in answers.items()}
-    test_rows = challenger.digest() if challenger else None
-    return _Compared(scores=scores, test_rows=test_rows, seen=seen, accuracies=accuracies, answers=answers)
+        scores = {}
+    scores |= {role: rows.scores for role, rows in answers.items()}
+    if challenger and not seen.lost_classes:
+        challenger = answers.pop("challenger")
+        differences = {role: challenger.beside(rows, metric=metric) for role, rows in answers.items()}
+        name, always = challenger.largest_class()
+        largest = name, always[METRICS[metric]]
+    return _Compared(
+        metric=metric,
+        metrics=metrics,
+        test_rows=test_rows,
+        seen=seen,
+        scores=scores,
+        differences=differences,
+        largest_class=largest,
+    )
 
 
 def _by_hand(checkpoint: CheckpointURI) -> str:
@@ -162,19 +178,19 @@ def _by_hand(checkpoint: CheckpointURI) -> str:
 
 def _floor(compared: _Compared, gate: Gate) -> tuple[bool, str]:
     """Return whether the challenger is good enough regardless of its rivals, and why."""
-    accuracy, rows = compared.accuracies["challenger"], compared.answers.get("challenger")
+    score, shown, largest = compared.score(), compared.shown(), compared.largest_class
     if lost := compared.seen.lost_classes:
         return False, f"no test row of class {_shown(lost)} counts; {_MORE_ROWS}"
-    if accuracy < gate["minimum"]:
-        return False, f"test accuracy {accuracy:.4f} is below the minimum {gate['minimum']:.4f}"
+    if score < gate["minimum"]:
+        return False, f"{shown} is below the minimum {gate['minimum']:.4f}"
     if not gate.get("above_largest_class"):
-        return True, f"test accuracy {accuracy:.4f} reaches the minimum {gate['minimum']:.4f}"
-    if rows is None:
+        return True, f"{shown} reaches the minimum {gate['minimum']:.4f}"
+    if largest is None:
         return False, f"its predictions {_UNSCORED}: they no longer exist; run again"
-    name, share = rows.largest_class()
-    beaten = "is above" if accuracy > share else "is not above"
-    always = f"the accuracy of always predicting {name!r}, the largest class of the test rows"
-    return accuracy > share, f"test accuracy {accuracy:.4f} {beaten} {share:.4f}, {always}"
+    name, other = largest
+    beaten = "is above" if score > other else "is not above"
+    always = f"that of always predicting {name!r}, the largest class of the test rows"
+    return score > other, f"{shown} {beaten} {other:.4f}, {always}"
 
 
 def _against_rivals(
@@ -182,7 +198,7 @@ def _against_rivals(
 ) -> tuple[bool, str]:
     """Return whether the challenger is good enough compared with every rival, and why."""
     for role, rival in rivals.items():
-        known: Mapping[str, Any] = compared.differences if "max_p_value" in gate else compared.accuracies
+        known: Mapping[str, Any] = compared.differences if "max_p_value" in gate else compared.scores
         if role not in known:
             why = "its predictions no longer exist" if isinstance(rival, EvaluationURI) else rival
             advice = f"run again, or promote it with: {_by_hand(checkpoint)}"
@@ -203,24 +219,24 @@ def _beside(role: str, compared: _Compared, gate: Gate, *, num_before: int) -> t
     Each further model that is compared on the same test rows has another chance to seem better. So the largest p-value
     is divided by the number of models so far, as in Bonferroni's correction.
     """
-    accuracy, other = compared.accuracies["challenger"], compared.accuracies[role]
+    score, shown, other = compared.score(), compared.shown(), compared.score(role)
     difference = compared.differences.get(role)
     against = f"{_NAMES[role]}'s {other:.4f} on the same rows"
     if "max_p_value" in gate and difference is not None:
         if difference.difference <= 0:
-            return False, f"test accuracy {accuracy:.4f} is not above {against}"
+            return False, f"{shown} is not above {against}"
         allowed = gate["max_p_value"] / (1 + num_before)
         promoted = difference.p_value <= allowed
         required = f"p = {difference.p_value:.2g}, required: at most {allowed:.2g}"
         if num_before:
             required += f" = {gate['max_p_value']:g} / {1 + num_before}, the models compared on these rows so far"
         but = "" if promoted else ", but not significantly"
-        return promoted, f"test accuracy {accuracy:.4f} is above {against}{but} ({required})"
-    if accuracy >= other:
-        return True, f"test accuracy {accuracy:.4f} is at least {against}"
-    promoted = accuracy >= other - gate["tolerance"]
+        return promoted, f"{shown} is above {against}{but} ({required})"
+    if score >= other:
+        return True, f"{shown} is at least {against}"
+    promoted = score >= other - gate["tolerance"]
     allowed = f"{'within the' if promoted else 'allowed'} tolerance {gate['tolerance']:.4f}"
-    return promoted, f"test accuracy {accuracy:.4f} is below {against} ({allowed})"
+    return promoted, f"{shown} is below {against} ({allowed})"
 
 
 def _other_classes(champion: EvaluationURI | str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -241,4 +257,5 @@ def _shown(classes: Sequence[str]) -> str:
 
 def _metrics(evaluation: EvaluationURI) -> dict[str, float]:
     statistics = manifest.load(evaluation).statistics
-    return {name: statistics[name] for name in ("test_accuracy", "test_loss", "expected_calibration_error", "num_rows")}
+    names = (*METRICS.values(), "test_loss", "expected_calibration_error", "num_rows")
+    return {name: statistics[name] for name in names}

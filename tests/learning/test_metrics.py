@@ -19,32 +19,60 @@ PROBABILITIES = np.array(
         [1.00, 0.00, 0.00],
     ]
 )
+PREDICTIONS = PROBABILITIES.argmax(1)
+SUMMARY = metrics.summary(LABELS, PREDICTIONS, PROBABILITIES)
 CONFUSION = [[2, 0, 0], [1, 1, 0], [1, 1, 0]]
-
-
-def one_class_each(*confidences: float) -> np.ndarray:
-    """Probabilities of two classes, the first with the given ones."""
-    return np.array([[confidence, 1 - confidence] for confidence in confidences])
 
 
 class TestSummary:
     def test_accuracy_is_the_share_of_rows_predicted_right(self) -> None:
-        assert metrics.summary(LABELS, PROBABILITIES)["test_accuracy"] == 3 / 6
-        assert metrics.summary(LABELS, PROBABILITIES)["num_rows"] == 6
+        assert SUMMARY["test_accuracy"] == 3 / 6
+        assert SUMMARY["num_rows"] == 6
 
     def test_loss_is_the_mean_of_the_negative_logarithms(self) -> None:
         own = [0.75, 0.5, 0.25, 1.0, 0.25]
-        found = metrics.summary(LABELS[:5], PROBABILITIES[:5])["test_loss"]
+        found = metrics.summary(LABELS[:5], PREDICTIONS[:5], PROBABILITIES[:5])["test_loss"]
         assert found == pytest.approx(-sum(map(math.log, own)) / 5)
 
     def test_probability_zero_of_the_right_class_costs_much_but_not_infinitely_much(self) -> None:
-        loss = metrics.summary(LABELS[5:], PROBABILITIES[5:])["test_loss"]
+        loss = metrics.summary(LABELS[5:], PREDICTIONS[5:], PROBABILITIES[5:])["test_loss"]
         assert loss == pytest.approx(126 * math.log(2))  # float32 has no normal number below 2**-126
 
     def test_calibration_error_weighs_each_bin_by_its_rows(self) -> None:
         # Bins by confidence: 0.5 three times, 1 right; 0.75 once, right; 1.0 twice, 1 right.
         expected = (3 * abs(0.5 - 1 / 3) + 1 * abs(0.75 - 1) + 2 * abs(1.0 - 1 / 2)) / 6
-        assert metrics.summary(LABELS, PROBABILITIES)["expected_calibration_error"] == pytest.approx(expected)
+        assert SUMMARY["expected_calibration_error"] == pytest.approx(expected)
+
+
+class TestScores:
+    def test_every_class_with_rows_counts_the_same_in_balanced_accuracy_and_macro_f1(self) -> None:
+        # Recalls 2/2, 1/2, 0/2; F1 2*2/(2+4), 2*1/(2+2), 0.
+        assert metrics.scores(LABELS, PREDICTIONS, num_classes=3) == pytest.approx(
+            {"test_accuracy": 3 / 6, "balanced_accuracy": 1 / 2, "macro_f1": (2 / 3 + 1 / 2 + 0) / 3}
+        )
+        assert SUMMARY.items() >= metrics.scores(LABELS, PREDICTIONS, num_classes=3).items()
+
+    def test_rare_class_counts_as_much_as_the_others(self) -> None:
+        labels, predictions = np.array([0] * 9 + [1]), np.zeros(10, int)
+        assert metrics.scores(labels, predictions, num_classes=2) == pytest.approx(
+            {"test_accuracy": 0.9, "balanced_accuracy": 0.5, "macro_f1": (2 * 9 / (9 + 10)) / 2}
+        )
+
+    @pytest.mark.parametrize("other", [2, -1], ids=["without rows", "that only the model knows"])
+    def test_prediction_of_a_class_without_rows_is_wrong_and_that_class_is_not_averaged(self, other: int) -> None:
+        found = metrics.scores(np.array([0, 0, 1, 1]), np.array([0, other, 1, 1]), num_classes=3)
+        assert found == pytest.approx(
+            {"test_accuracy": 3 / 4, "balanced_accuracy": (1 / 2 + 1) / 2, "macro_f1": (2 / 3 + 1) / 2}
+        )
+
+
+class TestCoverage:
+    def test_rows_of_each_confidence_and_above_are_counted_with_the_correct_ones(self) -> None:
+        found = metrics.coverage(np.array([True, False, True, True]), np.array([0.92, 0.5, 0.91, 1.0], np.float32))
+        counts = {row["confidence"]: (row["rows"], row["right"]) for row in found}
+        assert len(found) == 100 and [counts[at] for at in (0.0, 0.5, 0.51, 0.92, 0.93)] == [
+            (4, 3), (4, 3), (3, 3), (2, 2), (1, 1)
+        ]  # fmt: skip
 
 
 class TestPerClass:
@@ -77,38 +105,44 @@ class TestPerClass:
 
 class TestCalibration:
     def test_bins_are_fifteen_and_cover_all_probabilities(self) -> None:
-        bins = metrics.calibration(LABELS, PROBABILITIES)
+        bins = metrics.calibration(PREDICTIONS == LABELS, PROBABILITIES.max(1))
         assert len(bins) == 15
         assert [bin_["lower"] for bin_ in bins] == pytest.approx([number / 15 for number in range(15)])
         assert [bin_["upper"] for bin_ in bins] == [bin_["lower"] for bin_ in bins[1:]] + [1]
         assert sum(bin_["count"] for bin_ in bins) == len(LABELS)
 
     def test_bin_holds_the_confidence_and_accuracy_of_its_rows(self) -> None:
-        bins = metrics.calibration(np.array([0, 1, 0]), one_class_each(0.76, 0.78, 0.95))
+        bins = metrics.calibration(np.array([True, False, True]), np.array([0.76, 0.78, 0.95]))
         assert bins[11] == pytest.approx(
             {"lower": 11 / 15, "upper": 12 / 15, "count": 2, "confidence": 0.77, "accuracy": 0.5}
         )
 
     def test_probability_of_exactly_one_is_in_the_last_bin(self) -> None:
-        assert metrics.calibration(np.array([0]), one_class_each(1.0))[14]["count"] == 1
+        assert metrics.calibration(np.array([True]), np.array([1.0]))[14]["count"] == 1
 
     @pytest.mark.parametrize("number", [8, 9, 12, 14])
     def test_probability_on_an_edge_is_in_the_bin_below(self, number: int) -> None:
-        edge = metrics.calibration(np.array([0]), one_class_each(1.0))[number]["lower"]
-        bins = metrics.calibration(np.array([0]), one_class_each(edge))
+        edge = metrics.calibration(np.array([True]), np.array([1.0]))[number]["lower"]
+        bins = metrics.calibration(np.array([True]), np.array([edge]))
         assert [number for number, bin_ in enumerate(bins) if bin_["count"]] == [number - 1]
 
     def test_empty_bin_has_zeros(self) -> None:
-        empty = metrics.calibration(np.array([0]), one_class_each(1.0))[3]
+        empty = metrics.calibration(np.array([True]), np.array([1.0]))[3]
         assert (empty["count"], empty["confidence"], empty["accuracy"]) == (0, 0, 0)
+
+    def test_temperature_is_undone(self) -> None:
+        logits = np.array([[2.0, 1.0, -1.0]])
+        softmax = [np.exp(logits / t) / np.exp(logits / t).sum() for t in (1.0, 1.7)]
+        assert metrics.before_temperature(softmax[1].astype(np.float32), 1.7) == pytest.approx(softmax[0], abs=1e-6)
+        assert metrics.before_temperature(np.array([[1.0, 0.0]], np.float32), 1.7).tolist() == [[1.0, 0.0]]
 
 
 class TestWorst:
     def test_surest_mistakes_come_first_and_equals_by_id(self) -> None:
-        probabilities = one_class_each(0.6, 0.9, 0.9, 0.99, 0.7)
-        found = metrics.worst(np.array([5, 9, 3, 1, 7]), np.array([1, 1, 1, 0, 1]), probabilities, count=3)
+        ids, labels, confidence = np.array([5, 9, 3, 1, 7]), np.array([1, 1, 1, 0, 1]), [0.6, 0.9, 0.9, 0.99, 0.7]
+        found = metrics.worst(ids, labels, np.zeros(5, int), np.array(confidence), count=3)
         assert [(row["id"], row["probability"]) for row in found] == [(3, 0.9), (9, 0.9), (7, 0.7)]
         assert {(row["label"], row["prediction"]) for row in found} == {(1, 0)}
 
     def test_no_mistakes_give_no_rows(self) -> None:
-        assert metrics.worst(np.array([1]), np.array([0]), one_class_each(0.9), count=3) == []
+        assert metrics.worst(np.array([1]), np.array([0]), np.array([0]), np.array([0.9]), count=3) == []

@@ -27,7 +27,8 @@ class Scene:
         self.sent: list[str] = []
         self.is_reachable = True
         evaluation = EvaluationURI(self.plan.root.child("evaluations/first-0123456789ab"))
-        statistics = {"test_accuracy": 0.95, "test_loss": 1.0, "expected_calibration_error": 0.0, "num_rows": 100}
+        statistics = {"test_accuracy": 0.95, "balanced_accuracy": 0.9, "macro_f1": 0.85, "num_rows": 100}
+        statistics |= {"test_loss": 1.0, "expected_calibration_error": 0.0}
         commits.commit(evaluation, kind="evaluation", parents={}, parameters={}, listed=[], statistics=statistics)
         checkpoint = CheckpointURI(self.plan.root.child("checkpoints/first-0123456789ab"))
         commits.commit(checkpoint, kind="checkpoint", parents={}, parameters={}, listed=[])

@@ -32,6 +32,7 @@ GOLDEN = {
 }
 
 SETTINGS = {
+    "metric=macro-f1": None,
     "minimum=0.5": None,
     "tolerance=0.5": None,
     "max_p_value=0.05": None,

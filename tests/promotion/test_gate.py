@@ -16,7 +16,8 @@ from tests.tasks.test_evaluate import Scene
 
 CLASSES = ("cat", "dog")
 LABELS = ("cat",) * 40 + ("dog",) * 20
-GATE: dict[str, Any] = {"minimum": 0.0, "tolerance": 0.0, "max_p_value": 0.05, "above_largest_class": True}
+ANY: dict[str, Any] = {"metric": "accuracy", "minimum": 0.0, "tolerance": 0.0}
+GATE = ANY | {"max_p_value": 0.05, "above_largest_class": True}
 
 
 class Contest(Scene):
@@ -70,7 +71,7 @@ def test_one_more_correct_row_of_sixty_is_not_significant(contest: Contest, caps
 
 def test_without_significance_the_same_image_decides_and_the_difference_is_shown_all_the_same(contest: Contest) -> None:
     contest.decide(contest.model("champion", 0, 1, 2))
-    decision = contest.decide(contest.model("luckier", 3, 4), {"minimum": 0.0, "tolerance": 0.0})
+    decision = contest.decide(contest.model("luckier", 3, 4), ANY)
     assert decision.promoted and decision.reason.startswith("test accuracy 0.9667 is at least the champion's 0.9500")
     assert decision.differences["champion"].p_value == 1.0
 
@@ -119,19 +120,82 @@ def test_rows_are_compared_by_the_names_of_their_classes(contest: Contest) -> No
     assert (found.only_challenger, found.only_rival) == (2, 0)
 
 
+BALANCED = GATE | {"metric": "balanced_accuracy"}
+ALWAYS_CAT = range(40, 60)
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_promoted", "reason"),
+    [
+        ("accuracy", False, "test accuracy 0.5667 is below the champion's 0.7000 on the same rows"),
+        ("balanced_accuracy", True, "balanced accuracy 0.6750 is at least the champion's 0.5500 on the same rows"),
+    ],
+)
+def test_the_gates_metric_decides_between_two_models_that_are_good_at_different_classes(
+    contest: Contest, metric: str, is_promoted: bool, reason: str
+) -> None:
+    champion = contest.model("good-at-the-large-class", *range(42, 60))  # all cats, 2 of 20 dogs: 0.7, balanced 0.55
+    challenger = contest.model("good-at-the-rare-class", *range(26))  # 14 of 40 cats, all dogs: 0.5667, balanced 0.675
+    assert contest.decide(champion, ANY | {"metric": metric}).promoted
+    decision = contest.decide(challenger, ANY | {"metric": metric})
+    assert decision.promoted is is_promoted and decision.reason.startswith(reason)
+    assert decision.gate["metric"] == decision.differences["champion"].metric == metric
+    assert decision.scores["challenger"] == pytest.approx(
+        {"test_accuracy": 34 / 60, "balanced_accuracy": 0.675, "macro_f1": (28 / 54 + 40 / 66) / 2}
+    )
+
+
+def test_significance_of_balanced_accuracy_is_that_of_a_paired_bootstrap(contest: Contest) -> None:
+    contest.decide(contest.model("champion", *range(7), 50, 51), BALANCED)
+    equal = contest.decide(contest.model("equal", *range(7), 50, 51), BALANCED)
+    assert not equal.promoted and equal.differences["champion"].p_value == 1
+    better = contest.decide(contest.model("better"), BALANCED)
+    found = better.differences["champion"]
+    assert better.promoted and found.p_value < 0.025
+    assert found.difference == pytest.approx((7 / 40 + 2 / 20) / 2) and 0 < found.lower < found.difference < found.upper
+    assert f"p = {found.p_value:.2g}, required: at most 0.025 = 0.05 / 2" in better.reason
+    assert "difference in balanced accuracy +0.1375 (95 % interval +0." in str(found) and "paired bootstrap" in str(
+        found
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "shown", "always"),
+    [("balanced_accuracy", "balanced accuracy", "0.5000"), ("macro_f1", "macro F1", "0.4000")],
+)
+def test_the_largest_class_alone_reaches_chance_in_a_balanced_metric(
+    contest: Contest, metric: str, shown: str, always: str
+) -> None:
+    decision = contest.decide(contest.model("always-cat", *ALWAYS_CAT), GATE | {"metric": metric})
+    says = (
+        f"{shown} {always} is not above {always}, that of always predicting 'cat', the largest class of the test rows"
+    )
+    assert (decision.promoted, decision.reason) == (False, says)
+
+
+def test_the_best_champion_is_that_of_the_gates_metric_whichever_decided_before(contest: Contest) -> None:
+    by_accuracy = ANY | {"tolerance": 1.0}
+    cats = contest.model("cats", *range(42, 60))
+    dogs = contest.model("dogs", *range(26))
+    for model in (cats, dogs, contest.model("worst", *range(59))):
+        assert contest.decide(model, by_accuracy).promoted
+    decisions = registry.history(contest.plan.root, "photos")
+    assert registry.best(decisions, "accuracy") == cats
+    assert registry.best(decisions, "balanced_accuracy") == dogs
+
+
 def test_what_is_not_better_than_the_largest_class_is_not_promoted_even_where_nobody_is_in_charge(
     contest: Contest,
 ) -> None:
-    dogs = range(40, 60)
+    dogs = ALWAYS_CAT
     decision = contest.decide(contest.model("always-cat", *dogs))
     assert (decision.promoted, decision.champion) == (False, None)
     assert decision.reason == (
-        "test accuracy 0.6667 is not above 0.6667, the accuracy of always predicting 'cat', the largest class of the "
-        "test rows"
+        "test accuracy 0.6667 is not above 0.6667, that of always predicting 'cat', the largest class of the test rows"
     )
     decision = contest.decide(contest.model("one-dog", *dogs[1:]))
     assert decision.promoted and decision.reason == (
-        "test accuracy 0.6833 is above 0.6667, the accuracy of always predicting 'cat', the largest class of the "
+        "test accuracy 0.6833 is above 0.6667, that of always predicting 'cat', the largest class of the "
         "test rows; there was no champion"
     )
 
@@ -147,7 +211,7 @@ def test_missing_predictions_prevent_promotion_if_rows_must_be_compared(contest:
     assert "the champion cannot be scored on the same rows: its predictions no longer exist" in decision.reason
     evaluation = contest.evaluations[challenger]
     assert find_valid_decision(challenger, evaluation, registry.history(contest.plan.root, "photos"), GATE) is None
-    assert contest.decide(challenger, {"minimum": 0.0, "tolerance": 0.0}).promoted
+    assert contest.decide(challenger, ANY).promoted
 
 
 def test_a_decision_of_an_earlier_version_is_read_without_differences(contest: Contest) -> None:
@@ -160,10 +224,10 @@ def test_a_decision_of_an_earlier_version_is_read_without_differences(contest: C
 @pytest.mark.parametrize(
     ("name", "settings", "asked"),
     [
-        ("mnist-resnet18", {}, {"minimum": 0.98, "tolerance": 0.0}),
-        ("mnist-resnet18", {"max_p_value": 0.01}, {"minimum": 0.98, "tolerance": 0.0, "max_p_value": 0.01}),
+        ("mnist-resnet18", {}, ANY | {"minimum": 0.98}),
+        ("mnist-resnet18", {"max_p_value": 0.01}, ANY | {"minimum": 0.98, "max_p_value": 0.01}),
         ("images-resnet18", {}, GATE),
-        ("images-resnet18", {"tolerance": 0.02}, {"minimum": 0.0, "tolerance": 0.02, "above_largest_class": True}),
+        ("images-resnet18", {"tolerance": 0.02}, ANY | {"tolerance": 0.02, "above_largest_class": True}),
     ],
 )
 def test_own_images_must_beat_the_largest_class_and_chance_unless_a_tolerance_is_given(

@@ -25,7 +25,7 @@ from tests.image_folder import encoded
 from tests.ingested import ingested
 
 CLASSES = ("down", "plain")
-GATE: dict[str, Any] = {"minimum": 0.0, "tolerance": 0.0}
+GATE: dict[str, Any] = {"metric": "accuracy", "minimum": 0.0, "tolerance": 0.0}
 TRAIN, TEST = range(30), range(30, 50)
 """Numbers of the pictures of each class."""
 MOVED = range(30, 42)
@@ -148,7 +148,7 @@ def test_an_honest_challenger_beats_a_champion_that_has_seen_the_new_test_rows(
         "were training or validation rows: 24 of the champion"
     )
     assert (decision.num_excluded, decision.differences["champion"].num_rows) == (24, 16)
-    assert registry.best(versions.decisions) == challenger
+    assert registry.best(versions.decisions, "accuracy") == challenger
 
 
 def test_a_warm_start_is_not_scored_on_what_its_first_model_was_trained_on(

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from storage import commits, files, lease, manifest, registry, tables
-from storage.decision import Decision
+from storage.decision import METRICS, Decision
 from storage.kinds import KINDS, RUNS
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root
 
 DATA = "digits"
+METRICS_OF_ALL = {"balanced_accuracy": 0.876543211, "macro_f1": 0.765432111}
 SOURCE = {"name": "images.gz", "sha256": "ab" * 32, "md5": "cd" * 16, "url": "https://mirror.example/images.gz"}
 
 
@@ -54,7 +55,7 @@ def commit(root: Root, kind: str, name: str, *, accuracy: float = 0.987654321, *
     uri = place(root, kind, name)
     listed = [write_part(uri, split="train", rows=6), write_part(uri)]
     parameters = {"data": DATA} if kind == "raw" else {"seed": 1}
-    statistics = {"sources": [SOURCE]} if kind in ("files", "raw") else {"test_accuracy": accuracy}
+    statistics = {"sources": [SOURCE]} if kind in ("files", "raw") else METRICS_OF_ALL | {"test_accuracy": accuracy}
     commits.commit(uri, kind=kind, parents=parents, parameters=parameters, listed=listed, statistics=statistics)
     return uri
 
@@ -83,7 +84,7 @@ def decide(
 ) -> None:
     """Record that `champion` is in charge of `data` from now on; without a challenger it is the one promoted.
 
-    Without a `gate`, by hand; `scores` are accuracies.
+    Without a `gate`, by hand; `scores` are those of every metric.
     """
     judged = challenger or champion
     latest = registry.latest(root, data)
@@ -95,7 +96,8 @@ def decide(
         promoted=judged is champion,
         reason="it is better" if judged is champion else "it is worse",
         gate=dict(gate or {}),
-        metrics={role: {"test_accuracy": accuracy} for role, accuracy in (scores or {}).items()},
+        metrics={},
+        scores={role: dict.fromkeys(METRICS.values(), score) for role, score in (scores or {}).items()},
     )
     registry.append(root, data, decision)
 

@@ -88,7 +88,8 @@ class TestLs:
         answer = ask("ls", "--storage", root)
         assert (answer.code, answer.err) == (0, [])
         assert [line.split()[-1] for line in answer.out[1:]] == list(vars(model).values())
-        assert answer.out[0].split() == ["created", "kind", "rows", "files", "size", "accuracy", "mark", "name"]
+        header = "created kind rows files size accuracy balanced macro F1 mark name"
+        assert " ".join(answer.out[0].split()) == header
         assert answer.out[1].split()[2:5] == ["raw", "9", "2"]
 
     def test_results_of_two_runs_are_sorted_by_time(self, root: Root, model: Model, ask: Ask) -> None:
@@ -122,7 +123,7 @@ class TestLs:
         for uri in (model.checkpoint, model.predictions, model.report):
             assert accuracies[uri] == 0.987654321
         assert accuracies[unjudged] is None
-        assert "  0.9877  champion  " in next(
+        assert "  0.9877    0.8765    0.7654  champion  " in next(
             line for line in ask("ls", *kinds, "--storage", root).out if line.endswith(model.checkpoint)
         )
 
@@ -163,6 +164,8 @@ class TestLs:
             "bytes": sum(file.size for file in listed),
             "files": 2,
             "test_accuracy": 0.987654321,
+            "balanced_accuracy": 0.876543211,
+            "macro_f1": 0.765432111,
             "marks": ["champion"],
         }
 
@@ -186,7 +189,7 @@ class TestShow:
     def test_page_names_parents_metrics_and_rows_of_each_split(self, root: Root, model: Model, ask: Ask) -> None:
         answer = ask("show", model.evaluation)
         assert (answer.code, answer.err, answer.out[0]) == (0, [], f"evaluation  {model.evaluation}")
-        for line in (f"  predictions  {model.predictions}", "  test_accuracy  0.987654", "  seed  1"):
+        for line in (f"  predictions  {model.predictions}", "  test_accuracy      0.987654", "  seed  1"):
             assert line in answer.out
         assert [line.split(maxsplit=1)[0] for line in answer.out[-3:]] == ["train", "test", "all"]
         assert answer.out[-1].startswith("  all    2 files, ") and answer.out[-1].endswith("B, 9 rows")

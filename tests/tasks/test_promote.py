@@ -15,7 +15,7 @@ from tasks.promote import decide
 from tasks.promotion.gate import find_valid_decision, judge, rivals_of
 from tasks.runners.local_runner import LocalRunner
 
-_GATE = {"minimum": 0.9, "tolerance": 0.01}
+_GATE = {"metric": "accuracy", "minimum": 0.9, "tolerance": 0.01}
 
 
 class Scene:
@@ -31,8 +31,8 @@ class Scene:
     ) -> tuple[CheckpointURI, EvaluationURI]:
         """A checkpoint's URI and its committed evaluation; `weights` if they are not its own."""
         evaluation = EvaluationURI(self.plan.root.child(f"evaluations/{name}-0123456789ab"))
-        statistics = {"test_accuracy": accuracy, "test_loss": 1.0, "expected_calibration_error": 0.0, "num_rows": 100}
-        statistics |= more
+        statistics = {"test_accuracy": accuracy, "balanced_accuracy": accuracy, "macro_f1": accuracy, "num_rows": 100}
+        statistics |= {"test_loss": 1.0, "expected_calibration_error": 0.0, **more}
         commits.commit(evaluation, kind="evaluation", parents={}, parameters={}, listed=[], statistics=statistics)
         checkpoint = CheckpointURI(self.plan.root.child(f"checkpoints/{name}-0123456789ab"))
         listed = [commits.write_file(checkpoint, "weights.safetensors", (weights or name).encode())]
@@ -193,7 +193,7 @@ def test_the_best_champion_has_the_largest_sum_of_gains_on_the_same_rows(scene: 
         champion, _ = scene.model(f"again-{number}", before)
         scene.evaluations[str(scene.decisions()[-1].champion)] = scene.evaluations[champion]
         decisions.append(scene.night(f"night-{number}", accuracy))
-    assert registry.best(scene.decisions()) == decisions[1].champion
+    assert registry.best(scene.decisions(), "accuracy") == decisions[1].champion
 
 
 def test_without_a_tolerance_or_after_a_decision_by_hand_the_champion_alone_counts(scene: Scene) -> None:

@@ -17,7 +17,7 @@ from storage.manifest import File
 from storage.process import gc_paused
 from tasks.jobs import events, row_origins
 from tasks.jobs.backends.base import StageBackend
-from tasks.jobs.spec import PredictSpec
+from tasks.jobs.spec import PredictSpec, predict_values
 from tasks.learning import hardware, images, user_code
 from tasks.learning.hardware import Hardware
 from tasks.resources import devices, scaling
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _INPUT_KEY = b"input_sha256"
 _MODEL_KEY = b"model_sha256"
 _HARDWARE_KEY = b"hardware"
+_BELOW = "below"
+"""Key of the number of rows below `min_confidence`, beside those of the classes."""
 _BYTES_PER_ROW = 28
 """Bytes of id, label, prediction and its probability; the probability of each class takes four more."""
 
@@ -35,7 +37,8 @@ _BYTES_PER_ROW = 28
 def run(spec: PredictSpec, backend: StageBackend) -> None:
     """Commit predictions with exactly one row per input row; reuse parts of earlier attempts after a check.
 
-    The prediction is null for a row without an image, which raw datasets may have.
+    Prediction and probabilities are null for a row without an image, which raw datasets may have. With
+    `min_confidence`, the prediction alone is null where its probability is lower.
 
     Columns: id (int64), label (int64, if the dataset has labels), prediction (int64), probability (float32, of the
     prediction) and probability_<class> (float32) for every class of the model, in the order of its class numbers. label
@@ -79,13 +82,15 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
         kind="predictions",
         parents={"checkpoint": trained.as_parent(spec.model), "dataset": source.as_parent(spec.source)},
         expected=spec.parents,
-        parameters={"split": spec.split},
+        parameters=predict_values(spec.split, spec.min_confidence),
         listed=written,
         schema=tables.describe(_schema(model["classes"], labelled="label" in source.columns["columns"], named=named)),
         statistics={
             "notice": source.statistics.get("notice"),
             "predicted": {name: counts[str(number)] for number, name in enumerate(model["classes"])},
             "unpredicted": total - counts.total(),
+            "below_min_confidence": counts[_BELOW],
+            "temperature": model.get("temperature", 1.0),
             "reused_parts": sum(bool(row["reused"]) for row in done),
             "seconds": time.monotonic() - started,
             **hardware.recorded(parts),
@@ -132,10 +137,11 @@ class Predictor:
         output, predicted = self._find(split, index, source) or (None, self._predict(source))
         reused = output is not None
         output = output or tables.write_part(self.spec.target, predicted, split=split, index=index)
-        counts = json.dumps(collections.Counter(predicted["prediction"].drop_null().to_pylist()))
+        counts = dict(collections.Counter(predicted["prediction"].drop_null().to_pylist()))
+        below = predicted["prediction"].null_count - predicted["probability"].null_count
         used = predicted.schema.metadata[_HARDWARE_KEY].decode()
         entry = {"file": output.model_dump_json(), "split": split, "index": index, "rows": output.rows}
-        return entry | {"reused": reused, "hardware": used, "counts": counts}
+        return entry | {"reused": reused, "hardware": used, "counts": json.dumps(counts | {_BELOW: below})}
 
     def _find(self, split: str, index: int, source: File) -> tuple[File, pa.Table] | None:
         """Return a complete prediction part that an earlier attempt made of `source`, on whatever hardware.
@@ -150,7 +156,7 @@ class Predictor:
             file = tables.entry(target, f"{split}/{name}", split=split)
             if file is None or file.rows != source.rows:
                 continue
-            part = tables.read_part(target, file, columns=["prediction"])
+            part = tables.read_part(target, file, columns=["prediction", "probability"])
             made_from = part.schema.metadata or {}
             if (made_from.get(_INPUT_KEY), made_from.get(_MODEL_KEY)) == origin:
                 return file, part
@@ -165,13 +171,16 @@ class Predictor:
         columns = {"id": table["id"].to_numpy()} | ({} if labels is None else {"label": table["label"]})
         answers = {"prediction": probabilities.argmax(1), "probability": probabilities.max(1)}
         answers |= {f"probability_{name}": probabilities[:, i] for i, name in enumerate(model.classes)}
-        if table["image"].null_count:  # an image that could not be read has no prediction
-            missing = table["image"].is_null().to_numpy()
-            answers = {name: pa.array(values, mask=missing) for name, values in answers.items()}
+        missing = table["image"].is_null().to_numpy()  # an image that could not be read has no prediction
+        is_below = answers["probability"] < (self.spec.min_confidence or 0)
+        answers = {
+            name: pa.array(values, mask=missing | is_below if name == "prediction" else missing)
+            for name, values in answers.items()
+        }
         if self.origins is not None:
             paths, rows = row_origins.files_of(self.origins, str(source.split), columns["id"].tolist())
             columns |= {"file": paths, "row": rows}
-            numbers = pa.array(answers["prediction"]).to_pylist()
+            numbers = answers["prediction"].to_pylist()
             columns["class_name"] = [None if number is None else model.classes[number] for number in numbers]
         schema = _schema(model.classes, labelled=labels is not None, named=self.origins is not None)
         origin = {_INPUT_KEY: source.sha256, _MODEL_KEY: self.inference.identity}
