@@ -149,7 +149,8 @@ def _convert(text: str, name: str, kind: Any) -> Any:
     if kind is bool:
         return _BOOLEANS.get(text.lower(), text)
     if typing.get_origin(kind) is Literal:
-        return next((choice for choice in typing.get_args(kind) if str(choice) == text.replace("_", "-")), text)
+        spelled = {str(choice).replace("_", "-"): choice for choice in typing.get_args(kind)}
+        return spelled.get(text.replace("_", "-"), text)
     if name == "source" and not user_code.is_reference(text):
         return text.replace("_", "-")
     with contextlib.suppress(ValueError):

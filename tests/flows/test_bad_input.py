@@ -1,6 +1,7 @@
 """Invalid requests of every kind end in one line that names the mistake, within seconds, before any work."""
 
 import dataclasses
+import math
 import os
 import threading
 import time
@@ -370,6 +371,9 @@ def test_a_wrong_parameter_of_a_deployment_is_refused_by_name(
         ({"data": "{raw}\0"}, "--data: a URI must not contain a NUL character"),
         ({"split": "train"}, "--split must be one of test, got 'train'"),
         ({"workers": -1}, "--workers must be >= 0 (0 runs without Ray), got -1"),
+        ({"min_confidence": 0.0}, "--min-confidence must be above 0 and at most 1, got 0.0"),
+        ({"min_confidence": 1.01}, "--min-confidence must be above 0 and at most 1, got 1.01"),
+        ({"min_confidence": math.nan}, "--min-confidence must be above 0 and at most 1, got nan"),
         ({"model": "champion:A B"}, "--model champion:NAME must be 1 to 64 of a-z"),
         ({"model": "{sample}"}, "--model must be of kind checkpoint"),
     ],

@@ -56,6 +56,41 @@ def test_predictions_become_a_table_with_names_and_reasons_and_are_counted_in_th
     files.remove(found)
 
 
+def test_below_min_confidence_the_class_alone_is_empty_and_counted(
+    models: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usual = request(models, folder)
+    expected = rows_of(predicted(usual)).set_index("file")
+    minimum = float(expected["probability"].nlargest(2).iloc[-1])
+    asked = request(models, folder, min_confidence=minimum)
+    found = PredictionsURI(predicted(asked))
+    assert found != usual.predictions
+    rows, made = rows_of(found).set_index("file"), manifest.load(found)
+    is_sure = expected["probability"] >= minimum
+    assert is_sure.sum() == 2
+    for name in ("prediction", "class_name"):
+        pd.testing.assert_series_equal(rows[name][is_sure], expected[name][is_sure])
+        assert rows[name][~is_sure].isna().all()
+    for name in [name for name in map(str, rows) if name.startswith("probability")]:
+        pd.testing.assert_series_equal(rows[name], expected[name])
+    counts = [made.statistics[name] for name in ("unpredicted", "below_min_confidence")]
+    assert counts == [1, 2] and sum(made.statistics["predicted"].values()) == 2
+    assert made.parameters == {"split": None, "min_confidence": minimum}
+
+    write_csv(found, tmp_path / "table.csv")
+    table = pd.read_csv(tmp_path / "table.csv", keep_default_na=False, dtype=str).set_index("file").drop("cut.jpg")
+    assert set(table["class"][~is_sure]) == {""} and "" not in set(table["probability"])
+    assert set(table["reason"][~is_sure]) == {f"probability below {minimum:g}"}
+    summary = summarize_prediction(asked, found, [])
+    assert (summary["below_min_confidence"], summary["unpredicted"]["rows"]) == (2, 1)
+    console.show(summary)
+    assert "no class       2 rows below --min-confidence\n" in capsys.readouterr().out
+    unsure = rows.index[rows["prediction"].isna() & rows["probability"].notna()][0]
+    storage_main(["lineage", found, "--file", unsure])
+    assert "no class: its highest probability" in capsys.readouterr().out
+    files.remove(found)
+
+
 def test_one_prediction_leads_back_to_the_checksum_of_its_file(
     models: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
