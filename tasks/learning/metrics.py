@@ -97,8 +97,8 @@ def calibration_error(bins: Sequence[Mapping[str, float]]) -> float:
 
 def before_temperature(probabilities: np.ndarray, temperature: float) -> np.ndarray:
     """Return the probabilities (N, classes) that the same logits give without dividing them by `temperature`."""
-    powers = probabilities.astype(np.float64) ** temperature
-    return powers / powers.sum(1, keepdims=True)
+    powers = np.power(probabilities.astype(np.float64), temperature)
+    return np.asarray(powers / powers.sum(1, keepdims=True))
 
 
 def coverage(is_right: np.ndarray, confidence: np.ndarray) -> list[dict[str, float]]:

@@ -56,7 +56,7 @@ def _differences(drawn: np.ndarray, cells: np.ndarray, *, name: str, num_classes
         hits = np.where(predicted == labels, labels, -1)
         counts = [_sums(drawn, classes, num_classes) for classes in (hits, labels, predicted)]
         scores.append(metrics.scores_of_counts(*counts)[name])
-    return scores[0] - scores[1]
+    return np.asarray(scores[0] - scores[1])
 
 
 def _sums(drawn: np.ndarray, classes: np.ndarray, num_classes: int) -> np.ndarray:
