@@ -68,7 +68,7 @@ def mnist(
 
     Args:
         recipe: Model and source, such as mnist-resnet18, or path.py:function on the worker; empty: that of the flow's
-            source, for your own images images-resnet18.
+            source, for your own images images-finetune.
         storage: Storage root for all results: a folder or s3://bucket/prefix; empty: the worker's $PIPELINE_STORAGE or
             ./data.
         mirror: Mirrors to try before the source's own: http(s) addresses or folders.
@@ -112,7 +112,7 @@ def run(plan: Plan) -> Any:
         using(plan.root, plan.uses) as stages,
         session(plan.root, wanted=plan.needs_ray, workers=plan.workers, needs=plan.needs) as runner,
     ):
-        files = download(plan.files, plan.download)
+        files = download(plan.files, plan.weights, plan.download)
         raw = ingest(files, plan.raw, plan.ingest, runner)
         prepared = preprocess(raw, plan.prepared, plan.preprocess, runner)
         checkpoint = train(prepared, plan.checkpoint, plan.train, runner)

@@ -16,7 +16,7 @@ def check_readable(uri: URI, *, option: str = "--storage") -> None:
     Raises `FileNotFoundError` if there is nothing, and `ValueError` naming `option`, the problem and the next step if
     the storage cannot be read; within 10 s if the server does not answer.
     """
-    with _errors_as_value_error(uri, option=option, verb="read"):
+    with errors_as_value_error(uri, option=option, verb="read"):
         if files.has_content(uri):
             return
     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(uri))
@@ -27,7 +27,7 @@ def check_writable(root: Root) -> None:
 
     Raises `ValueError` naming `--storage`, the problem and the next step; within 10 s if the server does not answer.
     """
-    with _errors_as_value_error(root, option="--storage", verb="write to"):
+    with errors_as_value_error(root, option="--storage", verb="write to"):
         if root.is_s3:
             s3.check_bucket(root)
         else:
@@ -40,7 +40,7 @@ def check_writable(root: Root) -> None:
 
 
 @contextlib.contextmanager
-def _errors_as_value_error(uri: URI, *, option: str, verb: str) -> Iterator[None]:
+def errors_as_value_error(uri: URI, *, option: str, verb: str) -> Iterator[None]:
     """Turn every failure to reach `uri` into one `ValueError` that names `option` and the next step."""
     advice = "check AWS_ENDPOINT_URL and the AWS_* variables" if uri.is_s3 else "choose another folder"
     try:

@@ -45,7 +45,7 @@ CHECKPOINT = Kind(
     folder="checkpoints",
     uri=CheckpointURI,
     stage="train",
-    parents=("prepared", "initial"),
+    parents=("prepared", "initial", "weights"),
     accuracy_from=("predictions", "evaluation"),
 )
 PREDICTIONS = Kind(

@@ -1,4 +1,4 @@
-"""Download: fetch a source's files and store them unchanged."""
+"""Download: fetch a source's files and pretrained weights, and store them unchanged."""
 
 import json
 import os
@@ -15,24 +15,31 @@ from storage.manifest import File, Manifest
 from storage.uri import URI, FilesURI
 from tasks.jobs.spec import scratch_of
 from tasks.learning.downloading import fetch_file
-from tasks.learning.sources import Source, SourceFile
+from tasks.learning.sources import Download, SourceFile
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import logger, stage, tidy
 from tasks.planning.parameters import DownloadParameters
 
 
 @task(name="download", **task_options, task_run_name="download {parameters.name}")
-def download(files: FilesURI | None, parameters: DownloadParameters) -> FilesURI | None:
-    """Download the source's files and verify their published checksums; resume an interrupted download by file.
+def download(files: FilesURI | None, weights: FilesURI | None, parameters: DownloadParameters) -> FilesURI | None:
+    """Download the source's files and initial weights, and verify their checksums; return `files`.
 
-    Tries the mirrors of `parameters` before the source's own. `files` is None if nothing is downloaded: with the user's
-    images, or for a raw dataset that exists although its files do not. Raises `DownloadFailed` if no mirror served a
-    file with the right checksum.
+    Resumes an interrupted download by file. Tries the mirrors of `parameters` before the published ones. `files` is
+    None with the user's images, and for a raw dataset that exists although its files do not; `weights` is None unless
+    training starts from a file. Raises `DownloadFailed` if no mirror served a file with the right checksum.
     """
+    if weights is not None and parameters.weights is not None:
+        _download("download weights", weights, parameters.weights, parameters)
     if files is None or parameters.source is None:
         return None
-    root, source = reference.root_of(files), parameters.source
-    with stage("download", files, timeout_s=parameters.timeouts.stage_s) as current:
+    _download("download", files, parameters.source, parameters)
+    return files
+
+
+def _download(name: str, files: FilesURI, source: Download, parameters: DownloadParameters) -> None:
+    root = reference.root_of(files)
+    with stage(name, files, timeout_s=parameters.timeouts.stage_s) as current:
         if not current.reused:
             with lease.held(
                 root,
@@ -40,7 +47,7 @@ def download(files: FilesURI | None, parameters: DownloadParameters) -> FilesURI
                 owner=f"flow run {flow_run.name or os.getpid()}",
                 is_done=lambda: manifest.is_committed(files),
                 on_wait=lambda other: logger().warning(
-                    "waiting: %s on %s is already downloading this dataset", other.owner, other.host
+                    "waiting: %s on %s is already downloading these files", other.owner, other.host
                 ),
             ) as held:
                 if held:
@@ -52,11 +59,10 @@ def download(files: FilesURI | None, parameters: DownloadParameters) -> FilesURI
                         log=logger().info,
                         timeout_s=parameters.timeouts.download_s,
                     )
-    return files
 
 
 def fetch_and_commit(
-    source: Source,
+    source: Download,
     uri: FilesURI,
     *,
     mirrors: Sequence[str],
@@ -71,16 +77,16 @@ def fetch_and_commit(
     origins: list[dict[str, Any]] = []
     for file in source.files:
         place, origin = uri.child(file.stored), scratch.child(f"origins/{file.stored}.json")
-        if storage_files.exists(place) and storage_files.sha256(place) == file.sha256:
+        if storage_files.exists(place) and (digest := storage_files.sha256(place)).startswith(file.sha256):
             log("%s: reusing the file of an earlier attempt", file.name)
-            origins.append(_origin(file, origin))
+            origins.append(_origin(file, origin) | {"sha256": digest})
         else:
             with storage_files.workspace(scratch) as folder:
                 left_s = max(0.0, until - time.monotonic())
                 origins.append(fetch_file(file, folder, mirrors=mirrors, log=log, timeout_s=left_s))
                 storage_files.put(origin, json.dumps(origins[-1]).encode())
                 storage_files.put(place, folder / file.name)
-        listed.append(File(path=file.stored, size=storage_files.entry(place).size, sha256=file.sha256))
+        listed.append(File(path=file.stored, size=storage_files.entry(place).size, sha256=origins[-1]["sha256"]))
     committed = commits.commit(
         uri,
         kind="files",
@@ -98,4 +104,4 @@ def _origin(file: SourceFile, noted: URI) -> dict[str, Any]:
     try:
         return dict(json.loads(storage_files.read(noted)))
     except FileNotFoundError:
-        return {"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": "an earlier attempt"}
+        return {"name": file.name, "md5": file.md5, "url": "an earlier attempt"}

@@ -18,12 +18,14 @@ def train(
     """Train and keep the epoch with the lowest validation loss; resume from the newest complete checkpoint."""
     parents: dict[str, URI] = {"prepared": prepared}
     parents |= {"initial": parameters.initial} if parameters.initial else {}
+    parents |= {"weights": parameters.weights} if parameters.weights else {}
     values = parameters.values
     with stage("train", checkpoint, kind=kinds.CHECKPOINT, parents=parents, parameters=values) as current:
         if not current.reused:
             spec = TrainSpec(
                 source=prepared,
                 initial=parameters.initial,
+                weights=parameters.weights,
                 recipe=parameters.recipe,
                 parameters=values,
                 workers=parameters.workers,

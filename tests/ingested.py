@@ -16,7 +16,8 @@ from tasks.train import train
 
 def ingested(plan: Plan, runner: Runner | None = None) -> DatasetURI:
     """Download and ingest what `plan` asks for."""
-    return ingest.fn(download.fn(plan.files, plan.download), plan.raw, plan.ingest, runner or InProcessRunner())
+    files = download.fn(plan.files, plan.weights, plan.download)
+    return ingest.fn(files, plan.raw, plan.ingest, runner or InProcessRunner())
 
 
 def run(plan: Plan, runner: Runner | None = None) -> Decision:

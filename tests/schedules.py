@@ -21,6 +21,7 @@ def add_scheduled(checkout: Path, photos: Path) -> None:
     by_cron = content["deployments"].pop()
     by_cron["name"] = "by-cron"
     by_cron["parameters"] = {**by_cron["parameters"], "data": str(photos), "settings": _SMALL, "workers": 0}
+    by_cron["parameters"]["recipe"] = "images-resnet18"  # the default needs weights from the network
     by_cron["schedules"][0]["cron"] = "* * * * *"
     by_interval = deepcopy(by_cron)
     by_interval |= {"name": "by-interval", "schedules": [{"slug": "often", "interval": 60}]}

@@ -95,7 +95,7 @@ class TrainingOptions(FlowOptions):
         typer.Option(
             metavar="NAME",
             help="the model to train and its source: a name, or path.py:function (default: mnist-resnet18, or "
-            "images-resnet18 with your own images)",
+            "images-finetune with your own images)",
         ),
     ] = None
     settings: Annotated[
@@ -144,20 +144,23 @@ class RunOptions(TrainingOptions):
         list[str],
         typer.Option(
             metavar="URL_OR_DIR",
-            help="mirror or folder to try before the source's own mirrors; repeatable; 'sample': use the bundled "
-            "sample (default: the source's mirrors, or the sample if none can be reached)",
+            help="mirror or folder to try before the published ones, for data and pretrained weights; repeatable; "
+            "'sample': use the bundled sample (default: the published mirrors, or the sample if none can be reached)",
         ),
     ] = NONE
     no_sample: Annotated[
-        bool, typer.Option("--no-sample", help="fail instead of using the sample if no mirror can be reached")
+        bool,
+        typer.Option(
+            "--no-sample", help="fail instead of using the sample, or random weights, if no mirror can be reached"
+        ),
     ] = False
     download_timeout: Annotated[
         str,
         typer.Option(
             metavar="TIME",
             parser=_parse_time,
-            help="how long to retry if no mirror can be reached; 0s: use the sample at once, or fail if the recipe has "
-            "none or --mirror is given",
+            help="how long to retry if no mirror can be reached; 0s: use the sample, or random weights, at once, or "
+            "fail if the recipe has neither or --mirror is given",
         ),
     ] = "0s"
     refresh: Annotated[bool, typer.Option("--refresh", help="recompute everything, even if results exist")] = False

@@ -1,5 +1,6 @@
 """Checks before a run starts: a run stops at the first failure; `--check` runs all of them and reports each."""
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -59,7 +60,7 @@ class Preflight:
         if options.data == "":
             hint = "omit it to download the recipe's data set"
             raise ValueError(f"--data must be a folder or the URI of a raw dataset, got an empty value; {hint}")
-        if options.data and options.mirror:
+        if options.data and options.mirror and (self.is_sample or self.recipe.training.start.kind != "pretrained"):
             raise ValueError("--data cannot be combined with --mirror, because nothing is downloaded")
         changed = [f"{name}={value}" for name, value in recipes.changes(self.recipe).items()]
         return f"recipe {self.recipe.name}" + (f" with {', '.join(changed)}" if changed else "")
@@ -84,6 +85,7 @@ class Preflight:
             self._make_plan(self._sample(), register_as=options.register_as)
             return "the bundled sample"
         self._make_plan(self.recipe, register_as=options.register_as)
+        self._require_weights()
         if images := self.plan.user_images:
             notes = [*map(str, images.left_out), *images.notes]
             return "; ".join([f"{len(images.files):,} files in {images.uri}", *notes])
@@ -107,6 +109,28 @@ class Preflight:
             "to read files that you have, or --no-sample to fail instead"
         )
         return "the bundled sample"
+
+    def _require_weights(self) -> None:
+        """Plan the recipe's fallback, which starts from random weights, if published ones cannot be had."""
+        from tasks.learning import downloading
+
+        weights, options = self.plan.download.weights, self.options
+        if weights is None or not self.lacks_weights or downloading.reachable(weights, self.mirrors):
+            return
+        if self.plan.timeouts.download_s > 0:
+            return
+        fallback = recipes.override(recipes.load(self.base.fallback), options.settings) if self.base.fallback else None
+        if self.mirrors or options.no_sample or fallback is None or fallback.training.start.kind != "random":
+            problem = downloading.unreachable_message(weights, self.mirrors)
+            raise ValueError(f"start=pretrained: {problem}, or a file with --set start=FILE")
+        exits.note(
+            f"the pretrained weights of {self.recipe.model} cannot be had, as no mirror can be reached; training from "
+            f"random weights by recipe {fallback.name} instead; use --mirror FOLDER or --set start=FILE if you have "
+            "them, or --no-sample to fail instead"
+        )
+        # Images of the same size, so that a model that starts from pretrained weights can compete with it later.
+        self.recipe = dataclasses.replace(fallback, data=self.plan.recipe.data)
+        self._make_plan(self.recipe, register_as=options.register_as)
 
     def _sample(self) -> Recipe:
         assert self.base.fallback is not None
@@ -141,7 +165,8 @@ class Preflight:
         from tasks.planning import model_check
 
         plan, recipe = self.plan, self.plan.recipe
-        results: dict[str, URI | None] = {"download": plan.files} if self.downloads else {}
+        results: dict[str, URI | None] = {"download weights": plan.weights} if plan.download.weights else {}
+        results |= {"download": plan.files} if self.downloads else {}
         results |= {"ingest": plan.raw} if plan.source or plan.user_images else {}
         results |= {"preprocess": plan.prepared, "train": plan.checkpoint}
         results |= {"predict": plan.predictions, "evaluate": plan.evaluation}
@@ -171,11 +196,18 @@ class Preflight:
         return self.plan.data is None and not any(uri and manifest.is_committed(uri) for uri in results)
 
     @property
+    def lacks_weights(self) -> bool:
+        """True if the run fetches or copies the weights that training starts from."""
+        plan = self.plan
+        return bool(plan.download.weights and plan.weights and not manifest.is_committed(plan.weights))
+
+    @property
     def uses_network(self) -> bool:
-        """True if the run downloads a data set and its first mirror is not a folder."""
-        own = self.plan.source.mirrors if self.plan.source else ()
-        mirrors = [*self.mirrors, *own] if self.downloads else []
-        return bool(mirrors) and not mirrors[0].startswith("file:")
+        """True if the run downloads something and its first mirror is not a folder."""
+        plan = self.plan
+        downloads = (plan.source if self.downloads else None, plan.download.weights if self.lacks_weights else None)
+        places = [[each.files[0].copy, *self.mirrors, *each.mirrors] for each in downloads if each]
+        return any(not next(filter(None, some)).startswith(("file:", "s3:")) for some in places)
 
     @property
     def has_work(self) -> bool:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from storage import files
 from storage.manifest import Damaged
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
+from storage.uri import URI, CheckpointURI, DatasetURI, FilesURI, PredictionsURI, Root
 from tasks.learning.recipes import Recipe
 from tasks.resources.scaling import ANY, Needs, Workers
 
@@ -139,7 +139,9 @@ class TrainSpec(JobSpec):
     source: DatasetURI
     target: CheckpointURI
     initial: CheckpointURI | None = None
-    """Checkpoint with the initial weights (warm start); None: random weights."""
+    """Checkpoint with the initial weights (warm start)."""
+    weights: FilesURI | None = None
+    """File of initial weights; with neither, they are random."""
     recipe: Recipe
     parameters: dict[str, Any]
     """Parameters that determine the weights; the fingerprint is their hash."""

@@ -20,11 +20,11 @@ from urllib.parse import quote, urlsplit
 
 from tenacity import RetryCallState, Retrying, stop_after_attempt, wait_exponential, wait_random
 
-from storage import error_policy
+from storage import error_policy, files
 from storage.admin.format import size as in_units
 from storage.error_policy import Permanent, is_transient_download
-from storage.uri import redact, redact_text
-from tasks.learning.sources import Source, SourceFile, is_public
+from storage.uri import URI, redact, redact_text
+from tasks.learning.sources import Download, SourceFile, is_public
 
 _PAUSES = wait_exponential(multiplier=0.5, max=20) + wait_random(0, 1)
 """Pauses between two tries of one mirror, in seconds."""
@@ -80,9 +80,9 @@ def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log:
     problems: list[str] = []
     faults: list[tuple[str, Exception]] = []
     retrying = Retrying(stop=stop_after_attempt(4), wait=_PAUSES, retry=_may_help, reraise=True)
-    for mirror in mirrors:
+    for mirror, url in [*([(file.copy, file.copy)] if file.copy else []), *((m, m + file.name) for m in mirrors)]:
         try:
-            retrying(_fetch_once, mirror + file.name, file, folder)
+            retrying(_fetch_once, url, file, folder)
         except (WrongChecksum, OSError, HTTPException) as error:
             if error_policy.is_disk_full(error):
                 raise error_policy.DiskFull(
@@ -95,7 +95,7 @@ def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log:
             log("%s: %s", file.name, problem)
         size = (folder / file.name).stat().st_size
         log("fetched %s, %s, from %s", file.name, in_units(size), redact(mirror))
-        return {"name": file.name, "md5": file.md5, "sha256": file.sha256, "url": mirror + file.name}
+        return {"name": file.name, "md5": file.md5, "sha256": _digest(folder / file.name, "sha256"), "url": url}
     kind = Unreachable if _may_pass(faults) else DownloadFailed
     advice = "name another mirror or a folder with --mirror"
     raise kind(f"{file.name} could not be fetched; {'; '.join(problems)}; {advice}")
@@ -127,12 +127,13 @@ def unpack(file: SourceFile, folder: Path) -> Path:
     return path
 
 
-def reachable(source: Source, more: Sequence[str] = ()) -> bool:
-    """Return whether any mirror of `source` or in `more` answers; an error page counts as an answer."""
-    return any(_answers(mirror + source.files[0].name) for mirror in [*more, *source.mirrors])
+def reachable(source: Download, more: Sequence[str] = ()) -> bool:
+    """Return whether there is a copy, or any mirror of `source` or in `more` answers, if with an error page."""
+    first = source.files[0]
+    return bool(first.copy) or any(_answers(mirror + first.name) for mirror in [*more, *source.mirrors])
 
 
-def unreachable_message(source: Source, more: Sequence[str] = ()) -> str:
+def unreachable_message(source: Download, more: Sequence[str] = ()) -> str:
     """Return the error message, with the next step, for the case that no mirror is `reachable`."""
     folders = [mirror for mirror in more if mirror.startswith("file:")]
     asked = ", ".join(redact(mirror) for mirror in [*more, *source.mirrors] if mirror not in folders)
@@ -143,7 +144,7 @@ def unreachable_message(source: Source, more: Sequence[str] = ()) -> str:
     )
 
 
-def _missing_files(source: Source, folder: str) -> str:
+def _missing_files(source: Download, folder: str) -> str:
     """Say which files of `source` are not in a folder, and which others are: perhaps unpacked, or renamed."""
     path = urllib.request.url2pathname(urlsplit(folder).path)
     present = sorted(os.listdir(path))
@@ -184,15 +185,18 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
         socket.setdefaulttimeout(_STALL_S)  # torchvision sets none
         if url.startswith("file:"):
             shutil.copyfile(urllib.request.url2pathname(urlsplit(url).path), path)
+        elif url.startswith("s3:"):
+            with path.open("wb") as copy:
+                copy.writelines(files.pieces(URI(url)))
         else:
             from torchvision.datasets.utils import download_url
 
             # torchvision's RuntimeError does not name the checksum it found; the check below does, for both kinds.
             with contextlib.suppress(RuntimeError):
-                download_url(url, str(folder), filename=file.name, md5=file.md5)
+                download_url(url, str(folder), filename=file.name, md5=file.md5 or None)
     for algorithm, expected in (("md5", file.md5), ("sha256", file.sha256)):
         found = _digest(path, algorithm)
-        if found != expected:
+        if not found.startswith(expected):
             path.unlink(missing_ok=True)
             raise WrongChecksum(f"{url} has the wrong {algorithm}: expected {expected}, found {found}")
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
+from pydantic.config import JsonDict
 
 from tasks.learning import user_code
 from tasks.learning.initial_weights import start_from_text
@@ -20,7 +21,7 @@ _SHORT = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size"}
 _NOT_SETTINGS = ("name", "fallback", "origin", "kind", "factory")
 _ALSO_CHOOSES = {"store": ("training", "augment")}
 """Fields with variants that another field chooses."""
-_START = {"description": "random, pretrained, champion, champion:NAME, or a file: PATH_OR_URI.safetensors or .pth"}
+_START: JsonDict = {"description": "random, pretrained, champion, champion:NAME, or a file .safetensors or .pth"}
 _BOOLEANS = {"true": True, "on": True, "false": False, "off": False}
 
 

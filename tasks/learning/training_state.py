@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,13 @@ import torch
 from torch import Tensor
 
 from storage import manifest
-from storage.uri import CheckpointURI
+from storage.uri import CheckpointURI, FilesURI
 from tasks.learning.checkpoint import META, TRAINING, WEIGHTS, Meta, Snapshot, WrongResume
 from tasks.learning.epoch_metrics import EpochMetrics
 from tasks.learning.loop import Loader, Trainer
 from tasks.learning.modeling import Classifier, FromImages, ModelSpec
 from tasks.learning.optimizer import align_state
+from tasks.learning.pretrained import Loaded, read_weights, start_from
 
 _OF_THE_DEVICE = ("fused", "foreach", "capturable")
 """Settings of an optimizer that depend on its device and are not part of its state."""
@@ -107,17 +109,20 @@ def restore(folder: Path, trainer: Trainer, *, prepared: str, about: dict[str, A
     return meta.metrics
 
 
-def load_initial_weights(model: Classifier, uri: CheckpointURI) -> None:
-    """Load the weights of a committed checkpoint into `model`, which keeps the normalisation of its own rows.
+def load_initial_weights(model: Classifier, *, initial: CheckpointURI | None, weights: FilesURI | None) -> Loaded:
+    """Load the weights of a committed checkpoint, or of a committed file, into `model`; return what stays random.
 
-    Raises `ValueError` naming the first difference between the two models.
+    Raises `ValueError` naming the first differences between the two models, and `manifest.Damaged`.
     """
-    initial, _ = load_model(uri)
-    for name in ("model", "image_shape", "classes"):
-        was, now = getattr(initial.spec, name), getattr(model.spec, name)
-        if was != now:
-            raise ValueError(f"start=champion: {name} of {uri} is {was!r}, but {now!r} here; use start=random")
-    model.backbone.load_state_dict(initial.backbone.state_dict())
+    if initial:
+        before, _ = load_model(initial)
+        return start_from(model, before.backbone.state_dict(), classes=before.spec.classes)
+    assert weights
+    (file,) = manifest.load(weights).files
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, file.path)
+        path.write_bytes(manifest.read_file(weights, file))
+        return start_from(model, read_weights(path))
 
 
 def initialize_from_rows(model: Classifier, loader: Loader) -> None:

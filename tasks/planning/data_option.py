@@ -8,7 +8,7 @@ from storage import access, champions, kinds, manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, FilesURI, Root, parse_root
 from tasks.learning import images, recipes, sources, user_code
 from tasks.learning.recipes import Recipe
-from tasks.learning.sources import Source
+from tasks.learning.sources import Download, Source
 from tasks.planning import user_images
 from tasks.planning.result_uris import Result, find_result
 from tasks.planning.user_images import UserImages
@@ -16,12 +16,14 @@ from tasks.planning.user_images.layout import EXPECTED
 
 
 def default_recipe(data: str | None, *, flow: str = "mnist") -> str:
-    """Return the default recipe: `images-resnet18` for the user's own images, else `mnist-resnet18`.
+    """Return the default recipe: `images-finetune` for the user's own images, else `mnist-resnet18`.
 
     Args:
         data: The option `--data`, or the parameter of a deployment.
         flow: Name of the flow; one that is named after a data set, other than `mnist`, has the recipe of that data set.
     """
+    if flow == "images":
+        return "images-finetune"
     if flow != "mnist" and f"{flow}-resnet18" in recipes.known():
         return f"{flow}-resnet18"
     if not data:
@@ -33,7 +35,7 @@ def default_recipe(data: str | None, *, flow: str = "mnist") -> str:
         return "mnist-resnet18"
     if manifest.is_committed(uri) and "image_size" not in check_committed("--data", uri, kinds=("raw",)).parameters:
         return "mnist-resnet18"
-    return "images-resnet18"
+    return "images-finetune"
 
 
 def check_committed(option: str, uri: CheckpointURI | DatasetURI, *, kinds: tuple[str, ...]) -> manifest.Manifest:
@@ -100,12 +102,8 @@ class TrainingData:
         """Return the URI of the downloaded files; None if they are gone or damaged but the raw dataset exists."""
         if self.source is None:
             return None
-        parameters = _checksums(self.source) | {"refresh": refresh}
-        files = find_result(kinds.FILES, root, name=self.name, parameters=parameters).uri
-        try:
-            return None if raw.manifest and not manifest.find(files) else files
-        except manifest.Damaged:
-            return None if raw.manifest else files
+        files = find_files(root, self.source, refresh=refresh).uri
+        return files if is_needed(files, child=raw) else None
 
     def images(self, raw: Result[DatasetURI]) -> tuple[tuple[int, int, int] | None, tuple[str, ...] | None]:
         """Return shape and classes of the images; None where they are unknown until the data is read."""
@@ -119,7 +117,20 @@ class TrainingData:
         return images.shape_of(metadata), images.classes_of(metadata)
 
 
-def _checksums(source: Source) -> dict[str, Any]:
+def find_files(root: Root, download: Download, **more: Any) -> Result[FilesURI]:
+    """Return the downloaded files, named after their checksums."""
+    return find_result(kinds.FILES, root, name=download.name, parameters=_checksums(download) | more)
+
+
+def is_needed(files: FilesURI, *, child: Result[Any]) -> bool:
+    """Return whether downloaded files are there, or must be, because `child`, the result made of them, is not."""
+    try:
+        return child.manifest is None or manifest.find(files) is not None
+    except manifest.Damaged:
+        return False
+
+
+def _checksums(source: Download) -> dict[str, Any]:
     return {"data": source.name, "sha256": {file.name: file.sha256 for file in source.files}}
 
 

@@ -15,7 +15,7 @@ from tasks.learning import recipes, sources
 from tasks.learning.downloading import mirror_address
 from tasks.learning.recipes import Recipe
 from tasks.planning import model_check, result_uris, warm_start
-from tasks.planning.data_option import TrainingData, find_training_data
+from tasks.planning.data_option import TrainingData, find_files, find_training_data, is_needed
 from tasks.planning.parameters import (
     DownloadParameters,
     IngestParameters,
@@ -135,14 +135,25 @@ def _plan(
         initial = warm_start.initial_checkpoint(
             root, registered_model, recipe, prepared.uri, values, image_shape=image_shape, classes=classes
         )
-    train = TrainParameters(recipe=recipe, values=values, initial=initial, workers=workers, timeouts=timeouts)
+    weights = warm_start.initial_weights(recipe)
+    stored = find_files(root, weights) if weights else None
     checkpoint = find_result(
         kinds.CHECKPOINT,
         root,
         name=f"{data.name}-{recipe.name}" if data.is_user_images else recipe.name,
-        parents=[prepared, *([read(initial)] if initial else [])],
+        parents=[prepared, *([read(initial)] if initial else []), *([stored] if stored else [])],
         parameters=values,
     )
+    train = TrainParameters(
+        recipe=recipe,
+        values=values,
+        initial=initial,
+        weights=stored.uri if stored else None,
+        workers=workers,
+        timeouts=timeouts,
+    )
+    if stored and not is_needed(stored.uri, child=checkpoint):
+        weights = None
     predictions = find_predictions(root, checkpoint, prepared, split="test")
     evaluation = result_uris.evaluation_of(root, predictions.uri)
 
@@ -151,7 +162,7 @@ def _plan(
     decisions = registry.history(root, registered_model)
     rivals = tuple(gate.rivals_of(checkpoint.uri, decisions, gate_settings).values())
     of_rivals = [find_predictions(root, read(rival), prepared, split="test") for rival in rivals]
-    uses = [files, raw.uri, prepared.uri, initial, checkpoint.uri, predictions.uri, evaluation, *rivals]
+    uses = [files, raw.uri, prepared.uri, initial, train.weights, checkpoint.uri, predictions.uri, evaluation, *rivals]
     uses += [uri for result in of_rivals for uri in (result.uri, result_uris.evaluation_of(root, result.uri))]
     on_ray: list[Result[Any]] = [prepared, checkpoint, predictions, *of_rivals]
     on_ray += [raw] if data.user_images is not None and data.user_images.is_large else []
@@ -181,12 +192,15 @@ def _plan(
         raw=raw.uri,
         prepared=prepared.uri,
         initial=initial,
+        weights=train.weights,
         checkpoint=checkpoint.uri,
         predictions=predictions.uri,
         evaluation=evaluation,
         rivals=rivals,
         uses=tuple(uri for uri in uses if uri is not None),
-        download=DownloadParameters(name=data.name, source=data.source, mirrors=mirrors, timeouts=timeouts),
+        download=DownloadParameters(
+            name=data.name, source=data.source, weights=weights, mirrors=mirrors, timeouts=timeouts
+        ),
         ingest=IngestParameters(
             name=data.name,
             values=data.ingest_values(),

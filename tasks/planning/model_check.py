@@ -2,13 +2,15 @@
 
 import contextlib
 import os
+import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from storage import manifest
 from storage.process import gc_paused
 from storage.terminal import count
 from storage.uri import CheckpointURI
-from tasks.learning import user_code
+from tasks.learning import downloading, user_code
 from tasks.learning.epoch_metrics import few_steps_hint, smallest_piece
 from tasks.learning.recipes import Recipe
 from tasks.learning.user_code import UserCodeError, wrap_user_errors
@@ -17,6 +19,9 @@ from tasks.planning.plan import Plan
 from tasks.planning.result_uris import predictions_of
 from tasks.resources import devices, machine
 from tasks.resources.scaling import Workers, most_gpus_fed
+
+if TYPE_CHECKING:
+    from tasks.learning.modeling import Classifier
 
 _LONGEST_SIDE = 512
 """Pixels; larger images take too long to try."""
@@ -56,7 +61,35 @@ def check_training(plan: Plan) -> None:
     is_local = plan.workers == 0 or not os.environ.get("RAY_ADDRESS")
     if plan.recipe.training.compile and is_local and (plan.recipe.resources.device == "cpu" or not machine.gpus()):
         devices.check_compiler(where="this machine")
+    check_start(plan)
     check_one_row(plan)
+
+
+def check_start(plan: Plan) -> None:
+    """Raise `ValueError` if the initial weights do not fit the model; building it takes seconds.
+
+    What a library publishes fits, and the champion of the run's own registered model was compared by its description.
+    """
+    start, file = plan.recipe.training.start, plan.download.weights
+    is_file, is_other = start.kind == "file" and file, start.kind == "champion" and start.registered_model
+    if not (is_file or is_other) or plan.image_shape is None:
+        return
+    try:
+        model, _ = _build(plan)
+    except Exception:  # `check_model` and the training report it; on a cluster, packages may be there only
+        return
+    from tasks.learning import pretrained, training_state
+
+    if file is None:
+        training_state.load_initial_weights(model, initial=plan.initial, weights=None)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        downloading.fetch_file(file.files[0], Path(folder), mirrors=(), log=lambda *_: None)
+        path = Path(folder, file.files[0].name)
+        try:
+            pretrained.start_from(model, pretrained.read_weights(path))
+        except ValueError as error:
+            raise ValueError(str(error).replace(str(path), file.files[0].copy)) from None
 
 
 def num_train_rows(plan: Plan) -> tuple[int | None, int | None]:
@@ -128,6 +161,16 @@ def _try(plan: Plan, *, rows: int) -> tuple[int, set[Path]]:
     """Build the model and run `rows` rows through it as in training; return the number of weights and files read."""
     import torch
 
+    model, opened = _build(plan)
+    shape = model.spec.image_shape
+    if rows and max(shape[:2]) <= _LONGEST_SIDE:
+        with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors(), torch.no_grad():
+            model(torch.zeros(rows, *shape, dtype=torch.uint8))
+    return sum(weight.numel() for weight in model.parameters()), opened
+
+
+def _build(plan: Plan) -> "tuple[Classifier, set[Path]]":
+    """Build the model as training does; return it, and the files that were read."""
     from tasks.learning.modeling import Classifier, ModelSpec
 
     shape, classes = plan.image_shape, plan.classes or ("a", "b")
@@ -137,13 +180,9 @@ def _try(plan: Plan, *, rows: int) -> tuple[int, set[Path]]:
         model=plan.recipe.model, image_shape=shape, classes=classes, mean=(0.0,) * channels, std=(1.0,) * channels
     )
     # Another folder: a path relative to this one would not be found by workers.
-    with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors():
-        with opened_files() as opened:
-            model = Classifier(spec, pretrained=plan.initial is None)
-        if rows and max(shape[:2]) <= _LONGEST_SIDE:
-            with torch.no_grad():
-                model(torch.zeros(rows, *shape, dtype=torch.uint8))
-    return sum(weight.numel() for weight in model.parameters()), opened
+    with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors(), opened_files() as opened:
+        model = Classifier(spec, pretrained=plan.initial is None and plan.weights is None)
+    return model, opened
 
 
 def _number_of_workers(workers: Workers, recipe: Recipe) -> int:

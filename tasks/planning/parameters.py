@@ -4,9 +4,9 @@ import dataclasses
 from typing import Any
 
 from storage import reference
-from storage.uri import URI, CheckpointURI
+from storage.uri import URI, CheckpointURI, FilesURI
 from tasks.learning.recipes import Recipe
-from tasks.learning.sources import Source
+from tasks.learning.sources import Download, Source
 from tasks.planning.user_images import UserImages
 from tasks.resources.scaling import ANY, Needs, Workers
 
@@ -36,8 +36,10 @@ class DownloadParameters:
     """Name of the source, or of the folder with the user's images."""
     source: Source | None
     """What to download; None with `--data`."""
+    weights: Download | None = None
+    """Initial weights to download or copy; None: there are none, or nothing needs them any more."""
     mirrors: tuple[str, ...] = ()
-    """Addresses to try before the source's own."""
+    """Addresses to try before the published ones."""
     timeouts: Timeouts = Timeouts()
 
 
@@ -75,9 +77,11 @@ class TrainParameters:
 
     recipe: Recipe
     values: dict[str, Any]
-    """Values that determine the weights besides the prepared dataset and the initial checkpoint."""
+    """Values that determine the weights besides the prepared dataset and the initial weights."""
     initial: CheckpointURI | None = None
-    """Warm start: the champion whose weights training begins with; None: as the recipe says."""
+    """Warm start: the champion whose weights training begins with."""
+    weights: FilesURI | None = None
+    """File of initial weights; with neither, training begins with random ones."""
     workers: Workers = None
     """Number of workers as requested."""
     timeouts: Timeouts = Timeouts()

@@ -56,7 +56,9 @@ class Plan:
     prepared: DatasetURI
     """The prepared dataset: checked, split and shuffled; named after the raw one, so that recipes share it."""
     initial: CheckpointURI | None
-    """Warm start: the champion whose weights training begins with; None: as the recipe says."""
+    """Warm start: the champion whose weights training begins with."""
+    weights: FilesURI | None
+    """File of initial weights, published or the user's own; with neither, training begins with random ones."""
     checkpoint: CheckpointURI
     """The model of the best epoch."""
     predictions: PredictionsURI

@@ -1,15 +1,60 @@
-"""Checks of the champion before a run: is it comparable on this data, and can training start from its weights?"""
+"""Where training starts: a file of weights, or a champion; and is the current champion comparable on this data?"""
 
+import contextlib
+import functools
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from storage import manifest, registry
+from storage import access, files, manifest, registry
+from storage.files import Entry
 from storage.manifest import Damaged
-from storage.uri import CheckpointURI, DatasetURI, Root
+from storage.uri import URI, CheckpointURI, DatasetURI, Root, parse_root
+from tasks.learning.initial_weights import Champion, start_to_text
 from tasks.learning.recipes import Recipe
+from tasks.learning.sources import Download, SourceFile
 
-_OPTION = "--set start=champion"
 _SHOWN = 10  # class names in an error, at most
+
+
+def initial_weights(recipe: Recipe) -> Download | None:
+    """Return the file of weights that training starts from, published or the user's own; None for other starts.
+
+    Raises `ValueError` if nothing is published for the model, or the user's file cannot be read.
+    """
+    start = recipe.training.start
+    mirrors: tuple[str, ...] = ()
+    if start.kind == "pretrained":
+        from tasks.learning import pretrained  # imports torchvision or timm, which takes seconds
+
+        published, cached = pretrained.published(recipe.model), ""
+        if (path := pretrained.cached(published)) and files.sha256(URI(str(path))).startswith(published.sha256):
+            cached = path.as_uri()
+        file = SourceFile(name=published.file, md5="", sha256=published.sha256, copy=cached)
+        mirrors = (published.url.rpartition("/")[0] + "/",)
+    elif start.kind == "file":
+        uri, digest = parse_root(start.file, option="start"), None
+        with access.errors_as_value_error(uri, option="start", verb="read"), contextlib.suppress(FileNotFoundError):
+            digest = _sha256(uri, files.entry(uri))
+        if digest is None:
+            raise ValueError(f"start: there is no file {uri}; give one with --set start=FILE, or use start=random")
+        copy = str(uri) if uri.is_s3 else Path(uri).as_uri()
+        file = SourceFile(name=f"weights{Path(uri).suffix}", md5="", sha256=digest, copy=copy)
+    else:
+        return None
+    return Download(name=_name(recipe.model), files=(file,), mirrors=mirrors)
+
+
+def _name(model: str) -> str:
+    """Return the name of the folder with weights for `model`, which does not depend on where they come from."""
+    return f"weights-{re.sub('[^a-z0-9]+', '-', model.partition('@')[0].lower()).strip('-')}"[:50]
+
+
+@functools.cache
+def _sha256(uri: URI, _entry: Entry) -> str:
+    """Return the digest of a file of any size; an unchanged one is read once."""
+    return files.sha256(uri)
 
 
 def initial_checkpoint(
@@ -25,27 +70,34 @@ def initial_checkpoint(
     """Return the champion to start from, or that champion's own initial checkpoint if this request produced it.
 
     So the same request keeps its URIs after its model became champion. Raises `ValueError` if there is no champion, or
-    if its model, images, classes or split differ: rows that it was trained on would become validation rows.
+    if its model differs; of the run's own registered model also if its images, classes or split do: rows that it was
+    trained on would become validation rows.
     """
-    champion = registry.champion(root, registered_model)
+    start = recipe.training.start
+    assert isinstance(start, Champion)
+    name = start.registered_model or registered_model
+    option = f"--set start={start_to_text(vars(start))}"
+    champion = registry.champion(root, name)
     if champion is None:
-        raise ValueError(f"{_OPTION}: {root} has no champion of {registered_model!r} yet; omit it the first time")
+        raise ValueError(f"{option}: {root} has no champion of {name!r} yet; omit it the first time")
     try:
         trained = manifest.load(champion)
     except FileNotFoundError:
         raise ValueError(
-            f"{_OPTION}: the champion {champion} does not exist any more; omit it, or restore the champion"
+            f"{option}: the champion {champion} does not exist any more; omit it, or restore the champion"
         ) from None
     before = trained.statistics["model"] | trained.statistics["split"]
-    now = {"model": recipe.model, "image_shape": image_shape, "classes": classes, **split_of(recipe)}
-    for name, value in now.items():
+    now: dict[str, Any] = {"model": recipe.model}
+    if is_own := name == registered_model:
+        now |= {"image_shape": image_shape, "classes": classes, **split_of(recipe)}
+    for field, value in now.items():
         value = list(value) if isinstance(value, tuple) else value
-        if value is not None and before[name] != value:
+        if value is not None and before[field] != value:
             raise ValueError(
-                f"{_OPTION}: {name} of the champion {champion} is {before[name]!r}, but {value!r} is requested; omit "
+                f"{option}: {field} of the champion {champion} is {before[field]!r}, but {value!r} is requested; omit "
                 "it to start from other weights"
             )
-    is_same = "initial" in trained.parents and trained.parameters == values
+    is_same = is_own and "initial" in trained.parents and trained.parameters == values
     if is_same and trained.parent("prepared", of=champion).fingerprint == prepared.fingerprint:
         return CheckpointURI(trained.parent("initial", of=champion))
     return champion

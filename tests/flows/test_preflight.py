@@ -282,7 +282,7 @@ def test_a_batch_that_is_large_for_the_images_is_told(
     assert (
         "WARNING: with about 67 training rows, batch_size=50 gives 1 step an epoch; each epoch skips 17 of 67" in shown
     )
-    check("--data", data, "--set", "batch_size=1000", refused=("model",))
+    check("--recipe", "images-resnet18", "--data", data, "--set", "batch_size=1000", refused=("model",))
     run("--check", "--data", data, "--set", "batch_size=8")
     assert "WARNING" not in capsys.readouterr().out
 

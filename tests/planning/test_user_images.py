@@ -326,7 +326,7 @@ class TestInitializeWithTheChampion:
 
 
 def test_the_general_recipe_is_taken_for_images_of_ones_own(pictures: Path) -> None:
-    assert data_option.default_recipe(str(pictures)) == "images-resnet18"
-    assert data_option.default_recipe(None, flow="images") == "images-resnet18"
+    assert data_option.default_recipe(str(pictures)) == "images-finetune"
+    assert data_option.default_recipe(None, flow="images") == "images-finetune"
     assert data_option.default_recipe(None, flow="cifar10") == "cifar10-resnet18"
     assert data_option.default_recipe(None) == data_option.default_recipe(str(pictures / "nosuch")) == "mnist-resnet18"

@@ -43,7 +43,7 @@ def fetch(root: Root, *addresses: str) -> FilesURI | None:
     """Download the sample from these mirrors only."""
     plan = planned(root)
     source = dataclasses.replace(SOURCE, mirrors=addresses)
-    return download.fn(plan.files, dataclasses.replace(plan.download, source=source))
+    return download.fn(plan.files, None, dataclasses.replace(plan.download, source=source))
 
 
 def contents(uri: FilesURI) -> dict[str, bytes]:
@@ -90,7 +90,7 @@ def test_nothing_is_downloaded_for_what_a_person_names(tmp_path: Path) -> None:
     sample = planned(Root(storage))
     for recipe, data in ((recipes.load("images-resnet18"), str(folder)), (sample.recipe, str(ingested(sample)))):
         plan = make_plan.make_plan(storage=storage, recipe=recipe, data=data, download_timeout_s=60)
-        assert plan.files is None and download.fn(plan.files, plan.download) is None
+        assert plan.files is None and download.fn(plan.files, plan.weights, plan.download) is None
 
 
 def test_files_that_are_gone_are_not_fetched_for_a_raw_dataset_that_is_there(root: Root) -> None:

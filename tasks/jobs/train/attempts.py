@@ -31,7 +31,7 @@ _TRAINING_IMAGES = "training-images"
 
 def trained_on(spec: TrainSpec, prepared: Manifest) -> str:
     """Return the identity of the bytes that `spec` trains on and starts from, as its checkpoints record it."""
-    initial = [manifest.load(spec.initial).content] if spec.initial else []
+    initial = [manifest.load(uri).content for uri in (spec.initial, spec.weights) if uri]
     return " ".join([spec.source.fingerprint, prepared.content, *initial])
 
 
@@ -141,6 +141,7 @@ def commit(
     *,
     prepared: URI | Parent,
     initial: URI | None = None,
+    weights: URI | None = None,
     expected: Mapping[str, str] | None = None,
     num_rows: int,
     statistics: dict[str, Any],
@@ -171,7 +172,10 @@ def commit(
     return commits.commit(
         target,
         kind="checkpoint",
-        parents={"prepared": prepared, **({"initial": initial} if initial else {})},
+        parents={
+            "prepared": prepared,
+            **{role: uri for role, uri in (("initial", initial), ("weights", weights)) if uri},
+        },
         parameters=final.parameters,
         expected=expected,
         listed=[commits.write_file(target, name, data) for name, data in content.items()],
@@ -203,6 +207,7 @@ def finish(spec: TrainSpec, prepared: Manifest, *, started: float, loader: str) 
             spec.target,
             prepared=prepared.as_parent(spec.source),
             initial=spec.initial,
+            weights=spec.weights,
             expected=spec.parents,
             num_rows=num_train_rows(prepared),
             statistics={

@@ -18,13 +18,13 @@ from storage.failpoints import failpoint
 from storage.manifest import File, Manifest
 from storage.process import gc_paused
 from storage.terminal import count
-from storage.uri import URI, redact_text
+from storage.uri import URI, CheckpointURI, redact_text
 from tasks.jobs import events
 from tasks.jobs.events import EPOCHS, IMAGES
 from tasks.jobs.spec import TrainSpec
 from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
-from tasks.learning import checkpoint, hardware, images, training_state
+from tasks.learning import checkpoint, hardware, images, pretrained, training_state
 from tasks.learning.checkpoint import Meta
 from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, wait_hints
 from tasks.learning.hardware import Hardware
@@ -66,12 +66,15 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     about: dict[str, Any] = {"parameters": spec.parameters, "resolved": resolved}
     loader = make_loader(recipe, spec.source, prepared, here)
     with gc_paused():  # most models import torchvision
-        model = Classifier(model_of(recipe, prepared), pretrained=spec.initial is None)
+        is_random = spec.initial is None and spec.weights is None
+        model = Classifier(model_of(recipe, prepared, initial=spec.initial), pretrained=is_random)
     training_state.check_storable(model)
-    if spec.initial:
-        training_state.load_initial_weights(model, spec.initial)
-    else:
+    if is_random:
         training_state.initialize_from_rows(model, loader)
+    else:
+        loaded = training_state.load_initial_weights(model, initial=spec.initial, weights=spec.weights)
+        if rank == 0 and loaded.has_new_head:
+            events.write_line("training starts with the weights of a model for other classes: the head is new, random")
     trainer = Trainer(recipe, model, loader, device=here.device, precision=precision, is_graphed=is_graphed)
     assert trainer.world_size == here.world_size, "torch.distributed has another number of workers"
     events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {_describe_rows(trainer)}")
@@ -247,13 +250,24 @@ def reporter(epoch: int, epochs: int, rank: int) -> Callable[[int, int, float], 
     return on_step
 
 
-def model_of(recipe: Recipe, prepared: Manifest) -> ModelSpec:
-    """Return the spec of the recipe's model for images such as those in `prepared`."""
+def model_of(recipe: Recipe, prepared: Manifest, *, initial: CheckpointURI | None = None) -> ModelSpec:
+    """Return the spec of the recipe's model for images such as those in `prepared`.
+
+    It normalises them as those that the initial weights, if any, were trained on.
+    """
     metadata = prepared.columns["metadata"]
+    shape = images.shape_of(metadata)
+    mean, std = prepared.statistics["mean"], prepared.statistics["std"]
+    if recipe.training.start.kind in ("pretrained", "file"):
+        mean, std = pretrained.normalisation(recipe.model, channels=shape[2]) or (mean, std)
+    elif initial:
+        before = manifest.load(initial).statistics["model"]
+        mean, std = (_for_channels(before[name], channels=shape[2]) for name in ("mean", "std"))
     return ModelSpec(
-        model=recipe.model,
-        image_shape=images.shape_of(metadata),
-        classes=images.classes_of(metadata),
-        mean=tuple(prepared.statistics["mean"]),
-        std=tuple(prepared.statistics["std"]),
+        model=recipe.model, image_shape=shape, classes=images.classes_of(metadata), mean=tuple(mean), std=tuple(std)
     )
+
+
+def _for_channels(values: Sequence[float], *, channels: int) -> Sequence[float]:
+    """Return `values` of a normalisation by channel; for another number of channels, their mean for each."""
+    return values if len(values) == channels else (sum(values) / len(values),) * channels

@@ -10,22 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from tasks.learning import settings, user_code
+from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights
 from tasks.learning.recipe import (
     SGD,
     AdamW,
-    Champion,
     Data,
     FileAugment,
     Gate,
     Own,
     PixelAugment,
-    Pretrained,
-    Random,
     Recipe,
     Resources,
     Split,
     Training,
-    Weights,
     flat,
     from_dict,
     gate_settings,

@@ -1,7 +1,28 @@
-"""The default recipe for `--data`: user images, a folder or Parquet files."""
+"""Recipes for `--data`, user images in a folder or Parquet files; `images-finetune` is the default."""
 
-from tasks.learning.recipes import Data, Gate, PixelAugment, Recipe, Training
+from tasks.learning.recipes import AdamW, Data, Gate, PixelAugment, Pretrained, Recipe, Training
 from tasks.learning.sources import USER_IMAGES
+
+
+def images_finetune() -> Recipe:
+    """Return the default recipe: torchvision's EfficientNet-B0, pretrained on ImageNet, on 128 x 128 RGB.
+
+    The gate is that of `images-resnet18`, which the command line uses where the weights cannot be had.
+    """
+    return Recipe(
+        name="images-finetune",
+        data=Data(source=USER_IMAGES, image_size=128, channels=3),
+        model="efficientnet-b0",
+        training=Training(
+            epochs=8,
+            batch_size=32,
+            start=Pretrained(),
+            optimizer=AdamW(learning_rate=1e-3),
+            augment=PixelAugment(max_shift=8),
+        ),
+        gate=Gate(minimum=0.0, max_p_value=0.05),
+        fallback="images-resnet18",
+    )
 
 
 def images_resnet18() -> Recipe:

@@ -25,8 +25,11 @@ class SourceFile:
     name: str
     """File name, appended to a mirror's address."""
     md5: str
+    """Empty if it is not published."""
     sha256: str
-    """Used in the fingerprint and the lineage."""
+    """Used in the fingerprint and the lineage; of published weights its first digits, as in their file name."""
+    copy: str = ""
+    """Address of a copy on this machine or in storage, if there is one; used before any mirror if its sum is right."""
     content_sha256: str | None = None
     """SHA-256 of the unpacked content, if the archive holds one file."""
     shard: str = ""
@@ -65,14 +68,20 @@ class Split:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Source:
-    """Description of a source, known before anything is downloaded."""
+class Download:
+    """Files to download, known before: those of a source, or pretrained weights."""
 
     name: str
-    """Name of its folders and of its registered model."""
+    """Name of their folder, and of a source's registered model."""
     files: tuple[SourceFile, ...]
     mirrors: tuple[str, ...]
     """Addresses, tried in this order, each ending in `/`."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source(Download):
+    """Description of a source, known before anything is downloaded."""
+
     classes: tuple[str, ...]
     """Name of each label, from 0."""
     image_shape: tuple[int, int, int]
