@@ -265,7 +265,9 @@ def test_a_model_that_cannot_be_used_is_found_before_anything_starts(
         "--recipe", "my_recipe.py:too_wide"
     )
     assert "FileNotFoundError: " in refusal("--recipe", "my_recipe.py:lost"), "a worker has another folder"
-    assert "inception-v3 cannot be used: RuntimeError" in refusal("--mirror", "sample", "--set", "model=inception-v3")
+    assert "inception-v3 requires images of at least 75 x 75 pixels" in refusal(
+        "--mirror", "sample", "--set", "model=inception-v3"
+    )
     code, line, warning = checked("--recipe", "my_recipe.py:undeclared")
     assert code == 0 and line.endswith(", 7,850 weights")
     assert f"reads {tmp_path}/weights.bin, which own() does not name" in warning
