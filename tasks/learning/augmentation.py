@@ -1,9 +1,14 @@
 """Augmentation: random changes of training images, drawn from a generator on the CPU, applied on their device."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Self
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
+
+from tasks.learning.augment_settings import FileAugment, PixelAugment
 
 _DRAWN_AT_ONCE = 2**20
 """Most random numbers that are drawn, and copied to the device, at once."""
@@ -63,6 +68,54 @@ def shifted(images_BHWC: Tensor, offsets_2B: Tensor, *, max_shift: int) -> Tenso
 def flipped(images_BHWC: Tensor, chosen_B: Tensor) -> Tensor:
     """Mirror the images left to right where `chosen_B` is not 0."""
     return torch.where(chosen_B.bool()[:, None, None, None], images_BHWC.flip(2), images_BHWC)
+
+
+class RandomTransforms:
+    """torchvision's changes of a batch: `policy` and `erasing` of each image, then `mixup` or `cutmix` of all.
+
+    They draw from torch's global generator, which the caller seeds.
+    """
+
+    def __init__(self, settings: PixelAugment | FileAugment, *, num_classes: int) -> None:
+        from torchvision.transforms import v2  # takes seconds
+
+        self.policy = v2.TrivialAugmentWide() if settings.policy == "trivial" else None
+        self.erasing = v2.RandomErasing(p=settings.erasing) if settings.erasing else None
+        mixes = {v2.MixUp: settings.mixup, v2.CutMix: settings.cutmix}
+        chosen = [mix(alpha=alpha, num_classes=num_classes) for mix, alpha in mixes.items() if alpha]
+        self.mix = v2.RandomChoice(chosen) if chosen else None
+
+    @classmethod
+    def of(cls, settings: PixelAugment | FileAugment, *, num_classes: int) -> Self | None:
+        """Return the transforms of `settings`; None if there are none, so that torchvision need not be imported."""
+        is_any = settings.policy != "none" or settings.erasing or settings.mixup or settings.cutmix
+        return cls(settings, num_classes=num_classes) if is_any else None
+
+    def __call__(self, images_BHWC: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return changed images (uint8, BHWC); mixed labels become shares of the classes (float32, (B, classes))."""
+        if (
+            self.policy is not None
+        ):  # as PIL images: on tensors it took ten times as long, on a GPU hundreds of launches
+            device = images_BHWC.device
+            changed = [_changed(image, self.policy) for image in images_BHWC.cpu().numpy()]
+            images_BHWC = torch.from_numpy(np.stack(changed)).to(device)
+        images = images_BHWC.permute(0, 3, 1, 2)
+        if self.erasing is not None:
+            images = torch.stack([self.erasing(image) for image in images])
+        if self.mix is not None:
+            images, labels = self.mix(images.float(), labels)
+            images = images.round().to(torch.uint8)
+        return images.permute(0, 2, 3, 1).contiguous(), labels
+
+
+def _changed(image_HWC: np.ndarray, policy: Callable[[Image.Image], Image.Image]) -> np.ndarray:
+    is_gray = image_HWC.shape[2] == 1
+    return np.asarray(policy(Image.fromarray(image_HWC[:, :, 0] if is_gray else image_HWC))).reshape(image_HWC.shape)
+
+
+def classes_of(labels: Tensor) -> Tensor:
+    """Return the class of each label; of mixed labels the one with the largest share."""
+    return labels if labels.ndim == 1 else labels.argmax(1)
 
 
 def _is_gpu(device: torch.device) -> bool:

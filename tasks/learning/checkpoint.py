@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from storage import files
 from storage.uri import URI
-from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, metrics_of
+from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, is_last, metrics_of
 from tasks.learning.hardware import Hardware
 
 META = "checkpoint.json"
@@ -33,7 +33,7 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
     """Everything in a checkpoint except tensors."""
 
     model: dict[str, Any]
-    """The `ModelSpec`: architecture, image shape, class names, normalisation."""
+    """The `ModelSpec`: architecture, image shape, class names, normalisation, temperature."""
     recipe: dict[str, Any]
     """The recipe it was trained by."""
     prepared: str
@@ -56,6 +56,13 @@ class Meta(BaseModel, frozen=True, extra="forbid"):
         """Epoch with the lowest validation loss of those that have a checkpoint so far, the earliest of equals."""
         training = self.recipe["training"]
         return best_epoch(self.metrics, every=training["checkpoint_every"], epochs=training["epochs"])
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the training ends with this epoch."""
+        training = self.recipe["training"]
+        every, epochs, early_stop = (training[name] for name in ("checkpoint_every", "epochs", "early_stop"))
+        return is_last(self.metrics, every=every, epochs=epochs, early_stop=early_stop)
 
     @property
     def metrics(self) -> list[EpochMetrics]:

@@ -30,15 +30,19 @@ class EpochMetrics:
     step: int
     """Optimizer steps since the start."""
     train_loss: float
-    """Mean over the epoch's rows, label smoothing included."""
+    """Mean over the epoch's rows, label smoothing and class weights included."""
     train_accuracy: float
-    """Share of augmented training rows predicted correctly during training."""
+    """Share of augmented training rows predicted correctly during training; of mixed ones, the class with the largest
+    share counts."""
     validation_loss: float
-    """Mean cross-entropy over all validation rows."""
+    """Mean cross-entropy over all validation rows, weighted by class as in training: a rare class counts as much there
+    as a frequent one, also in the choice of the best epoch."""
     validation_accuracy: float
     """Share of validation rows predicted correctly."""
     learning_rate: float
     """Learning rate at the end of the epoch."""
+    temperature: float = 1.0
+    """Temperature of the probabilities, fitted on validation rows, unweighted; 1: too few rows."""
 
     # Measured times, the largest over all ranks: they differ even between two bit-identical runs.
     seconds: float = dataclasses.field(default=0.0, compare=False)
@@ -78,6 +82,27 @@ def best_epoch(history: Sequence[EpochMetrics], *, every: int = 1, epochs: int =
     """
     kept = [metrics for metrics in history if has_checkpoint(metrics.epoch, every=every, epochs=epochs)] or history
     return int(min(kept, key=lambda metrics: (metrics.validation_loss, metrics.epoch)).epoch)  # a float once stored
+
+
+def is_last(history: Sequence[EpochMetrics], *, every: int, epochs: int, early_stop: int) -> bool:
+    """Return whether training ends with the last epoch of `history`: number `epochs`, or stopped early.
+
+    It is stopped at a checkpoint `early_stop` epochs or more after the best epoch; 0: never. Only the history decides,
+    so every rank, and a resumed run, stops at the same epoch.
+    """
+    epoch = len(history)
+    if epoch == epochs or not (early_stop and epoch and has_checkpoint(epoch, every=every, epochs=epochs)):
+        return epoch == epochs
+    return epoch - best_epoch(history, every=every, epochs=epochs) >= early_stop
+
+
+def balanced_weights(counts: Sequence[int]) -> list[float]:
+    """Return the weight of each class: all rows / (classes with rows * rows of the class); 0 without rows.
+
+    The mean over all rows is 1. A class without training rows gets no weight, not even by label smoothing.
+    """
+    present = sum(count > 0 for count in counts)
+    return [sum(counts) / (present * count) if count else 0.0 for count in counts]
 
 
 def wait_hints(history: Sequence[Mapping[str, float]]) -> Iterator[tuple[int, str]]:

@@ -43,7 +43,7 @@ class Model(nn.Module):
         batch = self._as_batch(images)
         with autocast(self.precision, batch.device):
             logits: Tensor = self.classifier(batch)
-        return logits.float().softmax(1)
+        return self.classifier.probabilities(logits)
 
     def prepare(self, pictures: Picture | Iterable[Picture]) -> Tensor:
         """Resize pictures exactly as ingestion resizes the user's own images, for training and for prediction.
@@ -180,7 +180,7 @@ class Inference:
             batch = moved(torch.from_numpy(rows.copy()), self.device)
             with autocast(self.precision, self.device):
                 logits: Tensor = self.model(batch)
-            return logits.float().softmax(1)
+            return self.model.probabilities(logits)
         except torch.OutOfMemoryError:
             if len(rows) == 1:
                 raise

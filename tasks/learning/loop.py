@@ -3,7 +3,7 @@
 import math
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
@@ -13,17 +13,21 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from storage import error_policy
-from tasks.learning.augmentation import drawn, flipped, shifted
-from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, check_steps, local_batch_size
+from tasks.learning.augmentation import RandomTransforms, classes_of, drawn, flipped, shifted
+from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, balanced_weights, check_steps, local_batch_size
 from tasks.learning.modeling import Classifier, autocast, move_model
 from tasks.learning.optimizer import make_optimizer
 from tasks.learning.recipes import Recipe
 from tasks.learning.step import GraphedStep, Step
+from tasks.learning.temperature import fit_temperature
 
-_DRAWS = 2
-"""Seed part that separates random numbers inside a model (dropout, stochastic depth) from augmentation and order."""
+_DRAWS, _TRANSFORMS = 2, 3
+"""Seed parts that separate random numbers inside a model (dropout, stochastic depth), those of torchvision's
+transforms, and all others."""
 _VALIDATION_BATCH_SIZE, _VALIDATION_BYTES = 512, 2**27
 """Validation rows and bytes of pixels of a batch on the CPU, unless the recipe says another number of rows."""
+_CALIBRATION_LOGITS = 2**24
+"""Most logits of a rank's validation rows from which the temperature is fitted; rows are stored in random order."""
 Batch = tuple[Tensor, Tensor]
 """Images (uint8, BHWC) and labels (int64, (B,))."""
 
@@ -48,6 +52,7 @@ class Trainer:
     """Model, optimizer and schedule of one rank; `run_epoch` is deterministic in (recipe, rank, world size, epoch).
 
     `is_graphed`: batches lie in the same memory in every step, which a GPU runs as a CUDA graph; see `GraphedStep`.
+    `class_counts` are the training rows of each class, over all ranks; only `class_weights=balanced` needs them.
     """
 
     def __init__(
@@ -59,11 +64,23 @@ class Trainer:
         precision: str,
         device: torch.device,
         is_graphed: bool = False,
+        class_counts: Sequence[int] = (),
     ) -> None:
         self.recipe, self.loader, self.precision, self.device = recipe, loader, precision, device
         self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.model = move_model(model, precision=precision, device=device)
-        self.step = Step(recipe, self.model, precision=precision, device=device, world_size=self.world_size)
+        self.class_weights = None
+        if recipe.training.class_weights == "balanced":
+            self.class_weights = torch.tensor(balanced_weights(class_counts), device=device)
+        self.step = Step(
+            recipe,
+            self.model,
+            precision=precision,
+            device=device,
+            world_size=self.world_size,
+            class_weights=self.class_weights,
+        )
+        self.transforms = RandomTransforms.of(recipe.training.augment, num_classes=len(model.spec.classes))
         self.run_step = GraphedStep(self.step) if is_graphed else self.step
         self.local_batch_size = local_batch_size(recipe.training.batch_size, rank=self.rank, world_size=self.world_size)
         num_rows = loader.num_train_rows()
@@ -105,7 +122,7 @@ class Trainer:
             for buffer in self.model.buffers():  # the checkpoint stores the running statistics of rank 0
                 dist.broadcast(buffer, src=0)
         try:
-            loss, right, rows = self._validate(on_batch)
+            loss, right, weight, rows, temperature = self._validate(on_batch)
         except Exception as error:
             # Ray's own error is of a task that reads rows: another batch size would not help, a restart may.
             if not error_policy.is_out_of_memory(error) or type(error).__module__.startswith("ray."):
@@ -126,9 +143,10 @@ class Trainer:
             step=epoch * self.steps_per_epoch,
             train_loss=train_loss / train_rows,
             train_accuracy=train_right / train_rows,
-            validation_loss=loss / rows,
+            validation_loss=loss / weight,
             validation_accuracy=right / rows,
             learning_rate=float(self.scheduler.get_last_lr()[0]),
+            temperature=round(temperature, 6),
             seconds=seconds,
             train_s=train_s,
             data_wait_s=data_wait_s,
@@ -153,8 +171,11 @@ class Trainer:
             images = shifted(images, numbers, max_shift=self.recipe.training.augment.max_shift)
             if self._mirrors:
                 images = flipped(images, numbers[-1])
+            if self.transforms:
+                seed_everything(mixed_seed(self.recipe.training.seed, epoch, step, self.rank, _TRANSFORMS))
+                images, labels = self.transforms(images, labels)
             if step == 1 and on_first_batch:
-                on_first_batch(images, labels)
+                on_first_batch(images, classes_of(labels))
             self.optimizer.zero_grad(set_to_none=True)
             # A restart repeats the model's random numbers exactly, and every rank draws different ones.
             seed_everything(mixed_seed(self.recipe.training.seed, epoch, step, self.rank, _DRAWS))
@@ -186,15 +207,25 @@ class Trainer:
     @torch.inference_mode()
     def _validate(self, on_batch: Callable[[], None]) -> list[float]:
         self.model.eval()
-        totals = torch.zeros(3, dtype=torch.float64, device=self.device)
+        totals = torch.zeros(4, dtype=torch.float64, device=self.device)
+        num_classes = len(self.model.spec.classes)
+        kept = [
+            (torch.empty(0, num_classes, device=self.device), torch.empty(0, dtype=torch.int64, device=self.device))
+        ]
+        num_kept = 0
         for images, labels in self._timed(self.loader.validation_batches(batch_size=self.validation_batch_size)):
             with autocast(self.precision, self.device):
                 logits = self.model(images)
-            totals[0] += cross_entropy(logits.float(), labels, reduction="sum")
+            totals[0] += cross_entropy(logits.float(), labels, weight=self.class_weights, reduction="sum")
             totals[1] += (logits.argmax(1) == labels).sum()
-            totals[2] += len(labels)
+            totals[2] += len(labels) if self.class_weights is None else self.class_weights[labels].sum()
+            totals[3] += len(labels)
+            if (num_kept + len(labels)) * num_classes <= _CALIBRATION_LOGITS:
+                kept.append((logits.float(), labels))
+                num_kept += len(labels)
             on_batch()
-        return self._read(totals, what="validation loss")
+        temperature = fit_temperature(*map(torch.cat, zip(*kept, strict=True)))
+        return self._read(totals, temperature, what="validation loss")
 
     def _timed(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """Yield `batches` and add up the host's waiting time for them, without synchronising the device."""

@@ -24,6 +24,8 @@ class ModelSpec:
     """Mean of the training rows per channel, in units of 0 to 255."""
     std: tuple[float, ...]
     """Standard deviation of the training rows per channel, in units of 0 to 255."""
+    temperature: float = 1.0
+    """Probabilities are softmax(logits / temperature)."""
 
 
 @runtime_checkable
@@ -60,6 +62,10 @@ class Classifier(nn.Module):
                 f"got {got}"
             )
         return logits
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Return the probabilities (float32, (B, classes)) of `logits`."""
+        return (logits.float() / self.spec.temperature).softmax(1)
 
     def normalised(self, images_BHWC: Tensor) -> Tensor:
         """Return the images as the backbone takes them: floats, BCHW."""

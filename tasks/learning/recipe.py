@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, TypeAdapter
 
 from storage.uri import check_name
 from tasks.learning import models, sources, user_code
+from tasks.learning.augment_settings import FileAugment, PixelAugment
 from tasks.learning.field_errors import first_problem, group
 from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights, start_to_text
 
@@ -93,32 +94,6 @@ class Own:
 
 
 @group
-class _Augment:
-    max_shift: int = Field(default=2, ge=0)
-    """Each image moves by up to this many pixels."""
-    flip: Literal["none", "horizontal"] = "none"
-    """horizontal: each image is mirrored left to right with probability 1/2."""
-
-
-@group
-class PixelAugment(_Augment):
-    """Random changes of training images that are stored as pixels."""
-
-    kind: Literal["pixels"] = "pixels"
-
-
-@group
-class FileAugment(_Augment):
-    """Random changes of training images that are stored as files."""
-
-    kind: Literal["files"] = "files"
-    crop_scale: float = Field(default=1.0, gt=0, le=1)
-    """Smallest share of an image's area that a random crop keeps; 1: no crop."""
-    color_jitter: _Share = 0.0
-    """Largest random change of brightness, contrast and saturation, as a share."""
-
-
-@group
 class Training:
     """How the weights are found: with `model`, decides checkpoints."""
 
@@ -133,6 +108,9 @@ class Training:
     optimizer: Annotated[AdamW | SGD | Own, Field(discriminator="kind")] = AdamW()
     label_smoothing: float = Field(default=0.05, ge=0, lt=1)
     """Share of each target spread evenly over all classes, in training only."""
+    class_weights: Literal["none", "balanced"] = "none"
+    """Weight of a row in the losses: 1, or balanced: rows / (classes * rows of its class). So every class counts alike,
+    in training and in the choice of the best epoch."""
     augment: Annotated[PixelAugment | FileAugment, Field(discriminator="kind")] = PixelAugment()
     """Random changes of images, in training only; of the kind of `data.store`."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
@@ -141,6 +119,9 @@ class Training:
     """Rows per validation batch of each worker; 0: at most 512, on a GPU as many as in a training step."""
     checkpoint_every: int = Field(default=1, ge=1)
     """Epochs from one checkpoint to the next; the last epoch has one too. Only these epochs can be the best one."""
+    early_stop: int = Field(default=0, ge=0)
+    """End at a checkpoint this many epochs after the best one; 0: never. The learning rate follows its schedule for
+    all `epochs`."""
     compile: bool = False
     """Compile the training step with torch.compile, and keep the compiled code for later runs."""
     loader: Literal["auto", "resident", "streaming", "dataloader", "ray-data"] = "auto"

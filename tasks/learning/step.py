@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from storage import error_policy
 from storage.uri import URI, Root
+from tasks.learning.augmentation import classes_of
 from tasks.learning.modeling import Classifier, autocast
 from tasks.learning.recipes import Recipe
 
@@ -28,10 +29,17 @@ class Step:
     """Forward and backward pass of a batch; leaves its gradients in the weights, and never waits for the device."""
 
     def __init__(
-        self, recipe: Recipe, model: Classifier, *, precision: str, device: torch.device, world_size: int
+        self,
+        recipe: Recipe,
+        model: Classifier,
+        *,
+        precision: str,
+        device: torch.device,
+        world_size: int,
+        class_weights: Tensor | None = None,
     ) -> None:
         self.recipe, self.precision, self.device, self.world_size = recipe, precision, device, world_size
-        self.model = model
+        self.model, self.class_weights = model, class_weights
         self.parallel: nn.Module = self._distributed() if world_size > 1 else model
         self.totals = torch.zeros(3, dtype=torch.float64, device=device)
         """Loss, hits and rows since the totals were last set to zero."""
@@ -43,9 +51,13 @@ class Step:
     def __call__(self, images: Tensor, labels: Tensor) -> Tensor:
         """Accumulate the gradients of a batch piece by piece, add to `totals`, and return the summed loss.
 
+        The loss of a row is multiplied by the weight of its class, if there are any. The sum over all rows of the
+        global batch is divided by their number, not by the sum of their weights, whose mean over all training rows is
+        1: so pieces and ranks add up to the same gradients as one batch of one rank.
+
         Args:
             images: uint8, BHWC.
-            labels: int64, (B,).
+            labels: int64, (B,), or mixed: float32, (B, classes).
 
         Returns:
             A scalar on the device.
@@ -58,12 +70,14 @@ class Step:
                 with autocast(self.precision, self.device):
                     logits = self.forward(some)
                 smoothing = self.recipe.training.label_smoothing
-                summed = cross_entropy(logits.float(), targets, label_smoothing=smoothing, reduction="sum")
+                summed = cross_entropy(
+                    logits.float(), targets, weight=self.class_weights, label_smoothing=smoothing, reduction="sum"
+                )
                 # DDP averages over ranks: with this factor, every row of the global batch has the same weight.
                 (summed * (self.world_size / self.recipe.training.batch_size)).backward()
             batch_loss += summed.detach()
             self.totals[0] += summed.detach()
-            self.totals[1] += (logits.detach().argmax(1) == targets).sum()
+            self.totals[1] += (logits.detach().argmax(1) == classes_of(targets)).sum()
             self.totals[2] += len(targets)
         return batch_loss
 

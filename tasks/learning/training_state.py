@@ -30,7 +30,7 @@ _FIRST_ROWS = 5000
 def take(trainer: Trainer, history: list[EpochMetrics], *, prepared: str, about: dict[str, Any]) -> Snapshot:
     """Copy the state after the latest epoch; `about` holds further fields of `Meta`: parameters, resolved, hardware."""
     meta = Meta(
-        model=dataclasses.asdict(trainer.model.spec),
+        model=dataclasses.asdict(trainer.model.spec) | {"temperature": history[-1].temperature},
         recipe=trainer.recipe.to_dict(),
         prepared=prepared,
         epoch=history[-1].epoch,

@@ -8,7 +8,8 @@ import pyarrow as pa
 from PIL import Image
 
 from tasks.learning import decode, images
-from tasks.learning.recipe import FileAugment, Recipe
+from tasks.learning.augment_settings import FileAugment
+from tasks.learning.recipe import Recipe
 
 _RATIOS = (3 / 4, 4 / 3)
 """Smallest and largest width divided by height of a crop, as in torchvision's `RandomResizedCrop`."""
@@ -27,7 +28,8 @@ class Transform:
         """Return ids, pixels (fixed-size binary, uint8 HWC) and labels; `epoch` None: decode and resize only."""
         augment = self.recipe.training.augment
         assert isinstance(augment, FileAugment)
-        if epoch is None or augment == FileAugment(max_shift=augment.max_shift):
+        is_plain = augment.crop_scale == 1 and augment.flip == "none" and augment.color_jitter == 0
+        if epoch is None or is_plain:
             pixels, _ = images.to_arrays(table, self.image_shape)
         else:
             contents, ids = table["image"].to_pylist(), table["id"].to_pylist()

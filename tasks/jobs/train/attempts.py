@@ -154,7 +154,7 @@ def commit(
     last = next(described(scratch), None)
     assert last is not None, "training ended without a checkpoint"
     _, final = last
-    if final.epoch != final.recipe["training"]["epochs"]:
+    if not final.is_last:
         raise RuntimeError(f"the checkpoints after epoch {final.epoch} are damaged; run again to resume from there")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -182,7 +182,9 @@ def commit(
         statistics={
             "best_epoch": final.best_epoch,
             "history": final.history,
-            "model": final.model,
+            "model": best.model,
+            "temperature": best.model["temperature"],
+            "stopped_early": final.epoch < final.recipe["training"]["epochs"],
             "resolved": final.resolved,
             "recipe": final.recipe,
             "steps_per_epoch": final.step // final.epoch,

@@ -26,7 +26,7 @@ from tasks.jobs.train import attempts, choices
 from tasks.jobs.train.make_loader import RankContext, Report, make_loader
 from tasks.learning import checkpoint, hardware, images, pretrained, training_state
 from tasks.learning.checkpoint import Meta
-from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, wait_hints
+from tasks.learning.epoch_metrics import EpochMetrics, best_epoch, has_checkpoint, is_last, wait_hints
 from tasks.learning.hardware import Hardware
 from tasks.learning.loop import Trainer, seed_everything
 from tasks.learning.modeling import Classifier, ModelSpec, resolve_precision, set_arithmetic
@@ -75,7 +75,15 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
         loaded = training_state.load_initial_weights(model, initial=spec.initial, weights=spec.weights)
         if rank == 0 and loaded.has_new_head:
             events.write_line("training starts with the weights of a model for other classes: the head is new, random")
-    trainer = Trainer(recipe, model, loader, device=here.device, precision=precision, is_graphed=is_graphed)
+    trainer = Trainer(
+        recipe,
+        model,
+        loader,
+        device=here.device,
+        precision=precision,
+        is_graphed=is_graphed,
+        class_counts=[prepared.statistics["class_counts"]["train"][name] for name in model.spec.classes],
+    )
     assert trainer.world_size == here.world_size, "torch.distributed has another number of workers"
     events.write_line(f"{recipe.model} on {kind}, {precision}, {count(threads, 'thread')}, {_describe_rows(trainer)}")
     files.check_space(spec.scratch, needed=_CHECKPOINTS * training_state.size_of(trainer))
@@ -83,7 +91,7 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     history = _resume(spec.scratch, trainer, about, trained_on=trained_on)
     with ThreadPoolExecutor(1) as writer:
         checkpoints = Checkpoints(attempt, here.report, writer)
-        while len(history) < recipe.training.epochs and not _committed(spec, trainer):
+        while not _is_last(history, recipe) and not _committed(spec, trainer):
             epoch = len(history) + 1
 
             def on_batch(at: str = f"epoch {epoch}") -> None:
@@ -133,7 +141,7 @@ def _resume(scratch: URI, trainer: Trainer, about: dict[str, Any], *, trained_on
         if meta is None:
             return []
         history = training_state.restore(Path(name), trainer, prepared=trained_on, about=about)
-    is_done, is_elsewhere = meta.epoch == trainer.recipe.training.epochs, not set(now) <= set(meta.hardware)
+    is_done, is_elsewhere = meta.is_last, not set(now) <= set(meta.hardware)
     about["hardware"] = meta.hardware if is_done else hardware.together(meta.hardware, now)
     if threads := int(meta.resolved["threads"]):
         # A sum over two threads differs from one over four: the rest of the run uses as many threads as its beginning.
@@ -217,18 +225,29 @@ class Checkpoints:
         return self.attempt.child(f"epoch-{epoch:04d}")
 
 
+def _is_last(history: list[EpochMetrics], recipe: Recipe) -> bool:
+    training = recipe.training
+    return is_last(history, every=training.checkpoint_every, epochs=training.epochs, early_stop=training.early_stop)
+
+
 def _best(history: list[EpochMetrics], recipe: Recipe) -> int:
     return best_epoch(history, every=recipe.training.checkpoint_every, epochs=recipe.training.epochs)
 
 
 def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     """Report the latest epoch: its metrics, whether it is the best so far, and hints if it waited too long."""
-    metrics, best = history[-1], _best(history, trainer.recipe)
+    metrics, best, epochs = history[-1], _best(history, trainer.recipe), trainer.recipe.training.epochs
+    ends = _is_last(history, trainer.recipe)
     num_images = trainer.steps_per_epoch * trainer.recipe.training.batch_size
     speed = num_images / metrics.train_s if metrics.train_s else 0.0
     figures = vars(metrics) | {"images_per_s": speed, "best_epoch": best}
     note = metrics.as_line(images_per_s=speed, best=best)
-    events.progress(EPOCHS, metrics.epoch, trainer.recipe.training.epochs, note, epoch=metrics.epoch, figures=figures)
+    share = 1.0 if ends else None
+    events.progress(EPOCHS, metrics.epoch, epochs, note, fraction=share, epoch=metrics.epoch, figures=figures)
+    if ends and metrics.epoch < epochs:
+        events.write_line(
+            f"stopped after epoch {metrics.epoch} of {epochs}: no lower validation loss since epoch {best}"
+        )
     for epoch, hint in wait_hints([vars(each) for each in history]):
         if epoch == metrics.epoch:
             events.write_line(f"WARNING: {hint}")

@@ -10,15 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from tasks.learning import settings, user_code
+from tasks.learning.augment_settings import FileAugment, PixelAugment
 from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights
 from tasks.learning.recipe import (
     SGD,
     AdamW,
     Data,
-    FileAugment,
     Gate,
     Own,
-    PixelAugment,
     Recipe,
     Resources,
     Split,
