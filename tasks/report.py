@@ -202,6 +202,10 @@ def _facts(uri: URI, result: Manifest) -> Iterator[tuple[str, str]]:
         if "learning_rate" in result.parameters:  # an optimizer of the user's own has its own
             yield "peak learning rate", f"{result.parameters['learning_rate']:g}"
     if result.kind == "checkpoint":
-        yield "best epoch", f"{statistics['best_epoch']} of {len(statistics['history'])}"
+        num_epochs, temperature = len(statistics["history"]), statistics["temperature"]
+        yield "best epoch", f"{statistics['best_epoch']} of {num_epochs}"
+        if statistics["stopped_early"]:
+            yield "stopped", f"after epoch {num_epochs} of {statistics['recipe']['training']['epochs']}"
+        yield "temperature", "1, too few validation rows to fit it" if temperature == 1 else f"{temperature:.3f}"
     if result.kind == "evaluation":
         yield "test accuracy", report_page.share(statistics["test_accuracy"])

@@ -16,27 +16,27 @@ PLANNED = {
     "cifar10-resnet18": (
         "datasets/raw/cifar10-af9e4f5bba03",
         "datasets/prepared/cifar10-3718968410d8",
-        "checkpoints/cifar10-resnet18-65fe5550c547",
+        "checkpoints/cifar10-resnet18-28c8e356d7f1",
     ),
     "cifar10-vit": (
         "datasets/raw/cifar10-af9e4f5bba03",
         "datasets/prepared/cifar10-3718968410d8",
-        "checkpoints/cifar10-vit-734a162a8aeb",
+        "checkpoints/cifar10-vit-faf0c83a4f78",
     ),
     "fashion-mnist-resnet18": (
         "datasets/raw/fashion-mnist-cc689083a358",
         "datasets/prepared/fashion-mnist-1e43d8aaace2",
-        "checkpoints/fashion-mnist-resnet18-09a9d8463a96",
+        "checkpoints/fashion-mnist-resnet18-6d674f5abb65",
     ),
     "mnist-resnet18": (
         "datasets/raw/mnist-1d9802c1c0d9",
         "datasets/prepared/mnist-e0f44d33da8f",
-        "checkpoints/mnist-resnet18-69e1e37f1b7c",
+        "checkpoints/mnist-resnet18-172a9dc4a5fb",
     ),
     "mnist-sample-resnet18": (
         "datasets/raw/mnist-sample-daea38ee1416",
         "datasets/prepared/mnist-sample-e8b73e1c529c",
-        "checkpoints/mnist-sample-resnet18-9833e6368843",
+        "checkpoints/mnist-sample-resnet18-81c8a6f484fd",
     ),
 }
 """Raw, prepared and checkpoint of every recipe that downloads its data."""

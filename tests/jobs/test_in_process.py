@@ -37,11 +37,18 @@ def history_of(spec: TrainSpec) -> list[EpochMetrics]:
     return [EpochMetrics(**row) for row in manifest.load(spec.target).statistics["history"]]
 
 
-@pytest.mark.parametrize("model", ["small", "drawing"])
+_TRANSFORMS = {"policy": "trivial", "erasing": 0.5, "mixup": 0.2, "cutmix": 1.0, "class_weights": "balanced"}
+
+
+@pytest.mark.parametrize("changes", [{}, {"model": "drawing"}, _TRANSFORMS], ids=["small", "drawing", "transforms"])
 def test_training_that_was_cut_off_goes_on_to_the_same_weights(
-    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, model: str
+    prepared: DatasetURI,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    changes: dict[str, Any],
 ) -> None:
-    root, usual = Root(str(tmp_path)), {"epochs": 4, "model": model}
+    root, usual = Root(str(tmp_path)), {"epochs": 4, **changes}
     whole, cut = (raw.to_train(root, prepared, name=name, **usual) for name in ("whole", "cut"))
     run(whole)
     run_epoch = loop.Trainer.run_epoch

@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.nn.functional import cross_entropy, nll_loss
 
-from storage import files, manifest
+from storage import files, manifest, tables
 from storage.uri import DatasetURI, Root
 from tasks.jobs.train import choices
-from tasks.learning import loop, training_state
+from tasks.learning import images, inference, loop, training_state
 from tests.jobs import raw
 from tests.jobs.raw import run
 from tests.learning import training
@@ -43,6 +45,62 @@ def test_checkpoint_of_every_second_epoch_is_resumed_from_and_the_best_of_them_i
     kept = [row for row in meta.history if row["epoch"] in (2, 4, 5)]
     assert len(meta.history) == 5
     assert meta.best_epoch == meta.epoch == min(kept, key=lambda row: row["validation_loss"])["epoch"]
+
+
+def test_training_that_stops_early_and_is_resumed_ends_at_the_same_epoch(
+    prepared: DatasetURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root, changes = Root(str(tmp_path)), {"epochs": 30, "early_stop": 2, "learning_rate": 0.1}
+    whole, cut = (raw.to_train(root, prepared, name=name, **changes) for name in ("whole", "cut"))
+    run(whole)
+    statistics = manifest.load(whole.target).statistics
+    last, best = len(statistics["history"]), statistics["best_epoch"]
+    assert (statistics["stopped_early"], last) == (True, best + 2)
+    run_epoch, trained = loop.Trainer.run_epoch, list[int]()
+
+    def interrupted(trainer: loop.Trainer, epoch: int, **how: Any) -> Any:
+        trained.append(epoch)
+        if trained == [*range(1, last + 1)]:
+            raise KeyboardInterrupt
+        return run_epoch(trainer, epoch, **how)
+
+    monkeypatch.setattr(loop.Trainer, "run_epoch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(cut)
+    with caplog.at_level("INFO"):
+        run(cut)
+    assert trained == [*range(1, last + 1), last]
+    assert f"stopped after epoch {last} of 30: no lower validation loss since epoch {best}" in caplog.text
+    (model, meta), (expected, _) = (training_state.load_model(spec.target) for spec in (cut, whole))
+    assert same(model.state_dict(), expected.state_dict()) and model.spec == expected.spec
+    assert meta.epoch == best and model.spec.temperature == statistics["temperature"] != 1
+    assert statistics["temperature"] == statistics["history"][best - 1]["temperature"]
+
+
+def test_temperature_of_a_checkpoint_lowers_the_loss_of_validation_rows_and_changes_no_class(
+    prepared: DatasetURI, tmp_path: Path
+) -> None:
+    spec = raw.to_train(Root(str(tmp_path)), prepared, label_smoothing=0.5)
+    run(spec)
+    pixels, labels = images.to_arrays(tables.read_split(prepared, "validation"), (12, 12, 1))
+    model, meta = training_state.load_model(spec.target)
+    with torch.inference_mode():
+        logits = model(torch.from_numpy(pixels.copy()))
+    loss = meta.history[meta.epoch - 1]["validation_loss"]
+    assert cross_entropy(logits, torch.tensor(labels)).item() == pytest.approx(loss, rel=1e-4)
+    probabilities = inference.load(spec.target)(pixels)
+    assert nll_loss(probabilities.log(), torch.tensor(labels)).item() < loss - 0.01
+    assert torch.equal(probabilities.argmax(1), logits.argmax(1))
+
+
+def test_loaders_give_the_same_weights_with_torchvisions_transforms(prepared: DatasetURI, tmp_path: Path) -> None:
+    changes = {"policy": "trivial", "erasing": 0.5, "mixup": 0.2, "cutmix": 1.0, "epochs": 2}
+    models = []
+    for loader in ("resident", "streaming"):
+        spec = raw.to_train(Root(str(tmp_path)), prepared, name=loader, loader=loader, **changes)
+        run(spec)
+        models.append(training_state.load_model(spec.target)[0].state_dict())
+    assert same(*models)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ def run(rank: int, folder: str) -> None:
         "epoch": one_epoch(rank, digits),
         "step": one_step(rank, digits),
         "step in pieces": one_step(rank, digits, micro_batches=3),
+        "weighted": one_step(rank, digits, class_weights="balanced"),
+        "weighted in pieces": one_step(rank, digits, class_weights="balanced", micro_batches=3),
         "idle": idle_weights(rank, digits, micro_batches=1),
         "idle in pieces": idle_weights(rank, digits, micro_batches=2),
         "too_small_a_batch": refusal(rank, digits, batch_size=1),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tasks.learning import loop
-from tasks.learning.epoch_metrics import wait_hints
+from tasks.learning.epoch_metrics import EpochMetrics, balanced_weights, is_last, wait_hints
 from tasks.learning.loop import Batch
 from tasks.learning.sources import Split
 from tests.learning import training
@@ -27,6 +27,35 @@ def test_first_epoch_that_waited_too_long_is_named_with_what_helps_once_for_each
 @pytest.mark.parametrize("history", [row(1, 100, data=5), row(1, 1.5, data=0.9), row(1, 0)])
 def test_short_waits_get_no_hint(history: dict[str, float]) -> None:
     assert list(wait_hints([history])) == []
+
+
+@pytest.mark.parametrize(
+    ("losses", "every", "early_stop", "last"),
+    [
+        ([3, 2, 1, 2, 2, 2], 1, 0, 6),
+        ([3, 2, 1, 2, 2, 2], 1, 2, 5),
+        ([3, 2, 1, 1, 1, 1], 1, 3, 6),  # the first of equal epochs is the best
+        ([3, 1, 2, 2, 2, 2], 2, 3, 6),  # epoch 5 has no checkpoint to end with
+        ([1, 3, 2, 3, 3, 3], 3, 2, 6),  # epoch 1 has no checkpoint, so epoch 3 is the best
+    ],
+)
+def test_training_stops_at_a_checkpoint_after_enough_epochs_without_a_better_one(
+    losses: list[float], every: int, early_stop: int, last: int
+) -> None:
+    common: dict[str, Any] = {
+        "step": 1,
+        "train_loss": 0.0,
+        "train_accuracy": 0.0,
+        "validation_accuracy": 0.0,
+        "learning_rate": 0.0,
+    }
+    history = [EpochMetrics(epoch=number, validation_loss=loss, **common) for number, loss in enumerate(losses, 1)]
+    how = {"every": every, "epochs": len(losses), "early_stop": early_stop}
+    assert next(epoch for epoch in range(len(losses) + 1) if is_last(history[:epoch], **how)) == last
+
+
+def test_balanced_weights_have_the_mean_one_and_classes_without_rows_none() -> None:
+    assert balanced_weights([200, 20, 0]) == [0.55, 5.5, 0.0]
 
 
 class Clock:

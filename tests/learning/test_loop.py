@@ -17,6 +17,7 @@ from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss
 from tasks.learning.loaders import MapStyleLoader, ResidentLoader
 from tasks.learning.loop import Batch, Trainer
 from tasks.learning.sources import Split
+from tasks.learning.temperature import fit_temperature
 from tests.learning import ranks, training
 from tests.learning.training import CPU, computed, same, weights
 
@@ -141,6 +142,19 @@ class TestRun:
         assert history[-1].step == epochs
         assert all(0 < metrics.learning_rate <= 2e-3 for metrics in history)
 
+    def test_balanced_weights_find_more_of_a_rare_class(self, digits: dict[str, Split]) -> None:
+        (images, labels), (others, answers) = (training.rows(digits[split], 0, None) for split in ("train", "test"))
+        some, rare = ((labels == digit).nonzero()[:, 0][:number] for digit, number in ((4, 300), (9, 30)))
+        chosen, asked = torch.cat([some, rare]), (answers == 9)
+        train, validation = (images[chosen], labels[chosen]), (others[asked], answers[asked])
+        counts = torch.bincount(labels[chosen], minlength=10).tolist()
+        recalls = []
+        for kind in ("none", "balanced"):
+            recipe = training.recipe(model="small", batch_size=16, epochs=3, class_weights=kind)
+            trainer = training.trainer(recipe, train, validation, class_counts=counts)
+            recalls.append([trainer.run_epoch(epoch) for epoch in (1, 2, 3)][-1].validation_accuracy)
+        assert recalls[1] > recalls[0] + 0.2, recalls
+
     def test_reports_of_steps_end_with_the_last(self, digits: dict[str, Split]) -> None:
         told: list[tuple[int, int]] = []
         small(digits).run_epoch(1, on_step=lambda step, steps, loss: told.append((step, steps)))
@@ -181,12 +195,14 @@ class TestTwoRanks:
             logits = alone(images)
         assert found["metrics"]["validation_loss"] == pytest.approx(float(cross_entropy(logits, labels)), rel=1e-5)
         assert found["metrics"]["validation_accuracy"] == int((logits.argmax(1) == labels).sum()) / 600
+        assert found["metrics"]["temperature"] == pytest.approx(float(fit_temperature(logits, labels)), rel=1e-4)
 
-    @pytest.mark.parametrize("step", ["step", "step in pieces"])
+    @pytest.mark.parametrize("step", ["step", "step in pieces", "weighted", "weighted in pieces"])
     def test_step_of_two_ranks_is_the_step_of_one_process_on_all_their_rows(
         self, two_ranks: list[dict[str, Any]], digits: dict[str, Split], step: str
     ) -> None:
-        recipe = training.recipe(model="small", batch_size=ranks.BATCH_SIZE, epochs=1, max_shift=0)
+        weights = {"class_weights": "balanced"} if "weighted" in step else {}
+        recipe = training.recipe(model="small", batch_size=ranks.BATCH_SIZE, epochs=1, max_shift=0, **weights)
         train, validation = (training.rows(digits[split], 0, rows) for split, rows in (("train", 9), ("test", 600)))
         alone = training.trainer(recipe, train, validation)
         metrics = EpochMetrics(**two_ranks[0][step]["metrics"])

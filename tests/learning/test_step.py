@@ -73,7 +73,9 @@ def small(digits: dict[str, Split], *, is_graphed: bool = False, **changes: Any)
 
 class TestGraphed:
     @pytest.mark.parametrize(
-        "changes", [{}, {"micro_batches": 3}, {"model": "drawing"}], ids=["", "in pieces", "drawing"]
+        "changes",
+        [{}, {"micro_batches": 3}, {"model": "drawing"}, {"class_weights": "balanced", "mixup": 0.2, "erasing": 0.5}],
+        ids=["", "in pieces", "drawing", "weighted and mixed"],
     )
     def test_steps_through_fixed_memory_are_the_eager_ones_bit_by_bit(
         self, digits: dict[str, Split], changes: dict[str, Any]

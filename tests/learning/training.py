@@ -1,6 +1,7 @@
 """Small training runs on real digits, set up as a Ray Train worker sets them up."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,30 @@ def recipe(**changes: Any) -> Recipe:
     return recipes.override(usual, changes)
 
 
-def rows(split: Split, start: int, stop: int) -> Batch:
+def rows(split: Split, start: int, stop: int | None) -> Batch:
     """Rows `start` to `stop` of `split` as a loader takes them."""
     return torch.from_numpy(split.images[start:stop].copy()), torch.from_numpy(split.labels[start:stop].copy())
 
 
-def trainer(recipe: Recipe, train: Batch, validation: Batch, *, rank: int = 0, is_graphed: bool = False) -> Trainer:
+COUNTS = (0, *range(10, 100, 10))
+"""Training rows of each class of a skewed dataset, of which a test takes a few rows."""
+
+
+def trainer(
+    recipe: Recipe,
+    train: Batch,
+    validation: Batch,
+    *,
+    rank: int = 0,
+    is_graphed: bool = False,
+    class_counts: Sequence[int] = COUNTS,
+) -> Trainer:
     """A run that is about to begin its first epoch, the same for the same arguments; MNIST's mean and deviation."""
     seed_everything(recipe.training.seed)
     spec = ModelSpec(model=recipe.model, image_shape=(28, 28, 1), classes=CLASSES, mean=(33.3,), std=(78.6,))
     loader = ResidentLoader(train, validation, seed=recipe.training.seed, rank=rank, device=CPU)
-    return Trainer(recipe, Classifier(spec), loader, precision="fp32", device=CPU, is_graphed=is_graphed)
+    how: dict[str, Any] = {"is_graphed": is_graphed, "class_counts": class_counts}
+    return Trainer(recipe, Classifier(spec), loader, precision="fp32", device=CPU, **how)
 
 
 def numbers(batch_size: int, *, seed: int, max_shift: int = 2) -> torch.Tensor:

@@ -58,6 +58,7 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     )
     parts = hardware.recorded((Hardware.here(torch.device("cpu"), precision="fp32"),))
     statistics = {"history": fake_history(4), "best_epoch": 3, "seconds": 70.8, "resolved": {"device": "cpu"}} | parts
+    statistics |= {"temperature": 1.25, "stopped_early": False}
     parents = {"prepared": plan.prepared}
     first_seen = attempts.write_training_images(plan.checkpoint, rows["train"].slice(0, 32))
     commits.commit(

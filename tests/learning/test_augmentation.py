@@ -1,0 +1,64 @@
+"""torchvision's random transforms of a batch: what they change, and that the seed alone decides it."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tasks.learning.augmentation import RandomTransforms, classes_of
+from tasks.learning.loop import Batch, seed_everything
+from tasks.learning.recipes import PixelAugment
+
+_LABELS = torch.arange(64) % 5
+
+
+def images(channels: int) -> torch.Tensor:
+    """64 images without a black pixel."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(1, 256, (64, 16, 12, channels), dtype=torch.uint8, generator=generator)
+
+
+def changed(batch: torch.Tensor, *, seed: int = 0, **settings: Any) -> Batch:
+    transforms = RandomTransforms.of(PixelAugment(**settings), num_classes=5)
+    assert transforms is not None
+    seed_everything(seed)
+    return transforms(batch, _LABELS)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    "settings", [{"policy": "trivial"}, {"erasing": 0.5}, {"mixup": 0.2}, {"cutmix": 1.0}], ids=str
+)
+def test_seed_alone_decides_what_is_changed(settings: dict[str, Any], channels: int) -> None:
+    (some, labels), (same, _), (other, _) = (changed(images(channels), seed=seed, **settings) for seed in (0, 0, 1))
+    assert some.dtype == torch.uint8 and some.shape == images(channels).shape
+    assert torch.equal(some, same) and not torch.equal(some, other) and not torch.equal(some, images(channels))
+    is_mixed = "mixup" in settings or "cutmix" in settings
+    assert labels.shape == ((64, 5) if is_mixed else (64,))
+
+
+def test_each_image_is_changed_on_its_own_and_its_label_stays() -> None:
+    batch = images(3)[:1].expand(64, -1, -1, -1)
+    pixels, labels = changed(batch, policy="trivial")
+    assert len({image.numpy().tobytes() for image in pixels}) > 20 and torch.equal(labels, _LABELS)
+
+
+def test_share_of_the_images_loses_a_rectangle() -> None:
+    pixels, _ = changed(images(3), erasing=0.5)
+    is_erased = (pixels == 0).flatten(1).any(1)
+    assert 16 < int(is_erased.sum()) < 48
+    assert torch.equal(pixels[~is_erased], images(3)[~is_erased])
+
+
+def test_mixed_labels_are_shares_of_the_two_images() -> None:
+    pixels, labels = changed(images(3), mixup=1.0)
+    assert torch.allclose(labels.sum(1), torch.ones(64))
+    share = float(labels[0].max())
+    mixed = share * images(3).float() + (1 - share) * images(3).roll(1, 0).float()
+    swapped = (1 - share) * images(3).float() + share * images(3).roll(1, 0).float()
+    assert min(float((pixels - each).abs().max()) for each in (mixed, swapped)) <= 1
+    assert set(classes_of(labels).tolist()) == set(range(5))
+
+
+def test_recipe_without_transforms_has_none() -> None:
+    assert RandomTransforms.of(PixelAugment(flip="horizontal"), num_classes=5) is None
