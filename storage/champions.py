@@ -11,7 +11,7 @@ from storage import files, in_use, manifest, reference, registry
 from storage.decision import Decision
 from storage.manifest import Damaged, Manifest
 from storage.producer import user
-from storage.uri import URI, CheckpointURI, EvaluationURI, Root, is_name
+from storage.uri import URI, CheckpointURI, EvaluationURI, Root, is_name, parse_root
 
 _DIGEST_DIGITS = 8
 _LONGEST_NAME = 64
@@ -52,6 +52,17 @@ def only_registered_model(root: Root) -> str:
     if not names:
         raise ValueError(f"{root} has no champion; run the pipeline first")
     return names[0]
+
+
+def find_checkpoint(root: Root, model: str, *, option: str) -> CheckpointURI:
+    """Return the checkpoint that `model` names: its URI, `champion:NAME`, or `champion`, the only one below `root`.
+
+    Raises `ValueError` if there is no such champion, or there are several; the message lists them.
+    """
+    kind, _, name = model.partition(":")
+    if kind == "champion":
+        return require_champion(root, name or only_registered_model(root))
+    return CheckpointURI(parse_root(model, option=option))
 
 
 def decisions(root: Root, name: str) -> list[Decision]:

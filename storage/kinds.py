@@ -5,7 +5,17 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 
 from pydantic import AfterValidator
 
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, FilesURI, PredictionsURI, ReportURI, Root
+from storage.uri import (
+    URI,
+    CheckpointURI,
+    DatasetURI,
+    EvaluationURI,
+    ExportURI,
+    FilesURI,
+    PredictionsURI,
+    ReportURI,
+    Root,
+)
 
 U = TypeVar("U", bound=URI)
 RUNS: Final = "runs"
@@ -74,7 +84,15 @@ REPORT = Kind(
     stays_with_champion=True,
     accuracy_from=("evaluation",),
 )
-_ALL: Final[tuple[Kind[Any], ...]] = (FILES, RAW, PREPARED, CHECKPOINT, PREDICTIONS, EVALUATION, REPORT)
+EXPORT = Kind(
+    name="export",
+    folder="exports",
+    uri=ExportURI,
+    stage="export",
+    parents=("checkpoint", "prepared"),
+    stays_with_champion=True,
+)
+_ALL: Final[tuple[Kind[Any], ...]] = (FILES, RAW, PREPARED, CHECKPOINT, PREDICTIONS, EVALUATION, REPORT, EXPORT)
 KINDS: Final = {kind.name: kind for kind in _ALL}
 """Every kind by its name; each comes after the kinds it is made from."""
 

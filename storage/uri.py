@@ -110,6 +110,10 @@ class ReportURI(URI):
     """A committed report; the page is `index.html` in it."""
 
 
+class ExportURI(URI):
+    """A committed export: a model as a file for other programs, proven on the test rows."""
+
+
 def parse_root(value: str, *, option: str = "--storage") -> Root:
     """Convert a storage root that a user typed, also a relative path or `~`; raises `ValueError` naming `option`."""
     if not value:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from flows.cli.options import BackfillOptions, FlowOptions, PredictOptions, RunOptions
+from flows.cli.options import BackfillOptions, ExportOptions, PredictOptions, RunOptions, StorageOptions
 from storage import exits
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SCRIPTS = {"run": "pipeline.py", "predict": "predict.py", "backfill": "backfill.py"}
 """Files in `flows/` that are single commands."""
-_Options = TypeVar("_Options", bound=FlowOptions)
+_Options = TypeVar("_Options", bound=StorageOptions)
 STARTING = "starting: checking the request ..."
 """First line of a run: the imports and checks that follow it take seconds."""
 
@@ -49,6 +49,10 @@ examples:
   python flows/backfill.py                               all versions
   python flows/backfill.py mnist-1d9802c1c0d9 mnist-...  only these
   python flows/backfill.py --from mnist-1d9802c1c0d9     this one and all newer ones"""
+_EXPORT = """
+examples:
+  data-to-model export champion:photos                         model.onnx, its card, and preprocess.py for photos
+  data-to-model export data/checkpoints/mnist-resnet18-69e1e37f1b7c --format torch"""
 _UP = """
 Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
 runs that crashed, each at most three times.
@@ -111,9 +115,22 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         start.choose_resources(options)
         return backfill(options, flow_of)
 
+    def export(options: ExportOptions) -> int:
+        """Export a model to a file that other programs run without this project.
+
+        Writes <storage>/exports/<name>/: the file, a model card, and preprocess.py, which resizes a
+        photo as in training. The file is run over all test rows first; if a class differs from the
+        model's, or a probability by more than 1e-5, nothing is exported.
+        """
+        exits.note(STARTING)
+        from flows.cli.export import export
+
+        return export(options)
+
     exits.command(app, epilog=exits.verbatim(_RUN))(taking(RunOptions, run))
     exits.command(app, epilog=exits.verbatim(_PREDICT))(taking(PredictOptions, predict))
     exits.command(app, epilog=exits.verbatim(_BACKFILL))(taking(BackfillOptions, backfill))
+    exits.command(app, epilog=exits.verbatim(_EXPORT))(taking(ExportOptions, export))
     for function, epilog in ((up, _UP), (deploy, _DEPLOY), (watch, _WATCH)):
         exits.command(app, epilog=exits.verbatim(epilog))(function)
     return app

@@ -40,8 +40,8 @@ def _parse_csv(text: str) -> Path:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FlowOptions:
-    """Options of every command that runs a flow."""
+class StorageOptions:
+    """Options of every command that makes results."""
 
     storage: Annotated[
         str,
@@ -51,6 +51,16 @@ class FlowOptions:
             help="storage root for all results: a folder or s3://bucket/prefix",
         ),
     ] = "./data"
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="print JSON on stdout and logs on stderr (default: a table)"),
+    ] = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FlowOptions(StorageOptions):
+    """Options of every command that runs a flow."""
+
     workers: Annotated[
         int | None,
         typer.Option(
@@ -79,10 +89,6 @@ class FlowOptions:
             help="start Ray's dashboard with a local Ray, and report trainings to it (default: $PIPELINE_DASHBOARD or "
             "off)",
         ),
-    ] = False
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="print JSON on stdout and logs on stderr (default: a table)"),
     ] = False
 
 
@@ -211,6 +217,27 @@ class PredictOptions(FlowOptions):
             "none",
         ),
     ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportOptions(StorageOptions):
+    """Options of an export."""
+
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="URI of a checkpoint; or 'champion:NAME': that of registered model NAME; or 'champion': the only one",
+        ),
+    ]
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="onnx: for ONNX Runtime, needs the extra `onnx`; torch: for torch.export.load",
+        ),
+    ] = "onnx"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

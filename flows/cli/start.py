@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows import PROJECT
 from flows.cli import preflight
-from flows.cli.options import FlowOptions, PredictOptions, RunOptions, TrainingOptions
+from flows.cli.options import FlowOptions, PredictOptions, RunOptions, StorageOptions, TrainingOptions
 from storage.exits import note, refused_if_invalid
 from storage.process import gc_paused
 from storage.uri import PredictionsURI, parse_root
@@ -100,7 +100,7 @@ def choose_resources(options: FlowOptions) -> None:
 
 
 @contextlib.contextmanager
-def checking(options: FlowOptions) -> Iterator[None]:
+def checking(options: StorageOptions) -> Iterator[None]:
     """Check a request in the block: a `ValueError` is refused, and leaves no folder."""
     with no_folder_stays(options.storage, if_refused=True), refused_if_invalid():
         yield

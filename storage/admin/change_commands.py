@@ -128,9 +128,9 @@ def gc(
     Deleted: scratch files that are old or whose result is committed; files that no manifest
     lists, once no active attempt can use them; incomplete writes older than a day; results
     committed more than N days ago that are not needed.
-    Kept: the registry; every champion with its predictions, evaluations and reports; the
-    previous champion and the best one so far; whatever is younger or leased; and everything
-    that any of these was made from.
+    Kept: the registry; every champion with its predictions, evaluations, reports and
+    exports; the previous champion and the best one so far; whatever is younger or leased; and
+    everything that any of these was made from.
 
     Example:
       python -m storage gc --keep-days 90 --dry-run

@@ -51,14 +51,14 @@ def of(root: Root, kinds: Collection[str], champions: Collection[URI]) -> list[d
 
 
 def test_metrics(folders: Sequence[Folder]) -> dict[URI, dict[str, float]]:
-    """Return the metrics of each evaluation, of its predictions and reports, and of each model, by URI and name.
+    """Return the metrics of each evaluation, its predictions and reports, each model and export, by URI and name.
 
     A model's metrics are those on the test rows of its own training data, even if it was also evaluated on other rows.
     """
     known = {folder.uri: folder for folder in folders}
     found: dict[URI, dict[str, float]] = {}
     for folder in folders:
-        if folder.kind == "evaluation" and folder.manifest:
+        if folder.kind in ("evaluation", "export") and folder.manifest:
             statistics = folder.manifest.statistics
             found[folder.uri] = {name: statistics[name] for name in METRICS.values() if name in statistics}
             if predictions := folder.parents.get("predictions"):

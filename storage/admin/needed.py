@@ -65,7 +65,7 @@ class NeededResults:
         return decisions
 
     def _made_with(self, champions: Collection[str]) -> list[URI]:
-        """Return the predictions of `champions`, their evaluations and their reports."""
+        """Return the predictions of `champions`, their evaluations, reports and exports."""
         names, results = set(champions), list[URI]()
         for kind in (kind.name for kind in KINDS.values() if kind.stays_with_champion):
             for folder in [folder for folder in self._committed.values() if folder.kind == kind]:

@@ -92,7 +92,7 @@ class Model(nn.Module):
 
 
 def load(model: str = "champion", *, storage: str | None = None) -> Model:
-    """Load a model, ready to use or export, and verify every byte of it.
+    """Load a model, ready to use, and verify every byte of it.
 
     Args:
         model: URI of a checkpoint; `champion:NAME`, that of registered model NAME; or `champion`, the only one.
@@ -102,13 +102,8 @@ def load(model: str = "champion", *, storage: str | None = None) -> Model:
         ValueError: There is no such champion, or there are several; the message lists them.
         FileNotFoundError: Nothing is committed at the URI.
     """
-    kind, _, name = model.partition(":")
-    if kind == "champion":
-        root = parse_root(storage or os.environ.get("PIPELINE_STORAGE") or "./data", option="storage")
-        uri = champions.require_champion(root, name or champions.only_registered_model(root))
-    else:
-        uri = CheckpointURI(parse_root(model, option="model"))
-    classifier, meta = training_state.load_model(uri)
+    root = parse_root(storage or os.environ.get("PIPELINE_STORAGE") or "./data", option="storage")
+    classifier, meta = training_state.load_model(champions.find_checkpoint(root, model, option="model"))
     loaded = Model(classifier, meta.history, precision=str(meta.resolved["precision"]))
     return loaded.eval().requires_grad_(False)
 
@@ -137,9 +132,12 @@ def _with_channels(pixels: np.ndarray) -> np.ndarray:
 
 
 class Inference:
-    """Model of a committed checkpoint on `device`, at the precision it was trained in; fp32 if a GPU has no bf16."""
+    """Model of a committed checkpoint on `device`, at `precision`, by default that of its training.
 
-    def __init__(self, uri: CheckpointURI, *, threads: int, device: torch.device) -> None:
+    On a GPU without bf16, by default fp32.
+    """
+
+    def __init__(self, uri: CheckpointURI, *, threads: int, device: torch.device, precision: str | None = None) -> None:
         torch.set_num_threads(threads)
         self.device = device
         if self.device.type == "cpu":
@@ -149,7 +147,7 @@ class Inference:
         """Digest of everything that decides its predictions; equal for two trainings with bit-identical results."""
         self.batch_size = _FIRST_BATCH
         """Most images to compute at a time."""
-        self.precision = str(meta.resolved["precision"])
+        self.precision = precision or str(meta.resolved["precision"])
         if self.precision == "bf16" and self.device.type == "cuda":
             self.precision = resolve_precision("auto", self.device)
         set_arithmetic(self.precision, self.device)

@@ -1,7 +1,6 @@
-"""Using a model elsewhere: the examples of docs/using-models.md work."""
+"""A trained model as a function from pictures to probabilities."""
 
 import io
-import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from tasks.learning import checkpoint, decode, inference, training_state
 from tasks.learning.sources import Split
 from tests.image_folder import encoded, picture
 from tests.learning import training
-from tests.runs import CHECKOUT
 
 
 @pytest.fixture(scope="module")
@@ -50,34 +48,6 @@ def promote(root: Root, name: str, target: CheckpointURI) -> None:
         number=1, champion=target, challenger=target, evaluation="", promoted=True, reason="", gate={}, metrics={}
     )
     registry.append(root, name, decision)
-
-
-def test_what_the_docs_show_loads_exports_and_tells_the_history(
-    root: Root, digits: dict[str, Split], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = (CHECKOUT / "docs" / "using-models.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    monkeypatch.chdir(Path(root).parent)
-    monkeypatch.delenv("PIPELINE_STORAGE", raising=False)
-    images = torch.from_numpy(digits["test"].images[:5].copy())
-    here: dict[str, Any] = {"images": images}
-    Image.new("RGB", (60, 40), "white").save("photo.jpg")
-    Image.new("L", (30, 31)).save("scan.png")
-    exec(blocks[0], here)
-    probabilities = here["probabilities"]
-    for block in blocks[1:]:
-        exec(block, here)
-    assert here["batch"].shape == (2, 28, 28, 1) and here["batch"].float().mean(dim=(1, 2, 3)).tolist() == [255, 0]
-    assert len(blocks) == 4 and len([line for line in blocks[0].splitlines() if line]) == 3
-    assert (probabilities.shape, probabilities.dtype) == ((5, len(here["model"].classes)), torch.float32)
-    assert torch.allclose(probabilities.sum(1), torch.ones(5))
-    trained = CheckpointURI(root.child("checkpoints/mnist-resnet18-0123456789ab"))
-    own = inference.Inference(trained, threads=1, device=torch.device("cpu"))
-    assert torch.allclose(torch.from_numpy(own.probabilities(images.numpy())), probabilities, atol=1e-5)
-    exported = torch.export.load("model.pt2").module()
-    other = torch.from_numpy(digits["test"].images[5:12].copy())
-    assert torch.allclose(exported(other), here["model"](other), atol=1e-5), "another number of images"
-    assert list(here["history"]["epoch"]) == [1] and "validation_accuracy" in here["history"]
 
 
 @pytest.fixture(scope="module")

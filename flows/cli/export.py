@@ -1,0 +1,43 @@
+"""The command `export`: no flow, since it needs neither Ray nor Prefect's server."""
+
+import json
+import logging
+
+from flows.cli.options import ExportOptions
+from flows.cli.start import checking
+from storage import manifest, terminal
+from tasks.orchestration.stage import using
+from tasks.planning import export_request
+
+
+def export(options: ExportOptions) -> int:
+    """Export a model, or find the export of an earlier call; print its URI, its files, and what was proven."""
+    with checking(options):
+        request = export_request.resolve(storage=options.storage, model=options.model, form=options.form)
+    from rich.console import Console
+
+    from flows.cli import console
+    from tasks.export import export as export_task
+
+    log, narrator = logging.getLogger("pipeline"), console.Narrator(Console(stderr=True))
+    log.setLevel(logging.INFO)
+    log.addHandler(narrator)
+    log.propagate = False  # to Prefect's own console output
+    try:
+        with using(request.root, [request.checkpoint, request.prepared]) as stages:
+            export_task.fn(request.checkpoint, request.prepared, request.export, request.form)
+    finally:
+        log.removeHandler(narrator)
+        log.propagate = True
+    made = manifest.load(request.export)
+    uris = {"checkpoint": request.checkpoint, "prepared": request.prepared, "export": request.export}
+    paths = [request.export.child(file.path) for file in made.files]
+    if options.as_json:
+        summary = {"uris": uris, "files": paths, "reused": stages[-1].reused, "statistics": made.statistics}
+        print(json.dumps(summary, indent=1), flush=True)
+    else:
+        proof = made.statistics["proof"]
+        difference = f"largest difference of a probability {proof['largest_difference']:.1e}"
+        for line in (*paths, f"proven on {terminal.count(proof['rows'], 'test row')}: every class equal, {difference}"):
+            terminal.show(line)
+    return 0

@@ -1,0 +1,24 @@
+"""Preprocessing of a photo for the exported model, exactly as in its training; needs only Pillow and NumPy."""
+
+import numpy as np
+from PIL import Image, ImageOps
+
+MODE, SIZE = "RGB", (64, 64)
+
+
+def preprocess(file: str) -> np.ndarray:
+    """Return the photo in `file`, upright, on white, its centre: uint8, (1, height, width, channels)."""
+    with Image.open(file) as image:
+        image.draft(MODE, (2 * SIZE[0], 2 * SIZE[1]))  # a large JPEG is decoded at a smaller scale
+        image = ImageOps.exif_transpose(image)
+    if image.mode == "LAB":
+        image = image.convert("RGB")
+    if image.mode.startswith("I;16"):  # gray of 16 bits: keep the upper 8 of those in use
+        values = np.asarray(image)
+        hidden = values == image.info.get("transparency", -1)
+        bits = next(n for n in (8, 10, 12, 14, 16) if values.max(initial=0, where=~hidden) < 2**n)
+        image = Image.fromarray(np.where(hidden, 255, values >> (bits - 8)).astype(np.uint8))
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA")).convert("RGB")
+    image = ImageOps.fit(image.convert(MODE), SIZE, method=Image.Resampling.BILINEAR)
+    return np.array(image).reshape(1, SIZE[1], SIZE[0], -1)

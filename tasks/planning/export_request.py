@@ -1,0 +1,68 @@
+"""Request for an export, resolved and checked before anything slow starts."""
+
+import dataclasses
+from typing import Any
+
+from storage import champions, kinds, manifest
+from storage.uri import CheckpointURI, DatasetURI, ExportURI, Root
+from tasks.learning import user_code
+from tasks.planning import model_check
+from tasks.planning.data_option import check_committed
+from tasks.planning.make_plan import check_root
+from tasks.planning.result_uris import Result, find_result, read
+
+FORMATS = ("onnx", "torch")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportRequest:
+    """A checked request for an export; the same request gives the same URIs."""
+
+    root: Root
+    checkpoint: CheckpointURI
+    prepared: DatasetURI
+    """The dataset of its training, on whose test rows the export is proven."""
+    export: ExportURI
+    form: str
+    """One of `FORMATS`."""
+
+
+def resolve(*, storage: str, model: str, form: str) -> ExportRequest:
+    """Check and resolve a request; raise `ValueError` naming the option, the value and the next step."""
+    if form not in FORMATS:
+        raise ValueError(f"--format must be one of {', '.join(FORMATS)}, got {form!r}")
+    root = check_root(storage)
+    checkpoint = champions.find_checkpoint(root, model, option="model")
+    trained = check_committed("model", checkpoint, kinds=("checkpoint",))
+    prepared = DatasetURI(trained.parent("prepared", of=checkpoint))
+    parents: list[Result[Any]] = [read(checkpoint), read(prepared)]
+    name = checkpoint.name.rpartition("-")[0]
+    result = find_result(kinds.EXPORT, root, name=name, parents=parents, parameters={"format": form})
+    if result.manifest is None:
+        _check_possible(checkpoint, prepared, form)
+    return ExportRequest(root=root, checkpoint=checkpoint, prepared=prepared, export=result.uri, form=form)
+
+
+def _check_possible(checkpoint: CheckpointURI, prepared: DatasetURI, form: str) -> None:
+    try:
+        rows = manifest.load(prepared).split("test")
+    except FileNotFoundError:
+        raise ValueError(
+            f"model: an export of {checkpoint} cannot be proven, since {prepared}, whose test rows are needed, was "
+            "deleted; run its pipeline again"
+        ) from None
+    if not any(file.rows for file in rows):
+        raise ValueError(f"model: an export of {checkpoint} cannot be proven, since {prepared} has no test rows")
+    user_code.check_listed()
+    model_check.check_code(checkpoint, option="model")
+    if form == "onnx":
+        _check_onnx()
+
+
+def _check_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f'--format onnx needs {error.name}: pip install "data-to-model[onnx]"') from None

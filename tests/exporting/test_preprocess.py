@@ -1,0 +1,62 @@
+"""The exported `preprocess.py` gives the pixels of training for every kind of photo, and stays short."""
+
+import io
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tasks.exporting import card
+from tasks.learning import decode
+from tests.image_folder import picture
+from tests.learning.test_decode import drawing, gray, png, saved
+
+_NOISE = np.random.default_rng(0).integers(0, 256, (731, 574, 3), dtype=np.uint8)
+_TURNED = Image.Exif()
+_TURNED[0x0112] = 6
+_FRAMES = {"save_all": True, "append_images": [picture(2, 1).resize((40, 40))]}
+PHOTOS = {
+    **{kind: saved(picture(7, 1), kind) for kind in ("PNG", "JPEG", "BMP", "GIF", "WEBP", "AVIF", "TIFF", "PPM")},
+    **{f"{mode} TIFF": saved(picture(7, 1).convert(mode), "TIFF") for mode in ("1", "L", "P", "CMYK", "RGBA")},
+    "large JPEG": saved(Image.fromarray(_NOISE), "JPEG", quality=90),
+    "large progressive JPEG": saved(Image.fromarray(_NOISE), "JPEG", progressive=True),
+    "large CMYK JPEG": saved(Image.fromarray(_NOISE).convert("CMYK"), "JPEG"),
+    "large gray JPEG": saved(Image.fromarray(_NOISE[..., 0]), "JPEG"),
+    "turned JPEG": saved(Image.fromarray(_NOISE), "JPEG", exif=_TURNED),
+    "turned PNG": saved(picture(7, 0), exif=_TURNED),
+    "JPEG with a preview": saved(Image.fromarray(_NOISE), "MPO", save_all=True, append_images=[picture(2, 1)]),
+    "several frames": saved(picture(7, 1).resize((40, 40)), "GIF", **_FRAMES),
+    "LAB": saved(Image.new("LAB", (30, 20), (120, 140, 100)), "TIFF"),
+    **{f"transparent {mode}": saved(drawing(mode)) for mode in ("RGBA", "LA", "P")},
+    **{f"16-bit gray of {bits}": saved(Image.fromarray(gray(2**bits - 1))) for bits in (8, 10, 12, 14, 16)},
+    "16-bit gray with a transparent value": png(65535 - gray(4095), color=0, transparent=(65535,)),
+    "16-bit RGB": png(np.repeat(gray(65535)[..., None], 3, axis=2), color=2),
+}
+
+
+def preprocess(channels: int) -> Callable[[io.BytesIO], np.ndarray]:
+    names: dict[str, Callable[[io.BytesIO], np.ndarray]] = {}
+    exec(card.preprocess((24, 24, channels)) or "", names)
+    return names["preprocess"]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kind", PHOTOS)
+def test_every_kind_of_photo_gives_the_pixels_of_training(kind: str, channels: int) -> None:
+    expected = np.frombuffer(decode.decoded(PHOTOS[kind], 24, channels).pixels, np.uint8)
+    actual = preprocess(channels)(io.BytesIO(PHOTOS[kind]))
+    assert (actual.shape, actual.dtype) == ((1, 24, 24, channels), np.uint8)
+    assert np.array_equal(actual.reshape(-1), expected)
+
+
+def test_code_is_short_and_needs_only_pillow_and_numpy() -> None:
+    code = card.preprocess((24, 32, 3)) or ""
+    lines = [line for line in code.splitlines() if line.strip() and not line.startswith('"""')]
+    assert len(lines) <= 25
+    assert {line.split()[1] for line in lines if line.startswith(("import ", "from "))} == {"numpy", "PIL"}
+    assert 'MODE, SIZE = "RGB", (32, 24)' in lines, "width before height, as Pillow has them"
+
+
+def test_images_of_other_channels_than_photos_have_no_preprocessing() -> None:
+    assert card.preprocess((8, 8, 4)) is None

@@ -1,0 +1,274 @@
+"""An export is a result that gives what the model gives on every test row, or there is none."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import storage.__main__
+from flows.cli import app
+from storage import commits, files, manifest, registry, tables
+from storage.decision import Decision
+from storage.uri import CheckpointURI, DatasetURI, ExportURI, PredictionsURI, Root
+from tasks.jobs.spec import PredictSpec
+from tasks.learning import images, models
+from tasks.planning.result_uris import predictions_of
+from tests.jobs import raw
+from tests.learning.training import MORE_MODELS
+from tests.runs import no_flow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def more_models() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(models, "__path__", [*models.__path__, str(MORE_MODELS)])
+        yield
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> DatasetURI:
+    """Rows of gray images of 12 x 12 pixels, 101 of them test rows in three parts."""
+    root = Root(str(tmp_path_factory.mktemp("exported") / "data"))
+    spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=101))
+    raw.run(spec)
+    return spec.target
+
+
+def train(prepared: DatasetURI, model: str, **changes: Any) -> CheckpointURI:
+    """A model trained for an epoch; that of an earlier call if there is one."""
+    root = Root(prepared.parent.parent.parent)
+    spec = raw.to_train(root, prepared, name=model, model=model, epochs=1, **changes)
+    if not manifest.is_committed(spec.target):
+        raw.run(spec)
+    return spec.target
+
+
+@pytest.fixture(scope="module")
+def checkpoint(prepared: DatasetURI) -> CheckpointURI:
+    return train(prepared, "small-cnn")
+
+
+def export(model: str, *words: str, root: Root) -> int:
+    return app.main(no_flow, words=["export", model, "--storage", root, *words])
+
+
+def root_of(prepared: DatasetURI) -> Root:
+    return Root(prepared.parent.parent.parent)
+
+
+def on_storage(*words: str) -> int:
+    return storage.__main__.main([*words])
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint: CheckpointURI, prepared: DatasetURI) -> ExportURI:
+    assert export(checkpoint, root=root_of(prepared)) == 0
+    (name,) = files.children(root_of(prepared).child("exports"))
+    return ExportURI(root_of(prepared).child(f"exports/{name}"))
+
+
+def test_file_gives_the_committed_predictions_for_any_number_of_images(
+    exported: ExportURI, checkpoint: CheckpointURI, prepared: DatasetURI
+) -> None:
+    root = root_of(prepared)
+    target = PredictionsURI(predictions_of(root, checkpoint, prepared, split="test"))
+    raw.run(
+        PredictSpec(
+            storage=root, deadline_s=60, model=checkpoint, source=prepared, target=target, split="test", workers=0
+        )
+    )
+    predictions = tables.read_split(target, "test").to_pandas()
+    pixels, _ = images.to_arrays(tables.read_split(prepared, "test"), (12, 12, 1))
+    session = onnxruntime.InferenceSession(exported.child("model.onnx"))
+    classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
+    for rows in (101, 1, 7):
+        (probabilities,) = session.run(None, {"images": pixels[:rows]})
+        wanted = predictions[[f"probability_{name}" for name in classes]].to_numpy()[:rows]
+        assert np.abs(probabilities - wanted).max() < 1e-5
+        assert (probabilities.argmax(1) == predictions["prediction"][:rows]).all()
+    assert len(classes) == 3 and probabilities.dtype == np.float32
+
+
+def test_file_says_what_goes_in_and_out_and_nothing_of_this_machine(
+    exported: ExportURI, checkpoint: CheckpointURI
+) -> None:
+    content = files.read(exported.child("model.onnx"))
+    proto = onnx.load_from_string(content)
+    onnx.checker.check_model(proto, full_check=True)
+    (images_in,), (out,) = proto.graph.input, proto.graph.output
+    shapes = [[dim.dim_param or dim.dim_value for dim in one.type.tensor_type.shape.dim] for one in (images_in, out)]
+    assert (images_in.name, out.name, shapes) == ("images", "probabilities", [["batch", 12, 12, 1], ["batch", 3]])
+    assert images_in.type.tensor_type.elem_type == onnx.TensorProto.UINT8
+    assert {entry.key: entry.value for entry in proto.metadata_props}["checkpoint"] == checkpoint.name
+    assert b".py" not in content and str(Path(__file__).parents[2]).encode() not in content
+
+
+def test_export_is_a_result_that_every_command_knows(
+    exported: ExportURI, checkpoint: CheckpointURI, prepared: DatasetURI, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = manifest.load(exported)
+    assert [file.path for file in made.files] == ["model.onnx", "README.md", "preprocess.py"]
+    proof = made.statistics["proof"]
+    assert proof["rows"] == 101 and 0 < proof["largest_difference"] < 1e-5
+    assert proof["onnxruntime"] == onnxruntime.__version__
+    assert on_storage("verify", "--deep", exported) == on_storage("show", exported) == 0
+    capsys.readouterr()
+    assert on_storage("lineage", exported) == 0
+    told = capsys.readouterr().out
+    assert checkpoint in told and prepared in told
+    assert on_storage("ls", "export", "--storage", root_of(prepared)) == 0
+    assert f"{made.statistics['test_accuracy']:.4f}" in capsys.readouterr().out
+
+
+def test_card_holds_counts_metrics_proof_and_the_digests_of_the_lineage(exported: ExportURI) -> None:
+    card = files.read(exported.child("README.md")).decode()
+    made = manifest.load(exported)
+    facts = [f"{made.statistics['test_accuracy']:.4f}", f"{made.statistics['macro_f1']:.4f}", "all 101 test rows"]
+    facts += [f"{made.statistics['proof']['largest_difference']:.1e}", "license:", "| dark | 50 | 17 | 34 |"]
+    facts += [parent.digest for parent in made.parents.values()]
+    assert [fact for fact in facts if fact not in card] == []
+    assert str(Path(exported).parents[1]) not in card, "names of results, no paths of this machine"
+
+
+def test_same_command_again_finds_the_export(
+    exported: ExportURI, checkpoint: CheckpointURI, prepared: DatasetURI, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = manifest.load(exported)
+    assert export(checkpoint, "--json", root=root_of(prepared)) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["reused"] and document["uris"]["export"] == exported
+    assert document["files"] == [exported.child(name) for name in ("model.onnx", "README.md", "preprocess.py")]
+    assert manifest.load(exported) == before
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_export_that_was_cut_off_is_made_by_the_same_command(
+    checkpoint: CheckpointURI,
+    prepared: DatasetURI,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    form: str,
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    root = Root(str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(commits, "commit", interrupted)
+        assert export(checkpoint, "--format", form, root=root) == 130
+    (name,) = files.children(root.child("exports"))
+    assert not manifest.is_committed(root.child(f"exports/{name}"))
+    capsys.readouterr()
+    assert export(checkpoint, "--format", form, "--json", root=root) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["uris"]["export"].endswith(name) and not document["reused"]
+    assert [path.rpartition("/")[2] for path in document["files"]] == [
+        {"onnx": "model.onnx", "torch": "model.pt2"}[form],
+        "README.md",
+        "preprocess.py",
+    ], "the bytes are those of the first attempt"
+
+
+def test_bf16_training_is_exported_and_proven_in_fp32(prepared: DatasetURI, tmp_path: Path) -> None:
+    model = train(prepared, "small", precision="bf16")
+    assert export(model, root=Root(str(tmp_path))) == 0
+    (card,) = tmp_path.glob("exports/*/README.md")
+    assert "Training and evaluation ran in bf16" in card.read_text()
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ("two-faced", "not exported: the file does not give what the model gives: test row"),
+        ("branching", "the model cannot be exported: its code cannot be traced for any number of images"),
+    ],
+)
+def test_model_whose_export_would_be_wrong_is_not_exported(
+    prepared: DatasetURI, tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, says: str
+) -> None:
+    checkpoint = train(prepared, model)
+    capsys.readouterr()
+    assert export(checkpoint, root=Root(str(tmp_path))) == 1
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {says}")
+    assert not list(tmp_path.glob("exports/*"))
+
+
+def promote(root: Root, name: str, checkpoint: CheckpointURI) -> None:
+    decision = Decision(
+        number=1,
+        champion=checkpoint,
+        challenger=checkpoint,
+        evaluation="",
+        promoted=True,
+        reason="",
+        gate={},
+        metrics={},
+    )
+    registry.append(root, name, decision)
+
+
+def test_champion_is_exported_by_its_name_or_without_one_if_it_is_the_only_one(
+    exported: ExportURI,
+    checkpoint: CheckpointURI,
+    prepared: DatasetURI,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = Root(str(tmp_path))
+    promote(root, "photos", checkpoint)
+    assert export("champion", root=root) == export("champion:photos", "--json", root=root) == 0
+    out = capsys.readouterr().out
+    assert json.loads(out[out.index("{") :])["uris"]["checkpoint"] == checkpoint
+    promote(root, "others", checkpoint)
+    assert export("champion", root=root) == 2
+    assert "several champions; choose one: champion:others, champion:photos" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["champion:nosuch"], "has no champion of 'nosuch'"),
+        (["/nowhere/checkpoints/x-0123456789ab"], "model: nothing is committed at /nowhere"),
+        (["{prepared}"], "model must be of kind checkpoint"),
+        (["{checkpoint}", "--format", "tflite"], "--format must be one of onnx, torch, got 'tflite'"),
+        ([], "MODEL"),
+    ],
+)
+def test_request_that_is_wrong_is_refused_in_one_line(
+    checkpoint: CheckpointURI,
+    prepared: DatasetURI,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    says: str,
+) -> None:
+    words = [word.format(checkpoint=checkpoint, prepared=prepared) for word in words]
+    capsys.readouterr()
+    assert app.main(no_flow, words=["export", *words, "--storage", str(tmp_path / "root")]) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert says in line and not (tmp_path / "root").exists()
+
+
+def test_without_the_extra_the_line_says_how_to_install_it(
+    checkpoint: CheckpointURI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)  # as Python notes a package that is not there
+    assert export(checkpoint, root=Root(str(tmp_path))) == 2
+    assert 'needs onnxruntime: pip install "data-to-model[onnx]"' in capsys.readouterr().err
+
+
+def test_model_whose_test_rows_are_gone_is_not_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = Root(str(tmp_path))
+    spec = raw.to_prepare(root, raw.write(root, shape=(12, 12, 1), train=202, test=30))
+    raw.run(spec)
+    checkpoint = train(spec.target, "small-cnn")
+    files.remove(spec.target)
+    assert export(checkpoint, root=root) == 2
+    assert "cannot be proven" in capsys.readouterr().err

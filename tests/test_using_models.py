@@ -1,0 +1,141 @@
+"""docs/using-models.md and the exported card work as they stand, in environments that hold only what they name."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flows.cli import app
+from storage import files, manifest, registry, tables
+from storage.decision import Decision
+from storage.uri import URI, CheckpointURI, PredictionsURI, Root
+from tasks.jobs.spec import PredictSpec
+from tests import environments, photographs
+from tests.image_folder import write_folder
+from tests.jobs.raw import run
+from tests.runs import CHECKOUT, no_flow
+
+PAGE = (CHECKOUT / "docs" / "using-models.md").read_text()
+_BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+EVERYTHING = """
+import sys, numpy, preprocess
+images = numpy.concatenate([preprocess.preprocess(file) for file in sys.argv[1:]])
+{run}
+numpy.save("probabilities.npy", probabilities)
+print(sorted({{name.partition(".")[0] for name in sys.modules}} & {{"storage", "tasks", "flows", "prefect", "ray"}}))
+"""
+RUNS = {
+    "onnx": """import onnxruntime
+(probabilities,) = onnxruntime.InferenceSession("model.onnx").run(None, {"images": images})""",
+    "torch": """import torch
+probabilities = torch.export.load("model.pt2").module()(torch.from_numpy(images)).numpy()""",
+}
+PACKAGES = {"onnx": ("onnxruntime", "pillow", "numpy"), "torch": ("torch", "pillow", "numpy")}
+SECTIONS = {"onnx": "With ONNX Runtime", "torch": "With PyTorch", "project": "With this project"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photographs of every format in `photos`, and below `data` the champion that was trained on them."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    root = Root(str(folder / "data"))
+    write_folder(folder / "photos")
+    raw, prepared = photographs.to_make(root, URI(str(folder / "photos")), "files")
+    for spec in (raw, prepared, photographs.trains(root, prepared.target)):
+        run(spec)
+    predictions = PredictionsURI(root.child("predictions/photos-0123456789ab"))
+    model = CheckpointURI(root.child("checkpoints/photos-0123456789ab"))
+    run(
+        PredictSpec(
+            storage=root, deadline_s=60, model=model, source=raw.target, target=predictions, split="test", workers=0
+        )
+    )
+    usual: dict[str, Any] = {"evaluation": "", "reason": "", "gate": {}, "metrics": {}}
+    registry.append(root, "photos", Decision(number=1, champion=model, challenger=model, promoted=True, **usual))
+    return folder
+
+
+@pytest.fixture(scope="module", params=["onnx", pytest.param("torch", marks=pytest.mark.slow)])
+def form(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def exported(folder: Path, form: str) -> Path:
+    """A copy of the export, with a photo beside it as the page has it."""
+    place = folder / form
+    assert app.main(no_flow, words=["export", "champion:photos", "--format", form, "--storage", f"{folder}/data"]) == 0
+    exports = [Root(f"{folder}/data").child(f"exports/{name}") for name in os.listdir(folder / "data" / "exports")]
+    (export,) = [uri for uri in exports if manifest.load(uri).parameters["format"] == form]
+    place.mkdir()
+    for file in manifest.load(export).files:
+        (place / file.path).write_bytes(files.read(export.child(file.path)))
+    shutil.copy(folder / "photos/test/pears/photo 1.jpg", place / "photo.jpg")
+    return place
+
+
+@pytest.fixture(scope="module")
+def python(folder: Path, form: str) -> Path:
+    """The interpreter of an environment that holds only what the page names."""
+    return environments.make(folder / f"environment-{form}", *PACKAGES[form])
+
+
+def output(python: Path, code: str, *arguments: str, folder: Path) -> str:
+    """What `code` prints, run in `folder` as a program of the user's."""
+    (folder / "program.py").write_text(code)
+    command = [str(python), "-W", "error", "program.py", *arguments]
+    return subprocess.run(command, cwd=folder, env={"PATH": ""}, capture_output=True, text=True, check=True).stdout
+
+
+def blocks(section: str) -> list[str]:
+    (text,) = re.findall(rf"^## {section}$(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    return _BLOCK.findall(text)
+
+
+def predicted(folder: Path) -> pd.DataFrame:
+    """The committed predictions of all photographs that can be read, by file."""
+    rows = tables.read_split(PredictionsURI(f"{folder}/data/predictions/photos-0123456789ab"), "test").to_pandas()
+    return rows[rows["prediction"].notna()].set_index("file")
+
+
+def test_photos_get_the_committed_predictions_in_an_environment_without_this_project(
+    folder: Path, form: str, exported: Path, python: Path
+) -> None:
+    expected = predicted(folder)
+    photos = [str(folder / "photos" / name) for name in expected.index]
+    assert output(python, EVERYTHING.format(run=RUNS[form]), *photos, folder=exported) == "[]\n"
+    actual = np.load(exported / "probabilities.npy")
+    columns = [name for name in expected if name.startswith("probability_")]
+    assert len(photos) >= 10 and np.abs(actual - expected[columns].to_numpy()).max() < 1e-5
+    assert (actual.argmax(1) == expected["prediction"]).all()
+
+
+def test_page_and_card_work_as_they_stand(folder: Path, form: str, exported: Path, python: Path) -> None:
+    (code,) = blocks(SECTIONS[form])
+    expected = predicted(folder).loc["test/pears/photo 1.jpg"]
+    (of_card,) = _BLOCK.findall((exported / "README.md").read_text())
+    for snippet in (code, of_card):
+        name, probability = output(python, snippet, folder=exported).rsplit(maxsplit=1)
+        assert name == expected["class_name"]
+        assert float(probability) == pytest.approx(expected["probability"], abs=1e-5)
+
+
+def test_page_works_as_it_stands_with_this_project(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("PIPELINE_STORAGE", raising=False)
+    shutil.copy(folder / "photos/test/pears/photo 1.jpg", "photo.jpg")
+    shutil.copy(folder / "photos/test/pears/photo 0.png", "scan.png")
+    names: dict[str, Any] = {}
+    for block in blocks(SECTIONS["project"]):
+        exec(block, names)
+    assert names["pixels"].shape == (2, 16, 16, 3)
+    rows = predicted(folder).loc[["test/pears/photo 1.jpg", "test/pears/photo 0.png"]]
+    columns = [name for name in rows if name.startswith("probability_")]
+    assert np.abs(names["probabilities"].numpy() - rows[columns].to_numpy()).max() < 1e-5
+    assert list(names["history"]["epoch"]) == [1, 2] and "validation_accuracy" in names["history"]
