@@ -1,14 +1,14 @@
 """Export: a model as a file that other programs run, with the proof that it gives what the model gives."""
 
 import json
+from collections.abc import Mapping
 
 import torch
 from prefect import task
 
 from storage import commits, kinds, manifest
 from storage.uri import CheckpointURI, DatasetURI, ExportURI
-from tasks.exporting import card, formats
-from tasks.exporting.formats import Format
+from tasks.exporting import Format, card, formats
 from tasks.exporting.proof import prove
 from tasks.learning.inference import Inference, Model
 from tasks.orchestration.prefect_options import task_options
@@ -28,7 +28,7 @@ def export(
 
 
 def _write(
-    checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI, form: Format, *, expected: dict[str, str]
+    checkpoint: CheckpointURI, prepared: DatasetURI, target: ExportURI, form: Format, *, expected: Mapping[str, str]
 ) -> None:
     read = {"checkpoint": manifest.load(checkpoint), "prepared": manifest.load(prepared)}
     reference = Inference(checkpoint, threads=torch.get_num_threads(), device=torch.device("cpu"), precision="fp32")

@@ -166,7 +166,8 @@ def test_results_in_prefect_are_json() -> None:
     flows = {one.name: one for one in found if isinstance(one, Flow)}
     tasks = {one.name: one for one in found if isinstance(one, Task)}
     assert flows.keys() == {"mnist", "fashion-mnist", "cifar10", "images", "predict"}
-    assert tasks.keys() == {"download", "ingest", "preprocess", "train", "predict", "evaluate", "promote", "report"}
+    stages = {"download", "ingest", "preprocess", "train", "predict", "evaluate", "promote", "report"}
+    assert tasks.keys() == stages | {"export"}
     assert {one.result_serializer for one in flows.values()} == {"json"}
     assert {(one.result_serializer, one.persist_result) for one in tasks.values()} == {("json", False)}
 

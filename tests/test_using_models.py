@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from flows.cli import app
@@ -98,7 +97,7 @@ def blocks(section: str) -> list[str]:
     return _BLOCK.findall(text)
 
 
-def predicted(folder: Path) -> pd.DataFrame:
+def predicted(folder: Path) -> Any:
     """The committed predictions of all photographs that can be read, by file."""
     rows = tables.read_split(PredictionsURI(f"{folder}/data/predictions/photos-0123456789ab"), "test").to_pandas()
     return rows[rows["prediction"].notna()].set_index("file")

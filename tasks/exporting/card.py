@@ -10,7 +10,8 @@ import numpy as np
 from storage import manifest, reference
 from storage.manifest import Manifest
 from storage.uri import URI, CheckpointURI
-from tasks.exporting.formats import FILE_NAMES, Format
+from tasks.exporting import Format
+from tasks.exporting.formats import FILE_NAMES
 from tasks.exporting.proof import TOLERANCE, Proof
 from tasks.learning import metrics
 

@@ -4,17 +4,16 @@ import contextlib
 import io
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import torch
 from torch.export import ExportedProgram
 
 from storage.error_policy import Permanent
+from tasks.exporting import Format
 from tasks.learning.inference import Model
 
-Format = Literal["onnx", "torch"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 FILE_NAMES: Mapping[Format, str] = {"onnx": "model.onnx", "torch": "model.pt2"}
 INPUT, OUTPUT = "images", "probabilities"
 _LARGEST = 2**31 - 2**24

@@ -8,9 +8,9 @@ MODE, SIZE = "RGB", (64, 64)
 
 def preprocess(file: str) -> np.ndarray:
     """Return the photo in `file`, upright, on white, its centre: uint8, (1, height, width, channels)."""
-    with Image.open(file) as image:
-        image.draft(MODE, (2 * SIZE[0], 2 * SIZE[1]))  # a large JPEG is decoded at a smaller scale
-        image = ImageOps.exif_transpose(image)
+    with Image.open(file) as opened:
+        opened.draft(MODE, (2 * SIZE[0], 2 * SIZE[1]))  # a large JPEG is decoded at a smaller scale
+        image = ImageOps.exif_transpose(opened)
     if image.mode == "LAB":
         image = image.convert("RGB")
     if image.mode.startswith("I;16"):  # gray of 16 bits: keep the upper 8 of those in use

@@ -5,13 +5,12 @@ from typing import Any
 
 from storage import champions, kinds, manifest
 from storage.uri import CheckpointURI, DatasetURI, ExportURI, Root
+from tasks.exporting import FORMATS, Format
 from tasks.learning import user_code
 from tasks.planning import model_check
 from tasks.planning.data_option import check_committed
 from tasks.planning.make_plan import check_root
 from tasks.planning.result_uris import Result, find_result, read
-
-FORMATS = ("onnx", "torch")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,13 +22,13 @@ class ExportRequest:
     prepared: DatasetURI
     """The dataset of its training, on whose test rows the export is proven."""
     export: ExportURI
-    form: str
-    """One of `FORMATS`."""
+    form: Format
 
 
 def resolve(*, storage: str, model: str, form: str) -> ExportRequest:
     """Check and resolve a request; raise `ValueError` naming the option, the value and the next step."""
-    if form not in FORMATS:
+    known = next((known for known in FORMATS if known == form), None)
+    if known is None:
         raise ValueError(f"--format must be one of {', '.join(FORMATS)}, got {form!r}")
     root = check_root(storage)
     checkpoint = champions.find_checkpoint(root, model, option="model")
@@ -40,7 +39,7 @@ def resolve(*, storage: str, model: str, form: str) -> ExportRequest:
     result = find_result(kinds.EXPORT, root, name=name, parents=parents, parameters={"format": form})
     if result.manifest is None:
         _check_possible(checkpoint, prepared, form)
-    return ExportRequest(root=root, checkpoint=checkpoint, prepared=prepared, export=result.uri, form=form)
+    return ExportRequest(root=root, checkpoint=checkpoint, prepared=prepared, export=result.uri, form=known)
 
 
 def _check_possible(checkpoint: CheckpointURI, prepared: DatasetURI, form: str) -> None:

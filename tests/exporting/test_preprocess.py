@@ -46,7 +46,7 @@ def preprocess(channels: int) -> Callable[[io.BytesIO], np.ndarray]:
 def test_every_kind_of_photo_gives_the_pixels_of_training(kind: str, channels: int) -> None:
     expected = np.frombuffer(decode.decoded(PHOTOS[kind], 24, channels).pixels, np.uint8)
     actual = preprocess(channels)(io.BytesIO(PHOTOS[kind]))
-    assert (actual.shape, actual.dtype) == ((1, 24, 24, channels), np.uint8)
+    assert actual.shape == (1, 24, 24, channels) and actual.dtype == np.uint8
     assert np.array_equal(actual.reshape(-1), expected)
 
 
