@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextvars import ContextVar
@@ -112,12 +113,11 @@ class ProgressArtifact:
 
     def update(self, fraction: float, text: str) -> None:
         """Show `fraction` (0 to 1) and `text` at most every 10 s, and always at 1; do nothing outside a flow run."""
-        from prefect.artifacts import create_progress_artifact, update_progress_artifact
-        from prefect.context import FlowRunContext
-
         is_due = fraction >= 1 or time.monotonic() - self._updated > _EVERY_S
-        if not is_due or FlowRunContext.get() is None:
+        if not is_due or not in_flow_run():
             return
+        from prefect.artifacts import create_progress_artifact, update_progress_artifact
+
         self._updated = time.monotonic()
         percent = 100 * min(fraction, 1.0)
         try:
@@ -141,8 +141,19 @@ def tidy(scratch: URI) -> None:
         logger().warning("%s is no longer needed but cannot be deleted: %s", scratch, redact_text(str(error)))
 
 
+def in_flow_run() -> bool:
+    """Return whether this is part of a flow run; if Prefect has not been imported, it is not."""
+    if "prefect" not in sys.modules:
+        return False
+    from prefect.context import FlowRunContext
+
+    return FlowRunContext.get() is not None
+
+
 def logger() -> "logging.Logger | logging.LoggerAdapter[Any]":
     """Return the logger of the running Prefect task or flow, or an ordinary logger outside of one."""
+    if "prefect" not in sys.modules:  # what flows call runs without Prefect, too
+        return logging.getLogger("pipeline")
     from prefect.exceptions import MissingContextError
     from prefect.logging import get_run_logger
 

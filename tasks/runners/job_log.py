@@ -12,7 +12,7 @@ from storage.uri import URI, redact_text
 from tasks.jobs import errors
 from tasks.jobs.events import ENDED, EPOCHS, ERROR, IMAGES, PROGRESS, RANK
 from tasks.jobs.spec import JOB_NAME
-from tasks.orchestration.stage import ProgressArtifact, logger
+from tasks.orchestration.stage import ProgressArtifact, in_flow_run, logger
 
 _CHATTER = re.compile(
     r"^(\((\S+ )?pid=[^)]*\) )?("
@@ -158,9 +158,7 @@ def format_progress(content: dict[str, Any]) -> str:
 
 def _show_images(content: dict[str, Any]) -> None:
     """Show the first training images on the page of the running flow; a failure never fails the training."""
-    from prefect.context import FlowRunContext
-
-    if FlowRunContext.get() is None:
+    if not in_flow_run():
         return
     try:
         from tasks.orchestration.artifacts import publish_training_images
