@@ -93,13 +93,14 @@ def resolve_precision(asked: str, device: torch.device) -> str:
 def set_arithmetic(precision: str, device: torch.device) -> None:
     """Allow TF32, and let cuDNN choose by timing, on a GPU in bf16 only; fp32 is computed in fp32 by fixed algorithms.
 
-    For the whole process. `Hardware.here` records it.
+    In fp32 these are algorithms that always give the same bits. For the whole process. `Hardware.here` records it.
     """
     if device.type == "cuda":
         is_fast = precision == "bf16"
         torch.set_float32_matmul_precision("high" if is_fast else "highest")
         torch.backends.cudnn.allow_tf32 = is_fast  # torch's default is True
         torch.backends.cudnn.benchmark = is_fast
+        torch.backends.cudnn.deterministic = not is_fast
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:

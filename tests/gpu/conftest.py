@@ -37,12 +37,12 @@ def _gpu() -> torch.device:
 def _settings_put_back() -> Iterator[None]:
     """Tests of both devices share the process, and with it the settings for arithmetic; CPUs compute in one thread."""
     matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
-    tf32, benchmark, threads = cudnn.allow_tf32, cudnn.benchmark, torch.get_num_threads()
+    flags, threads = (cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic), torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
     torch.set_float32_matmul_precision(matmul)
-    cudnn.allow_tf32, cudnn.benchmark = tf32, benchmark
+    cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = flags
 
 
 @pytest.fixture(autouse=True)

@@ -74,6 +74,16 @@ def test_training_in_fp32_learns_as_on_the_cpu(device: torch.device, name: str) 
     assert curve[-1] < curve[0], "it learns"
 
 
+@pytest.mark.parametrize("model", ["small", *MODELS])
+def test_two_trainings_in_fp32_are_bit_identical(device: torch.device, model: str) -> None:
+    if device == CPU and model in MODELS:
+        pytest.skip("takes long on a CPU")
+    first, second = (checks.trainer(device, num_rows=640, model=model, batch_size=64) for _ in range(2))
+    assert torch.equal(_curve(first), _curve(second))
+    expected = _weights(first)
+    assert all(torch.equal(weight, expected[name]) for name, weight in _weights(second).items())
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_graph_trains_as_single_kernels_do(device: torch.device, name: str) -> None:
     graphed = checks.trainer(device, num_rows=160, is_graphed=True, **SETTINGS[name])

@@ -53,10 +53,10 @@ def fused_on_meta(monkeypatch: pytest.MonkeyPatch) -> None:
 def flags() -> Iterator[None]:
     """Put the process's settings for arithmetic on GPUs back afterwards."""
     matmul, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn
-    tf32, benchmark = cudnn.allow_tf32, cudnn.benchmark
+    before = (cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic)
     yield
     torch.set_float32_matmul_precision(matmul)
-    cudnn.allow_tf32, cudnn.benchmark = tf32, benchmark
+    cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic = before
 
 
 def on_meta(*, steps: int, is_graphed: bool, **changes: Any) -> Trainer:
@@ -210,6 +210,7 @@ class TestPrecision:
     def test_tf32_and_timed_algorithms_are_used_in_bf16_alone_and_recorded(self, precision: str, settings: str) -> None:
         set_arithmetic(precision, CUDA)
         assert Hardware.here(CUDA, precision=precision).instructions == settings
+        assert torch.backends.cudnn.deterministic == (precision == "fp32")
 
     @pytest.mark.usefixtures("flags")
     def test_cpu_changes_no_setting_of_gpus(self) -> None:
