@@ -46,7 +46,8 @@ def trainer(device: torch.device, *, num_rows: int, is_graphed: bool = False, **
     model = classifier(recipe.model)
     loader = ResidentLoader(rows(num_rows), rows(num_rows // 2, seed=1), seed=0, rank=0, device=device)
     seed_everything(recipe.training.seed)
-    return Trainer(recipe, model, loader, precision=recipe.training.precision, device=device, is_graphed=is_graphed)
+    how: dict[str, Any] = {"precision": recipe.training.precision, "is_graphed": is_graphed}
+    return Trainer(recipe, model, loader, device=device, class_counts=range(1, 11), **how)
 
 
 def distance(computed: Tensor, expected: Tensor) -> float:
