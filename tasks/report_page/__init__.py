@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ import jinja2
 import numpy as np
 from markupsafe import Markup, escape
 
-from storage.decision import Decision
+from storage.decision import METRICS, Decision, metric_title
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.learning.epoch_metrics import wait_hints
+from tasks.learning.metrics import calibration_error
 from tasks.report_page import lineage_diagram, plots
 from tasks.report_page.lineage_diagram import LineageStep
 
@@ -22,6 +23,8 @@ _MAX_CELLS = 20
 """Maximum number of classes of a confusion matrix shown as a table, which fits on paper; larger ones are images."""
 _LEVELS = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
 """Shares of a row above which an off-diagonal cell of the confusion matrix gets the next stronger colour."""
+_CONFIDENCES = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
+"""Confidences in the table of coverage."""
 _DIAGONAL_LEVELS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98)
 """The same for diagonal cells: the share of a class that is predicted correctly."""
 
@@ -53,7 +56,7 @@ class ReportData:
     decision: Decision
     """Whether the model was promoted, why, by which gate, and the metrics of the champion it was compared with."""
     metrics: dict[str, float]
-    """Metrics on the test split: at least `test_accuracy`, `test_loss`, `expected_calibration_error` and `num_rows`."""
+    """Metrics on the test split: at least those of `METRICS`, `test_loss`, `expected_calibration_error`, `num_rows`."""
     history: list[dict[str, float]]
     """Per epoch: `epoch`, `step`, `train_` and `validation_` `loss` and `accuracy`, `learning_rate`; and if
     measured `seconds`, `train_s`, `data_wait_s`, `checkpoint_wait_s`."""
@@ -69,6 +72,8 @@ class ReportData:
     """Test rows by true class (rows) and predicted class (columns)."""
     calibration: list[dict[str, Any]]
     """Per bin of confidence: `lower`, `upper`, `count`, and mean `confidence` and `accuracy` (anything when empty)."""
+    coverage: list[dict[str, Any]]
+    """Per `confidence` from 0 to 0.99: the `rows` with at least this one, and how many of them are `right`."""
     samples: tuple[Picture, ...]
     """Test images spread evenly over the split."""
     mistakes: tuple[Picture, ...]
@@ -83,6 +88,10 @@ class ReportData:
     """Shell command that reproduces this model."""
     producer: dict[str, str | None]
     """Versions of the package and its libraries, and the git commit, where known."""
+    temperature: float = 1.0
+    """What the logits are divided by; 1: nothing was fitted."""
+    uncalibrated: list[dict[str, Any]] | None = None
+    """`calibration` without the temperature; None if that is 1."""
     training_images: tuple[tuple[np.ndarray, str], ...] = ()
     """The first training images, augmented (uint8, HWC), with the names of their classes; empty if not kept."""
     class_counts: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
@@ -103,13 +112,22 @@ def render(data: ReportData) -> str:
         (title, Markup(plots.learning_curve(data.history, quantity, best_epoch=data.best_epoch)))
         for title, quantity in (("Loss", "loss"), ("Accuracy", "accuracy"))
     ]
+    chosen = chosen_confidence(data.coverage)
     template = _environment().get_template("report.html.j2")
     return template.render(
         data=data,
         curves=curves,
         is_timed=any(row.get("seconds") for row in data.history),
         hints=[*data.notes, *(hint for _, hint in wait_hints(data.history))],
-        reliability=Markup(plots.reliability(data.calibration, error=data.metrics["expected_calibration_error"])),
+        reliability=Markup(plots.reliability(data.calibration, before=data.uncalibrated)),
+        error_before=calibration_error(data.uncalibrated) if data.uncalibrated else None,
+        coverage=Markup(plots.coverage(data.coverage, chosen=chosen)),
+        chosen=chosen,
+        covered=list(_covered(data.coverage, chosen)),
+        lowest=sorted(
+            (row for row in data.per_class if row["support"] and row["recall"] < 1), key=lambda row: row["recall"]
+        )[:3],
+        metric=metric_title(METRICS[data.decision.gate["metric"]]),
         diagram=lineage_diagram.draw(data.lineage),
         confusion=_confusion_rows(data) if as_table else None,
         confusion_png=None if as_table else plots.heat_map(data.confusion),
@@ -130,7 +148,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"share": share, "number": number, "moment": moment, "seconds": seconds, "png": plots.png}
-    environment.filters["breakable"] = _breakable
+    environment.filters |= {"breakable": _breakable, "percent": percent, "interval": recall_interval}
     return environment
 
 
@@ -163,6 +181,30 @@ def share(value: float | None, whole: int = 1, digits: int = 4) -> str:
     return number(whole * value if value is not None else None, digits)
 
 
+def percent(part: float, whole: float) -> str:
+    """Format a share in percent with at most one decimal, rounded down: 0.9987 of 1 as `99.8 %`."""
+    return f"{math.floor(1000 * part / whole + 1e-9) / 10:g}\u00a0%" if whole else "–"
+
+
+def recall_interval(row: Mapping[str, Any]) -> str:
+    """Format the 95 % interval of the recall of one class; a dash if it has no rows."""
+    if not row["support"]:
+        return "–"
+    low, high = plots.wilson(row["recall"], row["support"])
+    return f"{max(0, low):.2f} to {min(1, high):.2f}"
+
+
+def chosen_confidence(coverage: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the lowest confidence at and above which 99 % are right, or 99.9 % if 99 % of all are.
+
+    If none reaches it, the one with the highest share that is right.
+    """
+    precisions = [row["right"] / row["rows"] if row["rows"] else 0.0 for row in coverage]
+    goal = 0.99 if precisions[0] < 0.99 else 0.999
+    reached = [index for index, precision in enumerate(precisions) if precision >= goal]
+    return coverage[reached[0] if reached else precisions.index(max(precisions))]
+
+
 def accuracy_interval(metrics: Mapping[str, float]) -> str:
     """Format the 95 % interval of the test accuracy with as many decimals as its width justifies: `0.938 to 1`."""
     low, high = plots.wilson(metrics["test_accuracy"], int(metrics["num_rows"]))
@@ -175,6 +217,15 @@ def accuracy_interval(metrics: Mapping[str, float]) -> str:
 def seconds(value: float) -> str:
     """Format seconds with one decimal."""
     return f"{value:,.1f}\u00a0s"
+
+
+def _covered(coverage: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of the table of confidences: some round ones and `chosen`, unless they cover the same rows."""
+    rows = None
+    for row in coverage:
+        if (row is chosen or row["confidence"] in _CONFIDENCES) and row["rows"] not in (0, rows):
+            rows = row["rows"]
+            yield row
 
 
 def _class_rows(data: ReportData) -> Iterator[tuple[str, list[int], float]]:
@@ -214,7 +265,7 @@ def _comparison(data: ReportData) -> Iterator[tuple[str, str, str, str]]:
     """Yield name, challenger's value, champion's value and difference of each metric."""
     for name, value in data.metrics.items():
         champion = data.decision.metrics.get("champion", {}).get(name)
-        show = share if name.endswith("accuracy") else number
+        show = share if name in METRICS.values() else number
         if name != "num_rows":
             difference = f"{value - champion:+.4f}".replace("-", "\u2212") if champion is not None else ""
-            yield name.replace("_", " "), show(value), show(champion), difference
+            yield metric_title(name), show(value), show(champion), difference

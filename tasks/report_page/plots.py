@@ -57,8 +57,11 @@ def learning_curve(history: Sequence[Mapping[str, float]], quantity: str, *, bes
     return _svg(figure, name=quantity, label=label)
 
 
-def reliability(calibration: Sequence[Mapping[str, Any]], *, error: float) -> str:
-    """Plot accuracy with its interval against mean confidence by bin, above the number of rows per bin, as SVG."""
+def reliability(calibration: Sequence[Mapping[str, Any]], *, before: Sequence[Mapping[str, Any]] | None = None) -> str:
+    """Plot accuracy with its interval against mean confidence by bin, above the number of rows per bin, as SVG.
+
+    `before` are the bins without a temperature, if there is one.
+    """
     bins = [entry for entry in calibration if entry["count"]]
     accuracies = [entry["accuracy"] for entry in bins]
     intervals = [wilson(entry["accuracy"], entry["count"]) for entry in bins]
@@ -68,11 +71,13 @@ def reliability(calibration: Sequence[Mapping[str, Any]], *, error: float) -> st
         for axes in (top, bottom):
             _frame(axes)
         top.plot([0, 1], [0, 1], "--", color=_MUTED, linewidth=1, label="perfect")
+        if before:
+            points = [(entry["confidence"], entry["accuracy"]) for entry in before if entry["count"]]
+            top.plot(*zip(*points, strict=True), "x", color=_WARM, markersize=5.5, label="before")
         top.errorbar(
             [entry["confidence"] for entry in bins], accuracies, np.transpose(reach) if reach else None, fmt="o",
-            color=_ACCENT, markersize=4.5, elinewidth=1.2, label="accuracy",
+            color=_ACCENT, markersize=4.5, elinewidth=1.2, label="after" if before else "accuracy",
         )  # fmt: skip
-        top.text(0.98, 0.04, f"ECE {error:.4f}", ha="right", color=_INK)
         top.set(xlim=(0, 1.02), ylim=(0, 1.04), ylabel="share of correct predictions")
         _legend(top)
         middles = [(entry["lower"] + entry["upper"]) / 2 for entry in bins]
@@ -81,8 +86,30 @@ def reliability(calibration: Sequence[Mapping[str, Any]], *, error: float) -> st
         bottom.set(yscale="log", xlabel="confidence", ylabel="rows")
         bottom.set_ylim(bottom=0.5)
         bottom.yaxis.set_major_formatter("{x:,.0f}")
-    summary = f"in the {len(bins)} non-empty of {len(calibration)} bins; expected calibration error {error:.4f}"
+    summary = f"in the {len(bins)} non-empty of {len(calibration)} bins"
     return _svg(figure, name="reliability", label=f"Reliability: accuracy against confidence {summary}")
+
+
+def coverage(rows: Sequence[Mapping[str, Any]], *, chosen: Mapping[str, Any]) -> str:
+    """Plot the share that is right against the share of images, for each confidence, as SVG; `chosen` is marked."""
+    total = rows[0]["rows"]
+    points = [(row["rows"] / total, row["right"] / row["rows"]) for row in rows if row["rows"]]
+    with _figure(height=2.9) as figure:
+        axes = figure.subplots()
+        _frame(axes)
+        axes.plot(*zip(*points, strict=True), color=_ACCENT, linewidth=1.8, marker="o", markersize=2.5)
+        if chosen["rows"]:
+            axes.plot(
+                [chosen["rows"] / total], [chosen["right"] / chosen["rows"]], "o", markersize=9,
+                markerfacecolor="none", markeredgecolor=_INK, markeredgewidth=1.3,
+                label=f"confidence {chosen['confidence']:.2f} and above",
+            )  # fmt: skip
+            _legend(axes)
+        worst = 1 - min(right for _, right in points)
+        axes.set(xlim=(0, 1.03), ylim=(1 - max(1.06 * worst, 0.0108), 1 + max(0.04 * worst, 0.0004)))
+        axes.set(xlabel="share of images with a class", ylabel="share of them right")
+        axes.ticklabel_format(useOffset=False)
+    return _svg(figure, name="coverage", label="Coverage against precision; the table has its numbers")
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:

@@ -64,6 +64,19 @@ def unwieldy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _written(tmp_path_factory.mktemp("unwieldy"), data)
 
 
+@pytest.fixture(scope="module", params=["3 classes", "40 classes", "skewed classes"])
+def classes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of that many classes, with a temperature; the last of skewed ones has no test rows."""
+    names = [f"reed warbler {number}" for number in range(3 if request.param == "3 classes" else 40)]
+    sizes = [4000 // (number + 1) ** 2 for number in range(len(names))] if "skewed" in request.param else [25] * 40
+    data = fake_data(tuple(names))
+    per_class = [row | {"support": size} for row, size in zip(data.per_class, sizes, strict=False)]
+    counts = {split: dict(zip(names, sizes, strict=False)) for split in ("train", "validation", "test")}
+    more: dict[str, Any] = {"temperature": 1.4, "uncalibrated": data.calibration[5:], "class_counts": counts}
+    changed = dataclasses.replace(data, per_class=per_class, **more)
+    return _written(tmp_path_factory.mktemp("classes"), changed)
+
+
 def _written(folder: Path, data: report_page.ReportData) -> Path:
     page = folder / "index.html"
     page.write_text(report_page.render(data))
@@ -101,6 +114,23 @@ def test_nothing_sticks_out_or_overlaps(browser: Browser, report: Report, unwiel
     for page in (report.page, unwieldy):
         browser.open(page, VIEWS[view])
         assert ask(browser, "misplaced()") == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_page_of_few_many_or_skewed_classes_is_legible(browser: Browser, classes: Path, view: str) -> None:
+    browser.open(classes, VIEWS[view])
+    assert ask(browser, "misplaced()") == [] and ask(browser, f"faint({_MIN_CONTRAST})") == []
+    top = browser.evaluate("[...document.querySelectorAll('.figures dt')].map((one) => one.textContent).slice(0, 3)")
+    assert top == ["Test accuracy", "Balanced accuracy", "Macro F1"]
+
+
+def test_confidences_are_those_of_the_evaluation(browser: Browser, report: Report) -> None:
+    browser.open(report.page, VIEWS["light"])
+    rows = {f"{row['confidence']:.2f}": row for row in report.evaluated("coverage")}
+    shown = ask(browser, "tables()")["Test rows by their confidence"][1:]
+    assert len(shown) >= 3
+    for at, count, *_ in shown:
+        assert int(count) == rows[at.removesuffix(" ★")]["rows"]
 
 
 @pytest.mark.parametrize("width", [1400, 800, 390])

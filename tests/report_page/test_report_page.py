@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import math
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -12,7 +13,16 @@ import pytest
 from storage.decision import Decision
 from storage.uri import CheckpointURI
 from tasks.jobs.preprocess.data_problems import DataProblem
-from tasks.report_page import Picture, ReportData, accuracy_interval, number, render, share
+from tasks.report_page import (
+    Picture,
+    ReportData,
+    accuracy_interval,
+    chosen_confidence,
+    number,
+    recall_interval,
+    render,
+    share,
+)
 from tasks.report_page.lineage_diagram import LineageStep, draw
 from tasks.report_page.plots import wilson
 
@@ -52,7 +62,8 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
     confusion = fake_confusion(generator, len(classes))
     recalls, precisions = np.diag(confusion) / confusion.sum(1), np.diag(confusion) / confusion.sum(0)
     accuracy = float(np.trace(confusion) / confusion.sum())
-    metrics = {"test_accuracy": accuracy, "test_loss": 0.0231, "expected_calibration_error": 0.0147, "num_rows": 10000}
+    metrics = {"test_accuracy": accuracy, "balanced_accuracy": accuracy - 0.01, "macro_f1": accuracy - 0.02}
+    metrics |= {"test_loss": 0.0231, "expected_calibration_error": 0.0147, "num_rows": 10000}
     return ReportData(
         recipe_name="mnist-resnet18",
         data_set="mnist",
@@ -69,6 +80,7 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
         ],
         confusion=confusion.tolist(),
         calibration=fake_calibration(),
+        coverage=fake_coverage(10000, round(10000 * accuracy)),
         samples=fake_pictures(generator, classes, channels=channels, num=24, wrong=False),
         mistakes=fake_pictures(generator, classes, channels=channels, num=16, wrong=True),
         lineage=fake_lineage(),
@@ -91,7 +103,7 @@ def fake_decision(champion: dict[str, float]) -> Decision:
         evaluation="",
         promoted=True,
         reason="Test accuracy is at least the minimum, and 0.0021 above the champion's.",
-        gate={"minimum": 0.95, "tolerance": 0.001},
+        gate={"metric": "accuracy", "minimum": 0.95, "tolerance": 0.001},
         metrics={"champion": champion},
     )
 
@@ -134,6 +146,13 @@ def fake_calibration() -> list[dict[str, float | None]]:
         confidence, accuracy = (middle + 0.01, min(1, middle + 0.03)) if count else (None, None)
         bins.append({"lower": lower, "upper": upper, "count": count, "confidence": confidence, "accuracy": accuracy})
     return bins
+
+
+def fake_coverage(rows: int, right: int) -> list[dict[str, float]]:
+    """From all rows down to a fifth, of which all are right."""
+    kept = [round(rows * (1 - 0.8 * (step / 99) ** 2)) for step in range(100)]
+    wrong = [round((rows - right) * (1 - step / 99) ** 2) for step in range(100)]
+    return [{"confidence": step / 100, "rows": kept[step], "right": kept[step] - wrong[step]} for step in range(100)]
 
 
 def fake_pictures(
@@ -208,7 +227,10 @@ def test_figures_on_the_page_are_those_given(data: ReportData) -> None:
         assert shown in text
     for row in data.per_class:
         shares = " ".join(f"{row[name]:.4f}" for name in ("precision", "recall", "f1"))
-        assert f"{row['class_name']} {shares} {number(row['support'])}" in text
+        assert f"{row['class_name']} {shares} {number(row['support'])} {recall_interval(row)}" in text
+    for name in ("balanced accuracy", "macro F1"):
+        value = share(data.metrics[name.lower().replace(" ", "_")])
+        assert f"{name} {value}" in text and f"{name[0].upper()}{name[1:]} {value}" in text
     for name, counts in zip(data.classes, data.confusion, strict=True):
         assert " ".join(map(str, [name, *counts])) in text
     for row in data.history:
@@ -220,6 +242,41 @@ def test_figures_on_the_page_are_those_given(data: ReportData) -> None:
     assert "95 % interval (Wilson): 0.9" in text
     for value in ("0.002", "--set epochs=5", "2.50.0", data.decision.reason, *(step.uri for step in data.lineage)):
         assert value in text
+
+
+def test_coverage_is_told_for_the_lowest_confidence_at_which_99_percent_are_right(data: ReportData) -> None:
+    text = Page(render(data)).text
+    row = next(row for row in data.coverage if row["right"] >= 0.99 * row["rows"])
+    assert data.coverage[0]["right"] < 0.99 * data.coverage[0]["rows"]
+    percents = [math.floor(1000 * share) / 10 for share in (row["rows"] / 10000, row["right"] / row["rows"])]
+    at = f"{row['confidence']:.2f}"
+    assert f"At {at} and above: {percents[0]:g} % of images, {percents[1]:g} % of them right." in text
+    assert f"predict --min-confidence {at} leaves the class of the others empty" in text
+    assert f"{at} ★ {number(int(row['rows']))} {percents[0]:g} % {percents[1]:g} %" in text
+
+
+@pytest.mark.parametrize(
+    ("precisions", "index"), [((0.5, 0.99, 1.0), 1), ((0.995, 0.998, 1.0), 2), ((0.5, 0.8, 0.7), 1), ((0.5, 1.0, 0), 1)]
+)
+def test_confidence_of_the_sentence_reaches_its_goal_or_is_the_best_there_is(
+    precisions: tuple[float, ...], index: int
+) -> None:
+    coverage = [{"rows": 1000 * (share > 0), "right": 1000 * share} for share in precisions]
+    assert chosen_confidence(coverage) is coverage[index]
+
+
+def test_calibration_is_shown_before_and_after_a_temperature(data: ReportData) -> None:
+    assert "temperature" not in Page(render(data)).text
+    before = [{"lower": 0.9, "upper": 1.0, "count": 100, "confidence": 0.98, "accuracy": 0.9}]
+    text = Page(render(dataclasses.replace(data, temperature=1.4321, uncalibrated=before))).text
+    assert "a temperature of 1.432, which was fitted on validation rows; without it the error would be 0.0800" in text
+    assert "Reliability by confidence, before and after the temperature" in text
+
+
+def test_class_without_test_rows_has_no_interval_and_a_rare_one_a_wide_one() -> None:
+    assert [recall_interval({"recall": 0.75, "support": support}) for support in (0, 4, 400)] == [
+        "–", "0.30 to 0.95", "0.71 to 0.79"
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("git", "is_dirty"), [(40 * "a", False), (f"{40 * 'a'} dirty 0123456789ab", True)])
@@ -271,10 +328,11 @@ def test_champion_is_compared_with_the_challenger(data: ReportData) -> None:
 def test_the_difference_and_what_is_asked_for_are_shown(data: ReportData) -> None:
     usual = Page(render(data)).text
     assert "at most 0.0010 (tolerance) below the champion" in usual and "Compared with" not in usual
-    gate = {"minimum": 0.0, "tolerance": 0.0, "max_p_value": 0.05, "above_largest_class": True}
+    gate = {"metric": "macro_f1", "minimum": 0.0, "tolerance": 0.0, "max_p_value": 0.05, "above_largest_class": True}
     found = with_decision(data, gate=gate, differences={"champion": "difference +0.0167 (p = 0.6)"})
     text = Page(render(found)).text
     assert "Compared with the champion: difference +0.0167 (p = 0.6)." in text
+    assert "Gate: macro F1 at least 0.0000" in text and "Gate: test accuracy at least 0.9500" in usual
     assert "better than always predicting the largest class, and better than the champion on the same rows" in text
     assert "with p ≤ 0.05" in text
 
