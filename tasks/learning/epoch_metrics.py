@@ -40,7 +40,9 @@ class EpochMetrics:
     validation_accuracy: float
     """Share of validation rows predicted correctly."""
     learning_rate: float
-    """Learning rate at the end of the epoch."""
+    """Learning rate at the end of the epoch; of the head, if the backbone has another one."""
+    backbone_learning_rate: float
+    """Learning rate of the backbone at the end of the epoch; 0: frozen."""
     temperature: float = 1.0
     """Temperature of the probabilities, fitted on validation rows, unweighted; 1: too few rows."""
 

@@ -1,5 +1,6 @@
 """The training loop: plain PyTorch; ranks communicate only through `torch.distributed`."""
 
+import gc
 import math
 import random
 import time
@@ -15,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from storage import error_policy
 from tasks.learning.augmentation import RandomTransforms, classes_of, drawn, flipped, shifted
 from tasks.learning.epoch_metrics import EpochMetrics, NonFiniteLoss, balanced_weights, check_steps, local_batch_size
+from tasks.learning.head import norms_of_backbone, weights_of_backbone
 from tasks.learning.modeling import Classifier, autocast, move_model
 from tasks.learning.optimizer import make_optimizer
 from tasks.learning.recipes import Recipe
@@ -69,19 +71,14 @@ class Trainer:
         self.recipe, self.loader, self.precision, self.device = recipe, loader, precision, device
         self.rank, self.world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self.model = move_model(model, precision=precision, device=device)
-        self.class_weights = None
-        if recipe.training.class_weights == "balanced":
-            self.class_weights = torch.tensor(balanced_weights(class_counts), device=device)
-        self.step = Step(
-            recipe,
-            self.model,
-            precision=precision,
-            device=device,
-            world_size=self.world_size,
-            class_weights=self.class_weights,
-        )
+        is_balanced = recipe.training.class_weights == "balanced"
+        self.class_weights = torch.tensor(balanced_weights(class_counts), device=device) if is_balanced else None
         self.transforms = RandomTransforms.of(recipe.training.augment, num_classes=len(model.spec.classes))
-        self.run_step = GraphedStep(self.step) if is_graphed else self.step
+        has_backbone = recipe.training.freeze_epochs > 0 or recipe.training.backbone_lr_scale != 1
+        backbone = weights_of_backbone(model.backbone) if has_backbone else []
+        self._unfrozen = [weight for weight in backbone if weight.requires_grad]  # the model itself may freeze others
+        self._is_frozen, self.is_graphed = False, is_graphed
+        self._make_step()
         self.local_batch_size = local_batch_size(recipe.training.batch_size, rank=self.rank, world_size=self.world_size)
         num_rows = loader.num_train_rows()
         (steps,) = self._reduced("MIN", num_rows // self.local_batch_size if self.local_batch_size else 0)
@@ -90,7 +87,13 @@ class Trainer:
             self.steps_per_epoch, batch_size=recipe.training.batch_size, world_size=self.world_size, num_rows=num_rows
         )
         total_steps = self.steps_per_epoch * recipe.training.epochs
-        self.optimizer, self.scheduler = make_optimizer(recipe.training.optimizer, self.model, total_steps=total_steps)
+        self.optimizer, self.scheduler = make_optimizer(
+            recipe.training.optimizer,
+            self.model,
+            total_steps=total_steps,
+            backbone=backbone,
+            backbone_scale=recipe.training.backbone_lr_scale,
+        )
         # What fits a GPU's memory with gradients fits it without, unless a graph keeps the step's memory. On the CPU
         # the size decides the last digits of sums.
         piece = math.ceil(self.local_batch_size / recipe.training.micro_batches)
@@ -116,6 +119,8 @@ class Trainer:
         began_at = time.perf_counter()
         checkpoint_wait_s = 0.0 if self._ended_at is None else began_at - self._ended_at
         self._data_wait_s = 0.0
+        if self._is_frozen != (epoch <= self.recipe.training.freeze_epochs):
+            self._toggle_backbone()
         train_loss, train_right, train_rows = self._train(epoch, on_step, on_batch, on_first_batch)
         train_s = time.perf_counter() - began_at
         if self.world_size > 1:
@@ -138,6 +143,7 @@ class Trainer:
         seconds, train_s, data_wait_s, checkpoint_wait_s = self._reduced(
             "MAX", seconds, train_s, self._data_wait_s, checkpoint_wait_s
         )
+        rates, has_groups = self.scheduler.get_last_lr(), self.recipe.training.backbone_lr_scale != 1
         return EpochMetrics(
             epoch=epoch,
             step=epoch * self.steps_per_epoch,
@@ -145,13 +151,34 @@ class Trainer:
             train_accuracy=train_right / train_rows,
             validation_loss=loss / weight,
             validation_accuracy=right / rows,
-            learning_rate=float(self.scheduler.get_last_lr()[0]),
+            learning_rate=float(rates[0]),
+            backbone_learning_rate=0.0 if self._is_frozen else float(rates[has_groups]),
             temperature=round(temperature, 6),
             seconds=seconds,
             train_s=train_s,
             data_wait_s=data_wait_s,
             checkpoint_wait_s=checkpoint_wait_s,
         )
+
+    def _make_step(self) -> None:
+        self.step = Step(
+            self.recipe,
+            self.model,
+            precision=self.precision,
+            device=self.device,
+            world_size=self.world_size,
+            class_weights=self.class_weights,
+        )
+        self.run_step = GraphedStep(self.step) if self.is_graphed else self.step
+
+    def _toggle_backbone(self) -> None:
+        """Freeze or unfreeze the backbone, with a new step: DDP and a graph know the gradients that there are."""
+        self._is_frozen = not self._is_frozen
+        for weight in self._unfrozen:
+            weight.requires_grad_(not self._is_frozen)
+        del self.step, self.run_step
+        gc.collect()  # the old DDP, which has hooks on the weights, is in a cycle
+        self._make_step()
 
     def _train(
         self,
@@ -161,6 +188,8 @@ class Trainer:
         on_first_batch: Callable[[Tensor, Tensor], None] | None,
     ) -> list[float]:
         self.step.parallel.train()
+        for module in norms_of_backbone(self.model.backbone) if self._is_frozen else ():
+            module.eval()
         self.step.totals.zero_()
         steps, values = self.steps_per_epoch, list[float]()
         batches = self.loader.train_batches(epoch=epoch, batch_size=self.local_batch_size, steps=steps)

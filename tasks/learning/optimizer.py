@@ -1,5 +1,6 @@
 """Optimizer and learning-rate schedule of a recipe."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,8 +12,19 @@ from tasks.learning import user_code
 from tasks.learning.recipe import SGD, AdamW, Own
 
 
-def make_optimizer(recipe: AdamW | SGD | Own, model: nn.Module, *, total_steps: int) -> tuple[Optimizer, LRScheduler]:
-    """Make the optimizer of the weights of `model`, and its schedule for `total_steps` steps, all epochs together."""
+def make_optimizer(
+    recipe: AdamW | SGD | Own,
+    model: nn.Module,
+    *,
+    total_steps: int,
+    backbone: Sequence[nn.Parameter] = (),
+    backbone_scale: float = 1.0,
+) -> tuple[Optimizer, LRScheduler]:
+    """Make the optimizer of the weights of `model`, and its schedule for `total_steps` steps, all epochs together.
+
+    If `backbone_scale` is not 1, weights of the `backbone` are a second group: their learning rate is the first one's
+    times this. Weights that are frozen have no gradient, so that steps leave them and their moments alone.
+    """
     if isinstance(recipe, Own):
         optimizer, schedule = user_code.resolve(recipe.factory)(model, total_steps=total_steps)
         if not (isinstance(optimizer, Optimizer) and isinstance(schedule, LRScheduler)):
@@ -20,15 +32,20 @@ def make_optimizer(recipe: AdamW | SGD | Own, model: nn.Module, *, total_steps: 
             raise TypeError(f"optimizer {recipe.factory} must return an Optimizer and an LRScheduler, got {got}")
     else:
         options: dict[str, Any] = {"lr": recipe.learning_rate, "weight_decay": recipe.weight_decay, "fused": True}
+        trained, scaled = list(model.parameters()), {id(weight) for weight in backbone if backbone_scale != 1}
+        if isinstance(recipe, SGD):
+            trained = [parameter for parameter in trained if parameter.requires_grad]
+        groups = [[weight for weight in trained if (id(weight) in scaled) == is_scaled] for is_scaled in (False, True)]
+        rates = [recipe.learning_rate, recipe.learning_rate * backbone_scale][: 1 + bool(scaled)]
+        parameters = [{"params": weights, "lr": rate} for weights, rate in zip(groups, rates, strict=False)]
         if isinstance(recipe, AdamW):
-            optimizer = torch.optim.AdamW(model.parameters(), **options)
+            optimizer = torch.optim.AdamW(parameters, **options)
         else:
-            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
             nesterov = recipe.momentum > 0
-            optimizer = torch.optim.SGD(trained, **options, momentum=recipe.momentum, nesterov=nesterov)
+            optimizer = torch.optim.SGD(parameters, **options, momentum=recipe.momentum, nesterov=nesterov)
         schedule = OneCycleLR(
             optimizer,
-            max_lr=recipe.learning_rate,
+            max_lr=rates,
             total_steps=total_steps,
             # OneCycleLR divides by zero if the warm-up is exactly one step, so leave out that step.
             pct_start=recipe.warmup_fraction if recipe.warmup_fraction * total_steps != 1 else 0.0,

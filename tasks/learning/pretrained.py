@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tasks.learning import models
+from tasks.learning.head import head_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from tasks.learning.modeling import Classifier
 
-SUFFIXES = (".safetensors", ".pth", ".pt")
+SUFFIXES = (".safetensors", ".pth")
 """Ends of the names of files that `read_weights` opens."""
 _HASH = re.compile(r"-([0-9a-f]{8,64})\.[a-z]+$")
 """Start of a file's SHA-256 in its name, as Torch Hub has it."""
@@ -179,37 +180,6 @@ def read_weights(path: Path) -> "dict[str, Tensor]":
     if not isinstance(weights, dict) or not all(isinstance(value, torch.Tensor) for value in weights.values()):
         raise ValueError(f"start: {path} does not hold a state_dict, names with tensors; save model.state_dict()")
     return dict(weights)
-
-
-def head_of(backbone: "nn.Module") -> str:
-    """Return the name of the submodule of `backbone` that turns features into logits.
-
-    A model of the user's own says it by an attribute `head`: the name, or the submodule itself.
-
-    Raises `ValueError` naming the model's class if it does not.
-    """
-    from torch import nn
-
-    head = getattr(backbone, "head", None)
-    if isinstance(head, str):
-        return head
-    library = type(backbone).__module__.partition(".")[0]
-    if library == "timm":
-        name: object = backbone.default_cfg["classifier"]  # type: ignore[index]
-        if not isinstance(name, str):
-            raise ValueError(f"model {type(backbone).__name__} has several heads; use another model, or start=random")
-        return name
-    if isinstance(head, nn.Module):
-        return "head"
-    if library == "torchvision":
-        layers: list[str] = [
-            name for name, layer in backbone.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)
-        ]
-        return layers[-1]
-    raise ValueError(
-        f"model {type(backbone).__name__} does not say where its head is; give it an attribute `head`, the name of the "
-        'submodule that gives the logits, such as model.head = "fc"'
-    )
 
 
 def start_from(

@@ -105,6 +105,10 @@ class Training:
     """Pieces in which each worker computes its share of a batch, one after the other; more pieces take less memory."""
     start: Annotated[Random | Pretrained | Weights | Champion, Field(discriminator="kind")] = Random()
     """Initial weights."""
+    freeze_epochs: int = Field(default=0, ge=0)
+    """First epochs that train only the model's head; its backbone keeps the weights that it started from."""
+    backbone_lr_scale: float = Field(default=1.0, gt=0)
+    """Learning rate of the backbone, as a multiple of that of the head."""
     optimizer: Annotated[AdamW | SGD | Own, Field(discriminator="kind")] = AdamW()
     label_smoothing: float = Field(default=0.05, ge=0, lt=1)
     """Share of each target spread evenly over all classes, in training only."""
@@ -132,6 +136,10 @@ class Training:
     def __post_init__(self) -> None:
         if self.micro_batches > self.batch_size:
             raise ValueError(f"micro_batches must be <= {self.batch_size}, got {self.micro_batches}")
+        if self.freeze_epochs > self.epochs:
+            raise ValueError(f"freeze_epochs must be <= {self.epochs}, the number of epochs, got {self.freeze_epochs}")
+        if self.backbone_lr_scale != 1 and self.optimizer.kind == "own":
+            raise ValueError(f"backbone_lr_scale must be 1 with your own optimizer, got {self.backbone_lr_scale}")
 
 
 @group
@@ -195,6 +203,15 @@ class Recipe:
     def __post_init__(self) -> None:
         check_name(self.name, field="name")
         models.check_known(self.model)
+        if (
+            self.training.freeze_epochs
+            and self.training.start.kind == "random"
+            and not user_code.is_reference(self.model)
+        ):
+            raise ValueError(
+                f"freeze_epochs must be 0 with start=random, whose backbone has learned nothing, got "
+                f"{self.training.freeze_epochs}; choose another start, or add --set freeze_epochs=0"
+            )
         store, loader, augment = self.data.store, self.training.loader, self.training.augment
         if augment.kind != store:
             raise ValueError(f"augment must be {store.title()[:-1]}Augment(...) with store={store}, got {augment}")

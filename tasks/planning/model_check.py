@@ -171,6 +171,7 @@ def _try(plan: Plan, *, rows: int) -> tuple[int, set[Path]]:
 
 def _build(plan: Plan) -> "tuple[Classifier, set[Path]]":
     """Build the model as training does; return it, and the files that were read."""
+    from tasks.learning.head import head_of
     from tasks.learning.modeling import Classifier, ModelSpec
 
     shape, classes = plan.image_shape, plan.classes or ("a", "b")
@@ -182,6 +183,9 @@ def _build(plan: Plan) -> "tuple[Classifier, set[Path]]":
     # Another folder: a path relative to this one would not be found by workers.
     with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors(), opened_files() as opened:
         model = Classifier(spec, pretrained=plan.initial is None and plan.weights is None)
+    training = plan.recipe.training
+    if training.freeze_epochs or training.backbone_lr_scale != 1:
+        head_of(model.backbone)
     return model, opened
 
 

@@ -58,8 +58,8 @@ class ReportData:
     metrics: dict[str, float]
     """Metrics on the test split: at least those of `METRICS`, `test_loss`, `expected_calibration_error`, `num_rows`."""
     history: list[dict[str, float]]
-    """Per epoch: `epoch`, `step`, `train_` and `validation_` `loss` and `accuracy`, `learning_rate`; and if
-    measured `seconds`, `train_s`, `data_wait_s`, `checkpoint_wait_s`."""
+    """Per epoch: `epoch`, `step`, `train_` and `validation_` `loss` and `accuracy`, `learning_rate`,
+    `backbone_learning_rate`; and if measured `seconds`, `train_s`, `data_wait_s`, `checkpoint_wait_s`."""
     best_epoch: int
     """The epoch, from 1, whose weights were kept."""
     training_seconds: float
@@ -117,6 +117,7 @@ def render(data: ReportData) -> str:
     return template.render(
         data=data,
         curves=curves,
+        has_groups=any(row["backbone_learning_rate"] != row["learning_rate"] for row in data.history),
         is_timed=any(row.get("seconds") for row in data.history),
         hints=[*data.notes, *(hint for _, hint in wait_hints(data.history))],
         reliability=Markup(plots.reliability(data.calibration, before=data.uncalibrated)),

@@ -53,6 +53,7 @@ SETTINGS = {
     "max_shift=1": "checkpoint",
     "flip=horizontal": "checkpoint",
     "optimizer=sgd": "checkpoint",
+    "backbone_lr_scale=0.5": "checkpoint",
     "model=resnet18-3x3": "checkpoint",
     "precision=fp32": "checkpoint",
     "loader=streaming": "checkpoint",
@@ -122,10 +123,14 @@ class TestURIs:
     def test_every_field_of_a_recipe_is_tried(self) -> None:
         tried = {setting.partition("=")[0] for setting in SETTINGS}
         for_files = {"store", "crop_scale", "color_jitter"}  # tests/planning/test_user_images.py
-        assert recipes.schema()["properties"].keys() - tried == {"start", "momentum", *for_files}
+        assert recipes.schema()["properties"].keys() - tried == {"start", "momentum", "freeze_epochs", *for_files}
 
     def test_momentum_changes_everything_from_the_checkpoint_on(self, tmp_path: Path) -> None:
         usual, other = (make(tmp_path, "optimizer=sgd", *settings) for settings in ([], ["momentum=0.8"]))
+        assert changed(usual, other) == STAGES[2:]
+
+    def test_freezing_changes_everything_from_the_checkpoint_on(self, tmp_path: Path) -> None:
+        usual, other = (make(tmp_path, "start=pretrained", f"freeze_epochs={number}") for number in (0, 1))
         assert changed(usual, other) == STAGES[2:]
 
     def test_number_of_workers_changes_everything_from_the_checkpoint_on(self, tmp_path: Path) -> None:

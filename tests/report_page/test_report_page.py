@@ -130,6 +130,7 @@ def fake_history(num_epochs: int) -> list[dict[str, float]]:
             "validation_loss": 0.02 + 0.1 / epoch + 0.002 * epoch,
             "validation_accuracy": 0.994 - 0.02 / epoch,
             "learning_rate": 0.002 / epoch,
+            "backbone_learning_rate": 0.0 if epoch == 1 else 0.0002 / epoch,
             "seconds": 30.0 + epoch,
             "data_wait_s": 3.1 if epoch == 2 else 0.31,
             "checkpoint_wait_s": 0.0 if epoch == 1 else 0.062,
@@ -347,6 +348,12 @@ def test_verdict_follows_the_decision(data: ReportData) -> None:
     assert "Not promoted" not in Page(render(data)).text
     assert "Not promoted" in refused
     assert "✓ Promoted" not in refused
+
+
+def test_learning_rate_of_the_backbone_has_a_column_if_it_is_another(data: ReportData) -> None:
+    assert "<td>2.00e-03</td><td>frozen</td>" in render(data) and "<td>1.00e-03</td><td>1.00e-04</td>" in render(data)
+    history = [row | {"backbone_learning_rate": row["learning_rate"]} for row in data.history]
+    assert "of the backbone" not in render(dataclasses.replace(data, history=history))
 
 
 def test_every_epoch_shows_its_time_and_what_was_waited_for(data: ReportData) -> None:

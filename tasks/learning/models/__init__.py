@@ -22,6 +22,8 @@ TIMM = "timm/"
 """Start of the names of timm's models."""
 _WITHOUT_AUXILIARY = ("googlenet", "inception-v3")
 """Models that return auxiliary logits in training unless that is switched off."""
+_ANY_SIZE = ("swin-", "efficientnet-v2-")
+"""Models that take smaller images than torchvision says."""
 _MAXVIT = 224
 """Pixels of which the side of MaxViT's images must be a multiple: its windows of 7 x 7 divide five halved sizes."""
 
@@ -106,7 +108,7 @@ def _torchvisions(name: str, *, image_shape: Sequence[int], num_classes: int) ->
         options["image_size"], divisor = height, int(name.rpartition("-")[2])
     elif name.startswith("maxvit-"):
         options["input_size"], divisor = (height, width), _MAXVIT
-    elif not name.startswith("swin-"):  # which takes any size, though its weights are for one
+    elif not name.startswith(_ANY_SIZE):
         smallest = max(get_model_weights(library_name).DEFAULT.meta["min_size"])
     if divisor > 1 and (height != width or height % divisor):
         raise ValueError(

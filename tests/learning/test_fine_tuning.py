@@ -1,0 +1,105 @@
+"""Fine-tuning: the head first, a lower learning rate for the backbone, and what a resumed run ends with."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from storage.uri import URI
+from tasks.learning import checkpoint, training_state
+from tasks.learning.epoch_metrics import EpochMetrics
+from tasks.learning.loop import Trainer
+from tasks.learning.sources import Split
+from tests.learning import ranks, training
+from tests.learning.training import same, weights
+
+pytestmark = pytest.mark.usefixtures("one_thread", "small_model")
+
+ABOUT: dict[str, Any] = {"parameters": {}, "resolved": {}}
+FROZEN: dict[str, Any] = {"model": "mobilenet-v3-small", "batch_size": 16, "start": "pretrained", "freeze_epochs": 2}
+"""Two epochs of the head, one of everything; the model draws dropout and has batch normalisation."""
+
+
+def started(digits: dict[str, Split], **changes: Any) -> Trainer:
+    """A run on 64 digits of three epochs, two of them frozen; a tenth of the learning rate for the backbone."""
+    recipe = training.recipe(**{**FROZEN, "epochs": 3, "backbone_lr_scale": 0.1} | changes)
+    return training.trainer(recipe, training.rows(digits["train"], 0, 64), training.rows(digits["test"], 0, 32))
+
+
+def changed(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> set[str]:
+    """The tensors that differ."""
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_frozen_backbone_keeps_its_weights_and_statistics(digits: dict[str, Split], optimizer: str) -> None:
+    trainer = started(digits, optimizer=optimizer)
+    states, rates = [weights(trainer)], list[tuple[float, float]]()
+    for epoch in (1, 2, 3):
+        metrics = trainer.run_epoch(epoch)
+        states.append(weights(trainer))
+        rates.append((metrics.backbone_learning_rate, metrics.learning_rate))
+    head = {"backbone.classifier.3.weight", "backbone.classifier.3.bias"}
+    assert changed(states[0], states[1]) == changed(states[1], states[2]) == head
+    assert changed(states[2], states[3]) == states[0].keys() - {"mean", "std"}
+    assert [rate for rate, _ in rates[:2]] == [0, 0] and rates[2][0] == pytest.approx(0.1 * rates[2][1])
+
+
+def test_scale_applies_in_every_epoch_to_the_backbone_alone(digits: dict[str, Split]) -> None:
+    trainer = started(digits, freeze_epochs=0, epochs=1)
+    head, backbone = trainer.optimizer.param_groups
+    assert [len(group["params"]) for group in (head, backbone)] == [2, len(list(trainer.model.parameters())) - 2]
+    metrics = trainer.run_epoch(1)
+    assert 0 < metrics.backbone_learning_rate == pytest.approx(0.1 * metrics.learning_rate)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("after", [1, 2, 3])
+def test_fine_tuning_that_resumes_in_any_phase_is_equal_bit_by_bit(
+    digits: dict[str, Split], tmp_path: Path, after: int, optimizer: str
+) -> None:
+    whole, resumed = (started(digits, epochs=4, optimizer=optimizer) for _ in range(2))
+    history = list[EpochMetrics]()
+    for epoch in (1, 2, 3, 4):
+        history.append(whole.run_epoch(epoch))
+        if epoch == after:
+            snapshot = training_state.take(whole, history, prepared="0123456789ab", about=ABOUT)
+            checkpoint.write(URI(str(tmp_path)), snapshot)
+    before = training_state.restore(tmp_path, resumed, prepared="0123456789ab", about=ABOUT)
+    assert [*before, *(resumed.run_epoch(epoch) for epoch in range(after + 1, 5))] == history
+    assert same(weights(resumed), weights(whole))
+
+
+@pytest.mark.parametrize("world_size", [pytest.param(2, marks=pytest.mark.slow), 3])
+def test_fine_tuning_ranks_that_resume_end_with_the_weights_of_ranks_that_never_stopped(
+    digits: dict[str, Split], tmp_path: Path, world_size: int
+) -> None:
+    rows = {split: training.rows(digits[split], 0, 12 * world_size) for split in ("train", "test")}
+    torch.save(rows, tmp_path / "digits.pt")
+    ranks.start(ranks.resume_fine_tuning, str(tmp_path), world_size, world_size=world_size)
+    every = [torch.load(tmp_path / f"rank-{rank}.pt", weights_only=True) for rank in range(world_size)]
+    for states in every:
+        assert not changed(every[0]["whole"], states["whole"]), "ranks have equal weights"
+        for phase in ("frozen", "unfrozen"):
+            assert not changed(states["whole"], states[phase]), f"resumed in the {phase} phase"
+        assert all("classifier.3" in name for name in changed(states["begin"], states["head only"]))
+        assert len(changed(states["head only"], states["whole"])) > 100
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"freeze_epochs": 4}, "freeze_epochs must be <= 3, the number of epochs, got 4"),
+        ({"start": "random"}, "freeze_epochs must be 0 with start=random, .*, got 2; choose another start, or add"),
+        ({"backbone_lr_scale": 0.0}, "backbone_lr_scale must be > 0, got 0.0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        training.recipe(**{**FROZEN, "epochs": 3} | changes)
+
+
+def test_a_model_that_does_not_say_where_its_head_is_cannot_be_frozen(digits: dict[str, Split]) -> None:
+    with pytest.raises(ValueError, match="model Sequential does not say where its one head is; give it an attribute"):
+        started(digits, model="small")

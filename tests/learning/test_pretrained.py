@@ -1,0 +1,242 @@
+"""Pretrained weights in a model: real ones of EfficientNet-Lite0, and what does not fit is named."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from tasks.learning import pretrained
+from tasks.learning.head import head_of
+from tasks.learning.modeling import Classifier, ModelSpec
+from tests.learning import lite0
+
+
+@pytest.fixture(scope="module")
+def file(module_path: Path) -> Path:
+    """EfficientNet-Lite0's weights as a file for timm's model."""
+    return lite0.write(module_path)
+
+
+@pytest.fixture(scope="module")
+def weights(file: Path) -> dict[str, Tensor]:
+    """The same, read."""
+    return pretrained.read_weights(file)
+
+
+def classifier(model: str = lite0.MODEL, *, num_classes: int = 3, channels: int = 3, size: int = 64) -> Classifier:
+    """A new model, the same every time; it normalises as timm's configuration says."""
+    torch.manual_seed(0)
+    normalisation = pretrained.normalisation(model, channels=channels)
+    mean, std = normalisation or ((127.5,) * channels, (127.5,) * channels)
+    classes = tuple(f"class {number}" for number in range(num_classes))
+    shape = (size, size, channels)
+    return Classifier(ModelSpec(model=model, image_shape=shape, classes=classes, mean=mean, std=std)).eval()
+
+
+def photos(channels: int) -> Tensor:
+    """Two images."""
+    return torch.randint(0, 256, (2, 64, 64, channels), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+def test_loaded_weights_give_timms_own_logits(weights: dict[str, Tensor]) -> None:
+    ours, timms = classifier(num_classes=1000), timm.create_model(lite0.MODEL[5:]).eval()
+    assert pretrained.start_from(ours, weights) == pretrained.Loaded(has_new_head=False, is_summed=False)
+    timms.load_state_dict(weights)
+    mean, std = (torch.tensor(timms.default_cfg[name]).view(1, 3, 1, 1) for name in ("mean", "std"))
+    logits = timms((photos(3).permute(0, 3, 1, 2) / 255 - mean) / std)
+    torch.testing.assert_close(ours(photos(3)), logits, rtol=1e-4, atol=1e-4)
+    assert logits.std() > 0.1
+
+
+def test_gray_images_give_the_logits_of_the_same_images_in_color(weights: dict[str, Tensor]) -> None:
+    gray, color = classifier(num_classes=1000, channels=1), classifier(num_classes=1000)
+    assert pretrained.start_from(gray, weights).is_summed
+    pretrained.start_from(color, weights)
+    torch.testing.assert_close(gray(photos(1)), color(photos(1).expand(-1, -1, -1, 3)), rtol=1e-4, atol=1e-4)
+
+
+def test_other_classes_get_a_new_head_from_the_seed_and_the_files_backbone(weights: dict[str, Tensor]) -> None:
+    model, untouched = classifier(), classifier()
+    assert pretrained.start_from(model, weights).has_new_head
+    for name, tensor in model.backbone.state_dict().items():
+        expected = untouched.backbone.state_dict() if name.startswith("classifier.") else weights
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_as_many_classes_of_other_names_get_a_new_head_too(weights: dict[str, Tensor]) -> None:
+    before, same, others = classifier(), classifier(), classifier()
+    pretrained.start_from(before, weights)
+    trained = before.backbone.state_dict() | {"classifier.bias": torch.ones(3)}
+    assert not pretrained.start_from(same, trained, classes=same.spec.classes).has_new_head
+    assert pretrained.start_from(others, trained, classes=("x", "y", "z")).has_new_head
+    assert [float(model.backbone.state_dict()["classifier.bias"].sum()) == 3 for model in (same, others)] == [
+        True,
+        False,
+    ]
+
+
+def test_a_file_without_a_head_or_batch_counters_is_enough(weights: dict[str, Tensor]) -> None:
+    few = {
+        name: tensor
+        for name, tensor in weights.items()
+        if not name.startswith("classifier.") and not name.endswith("num_batches_tracked")
+    }
+    assert pretrained.start_from(classifier(), few).has_new_head
+
+
+@pytest.mark.parametrize("model", ["vit-b-32", "timm/vit_tiny_patch16_224"])
+def test_positions_of_a_vision_transformer_fit_images_of_another_size(model: str) -> None:
+    larger = classifier(model, size=96).backbone.state_dict()
+    assert not pretrained.start_from(classifier(model, size=64), larger).has_new_head
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("timm/tf_efficientnet_lite1", r"75 missing, such as blocks\.1\.2\.conv_pw\.weight, blocks\.1\.2\.bn1\.weight"),
+        (
+            "resnet18",
+            r"\d+ missing, such as conv1\.weight, .*; \d+ unknown, such as .*; 4 of another shape, such as bn1",
+        ),
+    ],
+)
+def test_weights_of_another_architecture_are_refused_with_the_first_keys(
+    weights: dict[str, Tensor], model: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^start: the weights do not fit model {model}: {message}[^\n]*$"):
+        pretrained.start_from(classifier(model), weights)
+
+
+def test_other_shapes_and_missing_keys_are_named(weights: dict[str, Tensor]) -> None:
+    changed = weights | {"bn1.weight": torch.ones(7)}
+    del changed["conv_head.weight"]
+    with pytest.raises(ValueError, match=r"1 missing, such as conv_head\.weight; 1 of another shape, such as bn1\.wei"):
+        pretrained.start_from(classifier(), changed)
+
+
+def test_names_of_another_library_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"missing, such as conv_stem\.weight, .* unknown, such as _conv_stem\.weight"):
+        pretrained.start_from(classifier(), pretrained.read_weights(lite0.PICKLE))
+
+
+class TestFiles:
+    def test_file_of_torch_save_gives_the_same_tensors(self, file: Path, tmp_path: Path) -> None:
+        torch.save(load_file(file), tmp_path / "lite0.pth")
+        read = pretrained.read_weights(tmp_path / "lite0.pth")
+        assert all(torch.equal(tensor, read[name]) for name, tensor in load_file(file).items())
+
+    @pytest.mark.parametrize(
+        ("name", "content", "message"),
+        [
+            ("a.pth", nn.Linear(1, 1), "is a pickle of more than tensors, which is not opened; save its state_dict"),
+            ("a.pth", {"epoch": 3}, "does not hold a state_dict, names with tensors; save"),
+            ("a.pth", b"\0" * 99, "is a pickle of more than tensors|is damaged, or not a .pth file"),
+            ("a.safetensors", b"\0" * 99, "is damaged, or not a .safetensors file"),
+            ("a.bin", b"", r" must be a file that ends in .safetensors, .pth, got '.*a.bin'"),
+        ],
+    )
+    def test_what_is_no_file_of_weights_is_refused(
+        self, tmp_path: Path, name: str, content: object, message: str
+    ) -> None:
+        path = tmp_path / name
+        path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
+        with pytest.raises(ValueError, match=f"^start[^\n]*(?:{message})[^\n]*$"):
+            pretrained.read_weights(path)
+
+    def test_missing_file_is_refused(self, tmp_path: Path) -> None:
+        for name in ("a.pth", "a.safetensors"):
+            with pytest.raises(ValueError, match=f"start: there is no file .*{name}$"):
+                pretrained.read_weights(tmp_path / name)
+
+    def test_hash_in_the_name_is_checked(self, tmp_path: Path) -> None:
+        pretrained.check_hash(lite0.PICKLE, "57934424")  # as its name has it
+        cut = tmp_path / lite0.PICKLE.name
+        cut.write_bytes(lite0.PICKLE.read_bytes()[:-1])
+        with pytest.raises(ValueError, match="SHA-256 of .* must start with 57934424, got [0-9a-f]{64}; fetch"):
+            pretrained.check_hash(cut, "57934424")
+
+
+class TestPublished:
+    def test_default_weights_of_torchvision(self) -> None:
+        found = pretrained.published("mobilenet_v3_small")
+        assert found.url == f"https://download.pytorch.org/models/{found.file}"
+        assert (found.file, found.sha256) == ("mobilenet_v3_small-047dcff4.pth", "047dcff4")
+        assert found.image_size == 224 and found.mean[0] == pytest.approx(0.485 * 255)
+
+    def test_inception_normalises_as_its_weights_were_trained(self) -> None:
+        assert pretrained.published("inception-v3").mean == (127.5,) * 3
+
+    def test_default_weights_of_timm(self) -> None:
+        found = pretrained.published(lite0.MODEL)
+        assert (found.file, found.sha256) == ("tf_efficientnet_lite0-0aa007d2.pth", "0aa007d2")
+        assert (found.hub_id, found.image_size) == ("timm/tf_efficientnet_lite0.in1k", 224)
+        assert pretrained.published("timm/resnet18.fb_swsl_ig1b_ft_in1k").url.endswith("-118f1556.pth")
+
+    def test_weights_that_are_only_on_the_hub_have_a_name_of_their_own(self) -> None:
+        found = pretrained.published("timm/vit_base_patch16_224")
+        assert found.url == f"https://huggingface.co/{found.hub_id}/resolve/main/model.safetensors"
+        assert found.file == f"{found.hub_id.removeprefix('timm/')}.safetensors" and found.sha256 == ""
+
+    @pytest.mark.parametrize(
+        "model", ["small-cnn", "resnet18-3x3", "timm/resnet10t_nope", "timm/beit3_giant_patch14_224"]
+    )
+    def test_models_without_published_weights_are_refused(self, model: str) -> None:
+        with pytest.raises(ValueError, match=f"{model}"):
+            pretrained.published(model)
+
+    def test_files_in_the_caches_of_the_libraries_are_found(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Path
+    ) -> None:
+        monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+        weights = pretrained.published(lite0.MODEL)
+        assert pretrained.cached(weights) is None
+        snapshot = tmp_path / "hub/models--timm--tf_efficientnet_lite0.in1k"
+        (snapshot / "snapshots/abc").mkdir(parents=True)
+        (snapshot / "refs").mkdir()
+        (snapshot / "refs/main").write_text("abc")
+        shutil.copy(file, snapshot / "snapshots/abc/model.safetensors")
+        assert pretrained.cached(weights) == snapshot / "snapshots/abc/model.safetensors"
+        (tmp_path / "torch/hub/checkpoints").mkdir(parents=True)
+        in_hub = shutil.copy(file, tmp_path / "torch/hub/checkpoints" / weights.file)
+        assert pretrained.cached(weights) == Path(in_hub)
+
+
+class Mine(nn.Module):
+    """A user's own model; says where its head is if `head` is given."""
+
+    def __init__(self, head: str | None = None, num_classes: int = 3) -> None:
+        super().__init__()
+        self.body, self.logits = nn.Conv2d(3, 4, 3), nn.Linear(4, num_classes)
+        if head:
+            self.head = head
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Logits."""
+        logits: Tensor = self.logits(self.body(images).mean((2, 3)))
+        return logits
+
+
+class TestOwnModels:
+    def test_attribute_says_where_the_head_is(self, tmp_path: Path) -> None:
+        model = classifier("small-cnn")
+        model.backbone = Mine("logits", num_classes=3)
+        save_file(Mine(num_classes=9).state_dict(), tmp_path / "mine.safetensors")
+        assert pretrained.start_from(model, pretrained.read_weights(tmp_path / "mine.safetensors")).has_new_head
+
+    def test_without_it_only_all_weights_fit(self) -> None:
+        model = classifier("small-cnn")
+        model.backbone = Mine(num_classes=3)
+        assert not pretrained.start_from(model, Mine(num_classes=3).state_dict()).has_new_head
+        with pytest.raises(
+            ValueError, match="2 of another shape, .*; model Mine does not say where its one head is; giv"
+        ):
+            pretrained.start_from(model, Mine(num_classes=9).state_dict())
+
+    def test_wrong_attribute_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="model Mine has no weights below 'fc', which its attribute `head` names"):
+            head_of(Mine("fc"))
