@@ -16,27 +16,27 @@ PLANNED = {
     "cifar10-resnet18": (
         "datasets/raw/cifar10-af9e4f5bba03",
         "datasets/prepared/cifar10-3718968410d8",
-        "checkpoints/cifar10-resnet18-28c8e356d7f1",
+        "checkpoints/cifar10-resnet18-12d17b5ffa4a",
     ),
     "cifar10-vit": (
         "datasets/raw/cifar10-af9e4f5bba03",
         "datasets/prepared/cifar10-3718968410d8",
-        "checkpoints/cifar10-vit-faf0c83a4f78",
+        "checkpoints/cifar10-vit-95441d234d02",
     ),
     "fashion-mnist-resnet18": (
         "datasets/raw/fashion-mnist-cc689083a358",
         "datasets/prepared/fashion-mnist-1e43d8aaace2",
-        "checkpoints/fashion-mnist-resnet18-6d674f5abb65",
+        "checkpoints/fashion-mnist-resnet18-30cfa9116fd6",
     ),
     "mnist-resnet18": (
         "datasets/raw/mnist-1d9802c1c0d9",
         "datasets/prepared/mnist-e0f44d33da8f",
-        "checkpoints/mnist-resnet18-172a9dc4a5fb",
+        "checkpoints/mnist-resnet18-21ce53ad4667",
     ),
     "mnist-sample-resnet18": (
         "datasets/raw/mnist-sample-daea38ee1416",
         "datasets/prepared/mnist-sample-e8b73e1c529c",
-        "checkpoints/mnist-sample-resnet18-81c8a6f484fd",
+        "checkpoints/mnist-sample-resnet18-c81ceaa5c37d",
     ),
 }
 """Raw, prepared and checkpoint of every recipe that downloads its data."""

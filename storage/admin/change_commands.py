@@ -58,7 +58,7 @@ def promote(
     models with it. Prints a warning if its test accuracy is below that of the champion before.
 
     Example:
-      python -m storage promote data/checkpoints/mnist-resnet18-172a9dc4a5fb --reason "fewer 4s taken for 9s"
+      python -m storage promote data/checkpoints/mnist-resnet18-21ce53ad4667 --reason "fewer 4s taken for 9s"
     """
     checkpoint = CheckpointURI(committed_result(uri)[0].uri)
     root = _root_of(checkpoint, None if storage is None else parse_root(storage))

@@ -113,7 +113,7 @@ def show(uri: Result, *, as_json: Json = False) -> int:
     """Print one manifest: parents, parameters, metrics, files.
 
     Example:
-      python -m storage show data/evaluations/mnist-resnet18-4b53569cdb7d
+      python -m storage show data/evaluations/mnist-resnet18-ea7059670cc6
     """
     folder, found = committed_result(uri)
     show_lines([found.to_json().decode().rstrip()] if as_json else format.page(folder, found))
@@ -139,7 +139,7 @@ def lineage(
     Missing or damaged results are marked; the exit code is then 1.
 
     Example:
-      python -m storage lineage data/predictions/mnist-resnet18-51d2769c7c1b
+      python -m storage lineage data/predictions/mnist-resnet18-a8277e52264b
       python -m storage lineage data/predictions/photos-images-resnet18-0bbc80616cbc --file "May/photo 3.jpg"
     """
     if file is None and row is not None:
@@ -171,7 +171,7 @@ def verify(
     a parent was deleted and made again.
 
     Example:
-      python -m storage verify --deep data/checkpoints/mnist-resnet18-172a9dc4a5fb
+      python -m storage verify --deep data/checkpoints/mnist-resnet18-21ce53ad4667
     """
     damaged: list[str] = []
     if uris:

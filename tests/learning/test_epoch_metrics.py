@@ -48,6 +48,7 @@ def test_training_stops_at_a_checkpoint_after_enough_epochs_without_a_better_one
         "train_accuracy": 0.0,
         "validation_accuracy": 0.0,
         "learning_rate": 0.0,
+        "backbone_learning_rate": 0.0,
     }
     history = [EpochMetrics(epoch=number, validation_loss=loss, **common) for number, loss in enumerate(losses, 1)]
     how = {"every": every, "epochs": len(losses), "early_stop": early_stop}

@@ -26,9 +26,9 @@ STAGES = ["raw", "prepared", "checkpoint", "predictions", "evaluation"]
 GOLDEN = {
     "raw": "datasets/raw/mnist-1d9802c1c0d9",
     "prepared": "datasets/prepared/mnist-e0f44d33da8f",
-    "checkpoint": "checkpoints/mnist-resnet18-172a9dc4a5fb",
-    "predictions": "predictions/mnist-resnet18-51d2769c7c1b",
-    "evaluation": "evaluations/mnist-resnet18-4b53569cdb7d",
+    "checkpoint": "checkpoints/mnist-resnet18-21ce53ad4667",
+    "predictions": "predictions/mnist-resnet18-a8277e52264b",
+    "evaluation": "evaluations/mnist-resnet18-ea7059670cc6",
 }
 
 SETTINGS = {
