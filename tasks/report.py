@@ -1,5 +1,6 @@
 """Report: write a self-contained HTML page about a run, and publish its main results as Prefect artifacts."""
 
+import contextlib
 import datetime
 from collections.abc import Iterator, Sequence
 
@@ -128,6 +129,8 @@ def _resolved(trained: Manifest) -> dict[str, object]:
     statistics = trained.statistics
     resolved = {"hardware": hardware.listed(statistics["hardware"]), "reproducible": statistics["is_reproducible"]}
     resolved |= statistics["resolved"]
+    model = statistics["model"]
+    resolved |= {name: ", ".join(f"{value:.4g}" for value in model[name]) for name in ("image_shape", "mean", "std")}
     return {f"{name} (resolved)": value for name, value in resolved.items()}
 
 
@@ -202,8 +205,13 @@ def _facts(uri: URI, result: Manifest) -> Iterator[tuple[str, str]]:
         yield "original sizes", " to ".join(f"{width} x {height}" for width, height in sizes)
     if "initial" in result.parents:
         yield "initial weights", result.parent("initial", of=uri)
-        if "learning_rate" in result.parameters:  # an optimizer of the user's own has its own
-            yield "peak learning rate", f"{result.parameters['learning_rate']:g}"
+    if "weights" in result.parents:
+        place = result.parent("weights", of=uri)
+        with contextlib.suppress(FileNotFoundError, manifest.Damaged):
+            for file in manifest.load(place).statistics["sources"]:
+                yield "initial weights", f"{file['sha256']}\n{file['name']} from {redact_text(file['url'])}"
+    if {"initial", "weights"} & result.parents.keys() and "learning_rate" in result.parameters:  # not the user's own
+        yield "peak learning rate", f"{result.parameters['learning_rate']:g}"
     if result.kind == "checkpoint":
         num_epochs, temperature = len(statistics["history"]), statistics["temperature"]
         yield "best epoch", f"{statistics['best_epoch']} of {num_epochs}"

@@ -206,7 +206,7 @@ class Preflight:
         """True if the run downloads something and its first mirror is not a folder."""
         plan = self.plan
         downloads = (plan.source if self.downloads else None, plan.download.weights if self.lacks_weights else None)
-        places = [[each.files[0].copy, *self.mirrors, *each.mirrors] for each in downloads if each]
+        places = [[each.files[0].copy, *self.mirrors, *each.mirrors, each.files[0].url] for each in downloads if each]
         return any(not next(filter(None, some)).startswith(("file:", "s3:")) for some in places)
 
     @property

@@ -80,7 +80,7 @@ def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log:
     problems: list[str] = []
     faults: list[tuple[str, Exception]] = []
     retrying = Retrying(stop=stop_after_attempt(4), wait=_PAUSES, retry=_may_help, reraise=True)
-    for mirror, url in [*([(file.copy, file.copy)] if file.copy else []), *((m, m + file.name) for m in mirrors)]:
+    for mirror, url in _addresses(file, mirrors):
         try:
             retrying(_fetch_once, url, file, folder)
         except (WrongChecksum, OSError, HTTPException) as error:
@@ -99,6 +99,12 @@ def _fetch_from_any(file: SourceFile, folder: Path, mirrors: Sequence[str], log:
     kind = Unreachable if _may_pass(faults) else DownloadFailed
     advice = "name another mirror or a folder with --mirror"
     raise kind(f"{file.name} could not be fetched; {'; '.join(problems)}; {advice}")
+
+
+def _addresses(file: SourceFile, mirrors: Sequence[str]) -> list[tuple[str, str]]:
+    """Return each place of `file`, as a message shows it, with the file's address there."""
+    places = [(file.copy, file.copy), *((mirror, mirror + file.name) for mirror in mirrors), (file.url, file.url)]
+    return [(place, url) for place, url in places if place]
 
 
 def unpack(file: SourceFile, folder: Path) -> Path:
@@ -129,14 +135,15 @@ def unpack(file: SourceFile, folder: Path) -> Path:
 
 def reachable(source: Download, more: Sequence[str] = ()) -> bool:
     """Return whether there is a copy, or any mirror of `source` or in `more` answers, if with an error page."""
-    first = source.files[0]
-    return bool(first.copy) or any(_answers(mirror + first.name) for mirror in [*more, *source.mirrors])
+    file = source.files[0]
+    return bool(file.copy) or any(_answers(url) for _, url in _addresses(file, [*more, *source.mirrors]))
 
 
 def unreachable_message(source: Download, more: Sequence[str] = ()) -> str:
     """Return the error message, with the next step, for the case that no mirror is `reachable`."""
     folders = [mirror for mirror in more if mirror.startswith("file:")]
-    asked = ", ".join(redact(mirror) for mirror in [*more, *source.mirrors] if mirror not in folders)
+    places = [place for place, _ in _addresses(source.files[0], [*more, *source.mirrors])]
+    asked = ", ".join(redact(place) for place in places if place not in folders)
     lacking = "".join(f"--mirror: {_missing_files(source, folder)}; " for folder in folders)
     return (
         f"{lacking}no {'other ' * bool(folders)}mirror of {source.name} can be reached ({asked}); name another one "

@@ -24,15 +24,13 @@ def initial_weights(recipe: Recipe) -> Download | None:
     Raises `ValueError` if nothing is published for the model, or the user's file cannot be read.
     """
     start = recipe.training.start
-    mirrors: tuple[str, ...] = ()
     if start.kind == "pretrained":
         from tasks.learning import pretrained  # imports torchvision or timm, which takes seconds
 
         published, cached = pretrained.published(recipe.model), ""
         if (path := pretrained.cached(published)) and files.sha256(URI(str(path))).startswith(published.sha256):
             cached = path.as_uri()
-        file = SourceFile(name=published.file, md5="", sha256=published.sha256, copy=cached)
-        mirrors = (published.url.rpartition("/")[0] + "/",)
+        file = SourceFile(name=published.file, md5="", sha256=published.sha256, copy=cached, url=published.url)
     elif start.kind == "file":
         uri, digest = parse_root(start.file, option="start"), None
         with access.errors_as_value_error(uri, option="start", verb="read"), contextlib.suppress(FileNotFoundError):
@@ -43,7 +41,7 @@ def initial_weights(recipe: Recipe) -> Download | None:
         file = SourceFile(name=f"weights{Path(uri).suffix}", md5="", sha256=digest, copy=copy)
     else:
         return None
-    return Download(name=_name(recipe.model), files=(file,), mirrors=mirrors)
+    return Download(name=_name(recipe.model), files=(file,), mirrors=())
 
 
 def _name(model: str) -> str:

@@ -90,7 +90,9 @@ def test_what_the_run_will_do_is_told_with_the_data_by_their_name(check: Check, 
 
 def test_images_of_ones_own_are_called_by_their_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_folder(tmp_path / "my-pets", train=3, test=2)
-    assert run("--check", "--data", str(tmp_path / "my-pets"), "--set", "batch_size=2") == 0
+    assert (
+        run("--check", "--recipe", "images-resnet18", "--data", str(tmp_path / "my-pets"), "--set", "batch_size=2") == 0
+    )
     (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ok       run ")]
     assert "images-resnet18 on my-pets, " in told
     assert "to do: ingest, preprocess, train, predict, evaluate" in told
@@ -177,7 +179,7 @@ DATA: dict[str, Callable[[Path], str]] = {
 @pytest.mark.parametrize("kind", DATA)
 def test_a_run_with_data_of_every_kind_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str) -> None:
     (tmp_path / "given").mkdir()
-    recipe = ["--recipe", "mnist-resnet18"] if kind == "raw dataset of the recipe" else []
+    recipe = ["--recipe", "mnist-resnet18" if kind == "raw dataset of the recipe" else "images-resnet18"]
     options = ["--data", DATA[kind](tmp_path / "given"), "--storage", str(tmp_path / "store"), "--workers", "0"]
     assert run(*recipe, *options, "--set", "batch_size=2") == 1
     assert "a flow began: " in capsys.readouterr().err
@@ -279,13 +281,13 @@ def test_a_batch_that_is_large_for_the_images_is_told(
     check: Check, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = str(write_folder(tmp_path / "pets", train=24, test=6))
-    run("--check", "--data", data, "--set", "batch_size=50")
+    run("--check", "--recipe", "images-resnet18", "--data", data, "--set", "batch_size=50")
     shown = capsys.readouterr().out
     assert (
         "WARNING: with about 67 training rows, batch_size=50 gives 1 step an epoch; each epoch skips 17 of 67" in shown
     )
     check("--recipe", "images-resnet18", "--data", data, "--set", "batch_size=1000", refused=("model",))
-    run("--check", "--data", data, "--set", "batch_size=8")
+    run("--check", "--recipe", "images-resnet18", "--data", data, "--set", "batch_size=8")
     assert "WARNING" not in capsys.readouterr().out
 
 

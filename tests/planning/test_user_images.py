@@ -27,6 +27,11 @@ SPLIT: dict[str, Any] = {"split_seed": 0, "validation_fraction": 0.1, "store": "
 from tests.runs import options_of
 
 
+def words_of(data: Path, folder: Path) -> list[str]:
+    """The command line of a run that needs no weights from the network."""
+    return ["--recipe", "images-resnet18", "--data", str(data), "--storage", str(folder / "root")]
+
+
 def found(folder: Path | URI) -> user_images.UserImages:
     return user_images.find(URI(str(folder)))
 
@@ -81,7 +86,7 @@ def test_skipped_files_whose_names_are_not_utf_8_are_named_with_escapes(pictures
     (pictures / "train" / os.fsdecode(b"notes-\xfc.txt")).touch()
     others = found(pictures).left_out[1]
     assert others.first[0] == r"train/notes-\udcfc.txt"
-    options = options_of(RunOptions, "--data", str(pictures), "--storage", str(tmp_path / "root"), "--set=batch_size=2")
+    options = options_of(RunOptions, *words_of(pictures, tmp_path), "--set=batch_size=2")
     assert rb"train/notes-\udcfc.txt" in preflight.check_and_plan(options).origin.encode(), "as --check prints it"
 
 
@@ -130,7 +135,7 @@ def test_keys_that_no_uri_can_name_are_counted(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_left_out_is_told_by_the_check_and_on_the_terminal(pictures: Path, tmp_path: Path) -> None:
-    options = options_of(RunOptions, "--data", str(pictures), "--storage", str(tmp_path / "root"), "--set=batch_size=2")
+    options = options_of(RunOptions, *words_of(pictures, tmp_path), "--set=batch_size=2")
     told = preflight.check_and_plan(options).origin
     assert "; 1 file is left out (hidden: the name begins with a dot): train/pears/._photo 1.png; " in told
     assert told.endswith("; there are no test images of class 卵, so it cannot be evaluated")
@@ -227,7 +232,7 @@ def test_class_folders_that_lie_in_no_split_are_found_and_the_check_says_how_the
     assert (listed.classes, listed.test_fraction, len(listed.files)) == (("cats", "dogs", "Ünö"), 0.2, 60)
     assert {file.split for file in listed.files} == {""}
     assert left_out(listed) == {"in no class folder": (1, ["cover.png"])}
-    words = ["--data", str(tmp_path / "photos"), "--storage", str(tmp_path / "root"), "--workers=0"]
+    words = [*words_of(tmp_path / "photos", tmp_path), "--workers=0"]
     digests = [int(file.digest.removeprefix("sha256:")[:16], 16) for file in listed.files]
     for fraction in (0.2, 0.5):
         told = preflight.check_and_plan(options_of(RunOptions, *words, "--set", f"test_fraction={fraction}")).origin

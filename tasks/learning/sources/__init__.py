@@ -29,7 +29,9 @@ class SourceFile:
     sha256: str
     """Used in the fingerprint and the lineage; of published weights its first digits, as in their file name."""
     copy: str = ""
-    """Address of a copy on this machine or in storage, if there is one; used before any mirror if its sum is right."""
+    """Address of a copy on this machine or in storage, if there is one, which is tried before all mirrors."""
+    url: str = ""
+    """Address that is tried after all mirrors, if it is not that of a mirror and the name."""
     content_sha256: str | None = None
     """SHA-256 of the unpacked content, if the archive holds one file."""
     shard: str = ""

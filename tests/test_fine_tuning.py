@@ -1,0 +1,293 @@
+"""Where a model starts: real ImageNet weights from a file, a mirror or a cache, and other models' champions."""
+
+import hashlib
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import timm
+import torch
+from timm.models import generate_default_cfgs, register_model
+
+from flows.cli.options import RunOptions
+from flows.cli.preflight import Preflight, check_and_plan
+from storage import manifest, registry
+from storage.__main__ import main
+from storage.decision import Decision
+from storage.uri import ALLOWED_ROOTS, CheckpointURI
+from tasks.download import download
+from tasks.learning import recipes, training_state
+from tasks.learning.downloading import DownloadFailed
+from tasks.planning import make_plan, model_check
+from tasks.planning.plan import Plan
+from tasks.preprocess import preprocess
+from tasks.runners.runner import InProcessRunner
+from tasks.train import train
+from tests import mirrors
+from tests.image_folder import write_folder
+from tests.ingested import ingested
+from tests.learning import lite0
+from tests.runs import Run, options_of
+
+SMALL = {"epochs": 1, "image_size": 32, "batch_size": 4, "max_shift": 2, "max_quarantined": 0.5, "precision": "fp32"}
+"""A training of seconds."""
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`lite0.safetensors`: the ImageNet weights."""
+    return lite0.write(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("pictures") / "fruit", train=6, test=3)
+
+
+Make = Callable[..., Plan]
+
+
+@pytest.fixture
+def make(tmp_path: Path, pictures: Path) -> Make:
+    """Plans a run on the pictures with settings of `images-finetune`, or another recipe's."""
+
+    def make(recipe: str = "images-finetune", *, data: Path = pictures, mirror: str = "", **settings: Any) -> Plan:
+        return make_plan.make_plan(
+            storage=str(tmp_path / "root"),
+            recipe=recipes.override(recipes.load(recipe), SMALL | settings),
+            data=str(data),
+            mirror=[mirror] if mirror else [],
+            workers=0,
+        )
+
+    return make
+
+
+@pytest.fixture
+def published(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The file of the weights of `timm/published_lite0`, a model that timm publishes at an address that refuses."""
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    file = tmp_path / "mirror" / f"published_lite0-{digest[:8]}.safetensors"
+    file.parent.mkdir()
+    shutil.copy(weights, file)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.setenv("no_proxy", "*")
+    with mirrors.refusing() as address:
+        config = {"url": address + file.name, "input_size": (3, 224, 224), "mean": (0.5,) * 3, "std": (0.5,) * 3}
+        configs = generate_default_cfgs({"published_lite0": config | {"classifier": "classifier"}})
+        monkeypatch.setattr(sys.modules[__name__], "default_cfgs", configs, raising=False)
+
+        def published_lite0(pretrained: bool = False, **options: Any) -> torch.nn.Module:
+            return timm.create_model("tf_efficientnet_lite0", pretrained=pretrained, **options)
+
+        with warnings.catch_warnings(action="ignore"):  # of the name, which another test registered
+            register_model(published_lite0)
+        yield file
+
+
+PUBLISHED = {"model": "timm/published_lite0", "start": "pretrained"}
+
+
+def checked(pictures: Path, tmp_path: Path, *words: str) -> Preflight:
+    """The request after all checks of the command line."""
+    settings = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    options = ["--data", str(pictures), "--storage", str(tmp_path / "root"), "--workers", "0", *settings, *words]
+    return check_and_plan(options_of(RunOptions, *options))
+
+
+@pytest.mark.slow
+def test_command_fine_tunes_a_file_and_lineage_ends_at_its_digest(
+    weights: Path, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(weights, tmp_path)
+    words = ["--data", str(pictures), "--recipe", "images-finetune", "--set", f"model={lite0.MODEL}"]
+    words += ["--set", f"start={weights.name}", "--register-as", "fruit", "--workers", "0", "--json"]
+    words += [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    first = Run(*words, folder=tmp_path).result()
+    stages = [stage["name"] for stage in first["stages"]]
+    assert stages[:2] == ["download weights", "ingest"] and first["registered_model"] == "fruit"
+    assert main(["lineage", first["uris"]["predictions"]]) == 0
+    assert hashlib.sha256(weights.read_bytes()).hexdigest() in capsys.readouterr().out
+    page = Path(first["uris"]["report"], "index.html").read_text()
+    assert hashlib.sha256(weights.read_bytes()).hexdigest() in page and "127.5, 127.5, 127.5" in page
+    again = Run(*words, folder=tmp_path).result()
+    assert all(stage["reused"] for stage in again["stages"]) and again["uris"] == first["uris"]
+
+
+def test_bytes_of_a_file_name_the_model_and_its_path_does_not(make: Make, weights: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(weights, tmp_path / "copy.safetensors"))
+    original, moved = (make(model=lite0.MODEL, start=str(path)) for path in (weights, copy))
+    assert original.weights and (original.weights, original.checkpoint) == (moved.weights, moved.checkpoint)
+    safetensors.torch.save_file({name: 2 * tensor for name, tensor in lite0.weights().items()}, copy)
+    other = make(model=lite0.MODEL, start=str(copy))
+    assert other.weights != original.weights and other.checkpoint != original.checkpoint
+    assert other.weights in other.uses and other.prepared == original.prepared
+
+
+def test_training_starts_from_the_file_and_needs_it_no_more_afterwards(
+    make: Make, weights: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copy(weights, tmp_path))
+    settings: dict[str, Any] = {"model": lite0.MODEL, "start": str(copy), "learning_rate": 1e-12}
+    plan = make(**settings)
+    model, meta = training_state.load_model(trained(plan))
+    stem = "conv_stem.weight"
+    assert torch.allclose(model.backbone.state_dict()[stem], lite0.weights()[stem])
+    assert model.backbone.state_dict()["classifier.weight"].shape[0] == len(meta.model["classes"]) == 3
+    assert manifest.load(plan.checkpoint).parent("weights", of=plan.checkpoint) == plan.weights
+    assert plan.weights and meta.model["mean"] == [127.5] * 3
+    shutil.rmtree(plan.weights)
+    assert make(**settings).download.weights is None, "a model that is there is not made again"
+
+
+def test_published_weights_come_from_a_mirror_once(make: Make, published: Path) -> None:
+    plan = make(**PUBLISHED, mirror=str(published.parent))
+    assert plan.files is None and plan.weights and plan.weights.parent.name == "downloads"
+    download.fn(plan.files, plan.weights, plan.download)
+    (file,) = manifest.verify(plan.weights).files
+    assert file.sha256 == hashlib.sha256(published.read_bytes()).hexdigest()
+    shutil.rmtree(published.parent)
+    download.fn(plan.files, plan.weights, plan.download)
+    assert make(**PUBLISHED).weights == plan.weights, "no network is needed any more"
+
+
+def test_other_bytes_under_the_published_name_are_refused_with_both_hashes(make: Make, published: Path) -> None:
+    published.write_bytes(b"other")
+    plan = make(**PUBLISHED, mirror=str(published.parent))
+    found = hashlib.sha256(b"other").hexdigest()
+    expected = published.stem.rpartition("-")[2]
+    with pytest.raises(DownloadFailed, match=f"has the wrong sha256: expected {expected}, found {found}"):
+        download.fn(plan.files, plan.weights, plan.download)
+    assert plan.weights and not manifest.is_committed(plan.weights)
+
+
+def test_file_in_the_cache_of_torch_hub_is_used_if_its_hash_is_right(
+    make: Make, published: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "torch" / "hub" / "checkpoints"
+    place.mkdir(parents=True)
+    (place / published.name).write_bytes(b"other")
+    assert (plan := make(**PUBLISHED)).download.weights and not plan.download.weights.files[0].copy
+    shutil.copy(published, place)
+    plan = make(**PUBLISHED)
+    download.fn(plan.files, plan.weights, plan.download)
+    assert plan.weights and manifest.load(plan.weights).statistics["sources"][0]["url"].startswith("file://")
+    assert [path.name for path in place.iterdir()] == [published.name]
+
+
+@pytest.mark.usefixtures("published")
+class TestWithoutTheWeights:
+    def test_command_line_says_so_and_starts_from_random_weights(
+        self, pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        planned = checked(pictures, tmp_path, "--set", f"model={PUBLISHED['model']}").plan
+        note = f"the pretrained weights of {PUBLISHED['model']} cannot be had, as no mirror can be reached; training fr"
+        assert capsys.readouterr().err.startswith(note)
+        assert planned.recipe.name == "images-resnet18" and planned.recipe.training.start == recipes.Random()
+        assert planned.recipe.data.image_size == SMALL["image_size"] and planned.weights is None
+
+    @pytest.mark.parametrize(
+        "more", [["--no-sample"], ["--set", "start=pretrained"], ["--mirror", "."], ["--recipe", "images-resnet18"]]
+    )
+    def test_request_that_allows_no_fallback_is_refused(self, pictures: Path, tmp_path: Path, more: list[str]) -> None:
+        words = ["--set", f"model={PUBLISHED['model']}", *more]
+        words += ["--set", "start=pretrained"] if "--recipe" in more else []
+        with pytest.raises(ValueError, match="mirror of weights-timm-published-lite0 can be reached"):
+            checked(pictures, tmp_path, *words)
+
+    def test_run_that_may_wait_retries(self, pictures: Path, tmp_path: Path) -> None:
+        words = ["--set", f"model={PUBLISHED['model']}", "--download-timeout", "1m"]
+        planned = checked(pictures, tmp_path, *words)
+        assert planned.plan.recipe.name == "images-finetune" and planned.uses_network
+
+
+def trained(plan: Plan) -> CheckpointURI:
+    """The model of `plan`, made as the flow does."""
+    runner = InProcessRunner()
+    prepared = preprocess.fn(ingested(plan, runner), plan.prepared, plan.preprocess, runner)
+    return train.fn(prepared, plan.checkpoint, plan.train, runner)
+
+
+def crowned(plan: Plan) -> CheckpointURI:
+    """The model of `plan`, which becomes champion."""
+    champion = trained(plan)
+    same: dict[str, Any] = {"champion": champion, "challenger": champion, "evaluation": "", "promoted": True}
+    registry.append(plan.root, plan.registered_model, Decision(number=1, **same, reason="", gate={}, metrics={}))
+    return champion
+
+
+def write_pickle(folder: Path) -> Path:
+    torch.save(torch.nn.Linear(2, 2), folder / "model.pth")
+    return folder / "model.pth"
+
+
+def write_without_stem(folder: Path) -> Path:
+    path = folder / "headless.safetensors"
+    safetensors.torch.save_file(
+        {name: tensor for name, tensor in lite0.weights().items() if not name.startswith("conv_stem")}, path
+    )
+    return path
+
+
+@pytest.mark.parametrize(
+    ("model", "write", "says"),
+    [
+        ("resnet18", lite0.write, "the weights do not fit model resnet18: .* missing, such as conv1.weight, "),
+        ("timm/tf_efficientnet_lite1", lite0.write, "missing, such as blocks"),
+        (lite0.MODEL, write_without_stem, "1 missing, such as conv_stem.weight"),
+        (lite0.MODEL, write_pickle, "model.pth is a pickle of more than tensors"),
+        (lite0.MODEL, lambda folder: folder / "none.pth", "there is no file .*/none.pth"),
+    ],
+)
+def test_file_that_does_not_fit_is_refused_before_anything_starts(
+    make: Make, pictures: Path, tmp_path: Path, model: str, write: Callable[[Path], Path], says: str
+) -> None:
+    path = write(tmp_path)
+    with pytest.raises(ValueError, match=f"^start: .*{says}"):
+        checked(pictures, tmp_path, "--set", f"model={model}", "--set", f"start={path}")
+    with pytest.raises(ValueError, match=f"^start: .*{says}"):  # as a deployment does
+        model_check.check_training(make(model=model, start=str(path)))
+
+
+def test_file_outside_the_allowed_roots_is_refused(
+    make: Make, weights: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ALLOWED_ROOTS, f"{tmp_path},{pictures}")
+    (link := tmp_path / "link.safetensors").symlink_to(weights)
+    for path in (weights, link):
+        with pytest.raises(ValueError, match=f"^start: {path} is outside {ALLOWED_ROOTS}"):
+            make(model=lite0.MODEL, start=str(path))
+
+
+def test_champion_of_another_registered_model_gives_its_backbone_to_other_classes(
+    make: Make, pictures: Path, tmp_path: Path
+) -> None:
+    other = make("images-resnet18", model="small-cnn")
+    champion = crowned(other)
+    renamed = Path(shutil.copytree(pictures, tmp_path / "vegetables"))
+    for split in ("train", "test"):
+        (renamed / split / "pears").rename(renamed / split / "leeks")
+    settings: dict[str, Any] = {"model": "small-cnn", "start": f"champion:{other.registered_model}", "channels": 1}
+    settings |= {"learning_rate": 1e-12}
+    plan = make("images-resnet18", data=renamed, **settings)
+    assert plan.initial == champion and plan.registered_model != other.registered_model
+    model_check.check_training(plan)
+    before, model = (training_state.load_model(uri)[0].backbone.state_dict() for uri in (champion, trained(plan)))
+    assert torch.allclose(model["features.2.weight"], before["features.2.weight"])
+    assert torch.allclose(model["features.0.weight"], before["features.0.weight"].sum(1, keepdim=True), atol=1e-6)
+    assert not torch.allclose(model["head.0.weight"], before["head.0.weight"], atol=1e-3)
+    assert manifest.load(plan.checkpoint).parent("initial", of=plan.checkpoint) == champion
+
+
+def test_champion_of_another_model_or_of_no_such_name_is_refused(make: Make) -> None:
+    with pytest.raises(ValueError, match=r"^--set start=champion:none: .* has no champion of 'none' yet"):
+        make("images-resnet18", start="champion:none")
+    other = make("images-resnet18", model="small-cnn")
+    crowned(other)
+    with pytest.raises(ValueError, match="model of the champion .* is 'small-cnn', but 'resnet18' is requested"):
+        make("images-resnet18", start=f"champion:{other.registered_model}")
