@@ -129,8 +129,12 @@ def _resolved(trained: Manifest) -> dict[str, object]:
     statistics = trained.statistics
     resolved = {"hardware": hardware.listed(statistics["hardware"]), "reproducible": statistics["is_reproducible"]}
     resolved |= statistics["resolved"]
-    model = statistics["model"]
-    resolved |= {name: ", ".join(f"{value:.4g}" for value in model[name]) for name in ("image_shape", "mean", "std")}
+    model = statistics.get("model") or {}
+    resolved |= {
+        name: ", ".join(f"{value:.4g}" for value in model[name])
+        for name in ("image_shape", "mean", "std")
+        if name in model
+    }
     return {f"{name} (resolved)": value for name, value in resolved.items()}
 
 
