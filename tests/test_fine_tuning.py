@@ -83,7 +83,8 @@ def published(weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(sys.modules[__name__], "default_cfgs", configs, raising=False)
 
         def published_lite0(pretrained: bool = False, **options: Any) -> torch.nn.Module:
-            return timm.create_model("tf_efficientnet_lite0", pretrained=pretrained, **options)
+            model: torch.nn.Module = timm.create_model("tf_efficientnet_lite0", pretrained=pretrained, **options)
+            return model
 
         with warnings.catch_warnings(action="ignore"):  # of the name, which another test registered
             register_model(published_lite0)
