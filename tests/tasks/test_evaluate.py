@@ -12,7 +12,7 @@ import pytest
 from storage import commits, manifest, tables
 from storage.manifest import File
 from storage.uri import URI, EvaluationURI, PredictionsURI
-from tasks.evaluate import evaluate, read_evaluation
+from tasks.evaluate import WrongRows, evaluate, read_evaluation
 from tasks.jobs import row_digests
 from tasks.learning import images, recipes
 from tasks.planning import make_plan
@@ -32,7 +32,14 @@ class Scene:
         self._commit(self.plan.prepared, "prepared", rows, {}, row_digests.write(self.plan.prepared, named, digests))
 
     def evaluation(
-        self, classes: Sequence[str], answers: Sequence[str], *, name: str = "", checkpoint: URI | None = None
+        self,
+        classes: Sequence[str],
+        answers: Sequence[str],
+        *,
+        name: str = "",
+        checkpoint: URI | None = None,
+        temperature: float = 1.0,
+        min_confidence: float = 0.0,
     ) -> EvaluationURI:
         """Of a model, called `name`, that knows `classes` and gives each answer a probability of 0.9."""
         name = name or "-".join(classes)
@@ -41,18 +48,23 @@ class Scene:
         others = 0.1 / (len(classes) - 1)
         probabilities = np.full((len(answers), len(classes)), others, np.float32)
         probabilities[np.arange(len(answers)), predicted] = 0.9
-        columns = {"id": np.arange(len(answers)), "label": self.labels, "prediction": predicted}
+        columns: dict[str, Any] = {"id": np.arange(len(answers)), "label": self.labels}
+        columns["prediction"] = pa.array(predicted, mask=probabilities.max(1) < min_confidence)
         columns |= {"probability": probabilities.max(1)}
         columns |= {f"probability_{name}": probabilities[:, index] for index, name in enumerate(classes)}
         parents: dict[str, URI] = {"dataset": self.plan.prepared}
         parents |= {"checkpoint": checkpoint} if checkpoint else {}
-        self._commit(uri, "predictions", pa.table(columns), parents)
+        self._commit(uri, "predictions", pa.table(columns), parents, temperature=temperature)
         return evaluate.fn(uri, evaluation_of(self.plan.root, uri), self.plan.timeouts)
 
-    def _commit(self, uri: URI, kind: Any, rows: pa.Table, parents: dict[str, URI], *more: File) -> None:
+    def _commit(
+        self, uri: URI, kind: Any, rows: pa.Table, parents: dict[str, URI], *more: File, **statistics: float
+    ) -> None:
         part = tables.write_part(uri, rows, split="test", index=0)
         schema = tables.describe(rows.schema)
-        commits.commit(uri, kind=kind, parents=parents, parameters={}, listed=[part, *more], schema=schema)
+        commits.commit(
+            uri, kind=kind, parents=parents, parameters={}, listed=[part, *more], schema=schema, statistics=statistics
+        )
 
 
 def statistics(evaluation: EvaluationURI) -> dict[str, Any]:
@@ -84,3 +96,17 @@ def test_an_answer_that_names_a_class_of_before_is_wrong_and_the_class_named(tmp
     assert read_evaluation(found)["confusion"] == [[1, 0, 2], [0, 0, 0], [0, 0, 0]]
     assert [row["class_name"] for row in read_evaluation(found)["per_class"]] == ["cat", "dog", "ape"]
     assert read_evaluation(found)["worst"][0]["prediction"] == 2
+
+
+def test_calibration_without_the_temperature_is_beside_that_with_it(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, classes=("cat", "dog"), labels=("cat", "dog"))
+    assert "uncalibrated" not in read_evaluation(scene.evaluation(("cat", "dog"), ("cat", "dog")))
+    found = scene.evaluation(("cat", "dog"), ("cat", "dog"), name="warm", temperature=2.0)
+    (before,) = [row for row in read_evaluation(found)["uncalibrated"] if row["count"]]
+    assert before["confidence"] == pytest.approx(0.9**2 / (0.9**2 + 0.1**2))
+
+
+def test_predictions_without_a_class_for_some_rows_are_refused(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, classes=("cat", "dog"), labels=("cat", "dog"))
+    with pytest.raises(WrongRows, match="rows without a predicted class; evaluate predictions without --min-conf"):
+        scene.evaluation(("cat", "dog"), ("cat", "dog"), min_confidence=0.95)
