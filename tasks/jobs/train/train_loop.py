@@ -237,17 +237,14 @@ def _best(history: list[EpochMetrics], recipe: Recipe) -> int:
 def _tell_epoch(history: list[EpochMetrics], trainer: Trainer) -> None:
     """Report the latest epoch: its metrics, whether it is the best so far, and hints if it waited too long."""
     metrics, best, epochs = history[-1], _best(history, trainer.recipe), trainer.recipe.training.epochs
-    ends = _is_last(history, trainer.recipe)
     num_images = trainer.steps_per_epoch * trainer.recipe.training.batch_size
     speed = num_images / metrics.train_s if metrics.train_s else 0.0
     figures = vars(metrics) | {"images_per_s": speed, "best_epoch": best}
     note = metrics.as_line(images_per_s=speed, best=best)
-    share = 1.0 if ends else None
-    events.progress(EPOCHS, metrics.epoch, epochs, note, fraction=share, epoch=metrics.epoch, figures=figures)
-    if ends and metrics.epoch < epochs:
-        events.write_line(
-            f"stopped after epoch {metrics.epoch} of {epochs}: no lower validation loss since epoch {best}"
-        )
+    events.progress(EPOCHS, metrics.epoch, epochs, note, epoch=metrics.epoch, figures=figures)
+    if _is_last(history, trainer.recipe) and metrics.epoch < epochs:
+        why = f"stopped after epoch {metrics.epoch} of {epochs}: no lower validation loss since epoch {best}"
+        events.progress(EPOCHS, metrics.epoch, epochs, why, fraction=1.0, epoch=metrics.epoch)
     for epoch, hint in wait_hints([vars(each) for each in history]):
         if epoch == metrics.epoch:
             events.write_line(f"WARNING: {hint}")
