@@ -67,6 +67,16 @@ class TestCommittedResults:
         assert collect(look(root)) == other.all()
         assert rest(root, champion.all()) == champion.all()
 
+    def test_export_of_the_champion_stays_and_others_go(self, root: Root) -> None:
+        champion, other = results.run(root, "champion"), results.run(root, "other")
+        results.decide(root, champion)
+        exports = [
+            results.commit(root, "export", model.checkpoint.name, checkpoint=model.checkpoint, prepared=model.prepared)
+            for model in (champion, other)
+        ]
+        assert collect(look(root)) == other.all() | {exports[1]}
+        assert rest(root, exports) == {exports[0]}
+
     def test_previous_champion_stays_with_its_lineage(self, root: Root) -> None:
         first, second, third = (results.run(root, name) for name in ("first", "second", "third"))
         for model in (first, second, third):

@@ -92,6 +92,7 @@ def test_file_gives_the_committed_predictions_for_any_number_of_images(
         assert np.abs(probabilities - wanted).max() < 1e-5
         assert (probabilities.argmax(1) == predictions["prediction"][:rows]).all()
     assert len(classes) == 3 and probabilities.dtype == np.float32
+    assert manifest.load(checkpoint).statistics["model"]["temperature"] != 1, "which both hold"
 
 
 def test_file_says_what_goes_in_and_out_and_nothing_of_this_machine(
@@ -215,13 +216,8 @@ def promote(root: Root, name: str, checkpoint: CheckpointURI) -> None:
 
 
 def test_champion_is_exported_by_its_name_or_without_one_if_it_is_the_only_one(
-    exported: ExportURI,
-    checkpoint: CheckpointURI,
-    prepared: DatasetURI,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    checkpoint: CheckpointURI, root: Root, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = Root(str(tmp_path))
     promote(root, "photos", checkpoint)
     assert export("champion", root=root) == export("champion:photos", "--json", root=root) == 0
     out = capsys.readouterr().out
