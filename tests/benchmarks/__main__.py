@@ -22,6 +22,7 @@ LINES: dict[str, Callable[[Bench], Iterator[Ratio]]] = {
     "ingest": stages.ingest,
     "training": stages.training,
     "ray-data": stages.ray_data,
+    "fine-tuning": stages.fine_tuning,
     "ddp": stages.ddp,
     "prediction": stages.prediction,
     "orchestration": wholes.orchestration,

@@ -1,5 +1,6 @@
 """Tools for the lines of the table: the data, the stages as jobs, and whole runs of the command line."""
 
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from storage.uri import CheckpointURI, DatasetURI, Root
-from tasks.learning import recipes
+from tasks.learning import recipes, sources
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Source, Split
 from tasks.runners.runner import InProcessRunner
@@ -54,6 +55,12 @@ class Bench:
             return self.store.preprocess(cluster, raw)
 
     @cached_property
+    def photos(self) -> DatasetURI:
+        """A prepared dataset of random images of 64 x 64 pixels in color, enough for `steps` batches of 32."""
+        source = dataclasses.replace(sources.load("cifar10"), image_shape=(64, 64, 3))
+        return random_rows(self.store, source, num_train=40 * self.steps)
+
+    @cached_property
     def untrained(self) -> CheckpointURI:
         """A model of the recipe that has learned next to nothing."""
         return untrained(self.store, data.of(self.source), self.recipe)
@@ -84,12 +91,17 @@ class Bench:
 
 def untrained(store: Store, source: Source, recipe: Recipe) -> CheckpointURI:
     """A model that saw one epoch of a few hundred images of random pixels."""
+    prepared = random_rows(store, source, num_train=640)
+    return store.train(InProcessRunner(), prepared, recipes.override(recipe, {"epochs": 1, "batch_size": 64}))
+
+
+def random_rows(store: Store, source: Source, *, num_train: int) -> DatasetURI:
+    """A prepared dataset of random pixels, as if it were of `source`."""
     random, splits = np.random.default_rng(0), []
-    for name, count in (("train", 640), ("test", 64)):
+    for name, count in (("train", num_train), ("test", 64)):
         pixels = random.integers(0, 256, (count, *source.image_shape), dtype=np.uint8)
         splits.append(Split(name, pixels, np.arange(count) % len(source.classes)))
-    prepared = store.preprocess(InProcessRunner(), store.write_raw(source, splits))
-    return store.train(InProcessRunner(), prepared, recipes.override(recipe, {"epochs": 1, "batch_size": 64}))
+    return store.preprocess(InProcessRunner(), store.write_raw(source, splits))
 
 
 def rate(measured: dict[str, float]) -> float:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,12 +20,12 @@ from storage.uri import URI, DatasetURI, Root
 from tasks.jobs.train.choices import RAY_DATA
 from tasks.jobs.train.make_loader import make_loader
 from tasks.jobs.train.train_loop import Checkpoints, model_of, reporter
-from tasks.learning import recipes
+from tasks.learning import pretrained, recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision
 from tasks.runners.jobs_api import JOB_ENV
 from tasks.runners.local_runner import LocalRunner
-from tasks.runners.session import session
+from tasks.runners.session import LockingRunner, session
 from tests.benchmarks.arm import passed, serve
 from tests.jobs.feeds import reader
 
@@ -68,6 +69,8 @@ def work(config: dict[str, Any]) -> None:
     loaders = {kind: loader_of(kind) for kind in ([RAY_DATA] if config["loader"] == RAY_DATA else LOADERS)}
     loader = Shortened(loaders[config["loader"]])
     model = Classifier(model_of(recipe, prepared))
+    if config["weights"]:
+        pretrained.start_from(model, pretrained.read_weights(Path(config["weights"])))
     trainer = Trainer(recipe, model, loader, precision=precision, device=device)
     trainer.steps_per_epoch = min(trainer.steps_per_epoch, config["steps"] or trainer.steps_per_epoch)
     assert trainer.world_size == world_size
@@ -112,14 +115,15 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--loader", choices=("resident", RAY_DATA), default="resident", help="what epochs are fed by")
+    parser.add_argument("--weights", default="", help="fine-tune EfficientNet-Lite0 from this file")
     parser.add_argument("--steps", type=int, help="at most so many in an epoch")
     options = parser.parse_args()
     if "RAY_ADDRESS" in os.environ:
         train(options)
         return
     with session(Root(options.scratch), wanted=True, workers=options.workers) as cluster:
-        assert isinstance(cluster, LocalRunner)
-        env = os.environ | JOB_ENV | {"RAY_ADDRESS": cluster.connect().address}
+        assert isinstance(cluster, LockingRunner) and isinstance(cluster.runner, LocalRunner)
+        env = os.environ | JOB_ENV | {"RAY_ADDRESS": cluster.runner.connect().address}
         command = [sys.executable, "-m", "tests.benchmarks.ours", *sys.argv[1:]]
         subprocess.run(command, env=env, check=True)
 
@@ -135,9 +139,10 @@ def train(options: argparse.Namespace) -> None:
     cores = os.cpu_count() or 1
     ray.init(logging_level="WARNING")
     configure(max_cpus=cores)
-    recipe = recipes.override(
-        recipes.load("mnist-resnet18"), {"epochs": _EPOCHS, "batch_size": options.batch_size, "precision": "auto"}
-    )
+    settings = {"epochs": _EPOCHS, "batch_size": options.batch_size, "precision": "auto"}
+    if options.weights:
+        settings |= {"model": "timm/tf_efficientnet_lite0", "start": options.weights, "backbone_lr_scale": 0.1}
+    recipe = recipes.override(recipes.load("mnist-resnet18"), settings)
     fit(
         work,
         loader=options.loader,
@@ -150,6 +155,7 @@ def train(options: argparse.Namespace) -> None:
             "scratch": options.scratch,
             "threads": max(1, cores // options.workers),
             "steps": options.steps,
+            "weights": options.weights,
         },
         scaling_config=ScalingConfig(num_workers=options.workers, resources_per_worker={"CPU": 1}),
         run_config=RunConfig(

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -52,26 +53,28 @@ class Script:
         epochs: int,
         bf16: bool,
         most_steps: int | None = None,
+        weights: Path | None = None,
     ) -> None:
-        from torchvision.models import resnet18
-
         torch.manual_seed(0)
         self.train, self.validation, self.bf16 = train, validation, bf16
         self.world_size = dist.get_world_size() if dist.is_initialized() else 1
         self.batch_size = batch_size // self.world_size
         pixels = train.images.double()
-        self.mean, self.std = float(pixels.mean()), float(pixels.std())
-        self.model: nn.Module = resnet18(num_classes=CLASSES)
-        self.model.conv1 = nn.Conv2d(train.images.shape[3], 64, kernel_size=7, stride=2, padding=3, bias=False)
+        self.mean, self.std = (127.5, 127.5) if weights else (float(pixels.mean()), float(pixels.std()))
+        self.model = fine_tuned(weights) if weights else new(channels=train.images.shape[3])
         if bf16:
             self.model.to(memory_format=torch.channels_last)
         self.parallel = self.model
         if self.world_size > 1:
             self.parallel = DistributedDataParallel(self.model, gradient_as_bucket_view=True, static_graph=True)
         self.steps = min(len(train.labels) // self.batch_size, most_steps or len(train.labels))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=2e-3, weight_decay=1e-2, fused=True)
+        groups, rates = [{"params": list(self.model.parameters())}], [2e-3]
+        if weights:
+            head = list(self.model.get_submodule("classifier").parameters())
+            groups, rates = [{"params": groups[0]["params"][: -len(head)]}, {"params": head}], [2e-4, 2e-3]
+        self.optimizer = torch.optim.AdamW(groups, weight_decay=1e-2, fused=True)
         self.scheduler = torch.optim.lr_scheduler.OneCycleLR(
-            self.optimizer, max_lr=2e-3, total_steps=self.steps * epochs, pct_start=0.25
+            self.optimizer, max_lr=rates, total_steps=self.steps * epochs, pct_start=0.25
         )
 
     def normalised(self, images: Tensor) -> Tensor:
@@ -120,6 +123,26 @@ class Script:
             "scheduler": self.scheduler.state_dict(),
         }
         torch.save(states, path)
+
+
+def new(*, channels: int) -> nn.Module:
+    """ResNet-18 with random weights."""
+    from torchvision.models import resnet18
+
+    model: nn.Module = resnet18(num_classes=CLASSES)
+    model.conv1 = nn.Conv2d(channels, 64, kernel_size=7, stride=2, padding=3, bias=False)
+    return model
+
+
+def fine_tuned(weights: Path) -> nn.Module:
+    """EfficientNet-Lite0 with the weights of a file, but for a new head."""
+    import timm
+    from safetensors.torch import load_file
+
+    model: nn.Module = timm.create_model("tf_efficientnet_lite0", num_classes=CLASSES)
+    tensors = {name: tensor for name, tensor in load_file(weights).items() if not name.startswith("classifier.")}
+    model.load_state_dict(tensors, strict=False)
+    return model
 
 
 def shifted(images: Tensor) -> Tensor:
@@ -202,8 +225,9 @@ def read_split(folder: Path, *, rank: int = 0, world_size: int = 1) -> Split:
     images, labels = [], []
     for table in tables:
         stored = table["image"].combine_chunks()
-        side = int(stored.type.byte_width**0.5)
-        images.append(np.frombuffer(stored.buffers()[1], np.uint8).reshape(len(table), side, side, 1))
+        channels = 1 if stored.type.byte_width % 3 else 3
+        side = int((stored.type.byte_width // channels) ** 0.5)
+        images.append(np.frombuffer(stored.buffers()[1], np.uint8).reshape(len(table), side, side, channels))
         labels.append(table["label"].to_numpy())
     whole = Split(images=torch.from_numpy(np.concatenate(images)), labels=torch.from_numpy(np.concatenate(labels)))
     rows = len(whole.labels)
@@ -211,7 +235,7 @@ def read_split(folder: Path, *, rank: int = 0, world_size: int = 1) -> Split:
     return Split(images=whole.images[mine], labels=whole.labels[mine])
 
 
-def arm(prepared: Path, store: Path, *, batch_size: int, most_steps: int | None) -> None:
+def arm(prepared: Path, store: Path, *, batch_size: int, most_steps: int | None, weights: Path | None) -> None:
     """Epochs, checkpoints and feeding, one each time it is asked; under `torchrun` on several ranks."""
     from tests.benchmarks.arm import passed, serve
 
@@ -221,7 +245,8 @@ def arm(prepared: Path, store: Path, *, batch_size: int, most_steps: int | None)
     train = read_split(prepared / "train", rank=rank, world_size=world_size)
     validation = read_split(prepared / "validation", rank=rank, world_size=world_size)
     validation = Split(images=validation.images[:512], labels=validation.labels[:512])
-    script = Script(train, validation, batch_size=batch_size, epochs=1000, bf16=has_bf16(), most_steps=most_steps)
+    how: dict[str, Any] = {"bf16": has_bf16(), "most_steps": most_steps, "weights": weights}
+    script = Script(train, validation, batch_size=batch_size, epochs=1000, **how)
 
     def epoch() -> dict[str, float]:
         started = time.perf_counter()
@@ -263,10 +288,12 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--steps", type=int, help="at most so many in an epoch")
     parser.add_argument("--prepared", type=Path, help="be an arm that trains on this dataset")
+    parser.add_argument("--weights", type=Path, help="be an arm that fine-tunes EfficientNet-Lite0 from this file")
     parser.add_argument("--test", type=Path, help="be an arm that predicts this folder")
     options = parser.parse_args()
     if options.prepared:
-        arm(options.prepared, options.out, batch_size=options.batch_size, most_steps=options.steps)
+        how = {"batch_size": options.batch_size, "most_steps": options.steps, "weights": options.weights}
+        arm(options.prepared, options.out, **how)
     elif options.test:
         predict_arm(options.test, options.out)
     else:

@@ -3,15 +3,17 @@
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from storage import manifest
+from storage.uri import DatasetURI
 from tasks.runners.session import session
 from tests.benchmarks import data
 from tests.benchmarks.arm import Arm, alone, started
 from tests.benchmarks.bench import Bench, rate, rate_of, seconds_of
 from tests.benchmarks.ratios import Ratio, at_least, at_most, in_turn
+from tests.learning import lite0
 
 _FEEDING = {"resident": at_least(0.95), "streaming": at_least(0.3), "dataloader": None}
 """The loaders; the tutorials' own has no target."""
@@ -31,13 +33,15 @@ def ingest(bench: Bench) -> Iterator[Ratio]:
 
 
 @contextlib.contextmanager
-def _arms(bench: Bench, *ours: str, **plain: Any) -> Iterator[tuple[Arm, Arm]]:
+def _arms(
+    bench: Bench, *ours: str, prepared: DatasetURI | None = None, plain_arguments: Sequence[str] = (), **plain: Any
+) -> Iterator[tuple[Arm, Arm]]:
     """Both arms on the same rows: the pipeline's with more arguments, the script's started in another way."""
     (store := bench.fresh("store")).mkdir()
-    shared = ["--prepared", bench.prepared, "--steps", str(bench.steps)]
+    shared = ["--prepared", prepared or bench.prepared, "--steps", str(bench.steps)]
     with (
         started("ours", *shared, "--scratch", str(bench.fresh("scratch")), *ours) as our_arm,
-        started("plain", *shared, "--out", str(store), **plain) as plain_arm,
+        started("plain", *shared, "--out", str(store), *plain_arguments, **plain) as plain_arm,
     ):
         yield our_arm, plain_arm
 
@@ -99,6 +103,17 @@ def _epochs(bench: Bench, ours: Arm, plain: Arm, *, number: int, loader: str) ->
     what = f"training, 1 worker, {loader}: ours / plain"
     target = at_least(0.97) if is_judged else None
     yield Ratio(number=number + 1, what=what, ours=mine, other=other, unit="images/s", target=target)
+
+
+def fine_tuning(bench: Bench) -> Iterator[Ratio]:
+    """15: steps of EfficientNet-Lite0 from its ImageNet weights, two groups of weights, images of 64 x 64 pixels."""
+    folder = bench.fresh("weights")
+    folder.mkdir()
+    how = ["--weights", str(lite0.write(folder)), "--batch-size", "32"]
+    with _arms(bench, *how, prepared=bench.photos, plain_arguments=how) as (ours, plain):
+        mine, other = _beside(ours, "epoch", plain, "epoch", pairs=bench.pairs)
+        what = "fine-tuning, 1 worker, batches of 32: ours / plain"
+        yield Ratio(number=15, what=what, ours=mine, other=other, unit="images/s", target=at_least(0.95))
 
 
 def ddp(bench: Bench) -> Iterator[Ratio]:

@@ -33,6 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "small": {"model": "small", "batch_size": 16},
     "vit-tiny": {"model": "vit-tiny", "batch_size": 16, "micro_batches": 2},
     "sgd": {"model": "small", "batch_size": 16, "optimizer": "sgd", "flip": "horizontal"},
+    "frozen": {"model": "vit-tiny", "batch_size": 16, "start": "pretrained", "freeze_epochs": 1},
     "mixed": {"model": "small", "batch_size": 16, "class_weights": "balanced", "mixup": 0.2, "erasing": 0.5},
 }
 
