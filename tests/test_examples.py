@@ -57,8 +57,9 @@ class TestAirbench:
         small = {"batch_size": 32, "epochs": 2, "precision": "fp32", "device": "cpu", "step": "eager"}
         recipe = recipes.override(load(), small)
         seed_everything(recipe.training.seed)
-        colour = {"mean": (90.0,) * 3, "std": (50.0,) * 3}
-        model = Classifier(ModelSpec(model=recipe.model, image_shape=(17, 17, 3), classes=tuple("abcd"), **colour))
+        mean, std = (90.0,) * 3, (50.0,) * 3
+        spec = ModelSpec(model=recipe.model, image_shape=(17, 17, 3), classes=tuple("abcd"), mean=mean, std=std)
+        model = Classifier(spec)
         loader = ResidentLoader(*colours, seed=recipe.training.seed, rank=0, device=CPU)
         training_state.initialize_from_rows(model, loader)
         return Trainer(recipe, model, loader, precision="fp32", device=CPU)

@@ -3,12 +3,12 @@
 import contextlib
 import dataclasses
 import hashlib
-import pickle
 import re
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
 from tasks.learning import models
@@ -170,7 +170,7 @@ def read_weights(path: Path) -> "dict[str, Tensor]":
         weights = torch.load(path, weights_only=True, map_location="cpu")
     except FileNotFoundError:
         raise ValueError(f"start: there is no file {path}") from None
-    except pickle.UnpicklingError:
+    except UnpicklingError:
         raise ValueError(
             f"start: {path} is a pickle of more than tensors, which is not opened; save its state_dict as safetensors"
         ) from None

@@ -14,7 +14,11 @@ from flows.cli.console import Narrator, show
 from tasks.jobs.events import EPOCHS
 from tests.runs import CHECKOUT
 
-_PREDICTED: dict[str, Any] = {"predicted": {"cat": 3}, "unpredicted": {"rows": 0, "named": []}}
+_PREDICTED: dict[str, Any] = {
+    "predicted": {"cat": 3},
+    "unpredicted": {"rows": 0, "named": []},
+    "below_min_confidence": 0,
+}
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class ByHand:
 def ingested(asked: Plan, mirror: Path, cluster: Any) -> manifest.Manifest:
     """The raw dataset that comes of the files in `mirror`."""
     parameters = dataclasses.replace(asked.download, mirrors=(mirror_address(str(mirror)),))
-    uri = ingest.fn(download.fn(asked.files, parameters), asked.raw, asked.ingest, cluster)
+    uri = ingest.fn(download.fn(asked.files, None, parameters), asked.raw, asked.ingest, cluster)
     assert files.walk(asked.root.child("runs")) == [], "what only attempts need is removed"
     return manifest.verify(uri)
 
