@@ -56,11 +56,19 @@ Make = Callable[..., Plan]
 def make(tmp_path: Path, pictures: Path) -> Make:
     """Plans a run on the pictures with settings of `images-finetune`, or another recipe's."""
 
-    def make(recipe: str = "images-finetune", *, data: Path = pictures, mirror: str = "", **settings: Any) -> Plan:
+    def make(
+        recipe: str = "images-finetune",
+        *,
+        data: Path = pictures,
+        mirror: str = "",
+        register_as: str | None = None,
+        **settings: Any,
+    ) -> Plan:
         return make_plan.make_plan(
             storage=str(tmp_path / "root"),
             recipe=recipes.override(recipes.load(recipe), SMALL | settings),
             data=str(data),
+            registered_model=register_as,
             mirror=[mirror] if mirror else [],
             workers=0,
         )
@@ -283,6 +291,19 @@ def test_champion_of_another_registered_model_gives_its_backbone_to_other_classe
     assert torch.allclose(model["features.0.weight"], before["features.0.weight"].sum(1, keepdim=True), atol=1e-6)
     assert not torch.allclose(model["head.0.weight"], before["head.0.weight"], atol=1e-3)
     assert manifest.load(plan.checkpoint).parent("initial", of=plan.checkpoint) == champion
+
+
+def test_own_champion_that_started_from_another_models_is_a_start_too(make: Make) -> None:
+    settings: dict[str, Any] = {"model": "small-cnn", "channels": 1}
+    other = make("images-resnet18", **settings)
+    crowned(other)
+    settings |= {"register_as": "mine"}
+    first = make("images-resnet18", **settings, start=f"champion:{other.registered_model}")
+    champion = crowned(first)
+    assert make("images-resnet18", **settings, start=f"champion:{other.registered_model}").checkpoint == champion
+    for start in ("champion", "champion:mine"):
+        plan = make("images-resnet18", **settings, start=start)
+        assert plan.initial == champion and plan.checkpoint != champion
 
 
 def test_champion_of_another_model_or_of_no_such_name_is_refused(make: Make) -> None:

@@ -98,6 +98,9 @@ def initial_checkpoint(
                 "it to start from other weights"
             )
     is_same = is_own and "initial" in trained.parents and trained.parameters == values
+    if is_same:  # its parameters do not say from which registered model's champion it started
+        before_name = trained.statistics["recipe"]["training"]["start"]["registered_model"]
+        is_same = (before_name or registered_model) == registered_model
     if is_same and trained.parent("prepared", of=champion).fingerprint == prepared.fingerprint:
         return CheckpointURI(trained.parent("initial", of=champion))
     return champion

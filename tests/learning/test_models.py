@@ -86,6 +86,8 @@ def test_a_model_of_timm_without_timm_says_what_to_install(monkeypatch: pytest.M
 def test_unknown_model_of_timm_is_refused() -> None:
     with pytest.raises(ValueError, match=r"must be one that timm.list_models\(\) names, .* got 'timm/resnet19'"):
         models.check_known("timm/resnet19")
+    with pytest.raises(ValueError, match=r"timm.list_pretrained\(\) names, got 'timm/resnet18.none': Invalid .* tag"):
+        models.check_known("timm/resnet18.none")
 
 
 @pytest.mark.parametrize("name", recipes.known())

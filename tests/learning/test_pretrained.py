@@ -135,6 +135,7 @@ class TestFiles:
             ("a.pth", nn.Linear(1, 1), "is a pickle of more than tensors, which is not opened; save its state_dict"),
             ("a.pth", {"epoch": 3}, "does not hold a state_dict, names with tensors; save"),
             ("a.pth", b"\0" * 99, "is a pickle of more than tensors|is damaged, or not a .pth file"),
+            ("a.pth", b"\x80\x02.", "is damaged, or not a .pth file: pop from empty list"),
             ("a.safetensors", b"\0" * 99, "is damaged, or not a .safetensors file"),
             ("a.bin", b"", r" must be a file that ends in .safetensors, .pth, got '.*a.bin'"),
         ],

@@ -52,6 +52,10 @@ def check_known(name: str) -> None:
 
         if not timm.is_model(name.removeprefix(TIMM)):
             raise ValueError(f"model must be one that timm.list_models() names, as timm/NAME, got {name!r}")
+        try:
+            timm.get_pretrained_cfg(name.removeprefix(TIMM))
+        except RuntimeError as error:  # a tag of weights, after a dot, that timm does not know
+            raise ValueError(f"model must be one that timm.list_pretrained() names, got {name!r}: {error}") from None
     elif name not in known() and not is_torchvisions(name):
         raise ValueError(
             f"model must be one of {', '.join(known())}, or the name of a torchvision classifier such as resnet34 or "
