@@ -263,6 +263,12 @@ def test_file_that_does_not_fit_is_refused_before_anything_starts(
         model_check.check_training(make(model=model, start=str(path)))
 
 
+def test_published_model_with_several_heads_is_refused_before_anything_starts(make: Make) -> None:
+    plan = make(model="timm/deit_tiny_distilled_patch16_224")
+    with pytest.raises(ValueError, match="cannot be used: model .* has several heads, head, head_dist; choose one of"):
+        model_check.check_model(plan)
+
+
 def test_file_outside_the_allowed_roots_is_refused(
     make: Make, weights: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

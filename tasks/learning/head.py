@@ -16,6 +16,8 @@ def head_of(backbone: nn.Module) -> str:
         head = "head"
     if library == "timm":
         head = backbone.default_cfg["classifier"]  # type: ignore[index]
+        if isinstance(head, tuple):  # distilled ones, for example
+            raise ValueError(f"model {kind} has several heads, {', '.join(head)}; choose one with a single head")
     elif library == "torchvision" and not isinstance(head, str):
         head = [name for name, layer in backbone.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)][-1]
     if not isinstance(head, str):

@@ -184,7 +184,7 @@ def _build(plan: Plan) -> "tuple[Classifier, set[Path]]":
     with gc_paused(), contextlib.chdir(os.sep), wrap_user_errors(), opened_files() as opened:
         model = Classifier(spec, pretrained=plan.initial is None and plan.weights is None)
     training = plan.recipe.training
-    if training.freeze_epochs or training.backbone_lr_scale != 1:
+    if training.freeze_epochs or training.backbone_lr_scale != 1 or training.start.kind == "pretrained":
         head_of(model.backbone)
     return model, opened
 
