@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +24,7 @@ from storage.uri import ALLOWED_ROOTS, CheckpointURI
 from tasks.download import download
 from tasks.learning import recipes, training_state
 from tasks.learning.downloading import DownloadFailed
-from tasks.planning import make_plan, model_check
+from tasks.planning import make_plan, model_check, warm_start
 from tasks.planning.plan import Plan
 from tasks.preprocess import preprocess
 from tasks.runners.runner import InProcessRunner
@@ -267,6 +268,18 @@ def test_published_model_with_several_heads_is_refused_before_anything_starts(ma
     plan = make(model="timm/deit_tiny_distilled_patch16_224")
     with pytest.raises(ValueError, match="cannot be used: model .* has several heads, head, head_dist; choose one of"):
         model_check.check_model(plan)
+
+
+def test_file_on_a_server_that_does_not_answer_is_refused_in_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "key")
+    recipe = recipes.override(recipes.load("images-finetune"), {"start": "s3://bucket/lite0.safetensors"})
+    started = time.monotonic()
+    with mirrors.refusing() as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", address.rstrip("/"))
+        with pytest.raises(ValueError, match="^start: cannot read s3://bucket/.*; check AWS_ENDPOINT_URL and the AWS_"):
+            warm_start.initial_weights(recipe)
+    assert time.monotonic() - started < 30
 
 
 def test_file_outside_the_allowed_roots_is_refused(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from storage import access, files, manifest, registry
+from storage import access, files, manifest, registry, s3
 from storage.files import Entry
 from storage.manifest import Damaged
 from storage.uri import URI, CheckpointURI, DatasetURI, Root, parse_root
@@ -36,6 +36,9 @@ def initial_weights(recipe: Recipe) -> Download | None:
     elif start.kind == "file":
         uri, digest = parse_root(start.file, option="start"), None
         with access.errors_as_value_error(uri, option="start", verb="read"), contextlib.suppress(FileNotFoundError):
+            if uri.is_s3:  # a server that does not answer is refused within 10 s; reading would be retried for minutes
+                with contextlib.suppress(OSError):  # keys that may only read one file
+                    s3.check_bucket(uri)
             digest = _sha256(uri, files.entry(uri))
         if digest is None:
             raise ValueError(f"start: there is no file {uri}; give one with --set start=FILE, or use start=random")
