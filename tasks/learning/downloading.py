@@ -198,6 +198,8 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
         else:
             from torchvision.datasets.utils import download_url
 
+            if not file.md5:  # torchvision would take the rest of an earlier try for the file
+                path.unlink(missing_ok=True)
             # torchvision's RuntimeError does not name the checksum it found; the check below does, for both kinds.
             with contextlib.suppress(RuntimeError):
                 download_url(url, str(folder), filename=file.name, md5=file.md5 or None)
@@ -206,6 +208,20 @@ def _fetch_once(url: str, file: SourceFile, folder: Path) -> None:
         if not found.startswith(expected):
             path.unlink(missing_ok=True)
             raise WrongChecksum(f"{url} has the wrong {algorithm}: expected {expected}, found {found}")
+    if not (file.md5 or file.sha256) and path.suffix == ".safetensors":
+        _check_complete(path, url)
+
+
+def _check_complete(path: Path, url: str) -> None:
+    """Delete a safetensors file that is cut off, of which no checksum is published, and raise `WrongChecksum`."""
+    import safetensors
+
+    try:
+        with safetensors.safe_open(path, "np"):  # compares its size with its header
+            return
+    except safetensors.SafetensorError as error:
+        path.unlink()
+        raise WrongChecksum(f"{url} is cut off, or no safetensors file: {error}") from None
 
 
 def _digest(path: Path, algorithm: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 import tenacity
 import torchvision
 
@@ -80,6 +81,21 @@ class TestFetch:
         assert fetch(tmp_path, mirror.address)[NAME] == mirror.address + NAME
         assert mirror.requests.count(NAME) == len(before) + 1 + REQUESTS_PER_TRY
         assert shipped(tmp_path)
+
+    @pytest.mark.parametrize("is_pinned", [False, True])
+    def test_weights_without_md5_that_were_cut_off_are_fetched_again(self, tmp_path: Path, is_pinned: bool) -> None:
+        (folder := tmp_path / "published").mkdir()
+        content = safetensors.numpy.save({"weight": np.arange(100_000)})
+        (folder / "a.safetensors").write_bytes(content)
+        sha256 = hashlib.sha256(content).hexdigest()[:8] if is_pinned else ""
+        with mirrors.serve(folder) as mirror:
+            file = SourceFile(name="a.safetensors", md5="", sha256=sha256, url=mirror.address + "a.safetensors")
+            mirror.misbehave("a.safetensors", None, "truncated")
+            downloading.fetch_file(file, tmp_path, mirrors=(), log=lambda *_: None)
+            assert (tmp_path / "a.safetensors").read_bytes() == content
+            mirror.misbehave("a.safetensors", always="truncated")
+            with pytest.raises(DownloadFailed, match=r"a.safetensors could not be fetched; .*(cut off|wrong sha256)"):
+                downloading.fetch_file(file, tmp_path, mirrors=(), log=lambda *_: None)
 
     @pytest.mark.parametrize(
         ("fault", "requests"),
