@@ -207,7 +207,7 @@ class Preflight:
         plan = self.plan
         downloads = (plan.source if self.downloads else None, plan.download.weights if self.lacks_weights else None)
         places = [[each.files[0].copy, *self.mirrors, *each.mirrors, each.files[0].url] for each in downloads if each]
-        return any(not next(filter(None, some)).startswith(("file:", "s3:")) for some in places)
+        return any(not next(filter(None, some), "file:").startswith(("file:", "s3:")) for some in places)
 
     @property
     def has_work(self) -> bool:

@@ -47,8 +47,8 @@ def prove(exported: Run, model: Run, dataset: DatasetURI, *, classes: tuple[str,
         pixels, labels = images.to_arrays(table, shape)
         assert labels is not None, "a prepared dataset has labels"
         ids = table["id"].to_numpy()
-        for start in range(0, len(pixels), _BATCH):
-            rows = slice(start, start + _BATCH)
+        for start in (0, *range(1, len(pixels), _BATCH)):  # also one image alone
+            rows = slice(start, start + _BATCH if start else 1)
             actual, expected = exported(pixels[rows]), model(pixels[rows])
             worst = max(worst, _worst(actual, expected, ids[rows], classes))
             confusion += metrics.confusion(labels[rows], actual.argmax(1), num_classes=len(classes))

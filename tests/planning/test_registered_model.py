@@ -45,7 +45,7 @@ def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
         parents={},
         parameters=made.ingest.values,
         listed=listed,
-        schema={"columns": {}, "metadata": {"shape": "[64, 64, 3]", "dtype": "uint8", "classes": json.dumps(classes)}},
+        schema={"columns": {}, "metadata": {"shape": "[96, 96, 3]", "dtype": "uint8", "classes": json.dumps(classes)}},
         statistics={"sources": [{"name": "3 files", "sha256": made.user_images.digest, "url": made.user_images.uri}]},
     )
     return made.raw
@@ -53,7 +53,7 @@ def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
 
 def crown(made: Plan, name: str, *, split: dict[str, Any] | None = None, **model: object) -> CheckpointURI:
     """A champion of `name`, made from the data of a plan."""
-    usual = {"model": "resnet18", "image_shape": [64, 64, 3], "classes": list(CLASSES)}
+    usual = {"model": "resnet18", "image_shape": [96, 96, 3], "classes": list(CLASSES)}
     commit_raw(made)
     commits.commit(made.prepared, kind="prepared", parents={"raw": made.raw}, parameters={}, listed=[])
     parents: dict[str, URI] = {"prepared": made.prepared}
@@ -137,7 +137,7 @@ def test_model_of_the_same_images_is_found_whatever_it_is_registered_as(root: Ro
     ("model", "says"),
     [
         ({"classes": ["cat", "dog"]}, "knows none of the classes of this data: it knows cat, dog, the data has "),
-        ({"image_shape": [32, 32, 3]}, "expects images of 32 x 32 x 3, but this data has 64 x 64 x 3"),
+        ({"image_shape": [32, 32, 3]}, "expects images of 32 x 32 x 3, but this data has 96 x 96 x 3"),
     ],
 )
 def test_data_with_nothing_in_common_is_refused_until_a_person_names_another_registered_model(

@@ -3,22 +3,25 @@
 from tasks.learning.recipes import AdamW, Data, Gate, PixelAugment, Pretrained, Recipe, Training
 from tasks.learning.sources import USER_IMAGES
 
+_IMAGE_SIZE = 96
+
 
 def images_finetune() -> Recipe:
-    """Return the default recipe: torchvision's EfficientNet-B0, pretrained on ImageNet, on 128 x 128 RGB.
+    """Return the default recipe: torchvision's EfficientNet-B0, pretrained on ImageNet, on 96 x 96 RGB.
 
-    The gate is that of `images-resnet18`, which the command line uses where the weights cannot be had.
+    Image size and gate are those of `images-resnet18`, so that models of both can compete; the command line uses that
+    one where the weights cannot be had.
     """
     return Recipe(
         name="images-finetune",
-        data=Data(source=USER_IMAGES, image_size=128, channels=3),
+        data=Data(source=USER_IMAGES, image_size=_IMAGE_SIZE, channels=3),
         model="efficientnet-b0",
         training=Training(
             epochs=8,
             batch_size=32,
             start=Pretrained(),
             optimizer=AdamW(learning_rate=1e-3),
-            augment=PixelAugment(max_shift=8),
+            augment=PixelAugment(max_shift=6),
         ),
         gate=Gate(minimum=0.0, max_p_value=0.05),
         fallback="images-resnet18",
@@ -26,13 +29,13 @@ def images_finetune() -> Recipe:
 
 
 def images_resnet18() -> Recipe:
-    """Return ResNet-18 on 64 x 64 RGB; its first model becomes champion if it beats predicting the largest class.
+    """Return ResNet-18 on 96 x 96 RGB; its first model becomes champion if it beats predicting the largest class.
 
     Folders have few test rows, where a single image proves nothing: later models must be significantly better.
     """
     return Recipe(
         name="images-resnet18",
-        data=Data(source=USER_IMAGES, image_size=64, channels=3),
+        data=Data(source=USER_IMAGES, image_size=_IMAGE_SIZE, channels=3),
         model="resnet18",
         training=Training(epochs=10, batch_size=32, augment=PixelAugment(max_shift=4)),
         gate=Gate(minimum=0.0, max_p_value=0.05),
