@@ -29,14 +29,14 @@ def export(options: ExportOptions) -> int:
     finally:
         log.removeHandler(narrator)
         log.propagate = True
-    made = manifest.load(request.export)
+    recorded = manifest.load(request.export)
     uris = {"checkpoint": request.checkpoint, "prepared": request.prepared, "export": request.export}
-    paths = [request.export.child(file.path) for file in made.files]
+    paths = [request.export.child(file.path) for file in recorded.files]
     if options.as_json:
-        summary = {"uris": uris, "files": paths, "reused": stages[-1].reused, "statistics": made.statistics}
+        summary = {"uris": uris, "files": paths, "reused": stages[-1].reused, "statistics": recorded.statistics}
         print(json.dumps(summary, indent=1), flush=True)
     else:
-        proof = made.statistics["proof"]
+        proof = recorded.statistics["proof"]
         difference = f"largest difference of a probability {proof['largest_difference']:.1e}"
         for line in (*paths, f"proven on {terminal.count(proof['rows'], 'test row')}: every class equal, {difference}"):
             terminal.show(line)

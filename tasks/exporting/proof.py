@@ -24,7 +24,7 @@ class NotEqual(Permanent, RuntimeError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Proof:
-    """What was found over all test rows."""
+    """Result of the comparison over all test rows."""
 
     rows: int
     largest_difference: float
@@ -68,8 +68,8 @@ def _worst(
     differences = np.nan_to_num(np.abs(actual - expected).max(1), nan=np.inf)
     (answers, expected_answers) = actual.argmax(1), expected.argmax(1)
     row = np.lexsort((differences, answers != expected_answers))[-1]
-    told = " instead of ".join(
+    predictions = " instead of ".join(
         f"{classes[answer]!r} ({probabilities[row, answer]:.6f})"
         for answer, probabilities in ((answers[row], actual), (expected_answers[row], expected))
     )
-    return bool(answers[row] != expected_answers[row]), float(differences[row]), f"test row {ids[row]} is {told}"
+    return bool(answers[row] != expected_answers[row]), float(differences[row]), f"test row {ids[row]} is {predictions}"
