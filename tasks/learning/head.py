@@ -19,7 +19,8 @@ def head_of(backbone: nn.Module) -> str:
         if isinstance(head, tuple):  # distilled ones, for example
             raise ValueError(f"model {kind} has several heads, {', '.join(head)}; choose one with a single head")
     elif library == "torchvision" and not isinstance(head, str):
-        head = [name for name, layer in backbone.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)][-1]
+        layer = last_layer(backbone)
+        head = next(name for name, module in backbone.named_modules() if module is layer)
     if not isinstance(head, str):
         raise ValueError(
             f"model {kind} does not say where its one head is; give it an attribute `head`, the name of the submodule "
@@ -28,6 +29,12 @@ def head_of(backbone: nn.Module) -> str:
     if not any(name.startswith(f"{head}.") for name, _ in backbone.named_parameters()):
         raise ValueError(f"model {kind} has no weights below {head!r}, which its attribute `head` names")
     return head
+
+
+def last_layer(model: nn.Module) -> nn.Linear | nn.Conv2d | None:
+    """Return the last linear or convolutional layer of `model`, if it has any."""
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
+    return layers[-1] if layers else None
 
 
 def weights_of_backbone(model: nn.Module) -> list[nn.Parameter]:

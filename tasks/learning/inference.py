@@ -149,7 +149,7 @@ class Inference:
         """Most images to compute at a time."""
         self.precision = precision or str(meta.resolved["precision"])
         if self.precision == "bf16" and self.device.type == "cuda":
-            self.precision = resolve_precision("auto", self.device)
+            self.precision = resolve_precision("auto", self.device, model)
         set_arithmetic(self.precision, self.device)
         self.model = move_model(model, precision=self.precision, device=self.device).eval()
         self.hardware = Hardware.here(self.device, precision=self.precision)

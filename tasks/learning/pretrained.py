@@ -12,7 +12,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING
 
 from tasks.learning import models
-from tasks.learning.head import head_of
+from tasks.learning.head import head_of, last_layer
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -58,7 +58,7 @@ class Loaded:
     """What of a model does not come from the weights that it starts from."""
 
     has_new_head: bool
-    """The head has random weights, because the weights are for other classes or have no head."""
+    """The head starts anew, because the weights are for other classes or have no head."""
     is_summed: bool
     """The first layer takes gray images: its weights are summed over the three channels of the file's."""
 
@@ -184,8 +184,10 @@ def start_from(
 ) -> Loaded:
     """Give the backbone of `classifier` the `weights` of the same architecture.
 
-    Its head keeps its random weights where the file's has another shape or is missing, or `classes`, if known, are
-    others. Batch normalisation goes on from the statistics in `weights`.
+    Where the file's head has another shape or is missing, or `classes`, if known, are others, the head is new, and its
+    last layer starts at 0: every class is equally likely, where random weights, which libraries make for 1,000 classes,
+    would begin with large errors that spoil the backbone (Kolesnikov et al., Big Transfer, 2020, do the same). Batch
+    normalisation goes on from the statistics in `weights`.
 
     Args:
         classifier: Newly initialised.
@@ -222,6 +224,9 @@ def start_from(
         which = [f"{len(keys)} {what}, such as {', '.join(keys[:_NAMED])}" for what, keys in named.items() if keys]
         raise ValueError(f"start: the weights do not fit model {classifier.spec.model}: {'; '.join(which)}{hint}")
     backbone.load_state_dict(own | fitting)
+    if has_new_head and (layer := last_layer(backbone.get_submodule(head.removesuffix(".")))):
+        for weight in layer.parameters():
+            weight.detach().zero_()
     return Loaded(has_new_head=has_new_head, is_summed=bool(grays))
 
 

@@ -93,8 +93,6 @@ class Bench:
 
     def trainer(self, recipe: Recipe) -> Trainer:
         """A training of `recipe` that is about to begin, set up as a job with one worker does."""
-        precision = resolve_precision(recipe.training.precision, self.device)
-        set_arithmetic(precision, self.device)
         train, validation = self._batches()
         some = train[0][:10_000].float().flatten(0, 2)  # they change no time
         mean, std = tuple(some.mean(0).tolist()), tuple(some.std(0).tolist())
@@ -102,6 +100,8 @@ class Bench:
         about = ModelSpec(model=recipe.model, image_shape=self.image_shape, classes=_SOURCE.classes, mean=mean, std=std)
         model, loader = Classifier(about), ResidentLoader(train, validation, seed=0, rank=0, device=self.device)
         training_state.initialize_from_rows(model, loader)
+        precision = resolve_precision(recipe.training.precision, self.device, model)
+        set_arithmetic(precision, self.device)
         is_graphed = choices.takes_graph(recipe, device=self.device.type, world_size=1, loader="resident")
         return Trainer(recipe, model, loader, precision=precision, device=self.device, is_graphed=is_graphed)
 

@@ -59,7 +59,6 @@ def work(config: dict[str, Any]) -> None:
     process.keep_memory()
     prepared, device = manifest.load(uri), torch.device("cpu")
     seed_everything(recipe.training.seed)
-    precision = resolve_precision(recipe.training.precision, device)
 
     def loader_of(kind: str) -> Loader:
         rows = ray_train.ray_data_rows(recipe) if kind == RAY_DATA else None
@@ -71,6 +70,7 @@ def work(config: dict[str, Any]) -> None:
     model = Classifier(model_of(recipe, prepared))
     if config["weights"]:
         pretrained.start_from(model, pretrained.read_weights(Path(config["weights"])))
+    precision = resolve_precision(recipe.training.precision, device, model)
     trainer = Trainer(recipe, model, loader, precision=precision, device=device)
     trainer.steps_per_epoch = min(trainer.steps_per_epoch, config["steps"] or trainer.steps_per_epoch)
     assert trainer.world_size == world_size

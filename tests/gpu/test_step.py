@@ -55,7 +55,7 @@ def test_logits_and_gradients_are_those_of_the_cpu(device: torch.device, model: 
     if device == CPU and model in MODELS:
         pytest.skip("takes long, and compares the CPU with itself")
     expected = gradients(model, CPU, precision="fp32")
-    for precision in sorted({"fp32", resolve_precision("auto", device)}):
+    for precision in sorted({"fp32", resolve_precision("auto", device, classifier(model))}):
         computed = gradients(model, device, precision=precision)
         distances = [distance(one, other) for one, other in zip(computed, expected, strict=True)]
         is_close = [one < most for one, most in zip(distances, TOLERANCES[precision], strict=True)]
@@ -141,7 +141,7 @@ def _curve(trainer: Trainer) -> Tensor:
 @pytest.mark.parametrize("is_graphed", [False, True], ids=["eager", "graph"])
 @pytest.mark.parametrize("model", [*MODELS, "vit-patch4-sdpa"])
 def test_models_of_the_cifar_recipes_never_wait_for_a_gpu(gpu: torch.device, model: str, is_graphed: bool) -> None:
-    precision = resolve_precision("auto", gpu)
+    precision = resolve_precision("auto", gpu, classifier("small"))
     changes = {"model": model, "batch_size": 32, "precision": precision}
     _waits_for_nothing(checks.trainer(gpu, num_rows=320, is_graphed=is_graphed, **changes))
 

@@ -153,6 +153,8 @@ class TestDevices:
 
 
 class TestPrecision:
+    MODEL = torch.nn.Conv2d(3, 3, 1)
+
     @pytest.fixture(autouse=True)
     def _turing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A T4: torch emulates bf16 on it."""
@@ -165,15 +167,15 @@ class TestPrecision:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *device: (about.major, about.minor))
 
     def test_only_a_gpu_with_bf16_trains_in_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert resolve_precision("auto", CUDA) == "fp32"
+        assert resolve_precision("auto", CUDA, self.MODEL) == "fp32"
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda *device: SimpleNamespace(major=9, minor=0))
-        assert resolve_precision("auto", CUDA) == "bf16"
+        assert resolve_precision("auto", CUDA, self.MODEL) == "bf16"
 
     def test_bf16_on_a_gpu_without_it_is_refused_by_name(self) -> None:
         with pytest.raises(
             ValueError, match="precision must be fp32 or auto on Tesla T4, which has no bf16, got 'bf16'"
         ):
-            resolve_precision("bf16", CUDA)
+            resolve_precision("bf16", CUDA, self.MODEL)
 
     @pytest.mark.usefixtures("flags")
     @pytest.mark.parametrize(("major", "precision"), [(7, "fp32"), (8, "bf16")])
@@ -192,16 +194,30 @@ class TestPrecision:
 
     @pytest.mark.parametrize("device", [CPU, CUDA], ids=str)
     @pytest.mark.parametrize(
-        ("precision", "layout"), [("fp32", torch.contiguous_format), ("bf16", torch.channels_last)]
+        ("model", "precision", "layout"),
+        [
+            ("resnet18", "fp32", torch.contiguous_format),
+            ("resnet18", "bf16", torch.channels_last),
+            ("mobilenet-v3-small", "bf16", torch.channels_last),
+        ],
     )
     def test_weights_are_channels_last_in_bf16_alone(
-        self, monkeypatch: pytest.MonkeyPatch, device: torch.device, precision: str, layout: torch.memory_format
+        self, monkeypatch: pytest.MonkeyPatch, device: torch.device, model: str, precision: str, layout: Any
     ) -> None:
         monkeypatch.setattr(Classifier, "to", lambda model, device: model)
-        spec = ModelSpec(model="resnet18", image_shape=(28, 28, 3), classes=CLASSES, mean=(0.0,) * 3, std=(1.0,) * 3)
+        spec = ModelSpec(model=model, image_shape=(32, 32, 3), classes=CLASSES, mean=(0.0,) * 3, std=(1.0,) * 3)
         placed = move_model(Classifier(spec), precision=precision, device=device)
         kernels = [weight for weight in placed.backbone.parameters() if weight.dim() == 4 and weight.shape[2] > 1]
         assert kernels and all(weight.is_contiguous(memory_format=layout) for weight in kernels)
+
+    def test_depthwise_convolutions_are_computed_in_fp32_and_channels_last_on_a_cpu(self) -> None:
+        spec = ModelSpec(
+            model="mobilenet-v3-small", image_shape=(32, 32, 3), classes=CLASSES, mean=(0.0,) * 3, std=(1.0,) * 3
+        )
+        model = Classifier(spec)
+        assert (resolve_precision("auto", CPU, model), resolve_precision("bf16", CPU, model)) == ("fp32", "bf16")
+        (kernel, *_) = move_model(model, precision="fp32", device=CPU).backbone.parameters()
+        assert kernel.is_contiguous(memory_format=torch.channels_last)
 
     @pytest.mark.usefixtures("flags")
     @pytest.mark.parametrize(

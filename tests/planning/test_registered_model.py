@@ -45,7 +45,10 @@ def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
         parents={},
         parameters=made.ingest.values,
         listed=listed,
-        schema={"columns": {}, "metadata": {"shape": "[96, 96, 3]", "dtype": "uint8", "classes": json.dumps(classes)}},
+        schema={
+            "columns": {},
+            "metadata": {"shape": "[128, 128, 3]", "dtype": "uint8", "classes": json.dumps(classes)},
+        },
         statistics={"sources": [{"name": "3 files", "sha256": made.user_images.digest, "url": made.user_images.uri}]},
     )
     return made.raw
@@ -53,7 +56,7 @@ def commit_raw(made: Plan, *, classes: tuple[str, ...] = CLASSES) -> DatasetURI:
 
 def crown(made: Plan, name: str, *, split: dict[str, Any] | None = None, **model: object) -> CheckpointURI:
     """A champion of `name`, made from the data of a plan."""
-    usual = {"model": "resnet18", "image_shape": [96, 96, 3], "classes": list(CLASSES)}
+    usual = {"model": "resnet18", "image_shape": [128, 128, 3], "classes": list(CLASSES)}
     commit_raw(made)
     commits.commit(made.prepared, kind="prepared", parents={"raw": made.raw}, parameters={}, listed=[])
     parents: dict[str, URI] = {"prepared": made.prepared}
@@ -137,7 +140,7 @@ def test_model_of_the_same_images_is_found_whatever_it_is_registered_as(root: Ro
     ("model", "says"),
     [
         ({"classes": ["cat", "dog"]}, "knows none of the classes of this data: it knows cat, dog, the data has "),
-        ({"image_shape": [32, 32, 3]}, "expects images of 32 x 32 x 3, but this data has 96 x 96 x 3"),
+        ({"image_shape": [32, 32, 3]}, "expects images of 32 x 32 x 3, but this data has 128 x 128 x 3"),
     ],
 )
 def test_data_with_nothing_in_common_is_refused_until_a_person_names_another_registered_model(
@@ -180,8 +183,8 @@ def test_settings_that_made_a_raw_dataset_stay_and_others_are_refused(root: Root
     for settings in ((), ("image_size=16",), ("test_fraction=0.3",)):
         found = make(root, raw, *settings)
         assert (found.recipe.data.image_size, found.recipe.data.test_fraction) == (16, 0.3), "as the report then tells"
-    with pytest.raises(ValueError, match="^--set: image_size is 16 in --data .*, got 128; omit it, or give the folder"):
-        make(root, raw, "image_size=128")
+    with pytest.raises(ValueError, match="^--set: image_size is 16 in --data .*, got 96; omit it, or give the folder"):
+        make(root, raw, "image_size=96")
 
 
 def test_one_class_in_common_is_enough(root: Root, pictures: Path) -> None:

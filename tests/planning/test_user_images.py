@@ -269,7 +269,7 @@ class TestInitializeWithTheChampion:
     def crown(self, folder: Path, pictures: Path, *, split: Any = SPLIT, **model: object) -> CheckpointURI:
         """A champion of the pictures, which differs in `model` from what the recipe makes of them."""
         root = Root(str(folder / "root"))
-        usual = {"model": "resnet18", "image_shape": [96, 96, 3], "classes": list(CLASSES)}
+        usual = {"model": "resnet18", "image_shape": [128, 128, 3], "classes": list(CLASSES)}
         champion = CheckpointURI(root.child("checkpoints/images-resnet18-0123456789ab"))
         commits.commit(
             champion,
@@ -300,7 +300,7 @@ class TestInitializeWithTheChampion:
         ("champion", "says"),
         [
             ({"model": "resnet34"}, "model of the champion .* is 'resnet34', but 'resnet18' is requested"),
-            ({"image_shape": [32, 32, 3]}, r"image_shape .* is \[32, 32, 3\], but \[96, 96, 3\]"),
+            ({"image_shape": [32, 32, 3]}, r"image_shape .* is \[32, 32, 3\], but \[128, 128, 3\]"),
             ({"classes": ["pears"]}, r"classes .* is \['pears'\], but "),
             (
                 {"split": SPLIT | {"split_seed": 7}},

@@ -58,23 +58,23 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     seed_everything(recipe.training.seed)
     if kind == "cpu" and recipe.training.compile:
         devices.check_compiler(where=f"node {platform.node()}")
-    every = _gathered(resolve_precision(recipe.training.precision, here.device), here.world_size)
+    loader = make_loader(recipe, spec.source, prepared, here)
+    with gc_paused():  # most models import torchvision
+        is_random = spec.initial is None and spec.weights is None
+        model = Classifier(model_of(recipe, prepared, initial=spec.initial), pretrained=is_random)
+    every = _gathered(resolve_precision(recipe.training.precision, here.device, model), here.world_size)
     precision = "fp32" if "fp32" in every else "bf16"  # the ranks' hardware may differ
     set_arithmetic(precision, here.device)
     is_graphed = choices.takes_graph(recipe, device=kind, world_size=here.world_size, loader=here.loader)
     resolved = {"workers": here.world_size, "device": kind, "precision": precision, "threads": threads}
     about: dict[str, Any] = {"parameters": spec.parameters, "resolved": resolved}
-    loader = make_loader(recipe, spec.source, prepared, here)
-    with gc_paused():  # most models import torchvision
-        is_random = spec.initial is None and spec.weights is None
-        model = Classifier(model_of(recipe, prepared, initial=spec.initial), pretrained=is_random)
     training_state.check_storable(model)
     if is_random:
         training_state.initialize_from_rows(model, loader)
     else:
         loaded = training_state.load_initial_weights(model, initial=spec.initial, weights=spec.weights)
         if rank == 0 and loaded.has_new_head:
-            events.write_line("training starts with the weights of a model for other classes: the head is new, random")
+            events.write_line("training starts with the weights of a model for other classes: the head is new")
     trainer = Trainer(
         recipe,
         model,
