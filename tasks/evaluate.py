@@ -65,7 +65,7 @@ def write_evaluation(
         "coverage": metrics.coverage(is_right, confidence),
         "worst": metrics.worst(rows["id"].to_numpy(), labels, answers, confidence, count=40),
     }
-    if (temperature := made.statistics.get("temperature", 1.0)) != 1:
+    if (temperature := made.statistics["temperature"]) != 1:
         before = metrics.before_temperature(probabilities, temperature).max(1)
         content["uncalibrated"] = metrics.calibration(is_right, before)
     commits.commit(

@@ -98,7 +98,7 @@ def gather(
         confusion=evaluated["confusion"],
         calibration=evaluated["calibration"],
         uncalibrated=evaluated.get("uncalibrated"),
-        temperature=predicted.statistics.get("temperature", 1.0),
+        temperature=predicted.statistics["temperature"],
         coverage=evaluated["coverage"],
         class_counts=by_split(prepared.statistics.get("class_counts", {})),
         data_problems=tuple(find_data_problems(raw, prepared, trained)),

@@ -202,7 +202,14 @@ class TestWithoutTheWeights:
         assert planned.recipe.data.image_size == SMALL["image_size"] and planned.weights is None
 
     @pytest.mark.parametrize(
-        "more", [["--no-sample"], ["--set", "start=pretrained"], ["--mirror", "."], ["--recipe", "images-resnet18"]]
+        "more",
+        [
+            ["--no-sample"],
+            ["--set", "start=pretrained"],
+            ["--set", "freeze_epochs=1"],
+            ["--mirror", "."],
+            ["--recipe", "images-resnet18"],
+        ],
     )
     def test_request_that_allows_no_fallback_is_refused(self, pictures: Path, tmp_path: Path, more: list[str]) -> None:
         words = ["--set", f"model={PUBLISHED['model']}", *more]

@@ -1,5 +1,6 @@
 """Checks before a run starts: a run stops at the first failure; `--check` runs all of them and reports each."""
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
@@ -119,7 +120,10 @@ class Preflight:
             return
         if self.plan.timeouts.download_s > 0:
             return
-        fallback = recipes.override(recipes.load(self.base.fallback), options.settings) if self.base.fallback else None
+        fallback = None
+        if self.base.fallback:
+            with contextlib.suppress(ValueError):  # settings that need pretrained weights
+                fallback = recipes.override(recipes.load(self.base.fallback), options.settings)
         if self.mirrors or options.no_sample or fallback is None or fallback.training.start.kind != "random":
             problem = downloading.unreachable_message(weights, self.mirrors)
             raise ValueError(f"start=pretrained: {problem}, or a file with --set start=FILE")

@@ -90,7 +90,7 @@ def run(spec: PredictSpec, backend: StageBackend) -> None:
             "predicted": {name: counts[str(number)] for number, name in enumerate(model["classes"])},
             "unpredicted": total - counts.total(),
             "below_min_confidence": counts[_BELOW],
-            "temperature": model.get("temperature", 1.0),
+            "temperature": model["temperature"],
             "reused_parts": sum(bool(row["reused"]) for row in done),
             "seconds": time.monotonic() - started,
             **hardware.recorded(parts),

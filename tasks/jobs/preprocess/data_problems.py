@@ -43,7 +43,7 @@ def find_data_problems(raw: Manifest, prepared: Manifest, checkpoint: Manifest |
         *_contradictions(statistics),
         *_overlap(statistics),
         *_copies(statistics),
-        *_class_balance(statistics),
+        *_class_balance(statistics, checkpoint.statistics if checkpoint else {}),
         *(_few_steps(checkpoint.statistics) if checkpoint else ()),
     ]
 
@@ -95,7 +95,7 @@ def _copies(prepared: Statistics) -> Iterator[DataProblem]:
         yield DataProblem(summary=summary, is_minor=is_left_out or "test" not in copies)
 
 
-def _class_balance(prepared: Statistics) -> Iterator[DataProblem]:
+def _class_balance(prepared: Statistics, checkpoint: Statistics) -> Iterator[DataProblem]:
     counts = prepared.get("class_counts") or {}
     for split in ("validation", "test"):
         if missing := [name for name, rows in counts.get(split, {}).items() if not rows]:
@@ -104,7 +104,10 @@ def _class_balance(prepared: Statistics) -> Iterator[DataProblem]:
     train = sorted((rows, name) for name, rows in counts.get("train", {}).items())
     if train and train[-1][0] >= _IMBALANCE * train[0][0]:
         (fewest, smallest), (most, largest) = train[0], train[-1]
-        yield DataProblem(summary=f"unbalanced classes: {most:,} training rows of {largest}, {fewest:,} of {smallest}")
+        training = checkpoint.get("recipe", {}).get("training", {})
+        hint = "" if training.get("class_weights") == "balanced" else "; with class_weights=balanced they count alike"
+        summary = f"unbalanced classes: {most:,} training rows of {largest}, {fewest:,} of {smallest}{hint}"
+        yield DataProblem(summary=summary)
 
 
 def _few_steps(checkpoint: Statistics) -> Iterator[DataProblem]:
