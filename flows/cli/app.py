@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from flows.cli.options import BackfillOptions, ExportOptions, PredictOptions, RunOptions, StorageOptions
+from flows.cli.result_options import MistakesOptions
 from storage import exits
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ _EXPORT = """
 examples:
   data-to-model export champion:photos                         model.onnx, its card, and preprocess.py for photos
   data-to-model export data/checkpoints/mnist-resnet18-69e1e37f1b7c --format torch"""
+_MISTAKES = """
+examples:
+  data-to-model mistakes                                       of the latest run, worst first
+  data-to-model mistakes champion:photos --class dog --as cat --copy-to ./look-at
+  data-to-model mistakes data/evaluations/photos-images-finetune-f747d2fe2e4a --csv mistakes.csv"""
 _UP = """
 Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
 runs that crashed, each at most three times.
@@ -127,10 +133,21 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
 
         return export(options)
 
+    def mistakes(options: MistakesOptions) -> int:
+        """List the test rows that the model of a run gets wrong, by file, worst first.
+
+        Worst is the most confident: the probability is that of the wrong class. Copies are the files
+        themselves where they are still what was ingested, else the stored pixels as PNG.
+        """
+        from flows.cli.mistakes import mistakes
+
+        return mistakes(options)
+
     exits.command(app, epilog=exits.verbatim(_RUN))(taking(RunOptions, run))
     exits.command(app, epilog=exits.verbatim(_PREDICT))(taking(PredictOptions, predict))
     exits.command(app, epilog=exits.verbatim(_BACKFILL))(taking(BackfillOptions, backfill))
     exits.command(app, epilog=exits.verbatim(_EXPORT))(taking(ExportOptions, export))
+    exits.command(app, epilog=exits.verbatim(_MISTAKES))(taking(MistakesOptions, mistakes))
     for function, epilog in ((up, _UP), (deploy, _DEPLOY), (watch, _WATCH)):
         exits.command(app, epilog=exits.verbatim(epilog))(function)
     return app

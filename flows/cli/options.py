@@ -27,7 +27,7 @@ def _parse_time(text: str) -> str:
     return text
 
 
-def _parse_csv(text: str) -> Path:
+def parse_csv(text: str) -> Path:
     """Return the path of a file that can be written."""
     path = Path(text).expanduser().absolute()
     if path.is_dir():
@@ -212,7 +212,7 @@ class PredictOptions(FlowOptions):
         Path | None,
         typer.Option(
             metavar="FILE",
-            parser=_parse_csv,
+            parser=parse_csv,
             help="also write a CSV table, one line per row: file or id, label, class, probability, or the reason for "
             "none",
         ),

@@ -32,7 +32,7 @@ def write_csv(uri: PredictionsURI, path: Path) -> None:
     place = ["id"] if sources is None else ["file", "row"] if has_rows else ["file"]
     parts, minimum = [part for part in made.files if part.rows], made.parameters.get("min_confidence")
     split = ["split"] * (len({part.split for part in parts}) > 1)
-    with _replaced(path) as file:
+    with replaced(path) as file:
         writer = csv.DictWriter(
             file, [*place, *split, "label", "class", "probability", "reason"], extrasaction="ignore"
         )
@@ -57,7 +57,7 @@ def _rows(table: pa.Table, labels: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _replaced(path: Path) -> Iterator[TextIO]:
+def replaced(path: Path) -> Iterator[TextIO]:
     """Open a temporary file beside `path`; rename it to `path` if the block succeeds, else remove it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

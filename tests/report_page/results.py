@@ -9,7 +9,6 @@ import torch
 
 from storage import commits, tables
 from storage.decision import Decision
-from storage.manifest import File
 from storage.uri import URI
 from tasks.evaluate import write_evaluation
 from tasks.jobs import row_digests
@@ -64,12 +63,14 @@ def commit_results(folder: Path) -> tuple[Plan, Decision]:
     commits.commit(
         plan.checkpoint, kind="checkpoint", parents=parents, parameters={}, listed=[first_seen], statistics=statistics
     )
+    predicted = _predictions(rows["test"]["label"].to_numpy(), generator)
     commits.commit(
         plan.predictions,
         kind="predictions",
         parents={"checkpoint": plan.checkpoint, "dataset": plan.prepared},
         parameters={},
-        listed=[_predictions(plan.predictions, rows["test"]["label"].to_numpy(), generator)],
+        listed=[tables.write_part(plan.predictions, predicted, split="test", index=0)],
+        schema=tables.describe(predicted.schema),
         statistics={"seconds": 4.7} | parts,
     )
     write_evaluation(plan.predictions, plan.evaluation)
@@ -87,11 +88,11 @@ def _images(count: int, generator: np.random.Generator) -> pa.Table:
     return images.to_table(ids, pixels, ids % len(_CLASSES), classes=_CLASSES)
 
 
-def _predictions(uri: URI, labels: np.ndarray, generator: np.random.Generator) -> File:
+def _predictions(labels: np.ndarray, generator: np.random.Generator) -> pa.Table:
     scores = generator.normal(0, 1.2, (len(labels), len(_CLASSES)))
     scores[np.arange(len(labels)), labels] += 5
     probabilities = (np.exp(scores) / np.exp(scores).sum(1, keepdims=True)).astype(np.float32)
     columns = {"id": np.arange(len(labels)), "label": labels, "prediction": probabilities.argmax(1)}
     columns |= {"probability": probabilities.max(1)}
     columns |= {f"probability_{name}": probabilities[:, index] for index, name in enumerate(_CLASSES)}
-    return tables.write_part(uri, pa.table(columns), split="test", index=0)
+    return pa.table(columns)

@@ -1,0 +1,52 @@
+"""Options of the commands that look at results of runs, as in `options.py`."""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli.options import StorageOptions, Text, parse_csv
+
+
+def parse_folder(text: str) -> Path:
+    """Return the path of a folder that is empty or can be created."""
+    path = Path(text).expanduser().absolute()
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise typer.BadParameter(f"must be an empty or a new folder, got {text!r}; choose another")
+    if not path.exists() and not os.access(path.parent, os.W_OK):
+        raise typer.BadParameter(f"the folder {path.parent} does not exist or is not writable; choose another")
+    return path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MistakesOptions(StorageOptions):
+    """Options of the list of mistakes."""
+
+    run: Annotated[
+        Text,
+        typer.Argument(
+            metavar="RUN",
+            help="URI or name of any result of a run; or 'champion:NAME': that of registered model NAME (default: the "
+            "run whose report was written last)",
+        ),
+    ] = None
+    label: Annotated[
+        Text, typer.Option("--class", metavar="CLASS", help="only rows of this class (default: of all classes)")
+    ] = None
+    prediction: Annotated[
+        Text, typer.Option("--as", metavar="CLASS", help="only rows predicted as this class (default: as any)")
+    ] = None
+    csv: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=parse_csv, help="also write them to a CSV table"),
+    ] = None
+    copy_to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            parser=parse_folder,
+            help="also copy their images to this folder, empty or new, with names that begin with their number",
+        ),
+    ] = None

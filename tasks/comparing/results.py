@@ -1,0 +1,94 @@
+"""Results of one run: found by the URI or the name of any of them, by a champion's name, or as the latest."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Self
+
+from storage import champions, kinds, manifest, reference
+from storage.admin import catalog
+from storage.kinds import KINDS, Kind, U
+from storage.manifest import Damaged, Manifest
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root, parse_root
+from tasks.planning.data_option import check_committed
+from tasks.planning.result_uris import evaluation_of, predictions_of
+
+_FOLLOWED = ("evaluation", "predictions", "checkpoint", "prepared", "raw")
+"""Roles of the parents that belong to the same run; initial weights and other datasets do not."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Results:
+    """One result, what it was made from, and the test predictions of its model, as far as they exist."""
+
+    uri: URI
+    manifests: Mapping[str, tuple[URI, Manifest]]
+    """URI and manifest of the result of each kind."""
+    missing: Mapping[str, str]
+    """By kind, why a result that is known cannot be read."""
+
+    @classmethod
+    def of(cls, uri: URI) -> Self:
+        """Read the manifests of the committed result `uri` and of those that belong to it."""
+        manifests: dict[str, tuple[URI, Manifest]] = {}
+        missing: dict[str, str] = {}
+
+        def add(kind: str, place: URI) -> None:
+            if kind in manifests:
+                return
+            try:
+                recorded = manifest.load(place)
+            except (FileNotFoundError, Damaged, ValueError) as error:  # deleted, or in a root that is not allowed here
+                missing[kind] = str(error)
+                return
+            manifests[kind] = place, recorded
+            for role in (role for role in _FOLLOWED if role in recorded.parents):
+                add(role, recorded.parent(role, of=place))
+
+        add(manifest.load(uri).kind, uri)
+        if {"checkpoint", "prepared"} <= manifests.keys():
+            (checkpoint, _), (prepared, _), root = (
+                manifests["checkpoint"],
+                manifests["prepared"],
+                reference.root_of(uri),
+            )
+            add("predictions", predictions_of(root, CheckpointURI(checkpoint), DatasetURI(prepared), split="test"))
+        if "predictions" in manifests:
+            predictions = PredictionsURI(manifests["predictions"][0])
+            add("evaluation", evaluation_of(reference.root_of(predictions), predictions))
+        return cls(uri=uri, manifests=manifests, missing=missing)
+
+    def manifest(self, kind: Kind[Any]) -> Manifest | None:
+        """Return the manifest of the result of `kind`; none if there is none."""
+        return self.manifests[kind.name][1] if kind.name in self.manifests else None
+
+    def require(self, kind: Kind[U]) -> tuple[U, Manifest]:
+        """Return the result of `kind` and its manifest; raise `ValueError` with the next step if there is none."""
+        if kind.name not in self.manifests:
+            why = self.missing.get(kind.name) or f"{self.uri} has no {kind.name}"
+            raise ValueError(f"{why}; name a result of a whole run, or run its pipeline again")
+        uri, recorded = self.manifests[kind.name]
+        return kind.uri(uri), recorded
+
+
+def find(root: Root, word: str, *, option: str) -> Results:
+    """Return the results of the run that `word` names: any of its URIs or names, `champion:NAME`, or `champion`.
+
+    Raises `ValueError` naming `option` if there is no such result.
+    """
+    if word.partition(":")[0] == "champion":
+        uri: URI = champions.find_checkpoint(root, word, option=option)
+    else:
+        places = [] if "/" in word or ":" in word or not word else [kind.place(root, word) for kind in KINDS.values()]
+        uri = next(filter(manifest.is_committed, places), None) or parse_root(word, option=option)
+    check_committed(option, DatasetURI(uri), kinds=tuple(KINDS))
+    return Results.of(uri)
+
+
+def latest(root: Root) -> Results:
+    """Return the results of the run whose report was written last; raise `ValueError` if there is none."""
+    places = [uri for uri, _ in catalog.list_folders(root, [kinds.REPORT.name])]
+    folders = catalog.map_in_threads(lambda uri: catalog.find(uri, with_files=False), places)
+    reports = [folder for folder in folders if folder.manifest]
+    if not reports:
+        raise ValueError(f"--storage: {root} has no report of a run; run the pipeline first, or name a result")
+    return Results.of(max(reports, key=lambda folder: folder.created).uri)

@@ -1,0 +1,124 @@
+"""Runs on a person's images whose model never trained: its predictions are given, all else is real."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from storage import commits, manifest, tables
+from storage.kinds import KINDS
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
+from tasks.evaluate import write_evaluation
+from tasks.jobs import row_origins
+from tasks.jobs.ingest import user_files
+from tasks.jobs.spec import IngestSpec, PreprocessSpec
+from tasks.learning import images, recipes
+from tasks.learning.recipes import Data, FileAugment, Recipe, Training
+from tasks.planning import user_images
+from tasks.planning.result_uris import evaluation_of, predictions_of
+from tests.jobs.raw import run as run_job
+
+RECIPE = Recipe(
+    name="photos",
+    data=Data(source="user-images", image_size=8, store="files"),
+    model="small-cnn",
+    training=Training(epochs=2, augment=FileAugment(crop_scale=0.3)),
+)
+HARDWARE = {"torch": "2.14.1", "device": "cpu", "processor": "EPYC", "instructions": "AVX2", "extensions": "avx"}
+
+
+def ingest(root: Root, folder: Path) -> DatasetURI:
+    """The raw dataset of the files in `folder` as they are now."""
+    found = user_images.find(URI(str(folder)))
+    spec = IngestSpec(
+        storage=root,
+        deadline_s=60,
+        source=found.uri,
+        kind=found.kind,
+        classes=list(found.classes),
+        digest=found.digest,
+        parameters={"data": "photos", "image_size": 8, "channels": 3},
+        target=DatasetURI(_place(root, "raw", found.digest)),
+    )
+    if not manifest.is_committed(spec.target):
+        run_job(spec.model_copy(update={"listing": user_files.write_listing(spec.scratch, found.files)}))
+    return spec.target
+
+
+def prepare(root: Root, raw: DatasetURI) -> DatasetURI:
+    """The prepared dataset of `raw`."""
+    target = DatasetURI(_place(root, "prepared", raw))
+    values = {"split_seed": 0, "validation_fraction": 0.2, "max_quarantined": 0.5}
+    if not manifest.is_committed(target):
+        run_job(PreprocessSpec(storage=root, deadline_s=60, source=raw, target=target, parameters=values))
+    return target
+
+
+def run(
+    root: Root, folder: Path, *, wrong: Mapping[str, str] | None = None, statistics: Any = None, **settings: Any
+) -> CheckpointURI:
+    """A run on `folder` with `settings` of the recipe; its model takes the test files in `wrong` for these classes."""
+    prepared, recipe = prepare(root, ingest(root, folder)), recipes.override(RECIPE, settings)
+    checkpoint = CheckpointURI(_place(root, "checkpoint", f"{prepared} {recipe} {wrong}"))
+    known: dict[str, Any] = {
+        "recipe": recipe.to_dict(),
+        "resolved": {"device": "cpu"},
+        "hardware": [HARDWARE | {"precision": "fp32"}],
+    }
+    commits.commit(
+        checkpoint,
+        kind="checkpoint",
+        parents={"prepared": prepared},
+        parameters=recipes.training_parameters(recipe) | {"workers": 1},
+        listed=[],
+        statistics=known | (statistics or {}),
+    )
+    predict(root, checkpoint, prepared, wrong or {})
+    return checkpoint
+
+
+def predict(root: Root, checkpoint: CheckpointURI, prepared: DatasetURI, wrong: Mapping[str, str]) -> PredictionsURI:
+    """The predictions of `checkpoint` on test rows, and their evaluation."""
+    made = manifest.load(prepared)
+    classes = images.classes_of(made.columns["metadata"])
+    target = predictions_of(root, checkpoint, prepared, split="test")
+    listed = []
+    sources = row_origins.table_of(prepared)
+    assert sources is not None
+    for index, part in enumerate(made.split("test")):
+        rows = tables.read_part(prepared, part, columns=["id", "label"])
+        ids, labels = rows["id"].to_pylist(), rows["label"].to_pylist()
+        files, numbers = row_origins.files_of(sources, "test", ids)
+        answers = [
+            classes.index(wrong[file]) if file in wrong else label for file, label in zip(files, labels, strict=True)
+        ]
+        probabilities = np.full((len(ids), len(classes)), 0.05, np.float32)
+        probabilities[np.arange(len(ids)), answers] = [0.5 + 0.01 * (id_ % 40) for id_ in ids]
+        columns = {
+            "id": ids,
+            "file": files,
+            "row": pa.array(numbers, pa.int64()),
+            "label": labels,
+            "prediction": answers,
+        }
+        columns |= {"class_name": [classes[answer] for answer in answers], "probability": probabilities.max(1)}
+        columns |= {f"probability_{name}": probabilities[:, number] for number, name in enumerate(classes)}
+        table = pa.table(columns)
+        listed.append(tables.write_part(target, table, split="test", index=index))
+    commits.commit(
+        target,
+        kind="predictions",
+        parents={"checkpoint": checkpoint, "dataset": prepared},
+        parameters={"split": "test"},
+        listed=listed,
+        schema=tables.describe(table.schema),
+    )
+    write_evaluation(target, evaluation_of(root, target))
+    return target
+
+
+def _place(root: Root, kind: str, content: str) -> URI:
+    return URI(KINDS[kind].place(root, f"photos-{hashlib.sha256(content.encode()).hexdigest()[:12]}"))
