@@ -124,7 +124,7 @@ def test_a_run_that_crashes_again_and_again_is_given_up_after_three_restarts_and
 def _has_begun(prefect_system: PrefectSystem, run: str, *, times: int) -> bool:
     """Whether `run` was started this number of times and reached its first task each time.
 
-    Prefect may handle a crash at the moment of the start 15 minutes later (docs/decisions.md).
+    Prefect may handle a crash at the moment of the start 15 minutes later (docs/internals/decisions.md).
     """
     return sum(line.startswith(("download started", "download reused")) for line in prefect_system.log(run)) >= times
 
