@@ -1,5 +1,6 @@
 """Where a model starts: real ImageNet weights from a file, a mirror or a cache, and other models' champions."""
 
+import dataclasses
 import hashlib
 import shutil
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 import safetensors.torch
 import timm
@@ -22,7 +24,7 @@ from storage.__main__ import main
 from storage.decision import Decision
 from storage.uri import ALLOWED_ROOTS, CheckpointURI
 from tasks.download import download
-from tasks.learning import recipes, training_state
+from tasks.learning import pretrained, recipes, training_state
 from tasks.learning.downloading import DownloadFailed
 from tasks.planning import make_plan, model_check, warm_start
 from tasks.planning.plan import Plan
@@ -221,6 +223,31 @@ class TestWithoutTheWeights:
         words = ["--set", f"model={PUBLISHED['model']}", "--download-timeout", "1m"]
         planned = checked(pictures, tmp_path, *words)
         assert planned.plan.recipe.name == "images-finetune" and planned.uses_network
+
+    def test_task_tries_again_for_as_long_as_it_may_then_fails(
+        self, make: Make, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        plan = make(**PUBLISHED)
+        patient = dataclasses.replace(plan.download.timeouts, download_s=5.0)
+        caplog.set_level("INFO")
+        began_at = time.monotonic()
+        with pytest.raises(DownloadFailed, match="published_lite0"):
+            download.fn(plan.files, plan.weights, dataclasses.replace(plan.download, timeouts=patient))
+        assert time.monotonic() - began_at >= 5 and "retrying all mirrors" in caplog.text
+
+
+def test_file_in_the_cache_of_hugging_face_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = pretrained.published(lite0.MODEL)
+    folder = tmp_path / f"models--{weights.hub_id.replace('/', '--')}"
+    place = folder / "snapshots" / "0123" / "model.safetensors"
+    place.parent.mkdir(parents=True)
+    place.write_bytes(b"weights")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0123")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    assert pretrained.cached(weights) is None
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    assert pretrained.cached(weights) == place
 
 
 def trained(plan: Plan) -> CheckpointURI:
