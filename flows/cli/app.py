@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from flows.cli.options import BackfillOptions, ExportOptions, PredictOptions, RunOptions, StorageOptions
-from flows.cli.result_options import MistakesOptions
+from flows.cli.result_options import DiffOptions, MistakesOptions
 from storage import exits
 
 if TYPE_CHECKING:
@@ -59,6 +59,10 @@ examples:
   data-to-model mistakes                                       of the latest run, worst first
   data-to-model mistakes champion:photos --class dog --as cat --copy-to ./look-at
   data-to-model mistakes data/evaluations/photos-images-finetune-f747d2fe2e4a --csv mistakes.csv"""
+_DIFF = """
+examples:
+  data-to-model diff champion:photos photos-images-finetune-0ab793f7984d
+  data-to-model diff data/datasets/raw/photos-1788d55bb02c data/datasets/raw/photos-6b3de3e0edcb --json"""
 _UP = """
 Stop it with Ctrl-C: active runs become AwaitingRetry, and the next `make up` resumes them. It also restarts
 runs that crashed, each at most three times.
@@ -143,11 +147,23 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
 
         return mistakes(options)
 
+    def diff(options: DiffOptions) -> int:
+        """Say what is different in two results or runs, and in what their models get right.
+
+        Data: files, or rows of Parquet, that were added, removed, renamed, relabelled, moved to
+        another split, or changed, by their digests; then fields of the recipe, code, versions and
+        hardware; metrics on the test rows that both predicted, and the rows that got better and worse.
+        """
+        from flows.cli.diff import diff
+
+        return diff(options)
+
     exits.command(app, epilog=exits.verbatim(_RUN))(taking(RunOptions, run))
     exits.command(app, epilog=exits.verbatim(_PREDICT))(taking(PredictOptions, predict))
     exits.command(app, epilog=exits.verbatim(_BACKFILL))(taking(BackfillOptions, backfill))
     exits.command(app, epilog=exits.verbatim(_EXPORT))(taking(ExportOptions, export))
     exits.command(app, epilog=exits.verbatim(_MISTAKES))(taking(MistakesOptions, mistakes))
+    exits.command(app, epilog=exits.verbatim(_DIFF))(taking(DiffOptions, diff))
     for function, epilog in ((up, _UP), (deploy, _DEPLOY), (watch, _WATCH)):
         exits.command(app, epilog=exits.verbatim(epilog))(function)
     return app

@@ -50,3 +50,16 @@ class MistakesOptions(StorageOptions):
             help="also copy their images to this folder, empty or new, with names that begin with their number",
         ),
     ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DiffOptions(StorageOptions):
+    """Options of the comparison of two results."""
+
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="URI or name of any result, or of any result of a run; or 'champion:NAME', 'champion'"
+        ),
+    ]
+    b: Annotated[str, typer.Argument(metavar="B", help="the same; what is different is said of B against A")]

@@ -55,6 +55,13 @@ def mistakes(
     return pd.concat(wrong).sort_values(["probability", "id"], ascending=[False, True], ignore_index=True)
 
 
+def names(rows: pd.DataFrame) -> list[str]:
+    """Return for each row of `read` its file, for Parquet also the row in it; for downloaded data its id."""
+    if "file" not in rows:
+        return [f"test row {id_}" for id_ in rows["id"]]
+    return [file if row is pd.NA else f"{file} row {row}" for file, row in zip(rows["file"], rows["row"], strict=True)]
+
+
 def _classes(uri: PredictionsURI, predicted: Manifest) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the classes of the dataset's labels, and those of the model."""
     if not predicted.split("test"):

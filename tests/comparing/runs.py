@@ -115,6 +115,7 @@ def predict(root: Root, checkpoint: CheckpointURI, prepared: DatasetURI, wrong: 
         parameters={"split": "test"},
         listed=listed,
         schema=tables.describe(table.schema),
+        statistics={"temperature": 1.0},
     )
     write_evaluation(target, evaluation_of(root, target))
     return target

@@ -1,0 +1,98 @@
+"""Rows of a run's data, so that two runs can be compared: the user's files by SHA-256, other rows by their pixels."""
+
+import numpy as np
+import pandas as pd
+
+from storage import kinds, tables
+from storage.uri import DatasetURI
+from tasks.comparing.results import Results
+from tasks.jobs import row_digests, row_origins
+from tasks.learning import images
+
+
+def load(a: Results, b: Results) -> tuple[str, pd.DataFrame, pd.DataFrame]:
+    """Return the unit (`file`, `row` or `whole file`), and of either a table: split, id, file, class and digest.
+
+    Image files have their SHA-256, whatever the size to which they were scaled. Rows of Parquet and of downloaded data
+    have digests of their pixels; if these have other shapes, whole files are compared, without classes.
+    """
+    sources = [_sources(side) for side in (a, b)]
+    shapes = {_shape(side) for side in (a, b)}
+    if all(table is not None and not _is_parquet(table).any() for table in sources):
+        unit, read = "file", _image_files
+    elif len(shapes) == 1 and None not in shapes:
+        unit, read = "row", _rows
+    else:
+        unit, read = "whole file", _whole_files
+    first, second = (read(side, table) for side, table in zip((a, b), sources, strict=True))
+    return unit, first, second
+
+
+def _image_files(side: Results, sources: pd.DataFrame | None) -> pd.DataFrame:
+    rows = _whole_files(side, sources).drop(columns="class")
+    return rows.merge(_labels(side), how="left", on=["split", "id"])
+
+
+def _whole_files(side: Results, sources: pd.DataFrame | None) -> pd.DataFrame:
+    if sources is not None:
+        names = {"first_id": "id", "path": "file", "sha256": "digest"}
+        return sources[["split", *names]].rename(columns=names).assign(**{"class": ""})
+    recorded = side.manifest(kinds.RAW) or side.require(kinds.FILES)[1]
+    downloaded = [(source["name"], source["sha256"]) for source in recorded.statistics["sources"]]
+    files, digests = zip(*downloaded, strict=True)
+    return pd.DataFrame({"split": "", "id": -1, "file": files, "class": "", "digest": digests})
+
+
+def _rows(side: Results, sources: pd.DataFrame | None) -> pd.DataFrame:
+    if prepared := side.manifests.get(kinds.PREPARED.name):
+        rows: pd.DataFrame = row_digests.read(DatasetURI(prepared[0])).to_pandas()
+        rows["split"] = rows["split"].replace("validation", "train")
+    else:
+        rows = _digests(side)
+    rows["file"] = rows["split"] + " row " + rows["id"].astype(str)
+    if sources is None:
+        return rows.merge(_labels(side), how="left", on=["split", "id"])
+    for split, its in rows.groupby("split"):
+        paths, numbers = row_origins.files_of(sources, str(split), its["id"].tolist())
+        names = [path if row is None else f"{path} row {row}" for path, row in zip(paths, numbers, strict=True)]
+        rows.loc[its.index, "file"] = names
+    return rows.merge(_labels(side), how="left", on=["split", "id"])
+
+
+def _digests(side: Results) -> pd.DataFrame:
+    """Compute what only a prepared dataset records; one part is in memory at a time."""
+    uri, raw = side.require(kinds.RAW)
+    digests = []
+    for part in (part for part in raw.files if part.split):
+        table = tables.read_part(uri, part)
+        table = table.filter(table["image"].is_valid())
+        pixels, _ = images.to_arrays(table, images.shape_of(raw.columns["metadata"]))
+        its = [row_digests.digests_of(image[None]) for image in pixels]
+        digests.append(pd.DataFrame({"split": part.split, "id": table["id"].to_numpy(), "digest": its}))
+    return pd.concat(digests, ignore_index=True)
+
+
+def _labels(side: Results) -> pd.DataFrame:
+    """Read the class of each row of the raw dataset; empty for none and for a label out of range."""
+    uri, raw = side.require(kinds.RAW)
+    names = np.array([*images.classes_of(raw.columns["metadata"]), ""], object)
+    rows = []
+    for part in (part for part in raw.files if part.split):
+        table = tables.read_columns(uri, part, ["id", "label"])
+        labels = table["label"].fill_null(-1).to_numpy()
+        labels = np.where((labels >= 0) & (labels < len(names)), labels, -1)
+        rows.append(pd.DataFrame({"split": part.split, "id": table["id"].to_numpy(), "class": names[labels]}))
+    return pd.concat(rows, ignore_index=True)
+
+
+def _sources(side: Results) -> pd.DataFrame | None:
+    return row_origins.table(*side.require(kinds.RAW)) if side.manifest(kinds.RAW) else None
+
+
+def _is_parquet(sources: pd.DataFrame) -> "pd.Series[bool]":
+    return sources["path"].str.lower().str.endswith(".parquet")
+
+
+def _shape(side: Results) -> tuple[int, int, int] | None:
+    raw = side.manifest(kinds.RAW)
+    return images.shape_of(raw.columns["metadata"]) if raw else None

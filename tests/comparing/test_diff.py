@@ -1,0 +1,241 @@
+"""What is different in two runs is named: in the data by file, in the recipe by field, in the answers by row."""
+
+import itertools
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from flows.cli import app
+from storage import commits, manifest, registry, tables
+from storage.decision import Decision
+from storage.uri import URI, DatasetURI, Root
+from tasks.comparing import data_changes
+from tasks.comparing.diff import diff
+from tasks.comparing.results import Results
+from tasks.jobs import row_origins
+from tasks.learning import images
+from tests.comparing import runs
+from tests.image_folder import encoded
+from tests.runs import no_flow
+
+CLASSES = ("cat", "dog")
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """40 training and 10 test files of each class, no two alike."""
+    for split, count in (("train", 40), ("test", 10)):
+        for label, name in enumerate(CLASSES):
+            folder = tmp_path / "photos" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                (folder / f"{number}.png").write_bytes(encoded(1000 * (split == "test") + 100 * label + number, label))
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root(str(tmp_path / "data"))
+
+
+def differences(a: URI, b: URI) -> dict[str, Any]:
+    return diff(Results.of(a), Results.of(b))
+
+
+def names(document: dict[str, Any]) -> dict[str, Any]:
+    """The files of each sort of change."""
+    return {
+        sort: [row["file"] for row in document["data"][sort]] for sort in data_changes.SORTS if document["data"][sort]
+    }
+
+
+def test_every_sort_of_change_is_told_by_digest(photos: Path, root: Root) -> None:
+    before = runs.ingest(root, photos)
+    train = photos / "train"
+    (train / "cat/new.png").write_bytes(encoded(5000, 0))
+    (train / "cat/0.png").unlink()
+    (train / "cat/1.png").rename(train / "cat/one.png")
+    (train / "cat/2.png").rename(train / "dog/2 of cats.png")
+    shutil.move(train / "dog/3.png", photos / "test/dog/from train.png")
+    (train / "dog/4.png").write_bytes(encoded(5001, 1))
+    (train / "cat/5.png").rename(train / "cat/swap.png")  # two files exchange their places
+    (train / "dog/5.png").rename(train / "cat/5.png")
+    (train / "cat/swap.png").rename(train / "dog/5.png")
+    shutil.copy(train / "cat/6.png", train / "cat/6 again.png")
+    document = differences(before, runs.ingest(root, photos))
+    assert names(document) == {
+        "added": ["train/cat/6 again.png", "train/cat/new.png"],
+        "removed": ["train/cat/0.png"],
+        "renamed": ["train/cat/one.png"],
+        "relabelled": ["train/cat/5.png", "train/dog/2 of cats.png", "train/dog/5.png"],
+        "moved": ["test/dog/from train.png"],
+        "changed": ["train/dog/4.png"],
+    }
+    (row,) = document["data"]["renamed"]
+    assert row == {"file": "train/cat/one.png", "class": "cat", "split": "train", "file_before": "train/cat/1.png"}
+    assert document["data"]["by_class"]["relabelled"] == {"cat -> dog": 2, "dog -> cat": 1}
+    assert document["data"]["by_class"]["removed"] == {"cat": 1}
+
+
+def test_rows_of_parquet_are_told_by_their_pixels_wherever_they_stand(tmp_path: Path, root: Root) -> None:
+    folder = tmp_path / "tables"
+    folder.mkdir()
+
+    def write(numbers: list[int], labels: dict[int, str]) -> DatasetURI:
+        for split in ("train", "test"):
+            rows = [number + 1000 * (split == "test") for number in numbers]
+            column = [{"bytes": encoded(number, number % 2), "path": None} for number in rows]
+            text = [labels.get(number, CLASSES[number % 2]) for number in rows]
+            pq.write_table(pa.table({"image": column, "label": text}), folder / f"{split}.parquet")
+        return runs.ingest(root, folder)
+
+    before = write(list(range(12)), {})
+    after = write([0, 1, *range(3, 12), 77], {5: "cat"})
+    for a, b in ((before, after), (runs.prepare(root, before), after)):
+        document = differences(a, b)
+        assert document["data"]["unit"] == "row" and names(document) == {
+            "added": ["test.parquet row 11", "train.parquet row 11"],
+            "removed": ["test.parquet row 2", "train.parquet row 2"],
+            "relabelled": ["train.parquet row 4"],
+        }
+    assert document["changes"][0] == "data: 2 rows added: dog 2"
+
+
+def flip_labels(photos: Path) -> None:
+    for number in range(8):
+        (photos / f"train/cat/{number}.png").rename(photos / f"train/dog/cat {number}.png")
+
+
+def remove_dogs(photos: Path) -> None:
+    for number in range(12):
+        (photos / f"train/dog/{number}.png").unlink()
+
+
+CAUSES: dict[str, tuple[dict[str, Any], Callable[[Path], None], list[str]]] = {
+    "seed": ({"seed": 7}, lambda photos: None, ["recipe: seed 0 -> 7"]),
+    "learning rate": ({"learning_rate": 0.5}, lambda photos: None, ["recipe: learning_rate 0.002 -> 0.5"]),
+    "relabelled files": ({}, flip_labels, ["data: 8 files relabelled: cat -> dog 8"]),
+    "removed examples": ({}, remove_dogs, ["data: 12 files removed: dog 12"]),
+    "another crop": ({"crop_scale": 0.05}, lambda photos: None, ["recipe: crop_scale 0.3 -> 0.05"]),
+}
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_planted_cause_of_a_worse_model_is_the_only_one_named(cause: str, photos: Path, root: Root) -> None:
+    settings, change, named = CAUSES[cause]
+    good = runs.run(root, photos)
+    change(photos)
+    wrong = {f"test/cat/{number}.png": "dog" for number in range(6)}
+    document = differences(good, runs.run(root, photos, wrong=wrong, **settings))
+    assert document["changes"] == named and document["notes"] == {}
+    tests = document["test_rows"]
+    assert {row["file"] for row in tests["worse"]} == wrong.keys() and tests["better"] == []
+    accuracy = tests["metrics"]["test_accuracy"]
+    assert accuracy["difference"] == pytest.approx(-0.3) and accuracy["lower"] < -0.3 < accuracy["upper"] < 0
+
+
+def test_code_versions_and_hardware_are_named(photos: Path, root: Root) -> None:
+    first = runs.run(root, photos)
+    gpu = {"hardware": [runs.HARDWARE | {"precision": "bf16", "device": "cuda", "processor": "H100"}]}
+    second = runs.run(root, photos, seed=1, statistics=gpu)
+    made = manifest.load(second)
+    producer = made.producer | {"torch": "9.9", "git": "c0ffee dirty 0123456789ab", "code": "0123456789ab"}
+    changed = made.model_copy(update={"producer": producer}).signed()
+    Path(second, manifest.NAME).write_bytes(changed.to_json())
+    document = differences(first, second)
+    assert document["versions"]["torch"]["b"] == "9.9"
+    assert (document["code"]["commit"]["b"], document["code"]["digest"]["b"]) == ("c0ffee", "0123456789ab")
+    assert "H100" in document["hardware"]["training"]["b"] and document["data"]["counts"]["added"] == 0
+
+
+def test_models_are_compared_on_the_test_rows_that_both_datasets_have(photos: Path, root: Root) -> None:
+    first = runs.run(root, photos, wrong={"test/cat/0.png": "dog", "test/cat/1.png": "dog"})
+    (photos / "test/cat/1.png").unlink()
+    (photos / "test/cat/2.png").rename(photos / "test/cat/two.png")
+    shutil.copy(photos / "train/cat/7.png", photos / "test/cat/seen.png")  # both were trained on it
+    second = runs.run(root, photos, wrong={"test/cat/two.png": "dog", "test/dog/3.png": "cat"})
+    tests = differences(first, second)["test_rows"]
+    assert (tests["rows"], tests["only_a"], tests["only_b"]) == (19, 1, 1)
+    assert [row["file"] for row in tests["better"]] == ["test/cat/0.png"]
+    assert {row["file"] for row in tests["worse"]} == {"test/cat/two.png", "test/dog/3.png"}
+    runs.predict(root, first, DatasetURI(manifest.load(second).parent("prepared", of=second)), {})
+    tests = differences(first, second)["test_rows"]
+    assert (tests["rows"], len(tests["worse"]), tests["better"]) == (19, 2, [])
+    assert "1 of 20 test rows excluded" in tests["note"]
+
+
+def test_command_takes_runs_by_name_and_the_champion(
+    photos: Path, root: Root, capsys: pytest.CaptureFixture[str]
+) -> None:
+    champion = runs.run(root, photos)
+    values: dict[str, Any] = {"evaluation": "", "reason": "", "gate": {}, "metrics": {}, "promoted": True}
+    registry.append(root, "pets", Decision(number=1, champion=champion, challenger=champion, **values))
+    (photos / "train/cat/0.png").unlink()
+    other = runs.run(root, photos, wrong={"test/cat/0.png": "dog"})
+    for words in (["champion:pets", other.name], ["champion", other]):
+        assert app.main(no_flow, words=["diff", *words, "--storage", root, "--json"]) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert document["changes"] == ["data: 1 file removed: cat 1"]
+        assert [row["file"] for row in document["test_rows"]["worse"]] == ["test/cat/0.png"]
+    assert app.main(no_flow, words=["diff", champion.name, other.name, "--storage", root]) == 0
+    text = capsys.readouterr().out
+    assert "removed in the data (1)\n  train/cat/0.png  cat" in text and "accuracy      1.0000  0.9500" in text
+    assert app.main(no_flow, words=["diff", champion, champion, "--storage", root]) == 0
+    assert "nothing that is recorded" in capsys.readouterr().out
+    shutil.rmtree(manifest.load(manifest.load(other).parent("prepared", of=other)).parent("raw", of=other))
+    assert app.main(no_flow, words=["diff", champion.name, other.name, "--storage", root]) == 0
+    assert "data cannot be compared: " in capsys.readouterr().out
+    assert app.main(no_flow, words=["diff", champion.name, "nothing", "--storage", root]) == 2
+
+
+def test_a_thousand_changes_in_100_000_files_take_seconds(tmp_path: Path) -> None:
+    root, number = Root(str(tmp_path)), np.arange(100_000)
+    rows = pd.DataFrame({"path": [f"train/{CLASSES[i % 2]}/{i:06}.jpg" for i in number]})
+    rows["sha256"], rows["label"] = [f"{i:064x}" for i in number], number % 2
+    before = _raw(root, "a", rows)
+    after = rows.copy()
+    after.loc[:199, "path"] = after["path"][:200].str.replace(".jpg", " again.jpg")
+    after.loc[200:399, "path"] = [path.replace("cat", "x").replace("dog", "cat") for path in after["path"][200:400]]
+    after.loc[200:399, "path"] = [path.replace("/x/", "/dog/") for path in after["path"][200:400]]
+    after.loc[200:399, "label"] = 1 - after["label"][200:400]
+    after.loc[400:599, "sha256"] = [f"f{i:063x}" for i in range(200)]
+    after = after.drop(index=range(600, 800))
+    new = rows[:200].assign(path=[f"train/cat/new {i}.jpg" for i in range(200)], label=0)
+    after = pd.concat([after, new.assign(sha256=[f"e{i:063x}" for i in range(200)])]).sort_values("path")
+    changed = _raw(root, "b", after)
+    started = time.process_time()
+    document = differences(before, changed)
+    seconds = time.process_time() - started
+    wanted = dict.fromkeys(("added", "removed", "renamed", "relabelled", "changed"), 200) | {"moved": 0}
+    assert document["data"]["counts"] == wanted
+    assert [row["file"] for row in document["data"]["removed"]] == sorted(rows["path"][600:800])
+    assert document["data"]["by_class"]["relabelled"] == {"cat -> dog": 100, "dog -> cat": 100}
+    assert seconds < 5
+    print(f"{seconds:.2f} s")
+
+
+def _raw(root: Root, name: str, rows: pd.DataFrame) -> DatasetURI:
+    """A raw dataset of black images of 2 x 2 pixels that is said to come from files in `rows`."""
+    uri = DatasetURI(root.child(f"datasets/raw/{name}-0123456789ab"))
+    pixels = np.zeros((len(rows), 2, 2, 3), np.uint8)
+    table = images.to_table(np.arange(len(rows)), pixels, rows["label"].to_numpy(), classes=CLASSES)
+    sources = rows[["path", "sha256"]].assign(split="train", first_id=np.arange(len(rows)), rows=1, size=1, problem="")
+    content = tables.encode(pa.Table.from_pandas(sources, schema=row_origins.SCHEMA, preserve_index=False))
+    bounds = np.linspace(0, len(rows), 21).astype(int)
+    listed = [
+        tables.write_part(uri, table.slice(start, stop - start), split="train", index=index)
+        for index, (start, stop) in enumerate(itertools.pairwise(bounds))
+    ]
+    listed.append(commits.write_file(uri, f"{row_origins.NAME}.parquet", content))
+    schema = tables.describe(table.schema)
+    commits.commit(uri, kind="raw", parents={}, parameters={"data": "photos"}, listed=listed, schema=schema)
+    return uri
