@@ -1,5 +1,6 @@
 """README and docs name what there is, link to what exists, and keep to their widths and sizes."""
 
+import ast
 import importlib
 import re
 import tomllib
@@ -32,6 +33,19 @@ _OF_OTHERS = {
     *("--duration", "--native", "--no-deps", "--pid", "--rate", "--s3", "--temp-dir", "--times"),
 }
 """Options in the docs that are of other programs: Ray, Prefect, containers, servers and browsers, profilers."""
+_VARIABLE = re.compile(
+    r"(?:AWS|CUDA|DNNL|MKL|ONEDNN|PIPELINE|PREFECT|RAY|TORCHINDUCTOR|TRITON|XDG)(?:_[A-Z0-9]+)+|CXX|DO_NOT_TRACK"
+)
+_SET_FOR_CHILDREN = {
+    *("PIPELINE_JOB", "PREFECT_UI_ENABLED", "RAY_API_SERVER_ADDRESS", "RAY_COLOR_PREFIX"),
+    *("RAY_DASHBOARD_ENABLE_PROFILING", "RAY_DATA_DISABLE_PROGRESS_BARS", "RAY_DATA_LOG_LEVEL", "RAY_DEDUP_LOGS"),
+    *("RAY_ENABLE_AUTO_CONNECT", "RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"),
+    *("RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S", "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD", "RAY_START_HOOK"),
+    *("RAY_TRAIN_COLLECTIVE_TIMEOUT_S", "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "RAY_TRAIN_ENABLE_PRINT_PATCH"),
+    *("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"),
+    *("RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S", "RAY_USAGE_STATS_ENABLED"),
+}
+"""Variables that the code sets for the processes it starts, whatever the user's value is."""
 _CODE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 
 
@@ -67,6 +81,16 @@ def test_every_option_that_a_page_names_exists() -> None:
     named = {option: page.name for page in pages for option in _OPTION.findall(page.read_text())}
     assert {option: page for option, page in named.items() if option not in options | _OF_OTHERS} == {}
     assert named.keys() - options >= _OF_OTHERS
+
+
+def test_every_environment_variable_that_the_code_reads_stands_in_the_table() -> None:
+    files = [path for room in ("flows", "tasks", "storage") for path in (CHECKOUT / room).rglob("*.py")]
+    nodes = [node for path in files for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+    variables = {node.value for node in nodes if isinstance(node.value, str) and _VARIABLE.fullmatch(node.value)}
+    (section,) = re.findall(r"^## Environment variables$(.*?)^## ", CLI, re.MULTILINE | re.DOTALL)
+    names = " ".join(re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE))
+    assert set(re.findall(r"`([A-Z0-9_]+)[=`]", names)) == variables - _SET_FOR_CHILDREN
+    assert variables >= _SET_FOR_CHILDREN
 
 
 def test_the_recipes_and_their_fields_are_those_of_the_code() -> None:
