@@ -18,7 +18,7 @@ from tasks.jobs.train.attempts import training_images
 from tasks.learning import hardware, images
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
-from tasks.orchestration.stage import stage
+from tasks.orchestration.stage import run_so_far, stage
 from tasks.planning.parameters import ReportParameters
 from tasks.planning.result_uris import decision_as_json, report_of
 from tasks.report_page import Picture
@@ -47,9 +47,28 @@ def report(
                 parents=parents,
                 parameters={"decision": decision_as_json(decision, reference.root_of(target))},
                 listed=[commits.write_file(target, "index.html", report_page.render(data).encode(), fixed_name=True)],
+                statistics=_of_run(data, parameters, predictions),
             )
         publish(data, target)
     return target
+
+
+def _of_run(
+    data: report_page.ReportData, parameters: ReportParameters, predictions: PredictionsURI
+) -> dict[str, object]:
+    """Return what `storage.admin.runs` shows of the run that commits the report."""
+    seconds, stages = run_so_far()
+    reused = {stage.name for stage in stages if stage.reused}
+    return {
+        "registered_model": parameters.registered_model,
+        "recipe": parameters.recipe_name,
+        "data": parameters.data_name,
+        "dataset": manifest.load(predictions).parent("dataset", of=predictions).name,
+        "changes": parameters.changes,
+        "settings": parameters.values,
+        "seconds": seconds,
+        "seconds_saved": sum(took for maker, took in data.timings if maker in reused),
+    }
 
 
 def gather(

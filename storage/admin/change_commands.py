@@ -8,8 +8,9 @@ import typer
 
 from storage import access, champions, exits, files, in_use, reference, registry, s3
 from storage.admin import catalog, format, listing
-from storage.admin.commands import STORAGE_HELP, Storage, app, command, committed_result, existing_root, show_lines
+from storage.admin.commands import STORAGE_HELP, Storage, command, committed_result, existing_root, show_lines
 from storage.admin.gc import Garbage, Removal
+from storage.admin.history_commands import app
 from storage.error_policy import DiskFull
 from storage.manifest import Damaged
 from storage.terminal import count

@@ -1,16 +1,17 @@
-"""Commands of `python -m storage` that only read, ls, show, lineage, verify, history, and what all of them share."""
+"""Commands of `python -m storage` that only read, ls, show, lineage, verify, and what all of them share."""
 
 import contextlib
 import functools
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from storage import access, champions, exits, manifest, terminal
-from storage.admin import catalog, format, listing
+from storage import access, exits, files, manifest, terminal
+from storage.admin import catalog, format, listing, runs
 from storage.admin import lineage as ancestors
 from storage.admin import verify as checks
 from storage.admin.catalog import Folder
@@ -24,6 +25,13 @@ STORAGE_HELP = "storage root: a folder or s3://bucket/prefix"
 Storage = Annotated[str, typer.Option(metavar="URI", envvar="PIPELINE_STORAGE", help=STORAGE_HELP)]
 Result = Annotated[str, typer.Argument(metavar="URI", help="a result, as printed by ls; may be a relative path")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON document")]
+Sort = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help=f"sort runs by {', '.join(runs.SORTS)}; the largest last (default: created)"),
+]
+Csv = Annotated[str | None, typer.Option("--csv", metavar="FILE", help="also write the runs to this CSV file")]
+
+_RUNS = "runs"
 
 app = exits.make_app(
     "List and verify stored results, change the champion, and delete what is not needed.",
@@ -57,8 +65,8 @@ def command(function: Callable[..., int]) -> Callable[..., int]:
 
 
 def _parse_kind(value: str) -> str:
-    if value not in KINDS:
-        raise typer.BadParameter(f"must be one of {', '.join(KINDS)}, got {value!r}")
+    if value not in (*KINDS, _RUNS):
+        raise typer.BadParameter(f"must be one of {', '.join(KINDS)}, or {_RUNS}, got {value!r}")
     return value
 
 
@@ -66,13 +74,15 @@ def _parse_kind(value: str) -> str:
 def ls(
     kinds: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KIND", parser=_parse_kind, help=f"only these: {', '.join(KINDS)}"),
+        typer.Argument(metavar="KIND", parser=_parse_kind, help=f"only these: {', '.join(KINDS)}; or {_RUNS}"),
     ] = None,
     *,
     storage: Storage = "./data",
+    sort: Sort = None,
+    csv: Csv = None,
     as_json: Json = False,
 ) -> int:
-    """List results by time, with test metrics, sizes and marks, and unfinished work.
+    """List results by time, with test metrics, sizes and marks, and unfinished work; or runs.
 
     The newest result is last. Times are local; with --json they include the time zone. Accuracy,
     balanced accuracy and macro F1 of a model, of its predictions and of its report are measured
@@ -89,9 +99,19 @@ def ls(
       waiting      an active run will produce it
       interrupted  the run ended or failed before the result; run the same command again
 
+    `ls runs` lists runs instead, one row each: the fields that differ from the usual recipe,
+    metrics, whether the model is or was champion, seconds, and the seconds that reuse saved.
+
     Example:
       python -m storage ls checkpoint predictions
+      python -m storage ls runs --sort accuracy --csv runs.csv
     """
+    if kinds == [_RUNS]:
+        return show_runs(existing_root(storage), None, sort=sort, csv=csv, as_json=as_json)
+    if kinds and _RUNS in kinds:
+        raise ValueError(f"kind: {_RUNS} cannot be listed with {', '.join({*kinds} - {_RUNS})}; list it alone")
+    if sort or csv:
+        raise ValueError(f"--{'sort' if sort else 'csv'} is only for runs; use: ls {_RUNS}")
     root = existing_root(storage)
     current_champions, damaged = listing.current_champions(root)
     unfinished, also_damaged = listing.unfinished(root, kinds or KINDS)
@@ -202,46 +222,6 @@ def _progress(num_bytes: int) -> Iterator[Callable[[File], None]]:
         yield lambda file: progress.advance(task, file.size)
 
 
-@command
-def history(
-    name: Annotated[
-        str | None, typer.Argument(metavar="REGISTERED-MODEL", help="print all its decisions, the latest last")
-    ] = None,
-    *,
-    storage: Storage = "./data",
-) -> int:
-    """Print the current champions, or every decision about one registered model.
-
-    Without a name, prints one line for each registered model: the champion, since when, who
-    decided and why. With one, prints all its decisions, the latest last: promoted, rejected
-    or rollback.
-
-    Example:
-      python -m storage history mnist
-    """
-    root = existing_root(storage)
-    if name is not None:
-        decisions = champions.decisions(root, name)
-        for decision in decisions:
-            compared = [f"compared with the {role}: {text}" for role, text in decision.differences.items()]
-            show_lines([f"{decision.number:06d}  {decision.verdict}  {decision.challenger}"])
-            show_lines(f"        {line}" for line in [format.decided(decision), *compared])
-        show_lines([f"champion: {(decisions[-1].champion if decisions else None) or 'none'}"])
-        return 0
-    current_champions, damaged = listing.current_champions(root)
-    if not (current_champions or damaged):
-        exits.note(f"{root} has no decisions; run the pipeline first")
-    show_lines(
-        format.table(
-            (name, str(decision.champion), format.decided(decision))
-            if decision
-            else (name, "none", "no model passed the gate")
-            for name, decision in current_champions.items()
-        )
-    )
-    return complain(damaged)
-
-
 def existing_root(storage: str) -> Root:
     """Return a storage root that exists."""
     root = parse_root(storage)
@@ -253,6 +233,27 @@ def existing_root(storage: str) -> Root:
         ) from None
     catalog.check_links(root)
     return root
+
+
+def show_runs(root: Root, words: Sequence[str] | None, *, sort: str | None, csv: str | None, as_json: bool) -> int:
+    """Print all runs below `root`, or those that `words` name; return the exit code."""
+    rows, damaged = runs.of(root)
+    if words is not None:
+        rows = runs.choose(root, rows, words)
+    if sort:
+        rows = runs.sort(rows, sort)
+    if csv:
+        place = parse_root(csv, option="--csv")
+        if os.path.isdir(place):
+            raise ValueError(f"--csv must be a file, got the folder {csv}; add a name")
+        files.put(place, runs.as_csv(rows))
+    if as_json:
+        print(json.dumps(rows, indent=1))
+    elif rows:
+        show_lines(runs.lines(rows))
+    else:
+        exits.note(f"there are no runs below {root}; run the pipeline first")
+    return complain(damaged)
 
 
 def result_folder(value: str) -> Folder:

@@ -37,7 +37,8 @@ class Stage:
 
 _EVERY_S = 10.0
 """Seconds between updates of progress; each keeps Prefect's server and this process busy for about 30 ms."""
-_run: ContextVar[tuple[Use, list[Stage]] | None] = ContextVar("run", default=None)
+_run: ContextVar[tuple[Use, list[Stage], float] | None] = ContextVar("run", default=None)
+"""What the run uses, its stages so far, and its start by the monotonic clock."""
 
 
 @contextlib.contextmanager
@@ -47,7 +48,7 @@ def using(root: Root, uris: Iterable[URI]) -> Iterator[list[Stage]]:
 
     with in_use.using(root, uris, owner=f"flow run {flow_run.name or os.getpid()}") as use:
         stages: list[Stage] = []
-        token = _run.set((use, stages))
+        token = _run.set((use, stages, time.monotonic()))
         try:
             yield stages
         finally:
@@ -84,7 +85,7 @@ def stage(
     log = logger()
     started = time.monotonic()
     current = Stage(name=name, uri=uri)
-    use, stages = _run.get() or (None, [])
+    use, stages, _ = _run.get() or (None, [], 0.0)
     if use is not None and uri is not None:
         use.add([uri])
     recorded = manifest.find(uri) if uri is not None else None
@@ -101,6 +102,12 @@ def stage(
     took = "reused" if current.reused else f"done in {current.seconds:.1f} s"
     log.info("%s %s%s", name, took, f": {uri}" if uri else "", extra={"stage": name, "event": "end"})
     stages.append(current)
+
+
+def run_so_far() -> tuple[float | None, list[Stage]]:
+    """Return the seconds since the run started, none outside a run, and the stages that it has completed."""
+    run = _run.get()
+    return (time.monotonic() - run[2], run[1]) if run else (None, [])
 
 
 class ProgressArtifact:

@@ -222,7 +222,11 @@ def _plan(
             values=recipes.flat(recipe.to_dict())
             | {"workers": "auto" if workers is None else workers}
             | ({"cores": cores} if cores else {}),
+            changes=recipes.changes(recipe)
+            | ({} if workers is None else {"workers": workers})
+            | ({"cores": cores} if cores else {}),
             command=_command(recipe, data.uri, register_as, workers, cores),
+            registered_model=registered_model,
             register_as=register_as,
             timeouts=timeouts,
         ),

@@ -123,8 +123,12 @@ class ReportParameters:
     data_name: str
     values: dict[str, Any]
     """Values that the report shows as those of the run."""
+    changes: dict[str, Any]
+    """Fields in which the recipe differs from its original."""
     command: str
     """Command that makes the same results in another storage root."""
+    registered_model: str
+    """Registered model that the new model competed for."""
     register_as: str | None = None
     """Registered model that the user named; None: the default one of the data."""
     timeouts: Timeouts = Timeouts()

@@ -1,0 +1,148 @@
+"""Runs as rows, one for each report: what a run changed, its metrics, its decision, and what it took."""
+
+import csv
+import datetime
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from storage import champions, files, registry
+from storage.admin import catalog, format
+from storage.admin.catalog import Folder
+from storage.decision import METRICS
+from storage.kinds import REPORT
+from storage.manifest import Damaged
+from storage.uri import URI, CheckpointURI, Root
+
+SORTS: Final = {
+    **{name: name for name in ("created", "registered_model", "recipe", "seconds", "seconds_saved")},
+    **METRICS,
+}
+"""Names by which a user sorts runs, and the fields of their rows."""
+_ONLY_IN_JSON: Final = ("changes", "settings", "differences")
+
+
+def of(root: Root) -> tuple[list[dict[str, Any]], list[str]]:
+    """Describe every run by JSON values, oldest first; also return a line for each damaged report or registered model.
+
+    A run has one report, unless it found that of an earlier run, which had the same results and the same decision. What
+    a row says is what its report's manifest recorded, except `champion`: whether its model is the champion now.
+    """
+    current: dict[str, CheckpointURI | None] = {}
+    damaged = []
+    for name in champions.registered_models(root):
+        try:
+            current[name] = registry.champion(root, name)
+        except Damaged as error:
+            damaged.append(str(error))
+    shelf = root.child(REPORT.folder)
+    places = map(shelf.child, files.children(shelf))
+    folders = catalog.map_in_threads(lambda uri: catalog.find(uri, with_files=False), places)
+    damaged += [folder.damage for folder in folders if folder.damage]
+    rows = [_row(folder, current) for folder in folders if folder.manifest]
+    return sorted(rows, key=lambda row: str(row["created"])), damaged
+
+
+def sort(rows: Sequence[dict[str, Any]], by: str) -> list[dict[str, Any]]:
+    """Sort by one of `SORTS`, the largest last, those without a value first; raises `ValueError` for other names."""
+    if by not in SORTS:
+        raise ValueError(f"--sort must be one of {', '.join(SORTS)}, got {by!r}")
+    field = SORTS[by]
+    return sorted(rows, key=lambda row: (row[field] is not None, row[field]))
+
+
+def choose(root: Root, rows: Sequence[dict[str, Any]], words: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the run that each word names, with `differences`: the settings that differ among these runs.
+
+    A word is the name or URI of a run's report, checkpoint, predictions or evaluation, or `champion:NAME`. If several
+    runs share that result, it is the latest one. Raises `ValueError` if there is no such run.
+    """
+    chosen = []
+    for word in words:
+        uri = champions.find_checkpoint(root, word, option="run")
+        known = [row for row in rows if any(uri == result or word == result.name for result in _results(row))]
+        if not known:
+            raise ValueError(f"run: {word} is no run below {root}; `data-to-model ls runs` lists the runs")
+        chosen.append(known[-1])
+    settings = [row["settings"] | {"dataset": row["dataset"]} for row in chosen]
+    names = dict.fromkeys(name for values in settings for name in values)
+    differing = [name for name in names if any(values.get(name) != settings[0].get(name) for values in settings)]
+    return [
+        row | {"differences": {name: values.get(name) for name in differing}}
+        for row, values in zip(chosen, settings, strict=True)
+    ]
+
+
+def lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Format rows as a table; those of `choose` have a column for each setting that differs."""
+    differing = list(rows[0].get("differences", {}))
+    middle = ("accuracy", "balanced", "macro F1", "seconds", "saved")
+    header = ("created", "registered model", "recipe", "changed", *differing, *middle, "mark", "run")
+    cells = [
+        (
+            format.moment(datetime.datetime.fromisoformat(row["created"])),
+            row["registered_model"] or "-",
+            row["recipe"] or "-",
+            changes_as_text(row["changes"]) or "-",
+            *(str(row["differences"][name]) for name in differing),
+            *("-" if row[name] is None else f"{row[name]:.4f}" for name in METRICS.values()),
+            *("-" if row[name] is None else f"{row[name]:,.1f}" for name in ("seconds", "seconds_saved")),
+            mark(row),
+            row["uri"],
+        )
+        for row in rows
+    ]
+    return format.table([header, *cells], right=range(4 + len(differing), 9 + len(differing)))
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> bytes:
+    """Format rows as CSV, with all settings of `choose` that differ."""
+    table = [
+        {name: value for name, value in row.items() if name not in _ONLY_IN_JSON}
+        | {"changes": changes_as_text(row["changes"])}
+        | row.get("differences", {})
+        for row in rows
+    ]
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, fieldnames=list(table[0]) if table else [])
+    writer.writeheader()
+    writer.writerows(table)
+    return text.getvalue().encode()
+
+
+def changes_as_text(changes: Mapping[str, Any]) -> str:
+    """Format changed fields as a user types them after `--set`: `epochs=5 seed=1`."""
+    return " ".join(f"{name}={value}" for name, value in changes.items())
+
+
+def mark(row: Mapping[str, Any]) -> str:
+    """Return what became of a run's model: `champion` now, `promoted` once, or nothing."""
+    return "champion" if row["champion"] else "promoted" if row["promoted"] else ""
+
+
+def _results(row: Mapping[str, Any]) -> list[URI]:
+    return [row[role] for role in ("uri", *REPORT.parents) if row[role]]
+
+
+def _row(folder: Folder, current: Mapping[str, CheckpointURI | None]) -> dict[str, Any]:
+    assert folder.manifest
+    recorded, decision = folder.manifest.statistics, folder.manifest.parameters.get("decision", {})
+    metrics, name = decision.get("metrics", {}).get("challenger", {}), recorded.get("registered_model")
+    champion, checkpoint = current.get(name) if name else None, folder.parents.get("checkpoint")
+    return {
+        "uri": folder.uri,
+        "created": folder.created.isoformat(timespec="seconds"),
+        "registered_model": name,
+        "recipe": recorded.get("recipe"),
+        "data": recorded.get("data"),
+        "dataset": recorded.get("dataset"),
+        "changes": recorded.get("changes", {}),
+        "settings": recorded.get("settings", {}),
+        **{metric: metrics.get(metric) for metric in METRICS.values()},
+        "promoted": decision.get("promoted", False),
+        "champion": bool(champion and checkpoint and champion.name == checkpoint.name),
+        "reason": decision.get("reason", ""),
+        "seconds": recorded.get("seconds"),
+        "seconds_saved": recorded.get("seconds_saved"),
+        **{role: folder.parents.get(role) for role in REPORT.parents},
+    }

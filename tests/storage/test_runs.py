@@ -1,0 +1,154 @@
+"""`ls runs` and `compare` as a user sees them: one row a run, as a table, as JSON and as CSV."""
+
+import csv
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage import commits, files, manifest
+from storage.__main__ import main
+from storage.uri import URI, Root
+from tests.runs import CHECKOUT
+from tests.runs_page.results import commit_run
+
+
+def ask(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str], str]:
+    """Exit code, lines of the output, and the messages of a command."""
+    capsys.readouterr()
+    try:
+        code = main(words)
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    said = capsys.readouterr()
+    return code, said.out.splitlines(), said.err
+
+
+def documents(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
+    code, out, err = ask(capsys, *words, "--json")
+    assert (code, err) == (0, "")
+    rows: list[dict[str, Any]] = json.loads("\n".join(out))
+    return rows
+
+
+@pytest.fixture
+def three(root: Root) -> list[URI]:
+    """Reports of three runs, of which the second is the champion and the first was."""
+    runs: list[tuple[float, dict[str, Any]]] = [(0.95, {}), (0.98, {"epochs": 5}), (0.9, {"seed": 7, "epochs": 9})]
+    return [
+        commit_run(root, number, accuracy=accuracy, changes=changes) for number, (accuracy, changes) in enumerate(runs)
+    ]
+
+
+def test_runs_have_their_changes_metrics_decision_and_times(
+    root: Root, three: list[URI], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = documents(capsys, "ls", "runs", "--storage", root)
+    assert [row["uri"] for row in rows] == three
+    assert [row["changes"] for row in rows] == [{}, {"epochs": 5}, {"seed": 7, "epochs": 9}]
+    assert [(row["test_accuracy"], row["promoted"], row["champion"]) for row in rows] == [
+        (0.95, True, False),
+        (0.98, True, True),
+        (0.9, False, False),
+    ]
+    assert {(row["recipe"], row["registered_model"], row["seconds_saved"]) for row in rows} == {
+        ("digits-resnet18", "digits", 12.5)
+    }
+    assert [row["seconds"] for row in rows] == [75, 76, 77]
+    code, out, _ = ask(capsys, "ls", "runs", "--storage", root)
+    header = "created registered model recipe changed accuracy balanced macro F1 seconds saved mark run"
+    assert (code, " ".join(out[0].split())) == (0, header)
+    assert out[2].split()[2:] == [
+        *("digits", "digits-resnet18", "epochs=5", "0.9800", "0.9800", "0.9700", "76.0", "12.5", "champion", three[1])
+    ]
+
+
+def test_runs_are_sorted_and_written_as_csv(
+    root: Root, three: list[URI], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "runs.csv"
+    _, out, _ = ask(capsys, "ls", "runs", "--sort", "accuracy", "--csv", str(file), "--storage", root)
+    assert [line.split()[-1] for line in out[1:]] == [three[2], three[0], three[1]]
+    with file.open(newline="") as opened:
+        rows = list(csv.DictReader(opened))
+    assert [(row["uri"], row["test_accuracy"], row["changes"]) for row in rows] == [
+        (three[2], "0.9", "epochs=9 seed=7"),
+        (three[0], "0.95", ""),
+        (three[1], "0.98", "epochs=5"),
+    ]
+
+
+def test_compared_runs_show_the_settings_in_which_they_differ(
+    root: Root, three: list[URI], capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = manifest.load(three[0]).parent("checkpoint", of=three[0])
+    words = ("compare", "champion:digits", checkpoint, three[0].name, "--storage", root)
+    rows = documents(capsys, *words)
+    assert [row["uri"] for row in rows] == [three[1], three[0], three[0]]
+    assert [row["differences"] for row in rows] == [{"epochs": 5}, {"epochs": 3}, {"epochs": 3}]
+    _, out, _ = ask(capsys, *words)
+    assert out[0].split()[4:7] == ["changed", "epochs", "accuracy"]
+    assert [line.split()[5] for line in out[1:]] == ["5", "3", "3"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("ls", "runs", "raw"), "kind: runs cannot be listed with raw; list it alone"),
+        (("ls", "--sort", "accuracy"), "--sort is only for runs; use: ls runs"),
+        (("ls", "runs", "--sort", "size"), "--sort must be one of created, registered_model, recipe, "),
+        (("ls", "runs", "--csv", "."), "--csv must be a file, got the folder .; add a name"),
+        (("compare", "checkpoints/x-0123456789ab"), "checkpoints/x-0123456789ab is no run below"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_listed_is_refused_with_the_next_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    root = Root(str(tmp_path / "root"))
+    commit_run(root, 1)
+    code, out, err = ask(capsys, *words, "--storage", root)
+    assert (code, out) == (2, []) and message in err
+
+
+def test_damaged_report_and_registry_are_named_and_the_rest_is_listed(
+    root: Root, three: list[URI], capsys: pytest.CaptureFixture[str]
+) -> None:
+    files.put(three[0].child(manifest.NAME), b"garbage")
+    files.put(root.child("registry/digits/000003.json"), b"garbage")
+    code, out, err = ask(capsys, "ls", "runs", "--storage", root)
+    assert code == 1 and [line.split()[-1] for line in out[1:]] == three[1:]
+    assert f"{three[0]}/_manifest.json cannot be read" in err and "000003.json cannot be read" in err
+
+
+@pytest.mark.slow
+def test_a_thousand_runs_are_listed_within_two_seconds(tmp_path: Path) -> None:
+    root = Root(str(tmp_path / "root"))
+    report = commit_run(root, 1, changes={f"field_{number}": number / 7 for number in range(50)})
+    made = manifest.load(report)
+    parents = {
+        role: parent.model_copy(update={"uri": made.parent(role, of=report)}) for role, parent in made.parents.items()
+    }
+    for number in range(999):
+        uri = root.child(f"reports/copy-{number:012x}")
+        commits.commit(
+            uri,
+            kind="report",
+            parents=parents,
+            parameters=made.parameters,
+            listed=[commits.write_file(uri, "index.html", b"a page")],
+            statistics=made.statistics,
+        )
+    command = [sys.executable, "-m", "storage", "ls", "runs", "--storage", root]
+    took = []
+    for _ in range(3):
+        started = time.monotonic()
+        lines = subprocess.run(command, cwd=CHECKOUT, capture_output=True, check=True).stdout.splitlines()
+        took.append(time.monotonic() - started)
+        assert len(lines) == 1001
+    assert statistics.median(took) < 2, took
