@@ -25,4 +25,5 @@ def write(folder: Path) -> Path:
 def weights() -> dict[str, Tensor]:
     """All 296 tensors."""
     with tempfile.TemporaryDirectory() as folder:
-        return safetensors.torch.load_file(write(Path(folder)))
+        tensors: dict[str, Tensor] = safetensors.torch.load_file(write(Path(folder)))
+        return tensors
