@@ -51,6 +51,8 @@ class Published:
     """Per channel, in units of 0 to 255."""
     std: tuple[float, ...]
     """Per channel, in units of 0 to 255."""
+    image_size: int
+    """Pixels per side."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,7 @@ def published(model: str) -> Published:
     weights = get_model_weights(model.replace("-", "_")).DEFAULT
     images = weights.transforms()
     mean, std = ((0.5,) * 3, (0.5,) * 3) if model in _TRANSFORMING else (images.mean, images.std)
-    return _published(weights.url, mean=mean, std=std)
+    return _published(weights.url, mean=mean, std=std, image_size=images.crop_size[0])
 
 
 def _published_by_timm(model: str) -> Published:
@@ -93,10 +95,12 @@ def _published_by_timm(model: str) -> Published:
         if not hub_id:
             raise ValueError(f"start=pretrained: {url} is not one of {', '.join(SUFFIXES)}; use another model")
         url = f"https://huggingface.co/{hub_id}/resolve/main/{_HUB_FILE}"
-    return _published(url, hub_id=hub_id, mean=config.mean, std=config.std)
+    return _published(url, hub_id=hub_id, mean=config.mean, std=config.std, image_size=config.input_size[-1])
 
 
-def _published(url: str, *, hub_id: str = "", mean: Sequence[float], std: Sequence[float]) -> Published:
+def _published(
+    url: str, *, hub_id: str = "", mean: Sequence[float], std: Sequence[float], image_size: int
+) -> Published:
     file = url.rpartition("/")[2]
     digest = _HASH.search(file)
     return Published(
@@ -106,6 +110,7 @@ def _published(url: str, *, hub_id: str = "", mean: Sequence[float], std: Sequen
         hub_id=hub_id,
         mean=tuple(255 * value for value in mean),
         std=tuple(255 * value for value in std),
+        image_size=image_size,
     )
 
 

@@ -15,6 +15,8 @@ from tasks.learning.initial_weights import Champion, Pretrained, Random, Weights
 
 _Fraction = Annotated[float, Field(gt=0, lt=1)]
 _Share = Annotated[float, Field(ge=0, le=1)]
+_SMALLEST = 4
+"""Pixels per side of the smallest images."""
 _Seed = Annotated[int, Field(ge=0, le=2**63 - 1)]
 
 
@@ -24,8 +26,8 @@ class Data:
 
     source: str
     """A module of `tasks.learning.sources`, `user-images` for `--data`, or `own(SOURCE)`."""
-    image_size: int = Field(default=64, ge=4, le=4096)
-    """User images: pixels per side after resizing."""
+    image_size: int = Field(default=0, ge=0, le=4096)
+    """User images: pixels per side after resizing; 0: as the weights of start=pretrained were trained on, else 64."""
     channels: Literal[1, 3] = 3
     """User images: 1 converts all of them to gray, 3 to RGB."""
     store: Literal["pixels", "files"] = "pixels"
@@ -35,6 +37,8 @@ class Data:
 
     def __post_init__(self) -> None:
         sources.check_known(self.source)
+        if 0 < self.image_size < _SMALLEST:
+            raise ValueError(f"image_size must be 0 or >= {_SMALLEST}, got {self.image_size}")
         if self.store == "files" and self.source != sources.USER_IMAGES:
             raise ValueError(
                 f"store must be pixels for source={self.source}, got 'files'; only files given by --data can be stored"

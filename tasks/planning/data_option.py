@@ -6,13 +6,16 @@ from typing import Any
 
 from storage import access, champions, kinds, manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, FilesURI, Root, parse_root
-from tasks.learning import images, recipes, sources, user_code
+from tasks.learning import images, pretrained, recipes, sources, user_code
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Download, Source
 from tasks.planning import user_images
 from tasks.planning.result_uris import Result, find_result
 from tasks.planning.user_images import UserImages
 from tasks.planning.user_images.layout import EXPECTED
+
+_IMAGE_SIZE = 64
+"""Pixels per side of the user's images, unless the recipe or the pretrained weights say otherwise."""
 
 
 def default_recipe(data: str | None, *, flow: str = "mnist") -> str:
@@ -152,6 +155,10 @@ def find_training_data(root: Root, recipe: Recipe, data: str | None) -> Training
 
 
 def _user_images(root: Root, uri: DatasetURI, recipe: Recipe) -> TrainingData:
+    if not recipe.data.image_size:
+        is_pretrained = recipe.training.start.kind == "pretrained"
+        size = pretrained.published(recipe.model).image_size if is_pretrained else _IMAGE_SIZE
+        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, image_size=size))
     image_size, max_shift = recipe.data.image_size, recipe.training.augment.max_shift
     if max_shift >= image_size:
         raise ValueError(

@@ -176,7 +176,7 @@ class TestPublished:
     def test_default_weights_of_timm(self) -> None:
         found = pretrained.published(lite0.MODEL)
         assert (found.file, found.sha256) == ("tf_efficientnet_lite0-0aa007d2.pth", "0aa007d2")
-        assert found.hub_id == "timm/tf_efficientnet_lite0.in1k"
+        assert found.hub_id == "timm/tf_efficientnet_lite0.in1k" and found.image_size == 224
         assert pretrained.published("timm/resnet18.fb_swsl_ig1b_ft_in1k").url.endswith("-118f1556.pth")
 
     def test_weights_that_are_only_on_the_hub_have_a_name_of_their_own(self) -> None:

@@ -207,6 +207,16 @@ def test_size_channels_and_store_decide_the_raw_dataset_and_augmentation_the_che
         assert augmented.prepared == encoded.prepared and augmented.checkpoint != encoded.checkpoint
 
 
+@pytest.mark.parametrize(("recipe", "size"), [("images-finetune", 224), ("images-resnet18", 64)])
+def test_size_0_is_that_of_the_pretrained_weights_if_there_are_any(pictures: Path, recipe: str, size: int) -> None:
+    chosen = recipes.override(recipes.load(recipe), ["image_size=0"])
+    root = str(pictures.parent / "root")
+    planned = make_plan.make_plan(storage=root, recipe=chosen, data=str(pictures))
+    assert planned.recipe.data.image_size == size
+    same = recipes.override(chosen, [f"image_size={size}"])
+    assert make_plan.make_plan(storage=root, recipe=same, data=str(pictures)).raw == planned.raw
+
+
 def test_files_on_s3_are_told_apart_by_their_etag(root: Root) -> None:
     for split in ("train", "test"):
         for name in ("cat", "große Hunde"):
