@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from prefect import task
 
-from storage import commits, manifest, reference, tables
+from storage import commits, error_policy, manifest, reference, tables
 from storage.decision import Decision
 from storage.manifest import Manifest
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
-from tasks import report_page
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, redact_text
+from tasks import report_page, runs_page
 from tasks.evaluate import read_evaluation
 from tasks.jobs.preprocess.data_problems import by_split, find_data_problems
 from tasks.jobs.train.attempts import training_images
 from tasks.learning import hardware, images
 from tasks.orchestration.artifacts import publish
 from tasks.orchestration.prefect_options import task_options
-from tasks.orchestration.stage import run_so_far, stage
+from tasks.orchestration.stage import logger, run_so_far, stage
 from tasks.planning.parameters import ReportParameters
 from tasks.planning.result_uris import decision_as_json, report_of
 from tasks.report_page import Picture
@@ -50,7 +50,18 @@ def report(
                 statistics=_of_run(data, parameters, predictions),
             )
         publish(data, target)
+        _write_runs_page(reference.root_of(target))
     return target
+
+
+def _write_runs_page(root: Root) -> None:
+    try:
+        runs_page.write(root)
+    except Exception as error:  # the report is committed
+        if not error_policy.is_storage_error(error):
+            raise
+        message = "the page of all runs cannot be written; `data-to-model page` writes it later: %s"
+        logger().warning(message, redact_text(str(error)))
 
 
 def _of_run(

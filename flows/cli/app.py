@@ -5,6 +5,7 @@ Modules of the commands are imported after the command line has been parsed: an 
 
 import functools
 import inspect
+import json
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
@@ -158,12 +159,28 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
 
         return diff(options)
 
+    def page(options: StorageOptions) -> int:
+        """Write the page of all runs, <storage>/index.html, to be opened in a browser.
+
+        It shows the champions of each registered model over time, and every run with its metrics and
+        a link to its report. Each run writes it, too; promote and rollback do not.
+        """
+        from storage.admin.commands import existing_root, show_lines
+        from tasks import runs_page
+
+        with exits.refused_if_invalid():
+            root = existing_root(options.storage)
+        uri = runs_page.write(root)
+        show_lines([json.dumps({"page": uri}) if options.as_json else uri])
+        return 0
+
     exits.command(app, epilog=exits.verbatim(_RUN))(taking(RunOptions, run))
     exits.command(app, epilog=exits.verbatim(_PREDICT))(taking(PredictOptions, predict))
     exits.command(app, epilog=exits.verbatim(_BACKFILL))(taking(BackfillOptions, backfill))
     exits.command(app, epilog=exits.verbatim(_EXPORT))(taking(ExportOptions, export))
     exits.command(app, epilog=exits.verbatim(_MISTAKES))(taking(MistakesOptions, mistakes))
     exits.command(app, epilog=exits.verbatim(_DIFF))(taking(DiffOptions, diff))
+    exits.command(app)(taking(StorageOptions, page))
     for function, epilog in ((up, _UP), (deploy, _DEPLOY), (watch, _WATCH)):
         exits.command(app, epilog=exits.verbatim(epilog))(function)
     return app

@@ -11,20 +11,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from storage import manifest
 from storage.manifest import Damaged
 from storage.uri import ReportURI, Root
+from tasks import runs_page
 from tasks.orchestration.artifacts import REPORTS_URL
 
 _HOST = "127.0.0.1"
-_PAGE = re.compile(r"/([a-z0-9][A-Za-z0-9._-]*-[0-9a-f]{12})/index\.html")
-_HEADERS = {
-    "Content-Type": "text/html; charset=utf-8",
-    # A report needs no scripts; one that somebody else wrote to the storage must not reach Prefect's API from here.
-    "Content-Security-Policy": "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:",
-    "X-Content-Type-Options": "nosniff",
-}
+_PAGE = re.compile(r"(?:/reports)?/([a-z0-9][A-Za-z0-9._-]*-[0-9a-f]{12})/index\.html")
+_HEADERS = {"Content-Type": "text/html; charset=utf-8", "X-Content-Type-Options": "nosniff"}
+# A report needs no scripts; one that somebody else wrote to the storage must not reach Prefect's API from here.
+_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_RUNS = f"/{runs_page.NAME}"
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers `GET /<report>/index.html` with the verified bytes of a committed report, all else with 403 or 404."""
+    """Answers `GET` of a committed report with its verified bytes, of `/index.html` with the page of all runs.
+
+    That page is rendered anew from verified manifests, and only its own script may run. All else gets 403 or 404.
+    """
 
     def __init__(self, root: Root, *arguments: object) -> None:
         self._root = root
@@ -35,12 +37,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(403)
             return
         try:
-            content = _read(self._root, self.path)
+            content = runs_page.render(self._root) if self.path == _RUNS else _read(self._root, self.path)
         except (OSError, ValueError, Damaged):
             self.send_error(404, "no such committed report")
             return
         self.send_response(200)
-        for name, value in (_HEADERS | {"Content-Length": str(len(content))}).items():
+        policy = f"sandbox allow-scripts; {runs_page.policy()}" if self.path == _RUNS else _POLICY
+        headers = {"Content-Security-Policy": policy, "Content-Length": str(len(content))}
+        for name, value in (_HEADERS | headers).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

@@ -131,6 +131,7 @@ def _row(folder: Folder, current: Mapping[str, CheckpointURI | None]) -> dict[st
     champion, checkpoint = current.get(name) if name else None, folder.parents.get("checkpoint")
     return {
         "uri": folder.uri,
+        "page": next((folder.uri.child(file.path) for file in folder.manifest.files), folder.uri),
         "created": folder.created.isoformat(timespec="seconds"),
         "registered_model": name,
         "recipe": recorded.get("recipe"),

@@ -113,7 +113,7 @@ def render(data: ReportData) -> str:
         for title, quantity in (("Loss", "loss"), ("Accuracy", "accuracy"))
     ]
     chosen = chosen_confidence(data.coverage)
-    template = _environment().get_template("report.html.j2")
+    template = environment().get_template("report.html.j2")
     return template.render(
         data=data,
         curves=curves,
@@ -140,9 +140,10 @@ def render(data: ReportData) -> str:
     )
 
 
-def _environment() -> jinja2.Environment:
+def environment(*folders: Path) -> jinja2.Environment:
+    """Return the environment of templates in `folders` and of the report's own; it escapes all values."""
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        loader=jinja2.FileSystemLoader([*folders, Path(__file__).parent]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -50,6 +50,9 @@ def test_only_committed_reports_are_served_and_only_to_this_machine(
         assert address.startswith("http://127.0.0.1:")
         whole = f"/{names['whole']}/index.html"
         assert answer(address, whole) == (200, _PAGE)
+        assert answer(address, f"/reports{whole}") == (200, _PAGE)
+        status, runs = answer(address, "/index.html")
+        assert status == 200 and f"reports{whole}".encode() in runs and names["unfinished"].encode() not in runs
         assert answer(address, whole, host="localhost:4201")[0] == 200
         assert answer(address, whole, host="evil.example")[0] == 403
         assert answer(address, whole, method="POST")[0] == 501
