@@ -1,17 +1,21 @@
 """Report: write a self-contained HTML page about a run, and publish its main results as Prefect artifacts."""
 
 import contextlib
+import dataclasses
 import datetime
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from prefect import task
 
-from storage import commits, error_policy, manifest, reference, tables
+from storage import commits, error_policy, manifest, reference, registry, tables
 from storage.decision import Decision
 from storage.manifest import Manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, redact_text
 from tasks import report_page, runs_page
+from tasks.comparing.diff import diff
+from tasks.comparing.results import Results
 from tasks.evaluate import read_evaluation
 from tasks.jobs.preprocess.data_problems import by_split, find_data_problems
 from tasks.jobs.train.attempts import training_images
@@ -41,6 +45,7 @@ def report(
     with stage("report", target, timeout_s=parameters.timeouts.stage_s) as current:
         data = gather(checkpoint, predictions, evaluation, decision, parameters)
         if not current.reused:
+            data = dataclasses.replace(data, **against_champion(checkpoint, evaluation, decision, parameters))
             commits.commit(
                 target,
                 kind="report",
@@ -145,6 +150,20 @@ def gather(
             *hardware.notes(predicted.statistics, what="prediction of the test rows"),
         ),
     )
+
+
+def against_champion(
+    checkpoint: CheckpointURI, evaluation: EvaluationURI, decision: Decision, parameters: ReportParameters
+) -> dict[str, Any]:
+    """Return what is different from the champion before the decision, for the section about it."""
+    history = registry.history(reference.root_of(evaluation), parameters.registered_model)
+    champion = next((earlier.champion for earlier in reversed(history) if earlier.number < decision.number), None)
+    if champion in (None, checkpoint):
+        return {}
+    try:
+        return {"against": diff(Results.of(champion), Results.of(evaluation))}
+    except (FileNotFoundError, manifest.Damaged) as error:
+        return {"against_note": f"The champion before cannot be compared: {error}."}
 
 
 def _files(uri: DatasetURI, raw: Manifest) -> Manifest | None:

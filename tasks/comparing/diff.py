@@ -112,4 +112,4 @@ def _lines(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _shown(value: Any) -> str:
-    return "none" if value in (None, "") else f"{value:g}" if isinstance(value, float) else str(value)
+    return "unset" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

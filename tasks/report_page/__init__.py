@@ -98,6 +98,10 @@ class ReportData:
     """Rows of each class, by split; empty if the dataset does not record them."""
     data_problems: tuple[DataProblem, ...] = ()
     """Problems of the data, shown in the section Data and in the banner."""
+    against: Mapping[str, Any] | None = None
+    """What is different from the champion before, from `tasks.comparing.diff`; None if there was none."""
+    against_note: str = ""
+    """Why it cannot be compared with the champion before."""
     notes: tuple[str, ...] = ()
     """Notes on training and prediction, one sentence each."""
 

@@ -12,6 +12,7 @@ import pytest
 
 from storage.decision import Decision
 from storage.uri import CheckpointURI
+from tasks.comparing import data_changes
 from tasks.jobs.preprocess.data_problems import DataProblem
 from tasks.report_page import (
     Picture,
@@ -88,11 +89,35 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
         parameters={"name": "mnist-resnet18", "epochs": num_epochs, "learning_rate": 0.002, "precision": "auto"},
         command="python flows/pipeline.py --storage s3://models/mnist --workers 2 --set epochs=5",
         producer={"data-to-model": "0.1.0", "ray": "2.50.0", "torch": "2.9.0", "git": None},
+        against=fake_against(),
         training_images=tuple(
             (picture.image, picture.label)
             for picture in fake_pictures(generator, classes, channels=channels, num=32, wrong=False)
         ),
     )
+
+
+def fake_against(
+    name: str = "test/cats of the neighbours/2026-11-23_holiday_pictures/IMG_20261123.jpg",
+) -> dict[str, Any]:
+    """What `diff` says of two models, with a change of every sort."""
+    change = {"file": name, "class": name, "split": "train", "file_before": name, "class_before": name}
+    row = {"file": name, "label": name} | {f"prediction_{side}": name for side in "ab"}
+    rows = [row | {"probability_a": 0.9, "probability_b": 0.8}] * 30
+    accuracy = {"a": 0.95, "b": 0.96, "difference": 0.01, "lower": -0.01, "upper": 0.03, "p_value": 0.3}
+    return {
+        "a": {"uri": f"s3://models/{name}"},
+        "changes": [f"recipe: {name} 1 -> 2"] * 3,
+        "data": {"counts": dict.fromkeys(data_changes.SORTS, 60)} | dict.fromkeys(data_changes.SORTS, [change] * 60),
+        "test_rows": {
+            "rows": 1000,
+            "note": name,
+            "metrics": {"test_accuracy": accuracy},
+            "better": rows,
+            "worse": rows,
+        },
+        "notes": {"test_rows": name},
+    }
 
 
 def fake_decision(champion: dict[str, float]) -> Decision:
@@ -309,7 +334,7 @@ def test_hostile_names_are_escaped(num_classes: int) -> None:
         dataclasses.replace(
             with_decision(data, decided=WHEN, **changes), recipe_name=HOSTILE, data_set=HOSTILE, command=HOSTILE,
             sample_notice=HOSTILE, lineage=(hostile_step,), timings=[(HOSTILE, 1.0)], parameters={HOSTILE: HOSTILE},
-            producer={HOSTILE: HOSTILE}, metrics=data.metrics | {HOSTILE: 1.0},
+            producer={HOSTILE: HOSTILE}, against=fake_against(HOSTILE), metrics=data.metrics | {HOSTILE: 1.0},
             data_problems=(DataProblem(summary=HOSTILE, details=(HOSTILE,)),),
         )
     )  # fmt: skip

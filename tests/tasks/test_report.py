@@ -1,6 +1,8 @@
 """What the report says of a result that it was made from."""
 
+import dataclasses
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +14,21 @@ from prefect.client.orchestration import SyncPrefectClient
 from flows.cli import preflight
 from flows.cli.options import RunOptions
 from flows.cli.start import choose_resources
-from storage import commits
-from storage.uri import DatasetURI
+from storage import commits, manifest, registry, tables
+from storage.decision import Decision
+from storage.uri import URI, CheckpointURI, DatasetURI
 from tasks.learning import recipes
 from tasks.orchestration import artifacts
 from tasks.orchestration.summary import summarize
 from tasks.planning import make_plan
-from tasks.planning.result_uris import report_of
-from tasks.report import _facts, gather
+from tasks.planning.plan import Plan
+from tasks.planning.result_uris import predictions_of, report_of
+from tasks.report import _facts, against_champion, gather
+from tasks.report_page import render
 from tasks.resources import machine
 from tests.report_page import results
 from tests.report_page.results import commit_results
+from tests.report_page.test_report_page import Page
 from tests.runs import options_of
 
 
@@ -92,6 +98,44 @@ def test_summary_shows_classes_in_the_reason_literally(tmp_path: Path) -> None:
     data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
     summary = "\n".join(artifacts._summary(data))
     assert r"new class \<img src\=x\>\, gone class a\|b \*c\*." in summary
+
+
+def test_report_says_what_is_different_from_the_champion_before(tmp_path: Path) -> None:
+    plan, decision = commit_results(tmp_path)
+    assert "There was no other champion before this model." in _page(plan, decision)
+    champion = CheckpointURI(plan.root.child("checkpoints/older-0123456789ab"))
+    commits.commit(champion, kind="checkpoint", parents={"prepared": plan.prepared}, parameters={"seed": 7}, listed=[])
+    _predict_all_right(plan, champion)
+    usual: dict[str, Any] = {"evaluation": "", "reason": "", "gate": {}, "metrics": {}, "promoted": True}
+    earlier = Decision(number=1, champion=champion, challenger=champion, **usual)
+    registry.append(plan.root, plan.registered_model, earlier)
+    text = _page(plan, decision.model_copy(update={"number": 2}))
+    assert f"different from the champion before, {champion} ," in text and "recipe: seed 7 -> unset" in text
+    accuracy = manifest.load(plan.evaluation).statistics["test_accuracy"]
+    assert f"accuracy went from 1.0000 to {accuracy:.4f}: -{1 - accuracy:.4f}" in text
+    assert f"Got worse: {round(400 * (1 - accuracy))}" in text and "Got better" not in text
+    shutil.rmtree(champion)
+    text = _page(plan, decision.model_copy(update={"number": 2}))
+    assert f"The champion before cannot be compared: {champion} is not committed" in text
+
+
+def _page(plan: Plan, decision: Decision) -> str:
+    """The text of the report's page."""
+    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
+    against = against_champion(plan.checkpoint, plan.evaluation, decision, plan.report)
+    return Page(render(dataclasses.replace(data, **against))).text
+
+
+def _predict_all_right(plan: Plan, champion: CheckpointURI) -> None:
+    """Commit the predictions of `champion` on the plan's test rows, each of them right."""
+    uri = predictions_of(plan.root, champion, DatasetURI(plan.prepared), split="test")
+    rows = tables.read_split(plan.predictions, "test")
+    rows = rows.set_column(2, "prediction", rows["label"])
+    parents: dict[str, URI] = {"checkpoint": champion, "dataset": plan.prepared}
+    listed = [tables.write_part(uri, rows, split="test", index=0)]
+    commits.commit(
+        uri, kind="predictions", parents=parents, parameters={}, listed=listed, schema=tables.describe(rows.schema)
+    )
 
 
 @pytest.mark.usefixtures("prefect_server")
