@@ -100,3 +100,11 @@ def test_damaged_runs_are_named_and_the_others_shown(root: Root) -> None:
     assert re.findall(r'<th scope="row" data-value=[^>]*><a href="([^"]*)"', page) == [
         f"reports/{reports[1].name}/index.html"
     ]
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_column_is_cut_off(browser: Browser, pages: dict[int, Path], view: str) -> None:
+    browser.open(pages[40], VIEWS[view])
+    widths = "(({scrollWidth, clientWidth}) => [scrollWidth, clientWidth])(document.querySelector('[aria-label=Runs]'))"
+    needed, available = browser.evaluate(widths)
+    assert needed <= available
