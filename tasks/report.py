@@ -17,6 +17,7 @@ from tasks import report_page, runs_page
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
 from tasks.evaluate import read_evaluation
+from tasks.jobs.preprocess import near_duplicates
 from tasks.jobs.preprocess.data_problems import by_split, find_data_problems
 from tasks.jobs.train.attempts import training_images
 from tasks.learning import hardware, images
@@ -137,6 +138,7 @@ def gather(
         coverage=evaluated["coverage"],
         class_counts=by_split(prepared.statistics.get("class_counts", {})),
         data_problems=tuple(find_data_problems(raw, prepared, trained)),
+        near_duplicates=tuple(near_duplicates.read(prepared_uri, prepared)),
         samples=tuple(pictures[id_] for id_ in spread if id_ in pictures),
         mistakes=tuple(pictures[id_] for id_ in mistakes if id_ in pictures),
         lineage=tuple(_lineage(steps, raw, target, decision)),

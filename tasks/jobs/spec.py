@@ -116,7 +116,7 @@ class IngestSpec(JobSpec):
     """Files below the user's data that are not read, by reason, for the manifest: reason, count, first."""
     parameters: dict[str, Any]
     """Name of the source. For the user's own also image_size, channels and, if no folder is called train or test,
-    test_fraction; for images that are only predicted also classes."""
+    test_fraction, and group if near duplicates get one split; for images that are only predicted also classes."""
 
     @property
     def is_new(self) -> bool:
@@ -130,7 +130,7 @@ class PreprocessSpec(JobSpec):
     source: DatasetURI
     target: DatasetURI
     parameters: dict[str, Any]
-    """Values of split_seed, validation_fraction and max_quarantined."""
+    """Values of split_seed, validation_fraction and max_quarantined; group if it is not none."""
 
 
 class TrainSpec(JobSpec):

@@ -12,7 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from storage.error_policy import Permanent
-from tasks.learning import jpeg_end
+from tasks.learning import jpeg_end, thumbnails
 
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "AVIF", "TIFF", "PPM")
 """The only formats that are tried: a file's content, not its name, decides which decoder runs on it."""
@@ -49,9 +49,11 @@ class Decoded:
     height: int
     mode: str
     """Pillow's name for its kind of pixels, such as `L` or `RGB`, and a note if their reading involved a choice."""
+    thumbnail: bytes = b""
+    """Thumbnail of the whole image, if requested."""
 
 
-def decoded(content: bytes, size: int, channels: int) -> Decoded:
+def decoded(content: bytes, size: int, channels: int, *, with_thumbnail: bool = False) -> Decoded:
     """Decode the first frame in `content`, apply its EXIF orientation, and crop its centre to `size` pixels a side.
 
     The table in docs/your-own.md lists the conversion of each kind of pixels. Raises `Unreadable`.
@@ -60,17 +62,17 @@ def decoded(content: bytes, size: int, channels: int) -> Decoded:
         raise Unreadable("empty file")
     with _unreadable(), Image.open(io.BytesIO(content), formats=_FORMATS) as image:
         if image.format not in _JPEG:
-            return _decoded(image, size, channels)
-        return _decoded_jpeg(content, image, size, channels)
+            return _decoded(image, size, channels, with_thumbnail=with_thumbnail)
+        return _decoded_jpeg(content, image, size, channels, with_thumbnail=with_thumbnail)
 
 
-def _decoded_jpeg(content: bytes, image: Image.Image, size: int, channels: int) -> Decoded:
+def _decoded_jpeg(content: bytes, image: Image.Image, size: int, channels: int, *, with_thumbnail: bool) -> Decoded:
     if (end := jpeg_end.find(content)) is None:
         raise Unreadable("truncated")
     draft = (_MODES[channels], (2 * size, 2 * size))  # a large image need not be decoded in full
     width, height, mode = *image.size, image.mode
     image.draft(*draft)
-    decoded = _decoded(image, size, channels)
+    decoded = _decoded(image, size, channels, with_thumbnail=with_thumbnail)
     if jpeg_end.comes_early(content, end, image, draft=draft):
         raise Unreadable("truncated")
     return dataclasses.replace(decoded, width=width, height=height, mode=mode)
@@ -119,13 +121,13 @@ def _in_words(error: Exception) -> str:
     return next((words for pattern, words in _IN_WORDS.items() if re.search(pattern, message, re.IGNORECASE)), usual)
 
 
-def _decoded(image: Image.Image, size: int, channels: int) -> Decoded:
+def _decoded(image: Image.Image, size: int, channels: int, *, with_thumbnail: bool = False) -> Decoded:
     (width, height), mode = image.size, image.mode
     flat, mode = _flat(image, mode)
     pixels = _fitted(flat, size, channels)
     if image.format in _WITH_FRAMES and getattr(image, "is_animated", False):
         mode += " (first of several frames)"
-    return Decoded(pixels, width, height, mode)
+    return Decoded(pixels, width, height, mode, thumbnails.of_image(flat) if with_thumbnail else b"")
 
 
 def _flat(image: Image.Image, mode: str) -> tuple[Image.Image, str]:
@@ -164,7 +166,7 @@ def _why_unsupported(image: Image.Image, mode: str, stored: tuple[Any, ...]) -> 
     return None
 
 
-def scaled(image_HWC: np.ndarray, size: int, channels: int) -> Decoded:
+def scaled(image_HWC: np.ndarray, size: int, channels: int, *, with_thumbnail: bool = False) -> Decoded:
     """Convert pixels (uint8, HWC; 1 or 3 channels, or 2 or 4 with alpha as the last) as `decoded` does.
 
     Pixels that already have the right shape are not changed. Raises `Unreadable`.
@@ -173,7 +175,8 @@ def scaled(image_HWC: np.ndarray, size: int, channels: int) -> Decoded:
     image = Image.fromarray(image_HWC[:, :, 0] if depth == 1 else image_HWC)
     fits = image_HWC.shape == (size, size, channels)
     stored = image_HWC.tobytes() if fits else _fitted(_on_white(image), size, channels)
-    return Decoded(stored, width, height, image.mode)
+    thumbnail = thumbnails.of_image(_on_white(image)) if with_thumbnail else b""
+    return Decoded(stored, width, height, image.mode, thumbnail)
 
 
 def _gray(image: Image.Image) -> tuple[Image.Image, int]:

@@ -55,6 +55,8 @@ class Split:
     """Probability with which a training row becomes a validation row, used to choose the best epoch."""
     max_quarantined: _Share = 0.01
     """Largest share of raw rows that preprocessing may leave out as unusable; above it, preprocessing fails."""
+    group: Literal["none", "near-duplicates"] = "none"
+    """User images: near-duplicates keeps images that are almost the same, such as bursts, in one split."""
 
 
 @group
@@ -216,6 +218,11 @@ class Recipe:
                 f"freeze_epochs must be 0 with start=random, whose backbone has learned nothing, got "
                 f"{self.training.freeze_epochs}; choose another start, or add --set freeze_epochs=0"
             )
+        if self.split.group != "none" and self.data.source != sources.USER_IMAGES:
+            raise ValueError(
+                f"group must be none for source={self.data.source}, got {self.split.group!r}; only user "
+                "images have thumbnails to compare"
+            )
         store, loader, augment = self.data.store, self.training.loader, self.training.augment
         if augment.kind != store:
             raise ValueError(f"augment must be {store.title()[:-1]}Augment(...) with store={store}, got {augment}")
@@ -248,7 +255,10 @@ def ingest_parameters(recipe: Recipe) -> dict[str, Any]:
 
 def preprocess_parameters(recipe: Recipe) -> dict[str, Any]:
     """Return what determines the prepared dataset, besides the raw one."""
-    return dataclasses.asdict(recipe.split)
+    values = dataclasses.asdict(recipe.split)
+    if recipe.split.group == "none":  # decides nothing
+        del values["group"]
+    return values
 
 
 def training_parameters(recipe: Recipe) -> dict[str, Any]:

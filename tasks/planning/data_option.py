@@ -86,6 +86,8 @@ class TrainingData:
             values |= {"ingest": user_images.VERSION, **recipes.ingest_parameters(self.recipe)}
             if self.user_images.test_fraction is not None:
                 values["test_fraction"] = self.user_images.test_fraction
+                if self.recipe.split.group != "none":
+                    values["group"] = self.recipe.split.group
         return values
 
     def find_raw(self, root: Root, *, refresh: int) -> Result[DatasetURI]:
@@ -165,7 +167,8 @@ def _user_images(root: Root, uri: DatasetURI, recipe: Recipe) -> TrainingData:
             f"image_size must be more than max_shift, the pixels by which augmentation moves images: got "
             f"{image_size} and {max_shift}; change --set image_size or --set max_shift"
         )
-    listed = user_images.find(URI(uri), test_fraction=recipe.data.test_fraction)
+    are_grouped = recipe.split.group != "none"
+    listed = user_images.find(URI(uri), test_fraction=recipe.data.test_fraction, are_grouped=are_grouped)
     if listed.kind == "parquet" and recipe.data.store == images.FILES:
         raise ValueError(
             f"store must be pixels for Parquet files, got 'files' for {uri}; use --set store=pixels "

@@ -111,8 +111,8 @@ def initial_checkpoint(
 
 def split_of(recipe: Recipe) -> dict[str, Any]:
     """Return what decides whether a row is a validation row, as prepared datasets and checkpoints record it."""
-    split, store = recipe.split, recipe.data.store  # a row's split depends on its stored bytes
-    return {"split_seed": split.split_seed, "validation_fraction": split.validation_fraction, "store": store}
+    split = {name: getattr(recipe.split, name) for name in ("split_seed", "validation_fraction", "group")}
+    return split | {"store": recipe.data.store}  # a row's split depends on its stored bytes
 
 
 def check_comparable(

@@ -102,6 +102,9 @@ class ReportData:
     """What is different from the champion before, from `tasks.comparing.diff`; None if there was none."""
     against_note: str = ""
     """Why it cannot be compared with the champion before."""
+    near_duplicates: tuple[Mapping[str, Any], ...] = ()
+    """Pairs, the worst first: `kind`, `distance`, and of `first_` and `second_` the `place`, the `class`, and the
+    `image` as PNG (None if it is not shown)."""
     notes: tuple[str, ...] = ()
     """Notes on training and prediction, one sentence each."""
 
@@ -154,6 +157,7 @@ def environment(*folders: Path) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"share": share, "number": number, "moment": moment, "seconds": seconds, "png": plots.png}
+    environment.filters |= {"data_uri": plots.png_uri}
     environment.filters |= {"breakable": _breakable, "percent": percent, "interval": recall_interval}
     return environment
 

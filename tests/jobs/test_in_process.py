@@ -75,7 +75,7 @@ def test_training_that_was_cut_off_goes_on_to_the_same_weights(
     assert not files.exists(cut.scratch.child("attempt-1/_attempt.json")), "what is not needed any more is removed"
     split = manifest.load(prepared).statistics["split"]
     assert manifest.load(cut.target).statistics["split"] == split, "what a warm start is compared with"
-    assert split == {"split_seed": 0, "validation_fraction": 0.25, "store": "pixels"}
+    assert split == {"split_seed": 0, "validation_fraction": 0.25, "group": "none", "store": "pixels"}
 
 
 def test_an_epochs_checkpoint_is_written_while_the_next_one_trains(

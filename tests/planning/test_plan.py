@@ -122,7 +122,7 @@ class TestURIs:
 
     def test_every_field_of_a_recipe_is_tried(self) -> None:
         tried = {setting.partition("=")[0] for setting in SETTINGS}
-        for_files = {"store", "crop_scale", "color_jitter"}  # tests/planning/test_user_images.py
+        for_files = {"store", "crop_scale", "color_jitter", "group"}  # tests/planning/test_user_images.py
         assert recipes.schema()["properties"].keys() - tried == {"start", "momentum", "freeze_epochs", *for_files}
 
     def test_momentum_changes_everything_from_the_checkpoint_on(self, tmp_path: Path) -> None:

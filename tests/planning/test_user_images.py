@@ -22,7 +22,7 @@ from tests.image_folder import BROKEN, CLASSES, encoded, write_folder
 from tests.ingested import ingested
 from tests.storage.test_files import without_privileges
 
-SPLIT: dict[str, Any] = {"split_seed": 0, "validation_fraction": 0.1, "store": "pixels"}
+SPLIT: dict[str, Any] = {"split_seed": 0, "validation_fraction": 0.1, "group": "none", "store": "pixels"}
 """How the rows of the general recipe are split, as a checkpoint says it."""
 from tests.runs import options_of
 

@@ -1,8 +1,12 @@
 """Test split for class folders without splits: a file's content decides, so that it never changes its split."""
 
+import base64
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from tasks.jobs.spec import UserFile
+from tasks.learning import thumbnails
 
 _SHA256 = "sha256:"
 _SHOWN = 10
@@ -33,6 +37,22 @@ def with_splits(
         placed.append(file.model_copy(update={"split": split}))
     _check(placed, fraction=fraction, classes=classes)
     return sorted(placed, key=lambda file: (file.split, file.path))
+
+
+def of_groups(sha256: Mapping[str, str], encoded: Mapping[str, str]) -> dict[str, str]:
+    """Return for each path the SHA-256 of one image of its group of near duplicates: the one that ends lowest.
+
+    The end, since the beginning decides the split: the lowest beginning would make large groups test rows.
+
+    Args:
+        sha256: SHA-256 of each file, hexadecimal.
+        encoded: Thumbnail of each file in base64, in the same order.
+    """
+    array = np.frombuffer(b"".join(map(base64.b64decode, encoded.values())), np.uint8).reshape(-1, thumbnails.SIZE)
+    pairs, _ = thumbnails.find_pairs(thumbnails.hashes(array), lambda rows: array[rows])
+    by_end, number = np.unique([digest[::-1] for digest in sha256.values()], return_inverse=True)
+    chosen = by_end[thumbnails.groups(number[pairs], len(by_end))][number]
+    return {path: str(digest)[::-1] for path, digest in zip(sha256, chosen, strict=True)}
 
 
 def _check(placed: Sequence[UserFile], *, fraction: float, classes: Sequence[str]) -> None:

@@ -1,11 +1,13 @@
 """Source of the user's own image files: a piece of work is a part of the dataset."""
 
+import base64
 import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from storage import tables
+from tasks.jobs import thumbnail_parts
 from tasks.jobs.ingest import content_split, user_files
 from tasks.jobs.ingest.pieces import Piece, Work
 from tasks.jobs.ingest.user_files import finish as finish
@@ -23,17 +25,28 @@ def to_survey(spec: IngestSpec) -> list[Piece]:
     """List the files of unknown content if content decides the split; else nothing, since each file is a row."""
     if _FRACTION not in spec.parameters:
         return []
-    unknown = [file.model_dump() for file in content_split.undigested(user_files.listed(spec))]
+    listed = user_files.listed(spec)
+    unknown = [file.model_dump() for file in (listed if _are_grouped(spec) else content_split.undigested(listed))]
     bounds = images.part_bounds(len(unknown), images.num_parts(len(unknown), user_files.shape_of(spec)))
     return [{"files": unknown[start:stop]} for start, stop in bounds]
 
 
 def survey(piece: Piece, spec: IngestSpec) -> Piece:
-    """Read some files and return their SHA-256."""
+    """Read some files and return their SHA-256, and if near duplicates are kept together their thumbnails."""
     listed = [UserFile(**entry) for entry in piece["files"]]
     with ThreadPoolExecutor(_READERS) as pool:
-        digests = list(pool.map(lambda file: user_files.read(spec, file)[1], listed))
-    return {"sha256": {file.path: digest for file, digest in zip(listed, digests, strict=True)}}
+        if not _are_grouped(spec):
+            digests = list(pool.map(lambda file: user_files.read(spec, file)[1], listed))
+            return {"sha256": {file.path: digest for file, digest in zip(listed, digests, strict=True)}}
+        read = list(pool.map(lambda file: _image(spec, file), listed))
+    return {
+        "sha256": {file.path: about["sha256"] for file, (_, about) in zip(listed, read, strict=True)},
+        "thumbnails": {
+            file.path: base64.b64encode(image.thumbnail).decode()
+            for file, (image, _) in zip(listed, read, strict=True)
+            if image
+        },
+    }
 
 
 def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
@@ -41,6 +54,9 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     listed, shape, pieces = user_files.listed(spec), user_files.shape_of(spec), []
     if _FRACTION in spec.parameters:
         sha256 = {path: digest for found in surveyed for path, digest in found["sha256"].items()}
+        if _are_grouped(spec):
+            encoded = {path: text for found in surveyed for path, text in found["thumbnails"].items()}
+            sha256 |= content_split.of_groups({path: sha256[path] for path in encoded}, encoded)
         fraction = spec.parameters[_FRACTION]
         listed = content_split.with_splits(listed, fraction=fraction, classes=spec.classes, sha256=sha256)
     for split in ("train", "test", NEW):
@@ -66,7 +82,12 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
         for number, (file, (_, about)) in enumerate(zip(listed, made, strict=True))
     ]
     problems = {source["path"]: source["problem"] for source in sources if source["problem"]}
-    return user_files.written(piece["split"], [part], decoded, labels, sources, problems)
+    beside = thumbnail_parts.write(spec.target, decoded, split=piece["split"], index=piece["part"])
+    return user_files.written(piece["split"], [part, *beside], decoded, labels, sources, problems)
+
+
+def _are_grouped(spec: IngestSpec) -> bool:
+    return "group" in spec.parameters
 
 
 def _image(spec: IngestSpec, file: UserFile) -> tuple[Decoded | None, dict[str, Any]]:
@@ -74,7 +95,7 @@ def _image(spec: IngestSpec, file: UserFile) -> tuple[Decoded | None, dict[str, 
     about = {"size": file.size, "sha256": digest, "unreadable": 0, "problem": ""}
     try:
         size, _, channels = user_files.shape_of(spec)
-        found = decode.decoded(content, size, channels)
+        found = decode.decoded(content, size, channels, with_thumbnail=not spec.is_new)
         if user_files.store_of(spec) == images.FILES:
             found = dataclasses.replace(found, pixels=content)
         return found, about

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from storage import files, tables
 from storage.manifest import File
-from tasks.jobs import events
+from tasks.jobs import events, thumbnail_parts
 from tasks.jobs.ingest import class_names, parquet_reader, user_files
 from tasks.jobs.ingest.class_names import FileLabels
 from tasks.jobs.ingest.parquet_reader import Opened
@@ -56,24 +56,29 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     file = UserFile(**piece["file"])
     size, _, channels = user_files.shape_of(spec)
     parts: list[File] = []
+    beside: list[File] = []
     decoded: list[Decoded | None] = []
     labels: list[int | None] = []
     problems: dict[str, str] = {}
     bounds = images.part_bounds(piece["rows"], piece["parts"]) if piece["parts"] else []
     with _opened(spec, file) as (source, digest):
         for (start, _), rows in zip(bounds, parquet_reader.tables(source, bounds), strict=True):
-            some, its, wrong = parquet_reader.rows(source, rows, size=size, channels=channels, classes=classes)
+            some, its, wrong = parquet_reader.rows(
+                source, rows, size=size, channels=channels, classes=classes, with_thumbnails=not spec.is_new
+            )
             if spec.is_new:
                 its = [None if label not in range(len(classes)) else label for label in its]
             table = user_files.to_table(piece["first"] + start, some, its, spec, classes)
-            parts.append(tables.write_part(spec.target, table, split=file.split, index=piece["part"] + len(parts)))
-            decoded += [one and dataclasses.replace(one, pixels=b"") for one in some]
+            index = piece["part"] + len(parts)
+            parts.append(tables.write_part(spec.target, table, split=file.split, index=index))
+            beside += thumbnail_parts.write(spec.target, some, split=file.split, index=index)
+            decoded += [one and dataclasses.replace(one, pixels=b"", thumbnail=b"") for one in some]
             labels += its
             problems |= {f"{file.path} row {start + row}": why for row, why in enumerate(wrong) if why}
     about = {"split": file.split, "first_id": piece["first"], "rows": piece["rows"], "path": file.path}
     about |= {"size": file.size, "sha256": digest, "unreadable": len(problems)}
     about |= {"problem": _problem(list(problems.values()), labels, are_expected=not spec.is_new)}
-    return user_files.written(file.split, parts, decoded, labels, [about], problems)
+    return user_files.written(file.split, [*parts, *beside], decoded, labels, [about], problems)
 
 
 def _problem(problems: Sequence[str], labels: Sequence[int | None], *, are_expected: bool) -> str:

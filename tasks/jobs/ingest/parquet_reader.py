@@ -126,7 +126,7 @@ def tables(source: Opened, bounds: Iterable[tuple[int, int]]) -> Iterator[pa.Tab
 
 
 def rows(
-    source: Opened, table: pa.Table, *, size: int, channels: int, classes: Sequence[str]
+    source: Opened, table: pa.Table, *, size: int, channels: int, classes: Sequence[str], with_thumbnails: bool = False
 ) -> tuple[list[Decoded | None], list[int | None], list[str]]:
     """Return images of one size (None if missing or unreadable), labels (None if missing), and problems.
 
@@ -142,9 +142,10 @@ def rows(
             if content is None:
                 problem = f"the file name {path!r} instead of the image: store its bytes" if path else pieces.MISSING
             elif shape is not None:
-                image = decode.scaled(np.frombuffer(content, np.uint8).reshape(shape), size, channels)
+                pixels = np.frombuffer(content, np.uint8).reshape(shape)
+                image = decode.scaled(pixels, size, channels, with_thumbnail=with_thumbnails)
             else:
-                image = decode.decoded(content, size, channels)
+                image = decode.decoded(content, size, channels, with_thumbnail=with_thumbnails)
         except decode.Unreadable as error:
             problem = str(error)
         decoded.append(image)

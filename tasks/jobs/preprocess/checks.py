@@ -179,7 +179,7 @@ def images_in_two_classes(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest)
     several = again[again.groupby("digest")["label"].transform("nunique") > 1]
     shown = several[several["digest"].isin(several["digest"].drop_duplicates().head(_SHOWN))]
     shown = shown.drop_duplicates(["digest", "label"])
-    shown = shown.assign(place=_places(shown, row_origins.table(uri, raw) if len(shown) else None))
+    shown = shown.assign(place=places(shown, row_origins.table(uri, raw) if len(shown) else None))
     classes = images.classes_of(raw.columns["metadata"])
     named = [
         ", ".join(f"{place} ({classes[label]})" for place, label in zip(rows["place"], rows["label"], strict=True))
@@ -188,12 +188,13 @@ def images_in_two_classes(checked: pd.DataFrame, uri: DatasetURI, raw: Manifest)
     return {"count": int(several["digest"].nunique()), "rows": len(several), "named": named}
 
 
-def _places(rows: pd.DataFrame, sources: pd.DataFrame | None) -> list[str]:
-    places = []
-    for split, row, id_ in zip(rows["source"], rows["row"], rows["id"], strict=True):
-        if sources is None:
-            places.append(f"{split} id {id_}")
-            continue
-        origin = row_origins.find(sources, str(split), [row]).iloc[0]
-        places.append(str(origin["path"]) if origin["rows"] == 1 else f"{origin['path']} id {id_}")
-    return places
+def places(rows: pd.DataFrame, sources: pd.DataFrame | None) -> list[str]:
+    """Name the file of each row, with the id if the file has several; without a table of `sources`, split and id."""
+    if sources is None:
+        return [f"{split} id {id_}" for split, id_ in zip(rows["source"], rows["id"], strict=True)]
+    names: dict[Any, str] = {}
+    for split, some in rows.groupby("source", observed=True):
+        origins = row_origins.find(sources, str(split), some["row"])
+        files = zip(some.index, origins["path"], origins["rows"], some["id"], strict=True)
+        names |= {place: path if count == 1 else f"{path} id {id_}" for place, path, count, id_ in files}
+    return [names[place] for place in rows.index]

@@ -12,6 +12,13 @@ _IMBALANCE = 4
 """Warn if the largest class has this many times the training rows of the smallest: a class of 20 % beside one of 80 %,
 where Google's Machine Learning Crash Course speaks of a moderate imbalance."""
 _CLASSES_NAMED = 5
+_LEAK = "across train and test"
+_NEAR_DUPLICATES = {
+    _LEAK: ": the test accuracy is too good",
+    "across classes": ": one of the labels may be wrong",
+    "within a class": "",
+}
+"""What each kind of pairs, from the worst on, means for the run; nothing: it need not be in the banner."""
 _SHOWN = 3
 """Most details in a line of the log."""
 
@@ -41,6 +48,7 @@ def find_data_problems(raw: Manifest, prepared: Manifest, checkpoint: Manifest |
         *_left_out_files(raw.statistics),
         *_excluded_rows(raw, statistics),
         *_contradictions(statistics),
+        *_near_duplicates(raw, statistics),
         *_overlap(statistics),
         *_copies(statistics),
         *_class_balance(statistics, checkpoint.statistics if checkpoint else {}),
@@ -79,9 +87,21 @@ def _contradictions(prepared: Statistics) -> Iterator[DataProblem]:
         yield DataProblem(summary=summary, details=_named(images["named"], images["count"]))
 
 
+def _near_duplicates(raw: Manifest, prepared: Statistics) -> Iterator[DataProblem]:
+    for kind, consequence in _NEAR_DUPLICATES.items():
+        pairs = (prepared.get("near_duplicates") or {}).get(kind) or {"count": 0}
+        if pairs["count"]:
+            summary = f"{count(pairs['count'], 'pair')} of near duplicates {kind}{consequence}"
+            if kind == _LEAK and "test_fraction" in raw.parameters:
+                summary += "; --set split.group=near-duplicates keeps them on one side"
+            details = _named([" ~ ".join(pair) for pair in pairs["first"]], pairs["count"])
+            yield DataProblem(summary=summary, details=details, is_minor=not consequence)
+
+
 def _overlap(prepared: Statistics) -> Iterator[DataProblem]:
     rows = prepared.get("test_rows_in_train") or {"count": 0}
-    if rows["count"]:
+    pairs = (prepared.get("near_duplicates") or {}).get(_LEAK) or {"count": 0}
+    if rows["count"] and not pairs["count"]:  # those name the files
         summary = f"{count(rows['count'], 'test row')} also in train or validation: the test accuracy is too good"
         yield DataProblem(summary=summary, details=_named([f"id {id_}" for id_ in rows["ids"]], rows["count"]))
 

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from storage import commits, files, manifest, tables
 from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, events, row_digests
 from tasks.jobs.backends.base import Row, StageBackend
-from tasks.jobs.preprocess import checks
+from tasks.jobs.preprocess import checks, near_duplicates
 from tasks.jobs.preprocess.data_problems import find_data_problems
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
@@ -44,18 +45,33 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     quarantined = checks.unusable(checked, spec.source, raw, limit=spec.parameters["max_quarantined"])
     in_train = checks.test_rows_in_train(checked)
     in_two_classes = checks.images_in_two_classes(checked, spec.source, raw)
+    alike = near_duplicates.find(spec.source, raw, checked)
+    group = spec.parameters.get("group", "none")
+    if group == near_duplicates.GROUPED:
+        if alike is None:
+            raise ValueError(
+                f"group={group} needs the thumbnails of user images, which {spec.source} does not have; ingest them "
+                "again with --refresh, or use --set group=none"
+            )
+        checked = near_duplicates.keep_together(checked, alike.pairs)
     split = {name: spec.parameters[name] for name in ("split_seed", "validation_fraction")}
     placed = assign_splits(checked, **split)
     del checked  # one row for each raw row: the largest object in this process
     checks.check_complete(placed, classes)
     placed = _number_parts(placed, raw)
-    written = _write(spec, raw, placed, columns, backend)
+    pictured = placed.merge(alike.pictured(), on=["source", "row"]) if alike else placed.head(0)
+    pictured = pictured.sort_values(["part", "position"])
+    written = _write(spec, raw, placed, columns, backend, pictured)
     entries = [File.model_validate_json(row["file"]) for row in written]
     in_order = placed.sort_values("split", kind="stable")  # as the parts are
     entries.append(row_digests.write(spec.target, in_order, b"".join(row["digests"] for row in written)))
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
         entries.append(tables.write_part(spec.target, table, split="quarantine", index=0))
+    if alike is not None:
+        pictures = [picture for row in written for picture in row["pictures"]]
+        rows = zip(pictured["source"], pictured["row"], strict=True)
+        entries.append(alike.write(spec.target, dict(zip(rows, pictures, strict=True))))
     prepared = commits.commit(
         spec.target,
         kind="prepared",
@@ -66,10 +82,11 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
         schema=tables.describe(columns),
         statistics={
             **_statistics(written, placed, quarantined, raw),
-            "split": split | {"store": images.store_of(raw.columns["metadata"])},
+            "split": split | {"group": group, "store": images.store_of(raw.columns["metadata"])},
             "copies_in_class": copies,
             "test_rows_in_train": in_train,
             "images_in_two_classes": in_two_classes,
+            "near_duplicates": alike and alike.statistics(),
             "notice": raw.statistics.get("notice"),
             "seconds": time.monotonic() - started,
         },
@@ -146,9 +163,17 @@ def _number_parts(placed: pd.DataFrame, raw: Manifest) -> pd.DataFrame:
 
 
 def _write(
-    spec: PreprocessSpec, raw: Manifest, placed: pd.DataFrame, columns: pa.Schema, backend: StageBackend
+    spec: PreprocessSpec,
+    raw: Manifest,
+    placed: pd.DataFrame,
+    columns: pa.Schema,
+    backend: StageBackend,
+    pictured: pd.DataFrame,
 ) -> list[Row]:
-    """Send every row to its part and write the parts; return per part, in order, its file (JSON) and pixel sums."""
+    """Send every row to its part and write the parts; return per part, in order, its file (JSON), pixel sums and more.
+
+    Its pictures are those of the rows of it that `pictured` has, in the same order.
+    """
     firsts = placed.groupby("part")["split"].first()
     number_in_split = firsts.groupby(firsts).cumcount()
     targets = {int(part): (str(firsts[part]), int(number_in_split[part])) for part in firsts.index}
@@ -167,6 +192,7 @@ def _write(
         targets=targets,
         columns=columns,
         image_shape=images.shape_of(raw.columns["metadata"]),
+        pictured=pictured,
     ):
         rows.append(row)
         events.progress("parts written", len(rows), len(targets), fraction=0.5 + len(rows) / len(targets) / 2)
@@ -182,6 +208,7 @@ def _write_part(
     targets: dict[int, tuple[str, int]],
     columns: pa.Schema,
     image_shape: tuple[int, int, int],
+    pictured: pd.DataFrame,
 ) -> pa.Table:
     part = int(group["part"][0].as_py())
     table = group.sort_by("position").select(columns.names).cast(columns).replace_schema_metadata(columns.metadata)
@@ -190,7 +217,11 @@ def _write_part(
     pixels, _ = images.to_arrays(table, image_shape)
     sums, squares = exact_sums(pixels)
     row = {"part": part, "file": file.model_dump_json(), "sum": sums.tolist(), "sum_of_squares": squares.tolist()}
-    return pa.Table.from_pylist([row | {"digests": row_digests.digests_of(pixels)}])
+    first = pc.min(group["position"]).as_py()
+    positions = pictured.loc[pictured["part"] == part, "position"]
+    pictures = [near_duplicates.picture(pixels[position - first]) for position in positions]
+    result = pa.Table.from_pylist([row | {"digests": row_digests.digests_of(pixels)}])
+    return result.append_column("pictures", pa.array([pictures], pa.list_(pa.binary())))
 
 
 def exact_sums(pixels_NHWC: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -83,11 +83,12 @@ def name_of(uri: URI) -> str:
     return f"user-{name}"[:64] if name in sources.known() else name
 
 
-def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> UserImages:
+def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2, are_grouped: bool = False) -> UserImages:
     """List the images or Parquet files below `uri` to train on, with splits, classes and checksums.
 
-    `test_fraction` of the images become test rows if the class folders are not below split folders. Raises `ValueError`
-    naming `option` if a split or a second class is missing, or the folders can be read in several ways.
+    `test_fraction` of the images become test rows if the class folders are not below split folders; with `are_grouped`,
+    which ones is not known before they are decoded. Raises `ValueError` naming `option` if a split or a second class is
+    missing, or the folders can be read in several ways.
     """
     found = listing.below(uri, option=option, layout=layout.EXPECTED)
     try:
@@ -102,7 +103,11 @@ def find(uri: URI, *, option: str = "--data", test_fraction: float = 0.2) -> Use
     entries = [entry for entry in found.images or found.parquet if entry.path in read.splits]
     user_files = listing.user_files(uri, entries, splits=read.splits, labels=labels, option=option)
     is_split = "" not in read.splits.values()
-    more = _untested(read.classes, user_files) if is_split else _by_content(read.classes, user_files, test_fraction)
+    more = (
+        _untested(read.classes, user_files)
+        if is_split
+        else _by_content(read.classes, user_files, test_fraction, are_grouped=are_grouped)
+    )
     for reason, paths in read.left_out.items():
         found.skipped[reason] += paths
     return UserImages(
@@ -143,10 +148,12 @@ def is_image_or_parquet(file: URI, *, option: str) -> bool:
     return True
 
 
-def _by_content(classes: tuple[str, ...], listed: Sequence[UserFile], fraction: float) -> Iterator[str]:
+def _by_content(
+    classes: tuple[str, ...], listed: Sequence[UserFile], fraction: float, *, are_grouped: bool
+) -> Iterator[str]:
     """Describe the split as far as it is known before S3 files are read; raise `ValueError` if it must fail."""
     chosen = f"about {fraction:g}"
-    if not content_split.undigested(listed):
+    if not are_grouped and not content_split.undigested(listed):
         listed = content_split.with_splits(listed, fraction=fraction, classes=classes, sha256={})
         chosen = f"{sum(file.split == 'test' for file in listed):,}"
         yield from _untested(classes, listed)

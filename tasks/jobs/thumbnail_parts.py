@@ -1,0 +1,66 @@
+"""Thumbnails of a raw dataset's rows, in files beside its parts, and the near duplicates among them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from storage import commits, tables
+from storage.manifest import File, Manifest
+from storage.uri import DatasetURI
+from tasks.learning import thumbnails
+from tasks.learning.decode import Decoded
+
+_FOLDER = "thumbnails"
+_SCHEMA = pa.schema({"hash": pa.int64(), "thumbnail": pa.binary(thumbnails.SIZE)})
+"""One row for each row of a part, empty if it has no image."""
+
+
+def write(uri: DatasetURI, decoded: Sequence[Decoded | None], *, split: str, index: int) -> list[File]:
+    """Write the thumbnails of part `index` of `split`; return the manifest entry, or none if they were not computed."""
+    contents = [image.thumbnail if image else b"" for image in decoded]
+    if not any(contents):
+        return []
+    hashes = thumbnails.hashes(_array([content or bytes(thumbnails.SIZE) for content in contents]))
+    is_missing = np.array([not content for content in contents])
+    column = pa.array([content or None for content in contents], _SCHEMA.field("thumbnail").type)
+    table = pa.table([pa.array(hashes, mask=is_missing), column], schema=_SCHEMA)
+    return [commits.write_file(uri, f"{_FOLDER}/{split}-{index:05d}.parquet", tables.encode(table))]
+
+
+def find_pairs(
+    uri: DatasetURI, raw: Manifest, *, splits: Sequence[str], is_usable: np.ndarray
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return pairs of near duplicates, as row numbers (P, 2) over all `splits`, and their distances.
+
+    None if the dataset has no thumbnails, as that of a download. Holds one file at a time.
+
+    Args:
+        uri: Raw dataset.
+        raw: Its manifest.
+        splits: Splits in the order in which rows are counted.
+        is_usable: Rows to look at, bool, over all `splits`.
+    """
+    listed = [file for split in splits for file in raw.files if file.path.startswith(f"{_FOLDER}/{split}-")]
+    if not listed:
+        return None
+    columns = [tables.read_part(uri, file, columns=["hash"])["hash"].combine_chunks() for file in listed]
+    starts = np.cumsum([0, *map(len, columns)])
+    hashes = pa.concat_arrays(columns)
+    rows = np.flatnonzero(is_usable & hashes.is_valid().to_numpy(zero_copy_only=False))
+
+    def read(numbers: np.ndarray) -> np.ndarray:
+        edges = np.searchsorted(rows[numbers], starts)
+        parts = [np.empty((0, thumbnails.SIZE), np.uint8)]
+        for file, start, first, last in zip(listed, starts[:-1], edges[:-1], edges[1:], strict=True):
+            if first < last:
+                column = tables.read_part(uri, file, columns=["thumbnail"])["thumbnail"]
+                parts.append(_array(column.take(rows[numbers[first:last]] - start).to_pylist()))
+        return np.concatenate(parts)
+
+    pairs, distances = thumbnails.find_pairs(hashes.fill_null(0).to_numpy()[rows], read)
+    return rows[pairs], distances
+
+
+def _array(contents: Sequence[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(contents), np.uint8).reshape(-1, thumbnails.SIZE)

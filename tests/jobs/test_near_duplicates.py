@@ -1,0 +1,169 @@
+"""Near duplicates: planted copies of photos are found, others are not, and a group stays in one split."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from storage import manifest, tables
+from storage.manifest import Manifest
+from tasks.jobs import row_origins
+from tasks.jobs.preprocess import near_duplicates
+from tasks.learning import recipes, thumbnails
+from tasks.planning import make_plan
+from tasks.planning.plan import Plan
+from tasks.preprocess import preprocess
+from tasks.report_page import render
+from tasks.runners.runner import InProcessRunner
+from tests.ingested import ingested
+from tests.report_page.test_report_page import fake_data
+
+NUM = 40
+PHOTO = Path(matplotlib.get_data_path(), "sample_data", "grace_hopper.jpg")
+LEAK, LABELS, WITHIN = near_duplicates.KINDS
+
+
+def photos(count: int, *, side: int = 96) -> list[Image.Image]:
+    """Crops of a photo at random places, each turned and mirrored in another way."""
+    draw, whole = np.random.default_rng(3), Image.open(PHOTO).convert("RGB")
+    crops = []
+    for number in range(count):
+        left, upper = (int(draw.integers(0, edge - side)) for edge in whole.size)
+        crop = whole.crop((left, upper, left + side, upper + side)).rotate(90 * (number % 4))
+        crops.append(Image.merge("RGB", [crop.split()[channel] for channel in draw.permutation(3)]))
+    return crops
+
+
+def copy_of(image: Image.Image, number: int) -> tuple[str, bytes]:
+    """The image in another size and file format, with the suffix of its name."""
+    width, height = (round(side * (0.5, 0.8, 1.3)[number % 3]) for side in image.size)
+    sink, kind = io.BytesIO(), ("JPEG", "WEBP")[number % 2]
+    image.resize((width, height), Image.Resampling.LANCZOS).save(sink, kind, quality=50 + number % 40)
+    return kind.lower(), sink.getvalue()
+
+
+def write(folder: Path, *, has_splits: bool) -> list[tuple[str, str]]:
+    """Photos of two classes, a third of them with a copy; return the files of each pair."""
+    planted = []
+    for number, photo in enumerate(photos(6 * NUM)):
+        split, label = ("train", "test")[number % 5 == 0] if has_splits else "", ("cat", "dog")[number % 2]
+        place = folder / split / label
+        place.mkdir(parents=True, exist_ok=True)
+        photo.save(place / f"{number:03}.png")
+        if number % 3:
+            continue
+        other = {"train": "test", "test": "train"}.get(split, "") if number % 9 == 0 else split
+        copied = folder / other / (label if number % 9 < 6 else {"cat": "dog", "dog": "cat"}[label])
+        copied.mkdir(parents=True, exist_ok=True)
+        suffix, content = copy_of(photo, number)
+        (copied / f"copy {number:03}.{suffix}").write_bytes(content)
+        pair = [place / f"{number:03}.png", copied / f"copy {number:03}.{suffix}"]
+        first, second = (str(path.relative_to(folder)) for path in pair)
+        planted.append((first, second))
+    return planted
+
+
+def planned(tmp_path: Path, *settings: str) -> Plan:
+    recipe = recipes.override(recipes.load("images-resnet18"), ["image_size=32", *settings])
+    return make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe, data=str(tmp_path / "photos"), workers=0)
+
+
+def prepared(plan: Plan) -> Manifest:
+    return manifest.load(preprocess.fn(ingested(plan), plan.prepared, plan.preprocess, InProcessRunner()))
+
+
+def sides(plan: Plan) -> dict[str, str]:
+    """The split of each file in the prepared dataset."""
+    origins = row_origins.table_of(plan.prepared)
+    assert origins is not None
+    placed: dict[str, str] = {}
+    for split in ("train", "validation", "test"):
+        ids = tables.read_split(plan.prepared, split, columns=["id"])["id"].to_pylist()
+        placed |= dict.fromkeys(row_origins.files_of(origins, split, ids)[0], split)
+    return placed
+
+
+def test_planted_copies_are_found_named_by_kind_told_and_shown_and_hardly_any_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    planted = write(tmp_path / "photos", has_splits=True)
+    plan = planned(tmp_path)
+    recorded = prepared(plan)
+    listed = near_duplicates.read(plan.prepared, recorded)
+    pairs = {frozenset((pair["first_place"], pair["second_place"])) for pair in listed}
+    expected = set(map(frozenset, planted))
+    assert len(pairs & expected) >= 0.95 * len(expected) and len(pairs - expected) <= NUM * 6 / 1000
+    kinds = [pair["kind"] for pair in listed]
+    assert kinds == sorted(kinds, key=near_duplicates.KINDS.index) and set(kinds) == {LEAK, LABELS, WITHIN}
+    counts = recorded.statistics["near_duplicates"]
+    assert {kind: counts[kind]["count"] for kind in counts} == {kind: kinds.count(kind) for kind in kinds}
+    (warning,) = [line for line in caplog.messages if LEAK in line]
+    first = listed[0]
+    assert f"WARNING: {kinds.count(LEAK)} pairs of near duplicates {LEAK}" in warning
+    assert f"{first['first_place']} ~ {first['second_place']}" in warning
+    with Image.open(io.BytesIO(first["first_image"])) as one, Image.open(io.BytesIO(first["second_image"])) as other:
+        difference = np.asarray(one, np.int64) - np.asarray(other, np.int64)
+        assert one.size == (32, 32) and np.abs(difference).mean() < 12, "the images of this pair"
+
+
+def test_group_stays_in_one_split_if_requested_and_the_default_has_the_names_of_before(tmp_path: Path) -> None:
+    planted = write(tmp_path / "photos", has_splits=False)
+    usual, grouped = planned(tmp_path), planned(tmp_path, "split.group=near_duplicates")
+    assert "group" not in usual.ingest.values | usual.preprocess.values and usual.raw != grouped.raw
+    before = prepared(usual)
+    assert before.statistics["near_duplicates"][LEAK]["count"] > 0
+    after = prepared(grouped)
+    assert after.statistics["near_duplicates"][LEAK]["count"] == 0
+    split = sides(grouped)
+    assert sum(split[first] != split[second] for first, second in planted) <= 0.05 * len(planted)
+    of_before = sides(usual)
+    others = split.keys() - {path for pair in planted for path in pair}
+    assert sum(split[path] == of_before[path] for path in others) >= len(others) - 4, "single images stay"
+
+
+def test_result_is_the_same_to_the_byte_if_made_again(tmp_path: Path) -> None:
+    write(tmp_path / "photos", has_splits=False)
+    first = prepared(planned(tmp_path, "group=near-duplicates"))
+    (tmp_path / "root").rename(tmp_path / "elsewhere")
+    assert prepared(planned(tmp_path, "group=near-duplicates")).files == first.files
+
+
+def test_rows_of_a_group_have_the_digest_of_one_whatever_their_order() -> None:
+    rows = pd.DataFrame({"digest": [50, 10, 40, 30, 40, 20]})
+    pairs = np.array([[0, 2], [4, 3]])  # rows 2 and 4 are equal images, so all but 1 and 5 are one group
+    assert near_duplicates.keep_together(rows, pairs)["digest"].tolist() == [30, 10, 30, 30, 30, 20]
+    turned = near_duplicates.keep_together(rows[::-1].reset_index(drop=True), 5 - pairs)
+    assert turned["digest"].tolist() == [20, 30, 30, 30, 10, 30]
+
+
+def test_many_equal_images_are_one_group_in_little_time() -> None:
+    array = np.repeat(np.frombuffer(thumbnails.of_image(photos(1)[0]), np.uint8)[None], 5000, axis=0)
+    pairs, distances = thumbnails.find_pairs(thumbnails.hashes(array), lambda rows: array[rows])
+    assert len(pairs) <= 16 * 5000 and not distances.any()
+    assert not thumbnails.groups(pairs, 5000).any()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_few_images_have_no_pairs(count: int) -> None:
+    array = np.frombuffer(b"".join(map(thumbnails.of_image, photos(count))), np.uint8).reshape(-1, thumbnails.SIZE)
+    pairs, distances = thumbnails.find_pairs(thumbnails.hashes(array), lambda rows: array[rows])
+    assert (len(pairs), len(distances)) == (0, 0)
+
+
+def test_downloads_are_not_compared_and_cannot_be_grouped() -> None:
+    with pytest.raises(ValueError, match="group must be none for source=mnist, got 'near-duplicates'"):
+        recipes.override(recipes.load("mnist-resnet18"), ["split.group=near-duplicates"])
+
+
+def test_report_shows_pairs_side_by_side_and_escapes_their_names() -> None:
+    pair: dict[str, Any] = {"kind": LABELS, "distance": 0.04, "first_class": "cat", "second_class": "<b>dog</b>"}
+    pair |= {f"{side}_image": near_duplicates.picture(np.zeros((8, 8, 3), np.uint8)) for side in ("first", "second")}
+    pair |= {"first_place": "cat/1.jpg", "second_place": "dog/2.jpg"}
+    page = render(fake_data().__class__(**vars(fake_data()) | {"near_duplicates": (pair,)}))
+    assert "Near duplicates across classes" in page and "&lt;b&gt;dog" in page and "<b>dog</b>" not in page
+    assert 'alt="cat/1.jpg"' in page and 'alt="dog/2.jpg"' in page
