@@ -7,6 +7,7 @@ from pydantic import AfterValidator
 
 from storage.uri import (
     URI,
+    AuditURI,
     CheckpointURI,
     DatasetURI,
     EvaluationURI,
@@ -92,7 +93,17 @@ EXPORT = Kind(
     parents=("checkpoint", "prepared"),
     stays_with_champion=True,
 )
-_ALL: Final[tuple[Kind[Any], ...]] = (FILES, RAW, PREPARED, CHECKPOINT, PREDICTIONS, EVALUATION, REPORT, EXPORT)
+AUDIT = Kind(
+    name="audit",
+    folder="audits",
+    uri=AuditURI,
+    stage="audit",
+    parents=tuple(f"predictions-{number}" for number in range(10)),
+)
+"""Made from the predictions of each of its trainings, at most ten."""
+_ALL: Final[tuple[Kind[Any], ...]] = (
+    *(FILES, RAW, PREPARED, CHECKPOINT, PREDICTIONS, EVALUATION, REPORT, EXPORT, AUDIT),
+)
 KINDS: Final = {kind.name: kind for kind in _ALL}
 """Every kind by its name; each comes after the kinds it is made from."""
 

@@ -110,6 +110,10 @@ class ReportURI(URI):
     """A committed report; the page is `index.html` in it."""
 
 
+class AuditURI(URI):
+    """A committed audit: the images whose labels may be wrong; the page is `index.html` in it."""
+
+
 class ExportURI(URI):
     """A committed export: a model as a file for other programs, proven on the test rows."""
 

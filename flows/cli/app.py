@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
+from flows.cli.audit_options import AuditOptions
 from flows.cli.options import BackfillOptions, ExportOptions, PredictOptions, RunOptions, StorageOptions
 from flows.cli.result_options import DiffOptions, MistakesOptions
 from storage import exits
@@ -55,6 +56,14 @@ _EXPORT = """
 examples:
   data-to-model export champion:photos                         model.onnx, its card, and preprocess.py for photos
   data-to-model export data/checkpoints/mnist-resnet18-69e1e37f1b7c --format torch"""
+_AUDIT = """
+Each image is judged by a model that was not trained on it. The models are trained like those of `run`, and kept until
+`data-to-model gc` deletes them: they take N times the space of the data. Repeating the command finds the result.
+
+examples:
+  data-to-model audit ~/photos --copy-to suspects              your own images; copies named after both classes
+  data-to-model audit ~/photos --fast                          only the validation rows, with the model of `run`
+  data-to-model audit mnist --json                             a source, its training and test images alike"""
 _MISTAKES = """
 examples:
   data-to-model mistakes                                       of the latest run, worst first
@@ -126,6 +135,20 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         start.choose_resources(options)
         return backfill(options, flow_of)
 
+    def audit(options: AuditOptions) -> int:
+        """List images whose labels are probably wrong, worst first.
+
+        Trains N models, each on all images but one N-th, and compares what they say of the images that
+        they did not see with the labels (confident learning). Writes <storage>/audits/<name>/ with a
+        page, index.html.
+        """
+        exits.note(STARTING)
+        from flows.cli import start
+        from flows.cli.audit import audit
+
+        start.choose_resources(options)
+        return audit(options)
+
     def export(options: ExportOptions) -> int:
         """Export a model to a file that other programs run without this project.
 
@@ -177,6 +200,7 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
     exits.command(app, epilog=exits.verbatim(_RUN))(taking(RunOptions, run))
     exits.command(app, epilog=exits.verbatim(_PREDICT))(taking(PredictOptions, predict))
     exits.command(app, epilog=exits.verbatim(_BACKFILL))(taking(BackfillOptions, backfill))
+    exits.command(app, epilog=exits.verbatim(_AUDIT))(taking(AuditOptions, audit))
     exits.command(app, epilog=exits.verbatim(_EXPORT))(taking(ExportOptions, export))
     exits.command(app, epilog=exits.verbatim(_MISTAKES))(taking(MistakesOptions, mistakes))
     exits.command(app, epilog=exits.verbatim(_DIFF))(taking(DiffOptions, diff))

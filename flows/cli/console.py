@@ -136,6 +136,9 @@ def show(summary: dict[str, Any]) -> None:
 
 
 def _verdict(summary: dict[str, Any]) -> Iterator[str]:
+    if "suspects" in summary:
+        yield from _audit(summary)
+        return
     if "metrics" not in summary:
         yield from _prediction(summary)
         return
@@ -152,6 +155,16 @@ def _verdict(summary: dict[str, Any]) -> Iterator[str]:
     yield f"decision       {'promoted' if summary['promoted'] else 'not promoted'}: {summary['reason']}"
     yield f"champion       {summary['champion'] or 'none'}"
     yield f"report         {summary['uris']['report']}/index.html"
+
+
+def _audit(summary: dict[str, Any]) -> Iterator[str]:
+    suspects = summary["suspects"]
+    yield f"audited        {terminal.count(summary['rows'], 'image')}"
+    yield f"suspects       {len(suspects):,}, {sum(row['sure'] for row in suspects):,} of them sure"
+    if suspects:
+        rows = [(row["file"], row["given"], row["likely"], f"{row['probability']:.3f}") for row in suspects]
+        yield from format.table([("file", "label", "likely", "probability"), *rows[:_CLASSES_SHOWN]], right=(3,))
+    yield f"page           {summary['uris']['audit']}/index.html"
 
 
 def _prediction(summary: dict[str, Any]) -> Iterator[str]:

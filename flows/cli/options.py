@@ -93,7 +93,7 @@ class FlowOptions(StorageOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainingOptions(FlowOptions):
+class RecipeOptions(FlowOptions):
     """Options of every command that trains."""
 
     recipe: Annotated[
@@ -113,14 +113,6 @@ class TrainingOptions(FlowOptions):
             "learning_rate=1e-3; repeatable; step=graph is experimental (default: the recipe's values)",
         ),
     ] = NONE
-    register_as: Annotated[
-        Text,
-        typer.Option(
-            metavar="NAME",
-            help="registered model whose champion the new model competes with: a-z, 0-9 and '-' (default: named "
-            "after the source; for your own data, after its location)",
-        ),
-    ] = None
     stall_timeout: Annotated[
         str,
         typer.Option(
@@ -133,19 +125,23 @@ class TrainingOptions(FlowOptions):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunOptions(TrainingOptions):
-    """Options of the whole pipeline."""
+class TrainingOptions(RecipeOptions):
+    """Options of every command whose models compete with a champion."""
 
-    data: Annotated[
+    register_as: Annotated[
         Text,
         typer.Option(
-            metavar="URI",
-            help="your own images: a folder or s3://bucket/prefix with train/<class>/*.png (jpg, ...) and "
-            "test/<class>/..., with only <class>/*.png, of which a fifth become test rows (--set test_fraction=0.2), "
-            "or with train-*.parquet and test-*.parquet; or the URI of an existing raw dataset, such as "
-            "data/datasets/raw/mnist-1d9802c1c0d9 (default: download the recipe's source)",
+            metavar="NAME",
+            help="registered model whose champion the new model competes with: a-z, 0-9 and '-' (default: named "
+            "after the source; for your own data, after its location)",
         ),
     ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MirrorOptions:
+    """Options of every command that downloads."""
+
     mirror: Annotated[
         list[str],
         typer.Option(
@@ -169,6 +165,22 @@ class RunOptions(TrainingOptions):
             "fail if the recipe has neither or --mirror is given",
         ),
     ] = "0s"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunOptions(MirrorOptions, TrainingOptions):
+    """Options of the whole pipeline."""
+
+    data: Annotated[
+        Text,
+        typer.Option(
+            metavar="URI",
+            help="your own images: a folder or s3://bucket/prefix with train/<class>/*.png (jpg, ...) and "
+            "test/<class>/..., with only <class>/*.png, of which a fifth become test rows (--set test_fraction=0.2), "
+            "or with train-*.parquet and test-*.parquet; or the URI of an existing raw dataset, such as "
+            "data/datasets/raw/mnist-1d9802c1c0d9 (default: download the recipe's source)",
+        ),
+    ] = None
     refresh: Annotated[bool, typer.Option("--refresh", help="recompute everything, even if results exist")] = False
     check: Annotated[
         bool,

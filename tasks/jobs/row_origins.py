@@ -43,9 +43,11 @@ def find(sources: pd.DataFrame, split: str, rows: Sequence[int] | np.ndarray | p
 def table_of(uri: DatasetURI) -> pd.DataFrame | None:
     """Load the table of source files for a dataset, raw or prepared, whose predictions name files.
 
-    None if it was made of a download, or of a raw dataset that no longer exists.
+    None if it was made of a download, or of a raw dataset that no longer exists; also for a fold of an audit.
     """
     made = manifest.load(uri)
+    if "folds" in made.parameters:  # its test rows are of both splits, which an id alone does not tell
+        return None
     if "raw" in made.parents:
         uri = DatasetURI(made.parent("raw", of=uri))
         with contextlib.suppress(FileNotFoundError, Damaged):

@@ -130,7 +130,8 @@ class PreprocessSpec(JobSpec):
     source: DatasetURI
     target: DatasetURI
     parameters: dict[str, Any]
-    """Values of split_seed, validation_fraction and max_quarantined; group if it is not none."""
+    """Values of split_seed, validation_fraction and max_quarantined; group if it is not none; for an audit also fold,
+    from 0, and folds."""
 
 
 class TrainSpec(JobSpec):

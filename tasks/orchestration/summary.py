@@ -12,6 +12,7 @@ from storage.decision import Decision
 from storage.uri import FilesURI, PredictionsURI, ReportURI, redact_text
 from tasks.jobs.preprocess.data_problems import find_data_problems
 from tasks.orchestration.stage import Stage
+from tasks.planning.audit_request import AuditRequest
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
 from tasks.report_page.plots import wilson
@@ -68,6 +69,19 @@ def summarize_prediction(request: BatchRequest, predictions: PredictionsURI, sta
         "predicted": predicted.statistics["predicted"],
         "unpredicted": {"rows": predicted.statistics["unpredicted"], "named": unreadable.get("named", [])},
         "below_min_confidence": predicted.statistics["below_min_confidence"],
+        "stages": _stages_as_dicts(stages),
+    }
+
+
+def summarize_audit(
+    request: AuditRequest, suspects: Sequence[dict[str, Any]], stages: Sequence[Stage]
+) -> dict[str, Any]:
+    """Build a JSON document with the URIs, the number of images, the suspects, worst first, and the stages."""
+    uris = {"raw": request.plan.raw, "predictions": [fold.predictions for fold in request.folds]}
+    return {
+        "uris": uris | {"audit": request.audit},
+        "rows": manifest.load(request.audit).statistics["rows"],
+        "suspects": list(suspects),
         "stages": _stages_as_dicts(stages),
     }
 

@@ -55,7 +55,9 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
             )
         checked = near_duplicates.keep_together(checked, alike.pairs)
     split = {name: spec.parameters[name] for name in ("split_seed", "validation_fraction")}
-    placed = assign_splits(checked, **split)
+    is_fold = "folds" in spec.parameters
+    fold = (spec.parameters["fold"], spec.parameters["folds"]) if is_fold else None
+    placed = assign_splits(checked, **split, fold=fold)
     del checked  # one row for each raw row: the largest object in this process
     checks.check_complete(placed, classes)
     placed = _number_parts(placed, raw)
@@ -83,6 +85,7 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
         statistics={
             **_statistics(written, placed, quarantined, raw),
             "split": split | {"group": group, "store": images.store_of(raw.columns["metadata"])},
+            **({"fold_rows": _rows_by_source(placed)} if is_fold else {}),
             "copies_in_class": copies,
             "test_rows_in_train": in_train,
             "images_in_two_classes": in_two_classes,
@@ -92,11 +95,13 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
         },
     )
     for problem in find_data_problems(raw, prepared):
-        if not problem.is_minor:
+        if not (problem.is_minor or is_fold):
             events.write_line(f"WARNING: {problem}")
 
 
-def assign_splits(checked: pd.DataFrame, *, split_seed: int, validation_fraction: float) -> pd.DataFrame:
+def assign_splits(
+    checked: pd.DataFrame, *, split_seed: int, validation_fraction: float, fold: tuple[int, int] | None = None
+) -> pd.DataFrame:
     """Assign each usable row to a split and position, by the seed and its content alone, not by the input's order.
 
     A training row becomes validation if the key of its image, drawn with `split_seed`, is below `validation_fraction`.
@@ -104,20 +109,32 @@ def assign_splits(checked: pd.DataFrame, *, split_seed: int, validation_fraction
     treats classes that are too small for this rule. Training and validation rows are shuffled over the whole split;
     test rows are in the order of their ids.
 
+    With `fold`, a number and how many there are, test rows are those of this fold of all rows, whatever their source:
+    first those of train, then those of test. The content of an image decides its fold.
+
     The result has the columns source, row, id, label, split and position (in the split).
     """
     good = checked.loc[checked["reason"] == "", ["source", "row", "id", "label", "digest"]]
-    train = good[good["source"] == "train"].sort_values("id")
+    is_test = good["source"] == "test"
+    if fold:
+        keys = random_keys(random_keys(good["digest"].to_numpy(np.int64), seed=split_seed), seed=split_seed)
+        is_test = pd.Series(keys % np.uint64(fold[1]) == fold[0], index=good.index)
+    train = _in_order(good[~is_test])
     key = random_keys(train["digest"].to_numpy(np.int64), seed=split_seed)
     copy = train.groupby(key).cumcount().to_numpy(np.uint64)  # keeps equal images from lying side by side
     order = np.lexsort((train["id"].to_numpy(np.int64), random_keys(key + copy, seed=split_seed)))
     in_validation = _in_validation(key, train["label"].to_numpy(np.int64), fraction=validation_fraction)[order]
-    test = good[good["source"] == "test"].sort_values("id")
+    test = _in_order(good[is_test])
     number = np.concatenate([in_validation, np.full(len(test), SPLITS.index("test"))])
     placed = pd.concat([train.iloc[order], test], ignore_index=True).drop(columns="digest")
     placed["split"] = pd.Categorical.from_codes(number.astype(np.int8), categories=pd.Index(SPLITS))
     placed["position"] = placed.groupby("split").cumcount()
     return placed
+
+
+def _in_order(rows: pd.DataFrame) -> pd.DataFrame:
+    """Sort rows by id, those of train before those of test."""
+    return rows.iloc[np.lexsort((rows["id"].to_numpy(np.int64), (rows["source"] == "test").to_numpy()))]
 
 
 def _in_validation(key: np.ndarray, label: np.ndarray, *, fraction: float) -> np.ndarray:
@@ -144,6 +161,11 @@ def random_keys(numbers: np.ndarray, *, seed: int) -> np.ndarray:
             z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
             z = z ^ (z >> np.uint64(31))
     return z
+
+
+def _rows_by_source(placed: pd.DataFrame) -> dict[str, int]:
+    sources = placed.loc[placed["split"] == "test", "source"]
+    return {split: int((sources == split).sum()) for split in checks.SPLITS}
 
 
 def _number_parts(placed: pd.DataFrame, raw: Manifest) -> pd.DataFrame:

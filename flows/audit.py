@@ -1,0 +1,46 @@
+"""The flow `audit`: which labels are probably wrong, from trainings that each leave out some of the images."""
+
+from typing import Any
+
+from prefect import Flow
+
+from tasks.audit import audit as find_suspects
+from tasks.auditing import rows
+from tasks.download import download
+from tasks.ingest import ingest
+from tasks.orchestration.prefect_options import flow_options
+from tasks.orchestration.stage import using
+from tasks.orchestration.summary import outcome, summarize_audit
+from tasks.planning.audit_request import AuditRequest
+from tasks.predict import predict
+from tasks.preprocess import preprocess
+from tasks.runners.session import session
+from tasks.train import train
+
+
+def run(request: AuditRequest) -> Any:
+    """Carry out `request`, and return the run's outcome; existing results are reused."""
+    plan = request.plan
+    with (
+        using(plan.root, request.uses) as stages,
+        session(plan.root, wanted=request.needs_ray, workers=plan.workers, needs=plan.needs) as runner,
+    ):
+        if not request.is_done:
+            files = download(plan.files, plan.weights, request.download)
+            raw = ingest(files, plan.raw, plan.ingest, runner)
+            for fold in request.folds:
+                prepared = preprocess(raw, fold.prepared, fold.preprocess, runner)
+                checkpoint = train(prepared, fold.checkpoint, plan.train, runner)
+                predict(checkpoint, prepared, fold.predictions, fold.predict, runner)
+        predictions = [fold.predictions for fold in request.folds]
+        audit = find_suspects(predictions, request.audit, plan.timeouts)
+        return outcome(summarize_audit(request, rows.read(audit), stages))
+
+
+def flow_of(request: AuditRequest) -> Flow[..., Any]:
+    """Return the flow that carries out `request`."""
+
+    def audit(data: str, recipe: str, storage: str, settings: dict[str, Any], workers: int | None) -> Any:
+        return run(request)
+
+    return Flow(audit, name="audit", **flow_options)

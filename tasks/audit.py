@@ -1,0 +1,43 @@
+"""Audit: name the images whose labels are probably wrong, from the predictions of models that did not see them."""
+
+from collections.abc import Mapping, Sequence
+
+from prefect import task
+
+from storage import commits, kinds, manifest, tables
+from storage.uri import URI, AuditURI, PredictionsURI
+from tasks.auditing import page
+from tasks.auditing.rows import Fold, find_suspects
+from tasks.orchestration.prefect_options import task_options
+from tasks.orchestration.stage import stage
+from tasks.planning.parameters import Timeouts
+
+
+@task(name="audit", **task_options)
+def audit(predictions: Sequence[PredictionsURI], target: AuditURI, timeouts: Timeouts) -> AuditURI:
+    """Compare labels with out-of-fold probabilities; write a table of suspects, worst first, and a page."""
+    parents: dict[str, URI] = dict(zip(kinds.AUDIT.parents, predictions, strict=False))
+    with stage("audit", target, kind=kinds.AUDIT, parents=parents, timeout_s=timeouts.stage_s) as current:
+        if not current.reused:
+            _write(parents, target, expected=current.parents)
+    return target
+
+
+def _write(predictions: Mapping[str, URI], target: AuditURI, *, expected: Mapping[str, str]) -> None:
+    read = {role: manifest.load(uri) for role, uri in predictions.items()}
+    folds = [Fold(PredictionsURI(uri)) for uri in predictions.values()]
+    suspects = find_suspects(folds)
+    content = page.render(suspects, folds).encode()
+    commits.commit(
+        target,
+        kind="audit",
+        parents={role: read[role].as_parent(uri) for role, uri in predictions.items()},
+        expected=expected,
+        parameters={},
+        listed=[
+            tables.write_part(target, suspects, split="suspects", index=0),
+            commits.write_file(target, "index.html", content, fixed_name=True),
+        ],
+        schema=tables.describe(suspects.schema),
+        statistics={"rows": sum(made.rows for made in read.values()), "notice": folds[0].prepared.statistics["notice"]},
+    )

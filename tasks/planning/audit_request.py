@@ -1,0 +1,89 @@
+"""Request for an audit: a plan for each training, derived from the plan of a run."""
+
+import dataclasses
+from typing import Any
+
+from storage import kinds
+from storage.uri import URI, AuditURI, CheckpointURI, DatasetURI, PredictionsURI
+from tasks.planning import warm_start
+from tasks.planning.data_option import find_files, is_needed
+from tasks.planning.parameters import DownloadParameters, PredictParameters, PreprocessParameters
+from tasks.planning.plan import Plan
+from tasks.planning.result_uris import Result, find_predictions, find_result, read
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fold:
+    """One training of an audit, and its predictions on rows that it was not trained on."""
+
+    prepared: DatasetURI
+    preprocess: PreprocessParameters
+    checkpoint: CheckpointURI
+    predictions: PredictionsURI
+    predict: PredictParameters
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditRequest:
+    """A checked request for an audit; the same request gives the same URIs."""
+
+    plan: Plan
+    """Plan of a run on the same data, whose raw dataset and settings are those of the audit."""
+    folds: tuple[Fold, ...]
+    audit: AuditURI
+    download: DownloadParameters
+    uses: tuple[URI, ...]
+    is_done: bool
+    """Whether the audit is committed: then its trainings may have been deleted."""
+    needs_ray: bool
+
+
+def resolve(plan: Plan, *, folds: int, is_fast: bool) -> AuditRequest:
+    """Derive the trainings from `plan`: one for each of `folds`; if `is_fast` only its own, on its validation rows."""
+    raw = read(plan.raw)
+    weights = warm_start.initial_weights(plan.recipe)
+    stored = find_files(plan.root, weights) if weights else None
+    planned = [_fast(plan)] if is_fast else [_fold(plan, raw, stored, number, folds) for number in range(folds)]
+    predictions = [read(fold.predictions) for fold in planned]
+    name = plan.checkpoint.name.rpartition("-")[0]
+    audit = find_result(kinds.AUDIT, plan.root, name=name, parents=predictions, parameters={})
+    checkpoints = [read(fold.checkpoint) for fold in planned]
+    is_downloaded = not stored or not any(is_needed(stored.uri, child=checkpoint) for checkpoint in checkpoints)
+    uses: list[URI | None] = [plan.files, plan.raw, plan.weights, audit.uri]
+    uses += [uri for fold in planned for uri in (fold.prepared, fold.checkpoint, fold.predictions)]
+    return AuditRequest(
+        plan=plan,
+        folds=tuple(planned),
+        audit=audit.uri,
+        download=dataclasses.replace(plan.download, weights=None if is_downloaded else weights),
+        uses=tuple(uri for uri in uses if uri is not None),
+        is_done=audit.manifest is not None,
+        needs_ray=audit.manifest is None and not all(result.manifest for result in predictions),
+    )
+
+
+def _fast(plan: Plan) -> Fold:
+    predictions = find_predictions(plan.root, read(plan.checkpoint), read(plan.prepared), split="validation")
+    return Fold(
+        prepared=plan.prepared,
+        preprocess=plan.preprocess,
+        checkpoint=plan.checkpoint,
+        predictions=predictions.uri,
+        predict=dataclasses.replace(plan.predict, split="validation"),
+    )
+
+
+def _fold(plan: Plan, raw: Result[DatasetURI], stored: Result[Any] | None, number: int, folds: int) -> Fold:
+    """Return the training whose test rows are fold `number` of all rows."""
+    values = plan.preprocess.values | {"fold": number, "folds": folds}
+    data_name, name = (uri.name.rpartition("-")[0] for uri in (plan.prepared, plan.checkpoint))
+    prepared = find_result(kinds.PREPARED, plan.root, name=data_name, parents=[raw], parameters=values)
+    parents = [prepared, *([stored] if stored else [])]
+    checkpoint = find_result(kinds.CHECKPOINT, plan.root, name=name, parents=parents, parameters=plan.train.values)
+    return Fold(
+        prepared=prepared.uri,
+        preprocess=dataclasses.replace(plan.preprocess, values=values),
+        checkpoint=checkpoint.uri,
+        predictions=find_predictions(plan.root, checkpoint, prepared, split="test").uri,
+        predict=plan.predict,
+    )

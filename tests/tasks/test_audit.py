@@ -1,0 +1,182 @@
+"""An audit names the images with a wrong label, by file; it can be killed, and is found when it is done."""
+
+import contextlib
+import csv
+import io
+import json
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import storage.__main__
+from flows.cli import app, audit
+from flows.cli.audit_options import AuditOptions
+from storage import files, manifest
+from storage.uri import URI, PredictionsURI
+from tasks.auditing.rows import Fold
+from tasks.jobs import row_digests
+from tasks.learning import recipes, sources
+from tests.image_folder import encoded
+from tests.runs import Run, find, no_flow, options_of
+
+CLASSES = ("across", "down", "plain")
+SETTINGS = ("image_size=24", "channels=1", "model=small-cnn", "epochs=10", "batch_size=16", "max_shift=1")
+SMALL = [word for setting in (*SETTINGS, "precision=fp32") for word in ("--set", setting)]
+PLANTED = {"down/across 7.png": "across", "plain/down 11.png": "down", "across/plain 3.png": "plain"}
+"""Files whose label is wrong, and the right ones."""
+
+
+def write_images(folder: Path) -> Path:
+    """Forty images of each class, three of them in the folder of another."""
+    for label, name in enumerate(CLASSES):
+        for number in range(40):
+            file = f"{name} {number}.png"
+            given = next((place.split("/")[0] for place in PLANTED if place.endswith(f"/{file}")), name)
+            (folder / given).mkdir(parents=True, exist_ok=True)
+            (folder / given / file).write_bytes(encoded(100 * label + number, label))
+    return folder
+
+
+def words(folder: Path, root: Path, *more: str) -> list[str]:
+    recipe = ("--recipe", "images-resnet18", "--workers", "0", "--folds", "3", "--json")
+    return ["audit", str(folder), "--storage", str(root), *recipe, *SMALL, *more]
+
+
+def command(folder: Path, root: Path, *more: str) -> dict[str, Any]:
+    """What the command prints."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        assert app.main(no_flow, words=words(folder, root, *more)) == 0
+    document: dict[str, Any] = json.loads(output.getvalue())
+    return document
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audited")
+    write_images(folder / "images")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def audited(place: Path, prefect_server: None) -> dict[str, Any]:
+    return command(
+        place / "images", place / "root", "--csv", str(place / "table.csv"), "--copy-to", str(place / "copies")
+    )
+
+
+def names(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+    return {row["file"]: row["likely"] for row in rows}
+
+
+def test_wrong_labels_are_named_first_by_file_with_the_right_class(audited: dict[str, Any]) -> None:
+    first = audited["suspects"][:2]  # so small a model may miss one
+    assert names(first).items() <= PLANTED.items() and any(row["sure"] for row in first)
+    assert all(row["given"] == row["file"].split("/")[0] != row["likely"] for row in first)
+    own = [row["probability_given"] for row in audited["suspects"]]
+    assert own == sorted(own) and len(own) >= 3, "2 % of 120 images at least"
+    assert first[0]["likely"] in first[0]["why"] and first[0]["row"] is None
+
+
+def test_every_image_is_judged_once_by_a_model_that_did_not_see_it(audited: dict[str, Any]) -> None:
+    raw = manifest.load(URI(audited["uris"]["raw"]))
+    assert audited["rows"] == raw.rows == 120
+    judged: list[tuple[str, int]] = []
+    for uri in audited["uris"]["predictions"]:
+        fold = Fold(PredictionsURI(uri))
+        rows = fold.places(pd.Series(range(sum(part.rows or 0 for part in fold.parts))))
+        judged += zip(rows["split"], rows["id"], strict=True)
+        digests = row_digests.read(fold.dataset).to_pandas()
+        of_test = digests["split"] == "test"
+        assert of_test.sum() == len(rows)
+        assert not set(digests.loc[of_test, "digest"]) & set(digests.loc[~of_test, "digest"])
+    assert len(set(judged)) == len(judged) == 120 and {split for split, _ in judged} == {"train", "test"}
+
+
+def test_table_copies_and_page_show_the_same_suspects(audited: dict[str, Any], place: Path) -> None:
+    with (place / "table.csv").open(newline="") as file:
+        assert names(list(csv.DictReader(file))) == names(audited["suspects"])
+    copies = sorted((place / "copies").iterdir())
+    assert len(copies) == len(audited["suspects"])
+    for row, copy in zip(audited["suspects"], copies, strict=True):
+        assert copy.read_bytes() == (place / "images" / row["file"]).read_bytes()
+        assert f" {row['given']} likely {row['likely']}, " in copy.name
+    first = audited["suspects"][0]
+    page = files.read(URI(audited["uris"]["audit"]).child("index.html")).decode()
+    assert page.count("<img ") == len(copies) and f"label {first['given']}, likely {first['likely']}" in page
+
+
+def test_audit_is_a_result_that_every_command_knows(
+    audited: dict[str, Any], place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = audited["uris"]["audit"]
+    for given in (["verify", "--deep", uri], ["show", uri], ["ls", "audit", "--storage", str(place / "root")]):
+        assert storage.__main__.main(given) == 0
+    capsys.readouterr()
+    assert storage.__main__.main(["lineage", uri]) == 0
+    lineage = capsys.readouterr().out
+    assert all(prediction in lineage for prediction in audited["uris"]["predictions"])
+
+
+def test_same_command_finds_the_audit_even_if_its_trainings_were_deleted(
+    audited: dict[str, Any], place: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(place / "root", tmp_path / "root")
+    for folder in ("checkpoints", "predictions"):
+        shutil.rmtree(tmp_path / "root" / folder)
+    again = command(place / "images", tmp_path / "root")
+    assert again["suspects"] == audited["suspects"]
+    assert [(stage["name"], stage["reused"]) for stage in again["stages"]] == [("audit", True)]
+
+
+def test_fast_audit_judges_the_validation_rows_with_the_model_of_a_run(audited: dict[str, Any], place: Path) -> None:
+    document = command(place / "images", place / "root", "--fast", "--set", "validation_fraction=0.5")
+    assert [stage["name"] for stage in document["stages"]] == [*("ingest", "preprocess", "train", "predict", "audit")]
+    assert document["rows"] == sum(manifest.load(URI(uri)).rows for uri in document["uris"]["predictions"])
+    assert 20 < document["rows"] < 80 and {row["split"] for row in document["suspects"]} == {"train"}
+
+
+def test_data_may_be_the_name_of_a_source() -> None:
+    for name in sources.known():
+        run = audit._as_run(options_of(AuditOptions, name))
+        assert run.data is None and run.recipe and recipes.load(run.recipe).data.source == name
+    run = audit._as_run(options_of(AuditOptions, "mnist", "--recipe", "cifar10-vit"))
+    assert run.settings == ["source=mnist"]
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--folds", "1"], "--folds: "),
+        (["--set", "start=champion"], "start must not be champion in an audit"),
+        (["--copy-to", str(Path(__file__).parent)], "--copy-to: must be an empty or a new folder"),
+    ],
+)
+def test_invalid_request_is_refused_in_one_line(
+    place: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str
+) -> None:
+    assert app.main(no_flow, words=words(place / "images", place / "root", *more)) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("error: ") and says in line
+
+
+@pytest.mark.slow
+def test_audit_that_is_killed_three_times_gives_the_same_bytes(place: Path, tmp_path: Path) -> None:
+    given = words(place / "images", tmp_path / "killed")
+    draw = random.Random(3)
+    for count in sorted(draw.sample(range(2, 11), 3)):  # of 11 results in all
+
+        def is_time(count: int = count) -> bool:
+            return len(find(tmp_path / "killed", "**/_manifest.json")) >= count
+
+        Run(*given, folder=tmp_path / "runs", script="__main__.py").kill_when(is_time)
+    ended = Run(*given, folder=tmp_path / "runs", script="__main__.py").result()
+    whole = Run(*words(place / "images", tmp_path / "whole"), folder=tmp_path / "runs", script="__main__.py").result()
+    assert ended["suspects"] == whole["suspects"]
+    made, other = (manifest.load(URI(document["uris"]["audit"])) for document in (ended, whole))
+    assert made.content == other.content
