@@ -34,7 +34,7 @@ def models(digits: dict[str, Split], tmp_path_factory: pytest.TempPathFactory) -
     snapshot = training_state.take(trainer, [trainer.run_epoch(1)], prepared="0", about=about)
     checkpoint.write(scratch.child("attempt-1/epoch-0001"), snapshot)
     prepared = Parent(uri="/nowhere/datasets/prepared/x-0123456789ab", digest="", content="")
-    model = {"image_shape": [28, 28, 1], "classes": list(NAMES)}
+    model = {"image_shape": [28, 28, 1], "classes": list(NAMES), "temperature": 1.0}
     attempts.commit(scratch, target, prepared=prepared, num_rows=100, statistics={"model": model})
     promote(root, "letters", target)
     return Path(root)
