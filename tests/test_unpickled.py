@@ -167,7 +167,7 @@ def test_results_in_prefect_are_json() -> None:
     tasks = {one.name: one for one in found if isinstance(one, Task)}
     assert flows.keys() == {"mnist", "fashion-mnist", "cifar10", "images", "predict"}
     stages = {"download", "ingest", "preprocess", "train", "predict", "evaluate", "promote", "report"}
-    assert tasks.keys() == stages | {"export"}
+    assert tasks.keys() == stages | {"export", "audit"}
     assert {one.result_serializer for one in flows.values()} == {"json"}
     assert {(one.result_serializer, one.persist_result) for one in tasks.values()} == {("json", False)}
 

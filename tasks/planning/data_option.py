@@ -6,7 +6,7 @@ from typing import Any
 
 from storage import access, champions, kinds, manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, FilesURI, Root, parse_root
-from tasks.learning import images, pretrained, recipes, sources, user_code
+from tasks.learning import images, recipes, sources, user_code
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Download, Source
 from tasks.planning import user_images
@@ -158,6 +158,8 @@ def find_training_data(root: Root, recipe: Recipe, data: str | None) -> Training
 
 def _user_images(root: Root, uri: DatasetURI, recipe: Recipe) -> TrainingData:
     if not recipe.data.image_size:
+        from tasks.learning import pretrained  # torch, which other requests do without
+
         is_pretrained = recipe.training.start.kind == "pretrained"
         size = pretrained.published(recipe.model).image_size if is_pretrained else _IMAGE_SIZE
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, image_size=size))
