@@ -86,7 +86,16 @@ class Versions:
         part = tables.write_part(uri, rows, split="test", index=0)
         parents: dict[str, URI] = {"checkpoint": model, "dataset": plan.prepared}
         schema = tables.describe(rows.schema)
-        commits.commit(uri, kind="predictions", parents=parents, parameters={}, listed=[part], schema=schema)
+        statistics = {"temperature": 1.0}
+        commits.commit(
+            uri,
+            kind="predictions",
+            parents=parents,
+            parameters={},
+            listed=[part],
+            schema=schema,
+            statistics=statistics,
+        )
         return evaluate.fn(uri, evaluation_of(self.root, uri), plan.timeouts)
 
     def decide(self, plan: Plan, model: CheckpointURI, evaluation: EvaluationURI, **rivals: EvaluationURI) -> Decision:
