@@ -23,7 +23,7 @@ from tasks.jobs.train.train_loop import Checkpoints, model_of, reporter
 from tasks.learning import pretrained, recipes
 from tasks.learning.loop import Batch, Loader, Trainer, seed_everything
 from tasks.learning.modeling import Classifier, resolve_precision
-from tasks.runners.jobs_api import JOB_ENV
+from tasks.runners import local_runner
 from tasks.runners.local_runner import LocalRunner
 from tasks.runners.session import LockingRunner, session
 from tests.benchmarks.arm import passed, serve
@@ -123,7 +123,7 @@ def main() -> None:
         return
     with session(Root(options.scratch), wanted=True, workers=options.workers) as cluster:
         assert isinstance(cluster, LockingRunner) and isinstance(cluster.runner, LocalRunner)
-        env = os.environ | JOB_ENV | {"RAY_ADDRESS": cluster.runner.connect().address}
+        env = local_runner.environment() | {"RAY_ADDRESS": cluster.runner.connect().address}
         command = [sys.executable, "-m", "tests.benchmarks.ours", *sys.argv[1:]]
         subprocess.run(command, env=env, check=True)
 
