@@ -1,6 +1,5 @@
 """The command `audit`: request, flow, and what is written for people: a table, and copies of the suspects."""
 
-import csv
 import dataclasses
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 from flows.cli import predictions_csv, preflight, start
 from flows.cli.audit_options import AuditOptions
 from flows.cli.options import RunOptions
-from storage.uri import AuditURI
 from tasks.auditing import rows
 from tasks.comparing import copies
 from tasks.learning import recipes, sources
@@ -21,9 +19,9 @@ def audit(options: AuditOptions) -> int:
     """Find the suspects, or those of an earlier call; print them, and write table and copies."""
     with start.checking(options):
         run = _as_run(options)
-        asked = preflight.Preflight(run)
-        asked.check_request()
-        if asked.recipe.training.start.kind == "champion":
+        checks = preflight.Preflight(run)
+        checks.check_request()
+        if checks.recipe.training.start.kind == "champion":
             raise ValueError("start must not be champion in an audit: that model was trained on these images; omit it")
         checked = preflight.check_and_plan(run)
         request = audit_request.resolve(checked.plan, folds=options.folds, is_fast=options.fast)
@@ -52,7 +50,7 @@ def audit(options: AuditOptions) -> int:
         uses_network=checked.uses_network,
     )
     if options.csv:
-        _write_csv(request.audit, options.csv)
+        predictions_csv.write_rows(options.csv, rows.SCHEMA.names, rows.read(request.audit))
     if options.copy_to:
         _copy(request, options.copy_to)
     return code
@@ -70,13 +68,6 @@ def _as_run(options: AuditOptions) -> RunOptions:
         elif recipes.load(options.recipe).data.source != options.data:
             values["settings"] = [*options.settings, f"source={options.data}"]
     return RunOptions(**values, register_as="audit")  # it competes with no model, so no champion limits the data
-
-
-def _write_csv(audit: AuditURI, path: Path) -> None:
-    with predictions_csv.replaced(path) as file:
-        writer = csv.DictWriter(file, rows.SCHEMA.names)
-        writer.writeheader()
-        writer.writerows(rows.read(audit))
 
 
 def _copy(request: AuditRequest, folder: Path) -> None:

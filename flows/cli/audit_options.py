@@ -1,17 +1,16 @@
 """Options of the command `audit`."""
 
 import dataclasses
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.cli.options import MirrorOptions, RecipeOptions, parse_csv
-from flows.cli.result_options import parse_folder
+from flows.cli.options import MirrorOptions, RecipeOptions
+from flows.cli.result_options import CopyOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AuditOptions(MirrorOptions, RecipeOptions):
+class AuditOptions(CopyOptions, MirrorOptions, RecipeOptions):
     """Options of an audit."""
 
     data: Annotated[
@@ -34,14 +33,3 @@ class AuditOptions(MirrorOptions, RecipeOptions):
         bool,
         typer.Option("--fast", help="one training, that of `run`, which judges its validation rows (default: all)"),
     ] = False
-    csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", parser=parse_csv, help="also write the suspects to a CSV table")
-    ] = None
-    copy_to: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            parser=parse_folder,
-            help="also copy the suspects to this folder, new or empty, with rank and classes in their names",
-        ),
-    ] = None

@@ -1,13 +1,12 @@
 """The command `mistakes`: the test rows that a model gets wrong, as a table, CSV, JSON, or copies of the images."""
 
-import csv
 import json
 from pathlib import PurePosixPath
 from typing import Any
 
 import pandas as pd
 
-from flows.cli.predictions_csv import replaced
+from flows.cli import predictions_csv
 from flows.cli.result_options import MistakesOptions
 from storage import exits, kinds, terminal
 from storage.admin import format
@@ -27,10 +26,7 @@ def mistakes(options: MistakesOptions) -> int:
     columns = [*place, "label", "prediction", "probability"]
     rows = [{name: None if row[name] is pd.NA else row[name] for name in columns} for row in wrong.to_dict("records")]
     if options.csv:
-        with replaced(options.csv) as file:
-            writer = csv.DictWriter(file, columns)
-            writer.writeheader()
-            writer.writerows(rows)
+        predictions_csv.write_rows(options.csv, columns, rows)
     if options.copy_to:
         names = [_copy_name(number, row, total=len(rows)) for number, row in enumerate(rows, start=1)]
         dataset = DatasetURI(predicted.parent("dataset", of=uri))

@@ -4,7 +4,7 @@ import contextlib
 import csv
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,7 +32,7 @@ def write_csv(uri: PredictionsURI, path: Path) -> None:
     place = ["id"] if sources is None else ["file", "row"] if has_rows else ["file"]
     parts, minimum = [part for part in made.files if part.rows], made.parameters.get("min_confidence")
     split = ["split"] * (len({part.split for part in parts}) > 1)
-    with replaced(path) as file:
+    with _replaced(path) as file:
         writer = csv.DictWriter(
             file, [*place, *split, "label", "class", "probability", "reason"], extrasaction="ignore"
         )
@@ -56,8 +56,16 @@ def _rows(table: pa.Table, labels: Sequence[str]) -> Iterator[dict[str, Any]]:
         }
 
 
+def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Replace `path` by a CSV table of `rows`, in one step."""
+    with _replaced(path) as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 @contextlib.contextmanager
-def replaced(path: Path) -> Iterator[TextIO]:
+def _replaced(path: Path) -> Iterator[TextIO]:
     """Open a temporary file beside `path`; rename it to `path` if the block succeeds, else remove it."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -21,7 +21,24 @@ def parse_folder(text: str) -> Path:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MistakesOptions(StorageOptions):
+class CopyOptions:
+    """Options of every command that lists images."""
+
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=parse_csv, help="also write the list to a CSV table")
+    ] = None
+    copy_to: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            parser=parse_folder,
+            help="also copy the images to this folder, empty or new, with rank and classes in their names",
+        ),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MistakesOptions(CopyOptions, StorageOptions):
     """Options of the list of mistakes."""
 
     run: Annotated[
@@ -37,18 +54,6 @@ class MistakesOptions(StorageOptions):
     ] = None
     prediction: Annotated[
         Text, typer.Option("--as", metavar="CLASS", help="only rows predicted as this class (default: as any)")
-    ] = None
-    csv: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", parser=parse_csv, help="also write them to a CSV table"),
-    ] = None
-    copy_to: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            parser=parse_folder,
-            help="also copy their images to this folder, empty or new, with names that begin with their number",
-        ),
     ] = None
 
 

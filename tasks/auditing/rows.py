@@ -40,14 +40,14 @@ class Fold:
     """Predictions of one training of an audit, on rows that it was not trained on, and the dataset with these rows."""
 
     def __init__(self, predictions: PredictionsURI) -> None:
-        made = manifest.load(predictions)
-        self.uri, self.split = predictions, str(made.parameters["split"])
-        self.parts = made.split(self.split)
-        self.dataset = DatasetURI(made.parent("dataset", of=predictions))
+        recorded = manifest.load(predictions)
+        self.uri, self.split = predictions, str(recorded.parameters["split"])
+        self.parts = recorded.split(self.split)
+        self.dataset = DatasetURI(recorded.parent("dataset", of=predictions))
         self.prepared = manifest.load(self.dataset)
         self.raw = DatasetURI(self.prepared.parent("raw", of=self.dataset))
         self.classes = images.classes_of(self.prepared.columns["metadata"])
-        columns = made.columns["columns"]
+        columns = recorded.columns["columns"]
         self._columns = ["label", *(name for name in columns if name.startswith(_PREFIX))]
         assert self._columns[1:] == [f"{_PREFIX}{name}" for name in self.classes]
 

@@ -79,11 +79,11 @@ def _settings(a: Results, b: Results) -> dict[str, dict[str, dict[str, Any]]]:
     }
 
 
-def _groups(made: Mapping[str, Manifest]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the settings of a run by group; `made` has what it made, from the checkpoint back to the data."""
-    trained, newest = made.get(kinds.CHECKPOINT.name), next(iter(made.values()), None)
+def _groups(manifests: Mapping[str, Manifest]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the settings of a run by group; `manifests` are of its results, from the checkpoint back to the data."""
+    trained, newest = manifests.get(kinds.CHECKPOINT.name), next(iter(manifests.values()), None)
     fields: dict[str, Any] = {}
-    for recorded in reversed(list(made.values())):
+    for recorded in reversed(list(manifests.values())):
         fields |= recorded.parameters
     if trained:
         fields |= recipes.flat(trained.statistics.get("recipe", {}))
