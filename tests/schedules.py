@@ -15,8 +15,8 @@ _SMALL = {"epochs": 1, "model": "small-cnn", "image_size": 16, "max_quarantined"
 
 
 def add_scheduled(checkout: Path, photos: Path) -> None:
-    """Add the deployment of docs/your-own.md to prefect.yaml twice, each minute by cron and by interval."""
-    (block,) = re.findall(r"```yaml\n(  - name: .*?)```", (CHECKOUT / "docs" / "your-own.md").read_text(), re.DOTALL)
+    """Add the deployment of docs/images.md to prefect.yaml twice, each minute by cron and by interval."""
+    (block,) = re.findall(r"```yaml\n(  - name: .*?)```", (CHECKOUT / "docs" / "images.md").read_text(), re.DOTALL)
     content = yaml.safe_load((checkout / "prefect.yaml").read_text() + block)
     by_cron = content["deployments"].pop()
     by_cron["name"] = "by-cron"

@@ -43,7 +43,7 @@ def test_the_recipe_of_the_docs_runs_although_its_flow_is_evicted_and_the_head_i
 ) -> None:
     root, file = Root(str(tmp_path / "root")), tmp_path / "my_recipe.py"
     write_raw(root)
-    page = (CHECKOUT / "docs" / "your-own.md").read_text()
+    page = (CHECKOUT / "docs" / "your-recipe.md").read_text()
     (example,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert len(example.splitlines()) <= 30
     prints = "".join(f"    print({line!r})\n" for line in _PRINTED)

