@@ -1,6 +1,7 @@
 """Every command's way in and out: parsing its words, exit codes, and the line on stderr that explains a failure."""
 
 import contextlib
+import importlib.metadata
 import inspect
 import io
 import os
@@ -11,7 +12,7 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 
@@ -30,10 +31,26 @@ class HungUp(KeyboardInterrupt):
 
 
 def make_app(help: str, *, epilog: str) -> typer.Typer:
-    """Return an application without commands, with plain help and no completion."""
-    return typer.Typer(
+    """Return an application without commands, with plain help, `--version` and no completion."""
+    app = typer.Typer(
         help=verbatim(help), epilog=verbatim(epilog), add_completion=False, rich_markup_mode=None, no_args_is_help=False
     )
+
+    @app.callback()
+    def common(
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version)
+        ] = False,
+    ) -> None:
+        pass
+
+    return app
+
+
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"data-to-model {importlib.metadata.version('data-to-model')}")
+        raise typer.Exit
 
 
 def command(app: typer.Typer, name: str | None = None, **options: Any) -> Callable[[_Command], _Command]:

@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from pydantic import BaseModel
 
 from flows.cli import app
 from storage.admin import change_commands
+from storage.decision import Decision
+from storage.manifest import Manifest
 from tasks.learning import recipes
+from tests import reference_pages
 from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks import gpu
 from tests.faults import __main__ as faults
@@ -72,15 +76,23 @@ def test_the_list_of_options_is_that_of_the_command_line(capsys: pytest.CaptureF
 
 def test_every_option_that_a_page_names_exists() -> None:
     commands = app.make_app(no_flow)
-    commands.add_typer(change_commands.app)
+    commands.registered_commands += change_commands.app.registered_commands
     group: Any = typer.main.get_command(commands)
-    options = {option for command in group.commands.values() for param in command.params for option in param.opts}
+    options = {
+        option for command in (group, *group.commands.values()) for param in command.params for option in param.opts
+    }
     for parser in (benchmarks.parser(), gpu.parser(), faults.parser()):
         options |= parser._option_string_actions.keys()
     pages = [page for page in PAGES if page.name != "CHANGELOG.md"]  # which names what was renamed
     named = {option: page.name for page in pages for option in _OPTION.findall(page.read_text())}
     assert {option: page for option, page in named.items() if option not in options | _OF_OTHERS} == {}
     assert named.keys() - options >= _OF_OTHERS
+
+
+@pytest.mark.parametrize(("name", "text"), reference_pages.render().items())
+def test_reference_pages_are_what_the_code_says(name: str, text: str) -> None:
+    page = reference_pages.FOLDER / name
+    assert page.read_text() == text, "write them anew: python -m tests.reference_pages"
 
 
 def test_every_environment_variable_that_the_code_reads_stands_in_the_table() -> None:
@@ -91,6 +103,16 @@ def test_every_environment_variable_that_the_code_reads_stands_in_the_table() ->
     names = " ".join(re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE))
     assert set(re.findall(r"`([A-Z0-9_]+)[=`]", names)) == variables - _SET_FOR_CHILDREN
     assert variables >= _SET_FOR_CHILDREN
+
+
+@pytest.mark.parametrize(("heading", "model"), [("Registry", Decision), ("Manifest", Manifest)])
+def test_the_keys_of_a_file_are_those_of_the_code(heading: str, model: type[BaseModel]) -> None:
+    (section,) = re.findall(
+        rf"^## {heading}$(.*?)(?=^## |\Z)", (DOCS / "files.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    keys = " ".join(re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE))
+    fields = {field.alias or name for name, field in model.model_fields.items()}
+    assert set(re.findall(r"`([a-z_]+)`", keys)) - {"digest", "previous"} == fields - {"digest"}
 
 
 def test_the_recipes_and_their_fields_are_those_of_the_code() -> None:
@@ -125,6 +147,12 @@ def test_every_console_command_exists() -> None:
     scripts = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["scripts"]
     targets = [target.partition(":") for target in scripts.values()]
     assert all(callable(getattr(importlib.import_module(module), function)) for module, _, function in targets)
+
+
+def test_the_version_is_that_of_the_project(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.main(no_flow, words=["--version"]) == 0
+    version = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["version"]
+    assert capsys.readouterr().out == f"data-to-model {version}\n"
 
 
 def _resolves(link: str, page: Path) -> bool:

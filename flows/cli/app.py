@@ -266,7 +266,7 @@ def main(
     """
     app = make_app(flow_of)
     if more:
-        app.add_typer(more)
+        app.registered_commands += more.registered_commands
     prog = f"python flows/{_SCRIPTS[name]}" if name else "data-to-model"
     return exits.execute(app, sys.argv[1:] if words is None else words, name=name, prog=prog, hint=_hint)
 
