@@ -2,9 +2,10 @@ VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 ARGS ?=
+TORCH ?= cuda
 
 .DEFAULT_GOAL := help
-.PHONY: help run up deploy install check test test-slow test-gpu faults bench lock clean
+.PHONY: help run up deploy install check test test-slow test-gpu faults bench docs lock clean
 
 help: ## list the available commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,7 +19,7 @@ up: $(VENV)/.installed ## start a Prefect server, the deployments and a worker; 
 deploy: $(VENV)/.installed ## update the deployments on the Prefect server at PREFECT_API_URL to match prefect.yaml
 	@$(BIN)/python -m flows deploy $(ARGS)
 
-install: $(VENV)/.installed ## create the virtual environment with pinned versions and the project in editable mode
+install: $(VENV)/.installed ## create the virtual environment with pinned versions (TORCH=cpu: torch without CUDA, 1 GB instead of 7)
 
 check: $(VENV)/.installed ## check formatting, lint, types and import direction
 	$(BIN)/ruff format --check
@@ -41,6 +42,9 @@ faults: $(VENV)/.installed ## inject all kinds of faults into real runs (ARGS=--
 bench: $(VENV)/.installed ## run the benchmarks against a plain script (ARGS=--quick: the sample; ARGS=--help for more)
 	@$(BIN)/python -m tests.benchmarks $(ARGS)
 
+docs: $(VENV)/.installed ## build the site of the documentation in ./site; a link to nothing is an error
+	$(BIN)/zensical build --strict
+
 lock: $(VENV)/.installed ## pin the newest versions that pyproject.toml allows, with the hashes of their files
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade --generate-hashes \
 	    --no-emit-index-url --no-header --no-annotate -q -o requirements.lock
@@ -52,8 +56,18 @@ clean: ## delete the virtual environment and caches; ./data is kept
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    "CPython 3.11 or newer is required; try: make PYTHON=python3.11 ...")'
-	@echo "creating $(VENV): takes a few minutes, only the first time"
+	@echo "creating $(VENV): takes a minute or two, only the first time"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -r requirements.lock
+	@sed -n '/^uv==/,/[^\]$$/p' requirements.lock > $(VENV)/uv.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -r $(VENV)/uv.txt
+	@$(INSTALL_$(TORCH))
 	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
+
+UV_INSTALL := $(BIN)/uv pip install -q --compile-bytecode --python $(BIN)/python
+# pip, which is slower, where uv finds no index: it does not read pip.conf.
+INSTALL_cuda = $(UV_INSTALL) --require-hashes --no-deps -r requirements.lock || \
+    $(BIN)/python -m pip install -q --disable-pip-version-check --no-deps -r requirements.lock
+# The locked hashes of torch are those of its build for CUDA, as in deploy/Dockerfile.
+INSTALL_cpu = sed -E '/^torch(vision)?==/,/[^\]$$/ { /--hash/d; s/ *\$$// }' requirements.lock > $(VENV)/cpu.txt \
+    && $(UV_INSTALL) --torch-backend=cpu --constraint $(VENV)/cpu.txt -r pyproject.toml --extra dev

@@ -119,7 +119,7 @@ class RayHead:
             ) from error
         self._has_answered = True
         if os.environ.get("RAY_AUTH_MODE") != "token":
-            text = "this Ray requires no token: anybody who can reach its ports can run code on it (SECURITY.md)"
+            text = "this Ray requires no token: anybody who can reach its ports can run code on it (docs/SECURITY.md)"
             logger().warning(text)
         logger().info("Ray dashboard (during this run): %s", redact(self._address))
         return self._client
