@@ -1,0 +1,121 @@
+"""docs/tutorial.md works as it stands: every command in its order, in a checkout, with what the page says it prints."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.prefect_system import free_port
+from tests.runs import CHECKOUT, await_that, copy_of_checkout, kill_all_with
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+_PAGE = (CHECKOUT / "docs" / "tutorial.md").read_text()
+_LIMIT_S = 400
+
+
+class Terminal:
+    """A shell in a checkout with its virtual environment, and the home folder of somebody who starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.checkout, self.home, self.ports = copy_of_checkout(folder / "pipeline"), folder, (free_port(), free_port())
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.env = {**os.environ, "HOME": str(folder), "PATH": path, "PREFECT_HOME": str(folder / "prefect")}
+        self.env.pop("PREFECT_API_URL", None)
+        self.up: subprocess.Popen[bytes] | None = None
+
+    def type(self, command: str) -> str:
+        """Run a command of the page to its end; return what it printed, without the logs."""
+        if variable := re.match(r"export (\w+)=(\S+)", command):
+            self.env[variable[1]] = variable[2].replace("4200", str(self.ports[0]))
+            return ""
+        done = subprocess.run(
+            ["bash", "-c", command], cwd=self.checkout, env=self.env, capture_output=True, text=True, timeout=_LIMIT_S
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def start(self, command: str) -> str:
+        """Start what runs until Ctrl-C, as `make` does; return what it printed until it had started."""
+        assert command == "make up"
+        log = self.home / "up.log"
+        ports = ["--port", str(self.ports[0]), "--reports-port", str(self.ports[1])]
+        self.up = subprocess.Popen(
+            [sys.executable, "-m", "flows", "up", *ports],
+            cwd=self.checkout,
+            env=self.env,
+            stdout=log.open("wb"),
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        await_that(lambda: "Ctrl-C stops everything" in log.read_text(), limit_s=180)
+        return log.read_text()
+
+    def close(self) -> None:
+        """End what was started."""
+        if self.up:
+            os.killpg(self.up.pid, signal.SIGTERM)
+            self.up.wait(90)
+        kill_all_with(f"PREFECT_HOME={self.env['PREFECT_HOME']}")
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    terminal = Terminal(tmp_path)
+    yield terminal
+    terminal.close()
+
+
+def test_every_command_of_the_tutorial_prints_what_the_page_shows(terminal: Terminal) -> None:
+    (program,) = re.findall(r"^```python\n(.*?)^```", _PAGE, re.MULTILINE | re.DOTALL)
+    (terminal.checkout / "draw.py").write_text(program)
+    for prompt, command, shown in _commands():
+        if command.startswith(". .venv"):
+            continue  # it is active
+        printed = terminal.type(command) if prompt == "$" else terminal.start(command)
+        _compare(shown, printed, command)
+
+
+def _commands() -> list[tuple[str, str, list[str]]]:
+    """Return prompt, command and shown lines of each command of the page."""
+    commands: list[tuple[str, str, list[str]]] = []
+    for block in re.findall(r"^```console\n(.*?)^```", _PAGE, re.MULTILINE | re.DOTALL):
+        lines, end = block.splitlines(), None
+        for line in lines:
+            prompt = re.match(r"(second)?\$ ", line)
+            if end is not None:
+                prompt_, command, shown = commands[-1]
+                commands[-1] = (prompt_, f"{command}\n{line}", shown)
+                end = None if line == end else end
+            elif line.startswith("    ") and commands[-1][1].endswith("\\"):
+                commands[-1] = (commands[-1][0], commands[-1][1][:-1] + line.strip(), commands[-1][2])
+            elif prompt:
+                commands.append((prompt[0].strip(), line[prompt.end() :], []))
+                here = re.search(r"<<(\w+)$", line)
+                end = here[1] if here else None
+            else:
+                commands[-1][2].append(line)
+    return commands
+
+
+def _compare(shown: list[str], printed: str, command: str) -> None:
+    """Require the shown lines in their order; `...` is any text, and numbers and paths are those of the machine."""
+    rest = [_plain(line) for line in printed.splitlines()]
+    for line in shown:
+        if line == "...":
+            continue
+        pattern = re.escape(_plain(line)).replace(r"\.\.\.", ".*")
+        at = next((at for at, candidate in enumerate(rest) if re.match(pattern, candidate)), None)
+        assert at is not None, f"{command}: the page shows {line!r}, printed was\n{printed}"
+        rest = rest[at + 1 :]
+
+
+def _plain(line: str) -> str:
+    line = re.sub(r"\S*/(pipeline|photos|new-photos)\b", r"/\1", line)
+    line = re.sub(r"\b[0-9a-f]{12}\b", "#", line)
+    return re.sub(r" +", " ", re.sub(r"\d[\d.,]*", "#", line)).strip()
