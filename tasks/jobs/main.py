@@ -41,7 +41,8 @@ def main(stage: str) -> None:
         print(
             f"usage: python -m tasks.jobs.{stage} SPEC\n"
             "\n"
-            f"SPEC is the path or s3:// URI of a job's {stage}-<SHA-256>.json, which a run writes below <root>/runs/.",
+            f"SPEC is the path or s3:// URI of a job's {stage}-<SHA-256>.json: a run writes it below <root>/runs/, and "
+            "deletes it once the job is done.",
             file=sys.stderr,
         )
         raise SystemExit(0 if "--help" in sys.argv else 2)
