@@ -45,14 +45,15 @@ def render() -> dict[str, str]:
 
 
 def _commands() -> str:
-    group: Any = typer.main.get_command(_application())
+    group: Any = typer.main.get_command(application())
     lines = ["# Options of every command", _REMADE, "`data-to-model --version` prints the version.", ""]
     for name in group.commands:
         lines += [f"## {name}", "", "```console", f"$ data-to-model {name} --help", _help(name), "```", ""]
     return "\n".join(lines)
 
 
-def _application() -> typer.Typer:
+def application() -> typer.Typer:
+    """Return the application with all commands."""
     application = app.make_app(flow_of)
     application.registered_commands += change_commands.app.registered_commands
     return application

@@ -1,8 +1,11 @@
 """README and docs name what there is, link to what exists, and keep to their widths and sizes."""
 
 import ast
-import importlib
+import contextlib
+import importlib.util
+import itertools
 import re
+import shlex
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -93,6 +96,46 @@ def test_every_option_that_a_page_names_exists() -> None:
 def test_reference_pages_are_what_the_code_says(name: str, text: str) -> None:
     page = reference_pages.FOLDER / name
     assert page.read_text() == text, "write them anew: python -m tests.reference_pages"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_every_command_of_a_page_is_a_valid_request(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
+    group: Any = typer.main.get_command(reference_pages.application())
+    for words in _commands(page.read_text()):
+        if words[0] == "make":
+            assert words[1] in targets, words
+        elif words[:2] == ["python", "-m"] and words[2].startswith("tests."):
+            assert importlib.util.find_spec(words[2]), words
+        elif (parsed := _of_the_pipeline(words)) and not {"--help", "--version"} & set(parsed):
+            command = group.commands[parsed[0]]
+            command.make_context(
+                parsed[0], [word for word in parsed[1:] if word != "..."]
+            )  # raises for an unknown option or a value out of range
+
+
+def _commands(text: str) -> list[list[str]]:
+    """The words of each command after a prompt, without assignments before it and what follows a pipe."""
+    commands = []
+    for block in re.findall(r"^ *```console\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
+        for line in re.findall(r"^[ a-z]*\$ (.*)$", re.sub(r"\\\n *", "", block), re.MULTILINE):
+            with contextlib.suppress(ValueError):  # a text of several lines in quotes
+                words = shlex.split(re.sub(r"[0-9]*[<>|&;].*", "", line), comments=True)
+                words = list(itertools.dropwhile(lambda word: re.fullmatch(r"[A-Z_]+=.*", word), words))
+                commands.append(words or [""])
+    return commands
+
+
+def _of_the_pipeline(words: list[str]) -> list[str]:
+    """Return the subcommand and its words, nothing if it is another program."""
+    words = [Path(words[0]).name, *words[1:]]
+    if words[0] == "data-to-model":
+        return words[1:]
+    if words[:3] in (["python", "-m", "storage"], ["python", "-m", "flows"]):
+        return words[3:]
+    if words[0] == "python" and len(words) > 1 and (script := re.fullmatch(r"flows/(\w+)\.py", words[1])):
+        return ["run" if script[1] == "pipeline" else script[1], *words[2:]]
+    return []
 
 
 def test_every_environment_variable_that_the_code_reads_stands_in_the_table() -> None:
