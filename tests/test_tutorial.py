@@ -1,4 +1,4 @@
-"""docs/tutorial.md works as it stands: every command in its order, in a checkout, with what the page says it prints."""
+"""README and tutorial work as they stand: every command in its order, in a checkout, with what the page shows of it."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from tests.runs import CHECKOUT, await_that, copy_of_checkout, kill_all_with
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-_PAGE = (CHECKOUT / "docs" / "tutorial.md").read_text()
+_TUTORIAL, _README = ((CHECKOUT / name).read_text() for name in ("docs/tutorial.md", "README.md"))
 _LIMIT_S = 400
 
 
@@ -29,6 +29,11 @@ class Terminal:
         self.env.pop("PREFECT_API_URL", None)
         self.up: subprocess.Popen[bytes] | None = None
 
+    def save_program(self) -> None:
+        """Save the program that draws pictures, as the tutorial says."""
+        (program,) = re.findall(r"^```python\n(.*?)^```", _TUTORIAL, re.MULTILINE | re.DOTALL)
+        (self.checkout / "draw.py").write_text(program)
+
     def type(self, command: str) -> str:
         """Run a command of the page to its end; return what it printed, without the logs."""
         if variable := re.match(r"export (\w+)=(\S+)", command):
@@ -40,9 +45,8 @@ class Terminal:
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 
-    def start(self, command: str) -> str:
-        """Start what runs until Ctrl-C, as `make` does; return what it printed until it had started."""
-        assert command == "make up"
+    def start(self) -> str:
+        """Do `make up`, which runs until Ctrl-C; return what it printed until it had started."""
         log = self.home / "up.log"
         ports = ["--port", str(self.ports[0]), "--reports-port", str(self.ports[1])]
         self.up = subprocess.Popen(
@@ -72,34 +76,41 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 def test_every_command_of_the_tutorial_prints_what_the_page_shows(terminal: Terminal) -> None:
-    (program,) = re.findall(r"^```python\n(.*?)^```", _PAGE, re.MULTILINE | re.DOTALL)
-    (terminal.checkout / "draw.py").write_text(program)
-    for prompt, command, shown in _commands():
+    terminal.save_program()
+    _follow(_TUTORIAL, terminal)
+
+
+def test_every_command_of_the_readme_prints_what_it_shows(terminal: Terminal) -> None:
+    terminal.save_program()
+    terminal.type("python draw.py ~/photos 1 30 && python draw.py ~/new-photos 901 903")
+    _follow(_README, terminal)
+
+
+def _follow(page: str, terminal: Terminal) -> None:
+    for command, shown in _commands(page):
         if command.startswith(". .venv"):
             continue  # it is active
-        printed = terminal.type(command) if prompt == "$" else terminal.start(command)
+        command = re.sub(r'^make run ARGS="(.*)"', r"python flows/pipeline.py \1", command)
+        printed = terminal.start() if command.startswith("make up") else terminal.type(command)
         _compare(shown, printed, command)
 
 
-def _commands() -> list[tuple[str, str, list[str]]]:
-    """Return prompt, command and shown lines of each command of the page."""
-    commands: list[tuple[str, str, list[str]]] = []
-    for block in re.findall(r"^```console\n(.*?)^```", _PAGE, re.MULTILINE | re.DOTALL):
-        lines, end = block.splitlines(), None
-        for line in lines:
+def _commands(page: str) -> list[tuple[str, list[str]]]:
+    """Return command and shown lines of each command of the page."""
+    commands: list[tuple[str, list[str]]] = []
+    for block in re.findall(r"^```console\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        end = None
+        for line in re.sub(r"\\\n *", "", block).splitlines():
             prompt = re.match(r"(second)?\$ ", line)
-            if end is not None:
-                prompt_, command, shown = commands[-1]
-                commands[-1] = (prompt_, f"{command}\n{line}", shown)
+            if end is not None:  # of what is typed after `cat <<END`
+                commands[-1] = (f"{commands[-1][0]}\n{line}", commands[-1][1])
                 end = None if line == end else end
-            elif line.startswith("    ") and commands[-1][1].endswith("\\"):
-                commands[-1] = (commands[-1][0], commands[-1][1][:-1] + line.strip(), commands[-1][2])
             elif prompt:
-                commands.append((prompt[0].strip(), line[prompt.end() :], []))
+                commands.append((line[prompt.end() :], []))
                 here = re.search(r"<<(\w+)$", line)
                 end = here[1] if here else None
             else:
-                commands[-1][2].append(line)
+                commands[-1][1].append(line)
     return commands
 
 
@@ -116,6 +127,6 @@ def _compare(shown: list[str], printed: str, command: str) -> None:
 
 
 def _plain(line: str) -> str:
-    line = re.sub(r"\S*/(pipeline|photos|new-photos)\b", r"/\1", line)
+    line = re.sub(r"\S*/pipeline/|\S*/(?=(new-)?photos\b)", "", line)
     line = re.sub(r"\b[0-9a-f]{12}\b", "#", line)
     return re.sub(r" +", " ", re.sub(r"\d[\d.,]*", "#", line)).strip()
