@@ -1,8 +1,9 @@
-"""Record a command at a terminal as an SVG whose lines appear in the order and pace in which they were written.
+"""Record a command at a terminal as an SVG: killed once, typed again, and once more when everything is done.
 
 How docs/images/run.svg was made, in a checkout at /home/me/pipeline with its virtual environment active:
 
-    python -m tests.record docs/images/run.svg -- python flows/pipeline.py --recipe mnist-sample-resnet18
+    python -m tests.record docs/images/run.svg --kill-at "epoch 2/4" --only "epoch ./4:|resum|reused|^train|decision" \\
+        -- python flows/pipeline.py --recipe mnist-sample-resnet18
 """
 
 import argparse
@@ -11,6 +12,7 @@ import os
 import pty
 import re
 import shlex
+import signal
 import struct
 import subprocess
 import termios
@@ -63,21 +65,24 @@ class Screen:
         self.lines[self._row], self.times[self._row], self._is_fresh = before + text, at_s, False
 
 
-def record(command: Sequence[str], *, columns: int) -> Screen:
-    """Run `command` at a pseudo-terminal; raises `subprocess.CalledProcessError` unless it ends with exit code 0."""
+def record(command: Sequence[str], screen: Screen, *, columns: int, kill_at: str = "") -> None:
+    """Run `command` at a pseudo-terminal; kill all of it when it has written `kill_at`, else require exit code 0."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 60, columns, 0, 0))
-    screen, started = Screen(), time.monotonic()
-    screen.write(f"\x1b[1m$ {shlex.join(command)}\x1b[0m\n", at_s=0.0)
+    started = time.monotonic() - max(screen.times)
+    screen.write(f"\x1b[1m$ {shlex.join(command)}\x1b[0m\n", at_s=max(screen.times))
     env = os.environ | {"TERM": "xterm-256color"}
     with subprocess.Popen(command, env=env, stdin=its, stdout=its, stderr=its, start_new_session=True) as process:
         os.close(its)
         for text in _chunks(ours):
             screen.write(text, at_s=time.monotonic() - started)
+            if kill_at and kill_at in text:
+                os.killpg(process.pid, signal.SIGKILL)
+                screen.write("\nKilled\n", at_s=time.monotonic() - started)
+                break
     os.close(ours)
-    if process.returncode:
+    if process.returncode and not kill_at:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return screen
 
 
 def _chunks(terminal: int) -> Iterable[str]:
@@ -116,11 +121,16 @@ def main() -> None:
     parser.add_argument("svg", type=Path, help="file to write")
     parser.add_argument("--columns", type=int, default=100, help="width of the terminal (default: %(default)s)")
     parser.add_argument("--title", default="pipeline", help="title of the window (default: %(default)s)")
+    parser.add_argument("--kill-at", required=True, help="kill the first run when it has written this")
+    parser.add_argument("--only", required=True, help="regular expression of the lines to show")
     parser.add_argument("command", nargs="+", help="what to run, after --")
     arguments = parser.parse_args()
-    screen = record(arguments.command, columns=arguments.columns)
-    while screen.lines and not screen.lines[-1].strip():
-        screen.lines.pop()
+    screen = Screen()
+    for kill_at in (arguments.kill_at, "", ""):
+        record(arguments.command, screen, columns=arguments.columns, kill_at=kill_at)
+    shown = re.compile(rf"\$ |Killed|{arguments.only}")
+    kept = [at for at, line in enumerate(screen.lines) if shown.search(Text.from_ansi(line).plain)]
+    screen.lines, screen.times = [screen.lines[at] for at in kept], [screen.times[at] for at in kept]
     arguments.svg.write_text(to_svg(screen, columns=arguments.columns, title=arguments.title))
 
 
