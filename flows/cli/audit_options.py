@@ -1,7 +1,7 @@
 """Options of the command `audit`."""
 
 import dataclasses
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -33,3 +33,7 @@ class AuditOptions(CopyOptions, MirrorOptions, RecipeOptions):
         bool,
         typer.Option("--fast", help="one training, that of `run`, which judges its validation rows (default: all)"),
     ] = False
+    split: Annotated[
+        Literal["test"] | None,
+        typer.Option(help="test: one training, that of `run`, which judges its test rows (default: all rows)"),
+    ] = None

@@ -1,38 +1,71 @@
-"""Confident learning: rows whose label is probably wrong, from out-of-fold probabilities (Northcutt et al. 2021)."""
+"""Confident learning (Northcutt et al. 2021): rows whose label is probably wrong, from out-of-fold probabilities.
 
-from collections.abc import Iterable
+Its three steps are to count wrong labels, to prune rows, and to rank them. Here maximum likelihood counts, in place of
+thresholds that take about half of the errors of a model that is right on 90 % of the images for wrong labels.
+"""
+
+import dataclasses
 
 import numpy as np
 
-Batch = tuple[np.ndarray, np.ndarray]
-"""Labels, int64 (N,), and the probabilities of all classes, (N, classes), by a model that was not trained on the rows.
-"""
+_TEMPERATURES = np.geomspace(0.1, 10, 81)
+_MOST = 0.5
+"""Highest share of wrong labels."""
+_HALVINGS = 30
 
 
-def thresholds(batches: Iterable[Batch], *, num_classes: int) -> np.ndarray:
-    """Return how certain the model usually is of each class: its mean probability on the rows labelled so, (classes,).
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LabelNoise:
+    """How labels came about: the true class is as a model says at `temperature`, then some labels were changed."""
 
-    Infinite for a class without rows.
+    rate: float
+    """Share of labels that are not the true class, but any of the others."""
+    temperature: float
+    """Logarithms of the probabilities are divided by it. Wrong labels among its validation rows make a model look as if
+    it were too sure of all, and its own temperature makes up for it."""
+
+    def tempered(self, probabilities: np.ndarray) -> np.ndarray:
+        """Return the probabilities of the true class, float64 (N, classes)."""
+        return _tempered(_logits(probabilities), self.temperature)
+
+    def wrong(self, own: np.ndarray, *, num_classes: int) -> np.ndarray:
+        """Return the probability that each label is wrong, (N,), by the tempered probability of its class."""
+        wrong = self.rate * (1 - own) / (num_classes - 1)
+        return np.asarray(wrong / (wrong + (1 - self.rate) * own + np.finfo(float).tiny))
+
+
+def fit(labels: np.ndarray, probabilities: np.ndarray) -> LabelNoise:
+    """Find the label noise under which the labels are most likely.
+
+    Args:
+        labels: int64 (N,).
+        probabilities: Those of all classes, (N, classes), by models that were not trained on the rows.
     """
-    sums, counts = np.zeros(num_classes), np.zeros(num_classes, np.int64)
-    for labels, probabilities in batches:
-        own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
-        sums += np.bincount(labels, own, num_classes)
-        counts += np.bincount(labels, minlength=num_classes)
-    means = np.full(num_classes, np.inf)
-    np.divide(sums, counts, out=means, where=counts > 0)
-    return means
+    logits, num_classes = _logits(probabilities), probabilities.shape[1]
+    fits = []
+    for temperature in _TEMPERATURES:
+        own = _tempered(logits, temperature)[np.arange(len(labels)), labels]
+        other = (1 - own) / (num_classes - 1)
+        rate = _most_likely_rate(own, other)
+        likelihood = np.log(rate * other + (1 - rate) * own + np.finfo(float).tiny).sum()
+        fits.append((likelihood, LabelNoise(rate=rate, temperature=float(temperature))))
+    return max(fits, key=lambda each: each[0])[1]
 
 
-def judge(labels: np.ndarray, probabilities: np.ndarray, thresholds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each row's likeliest class other than its label, int64 (N,), and whether that is surely the right one.
+def _most_likely_rate(own: np.ndarray, other: np.ndarray) -> float:
+    """Return where the logarithm of the likelihood, which is concave in the rate, has no slope."""
+    low, high = 0.0, _MOST
+    for _ in range(_HALVINGS):
+        rate = (low + high) / 2
+        slope = ((other - own) / (rate * other + (1 - rate) * own)).sum()
+        low, high = (rate, high) if slope > 0 else (low, rate)
+    return low
 
-    It is if the model prefers another class than the label and is as certain of one as it usually is: then the row
-    counts off the diagonal of the confident joint, in the most probable such class.
-    """
-    is_certain = probabilities >= thresholds
-    certain = np.where(is_certain, probabilities, -1).argmax(1)
-    is_sure = is_certain.any(1) & (certain != labels) & (probabilities.argmax(1) != labels)
-    others = probabilities.copy()
-    others[np.arange(len(labels)), labels] = -1
-    return np.where(is_sure, certain, others.argmax(1)), is_sure
+
+def _logits(probabilities: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(probabilities, np.finfo(np.float32).tiny, dtype=np.float64))
+
+
+def _tempered(logits: np.ndarray, temperature: float) -> np.ndarray:
+    scaled = np.exp((logits - logits.max(1, keepdims=True)) / temperature)
+    return np.asarray(scaled / scaled.sum(1, keepdims=True))

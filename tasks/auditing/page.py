@@ -21,7 +21,7 @@ def render(suspects: pa.Table, folds: Sequence[Fold]) -> str:
         suspects=[row | {"image": pictures[rank]} for rank, row in enumerate(shown.to_pylist())],
         total=len(suspects),
         sure=sum(suspects["sure"].to_pylist()),
-        rows=sum(part.rows or 0 for fold in folds for part in fold.parts),
+        rows=sum(fold.num_rows for fold in folds),
         trainings=len(folds),
         longest_word=0,
     )

@@ -1,6 +1,5 @@
 """Rows of an audit: suspects among the predictions of its trainings, by file, and their images."""
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import pyarrow as pa
 from storage import manifest, tables
 from storage.uri import AuditURI, DatasetURI, PredictionsURI
 from tasks.auditing import confident_learning
-from tasks.auditing.confident_learning import Batch
+from tasks.auditing.confident_learning import LabelNoise
 from tasks.jobs import row_origins
 from tasks.learning import images
 
@@ -27,13 +26,19 @@ SCHEMA = pa.schema(
         "sure": pa.bool_(),
         "probability": pa.float32(),
         "probability_given": pa.float32(),
+        "probability_wrong": pa.float32(),
         "why": pa.string(),
     }
 )
-"""Suspects, worst first: `split` and `id` are those of the raw dataset, `row` is that in a Parquet file."""
+"""Suspects, worst first: `split` and `id` are those of the raw dataset, `row` is that in a Parquet file; those that are
+`sure` have a label that is more likely wrong than right."""
 LEAST = 0.02
 """Share of all rows that are shown at least."""
+_FITTED = 2**21
+"""Most probabilities that the label noise is fitted to."""
 _PREFIX = "probability_"
+Batch = tuple[np.ndarray, np.ndarray]
+"""Labels, int64 (N,), and the probabilities of all classes, (N, classes)."""
 
 
 class Fold:
@@ -43,6 +48,7 @@ class Fold:
         recorded = manifest.load(predictions)
         self.uri, self.split = predictions, str(recorded.parameters["split"])
         self.parts = recorded.split(self.split)
+        self.num_rows = sum(part.rows or 0 for part in self.parts)
         self.dataset = DatasetURI(recorded.parent("dataset", of=predictions))
         self.prepared = manifest.load(self.dataset)
         self.raw = DatasetURI(self.prepared.parent("raw", of=self.dataset))
@@ -60,8 +66,9 @@ class Fold:
     def places(self, positions: pd.Series) -> pd.DataFrame:
         """Return `split` and `id` in the raw dataset, and `file` and `row`, at `positions`, with their index."""
         ids = tables.read_split(self.uri, self.split, columns=["id"])["id"].to_numpy()[positions]
-        # A fold has rows of both splits, those of train first; validation rows are all of train.
-        num_train = self.prepared.statistics.get("fold_rows", {}).get("train", np.inf)
+        # A fold has rows of both splits, those of train first.
+        of_split = {"train": 0 if self.split == "test" else np.inf}
+        num_train = self.prepared.statistics.get("fold_rows", of_split)["train"]
         splits = np.where(positions < num_train, "train", "test")
         places = pd.DataFrame({"split": splits, "id": ids}, index=positions.index)
         places["file"], places["row"] = places["split"] + "/" + places["id"].astype(str), None
@@ -75,40 +82,47 @@ class Fold:
 def find_suspects(folds: Sequence[Fold]) -> pa.Table:
     """Return the rows whose label is probably wrong, the worst first; reads the predictions part by part, twice.
 
-    Those are the rows of which that is sure. If they are fewer than `LEAST` of all, the worst others come on top, up to
-    that share: the cleaner the labels, the more certain must the model be. The worst have the least probable labels.
+    If they are fewer than `LEAST` of all, the worst others come on top, up to that share. The worst have the least
+    probable labels.
     """
-    classes = np.array(folds[0].classes, dtype=object)
-    all_batches = itertools.chain.from_iterable(fold.batches() for fold in folds)
-    usual = confident_learning.thresholds(all_batches, num_classes=len(classes))
-    least = math.ceil(LEAST * sum(part.rows or 0 for fold in folds for part in fold.parts))
-    rows = pd.concat([_judged(fold, number, usual, least=least) for number, fold in enumerate(folds)])
+    num_rows, classes = sum(fold.num_rows for fold in folds), np.array(folds[0].classes, dtype=object)
+    noise, least = _fit(folds, step=math.ceil(num_rows * len(classes) / _FITTED)), math.ceil(LEAST * num_rows)
+    rows = pd.concat([_judged(fold, number, noise, least=least) for number, fold in enumerate(folds)])
     rows = rows.sort_values(["probability_given", "fold", "position"], ignore_index=True)
     is_added = (~rows["sure"]).cumsum() <= least - rows["sure"].sum()
     suspects = rows[rows["sure"] | is_added].reset_index(drop=True)
     of_fold = [suspects.loc[suspects["fold"] == number, "position"] for number in range(len(folds))]
     places = [fold.places(positions) for fold, positions in zip(folds, of_fold, strict=True)]
-    suspects = suspects.join(pd.concat(places))
-    values = [suspects[name].tolist() for name in ("likely", "probability", "given", "probability_given")]
+    suspects = suspects.join(pd.concat(places)).assign(
+        given=classes[suspects["given"]], likely=classes[suspects["likely"]]
+    )
+    columns = ("likely", "probability", "given", "probability_given", "probability_wrong")
     suspects["why"] = [
-        f"{classes[likely]} {probability:.3f} (usually {usual[likely]:.3f} where that is the label), "
-        f"{classes[given]} {own:.3f}"
-        for likely, probability, given, own in zip(*values, strict=True)
+        f"{likely} {probability:.3f}, {given} {own:.3f}; the label is wrong with a probability of {wrong:.3f}"
+        for likely, probability, given, own, wrong in zip(*(suspects[name] for name in columns), strict=True)
     ]
-    suspects = suspects.assign(given=classes[suspects["given"]], likely=classes[suspects["likely"]])
     return pa.Table.from_pandas(suspects, schema=SCHEMA, preserve_index=False).replace_schema_metadata(None)
 
 
-def _judged(fold: Fold, number: int, usual: np.ndarray, *, least: int) -> pd.DataFrame:
-    """Return the rows that are surely wrong, and of each part the `least` with the least probable labels."""
+def _fit(folds: Sequence[Fold], *, step: int) -> LabelNoise:
+    """Fit the label noise to every `step`-th row."""
+    some = [(labels[::step], probabilities[::step]) for fold in folds for labels, probabilities in fold.batches()]
+    labels, probabilities = map(np.concatenate, zip(*some, strict=True))
+    return confident_learning.fit(labels, probabilities)
+
+
+def _judged(fold: Fold, number: int, noise: LabelNoise, *, least: int) -> pd.DataFrame:
+    """Return the rows whose label is probably wrong, and of each part the `least` with the least probable labels."""
     frames, first = [], 0
-    for labels, probabilities in fold.batches():
-        likely, is_sure = confident_learning.judge(labels, probabilities, usual)
-        given = probabilities[np.arange(len(labels)), labels]
-        rows = np.union1d(np.flatnonzero(is_sure), np.argsort(given, kind="stable")[:least])
+    for labels, predicted in fold.batches():
+        probabilities, everyone = noise.tempered(predicted), np.arange(len(labels))
+        given = probabilities[everyone, labels]
+        probabilities[everyone, labels] = -1
+        likely, wrong = probabilities.argmax(1), noise.wrong(given, num_classes=len(fold.classes))
+        rows = np.union1d(np.flatnonzero(wrong > 0.5), np.argsort(given, kind="stable")[:least])
         values: dict[str, Any] = {"fold": number, "position": first + rows, "given": labels[rows]}
-        values |= {"likely": likely[rows], "sure": is_sure[rows], "probability": probabilities[rows, likely[rows]]}
-        frames.append(pd.DataFrame(values | {"probability_given": given[rows]}))
+        values |= {"likely": likely[rows], "sure": wrong[rows] > 0.5, "probability": probabilities[rows, likely[rows]]}
+        frames.append(pd.DataFrame(values | {"probability_given": given[rows], "probability_wrong": wrong[rows]}))
         first += len(labels)
     return pd.concat(frames)
 

@@ -28,6 +28,11 @@ def write(uri: DatasetURI, decoded: Sequence[Decoded | None], *, split: str, ind
     return [commits.write_file(uri, f"{_FOLDER}/{split}-{index:05d}.parquet", tables.encode(table))]
 
 
+def entries(raw: Manifest, *, split: str = "") -> list[File]:
+    """Return the manifest entries of the thumbnails, of all splits or of one; a download has none."""
+    return [file for file in raw.files if file.path.startswith(f"{_FOLDER}/{split}")]
+
+
 def find_pairs(
     uri: DatasetURI, raw: Manifest, *, splits: Sequence[str], is_usable: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray] | None:
@@ -41,7 +46,7 @@ def find_pairs(
         splits: Splits in the order in which rows are counted.
         is_usable: Rows to look at, bool, over all `splits`.
     """
-    listed = [file for split in splits for file in raw.files if file.path.startswith(f"{_FOLDER}/{split}-")]
+    listed = [file for split in splits for file in entries(raw, split=f"{split}-")]
     if not listed:
         return None
     columns = [tables.read_part(uri, file, columns=["hash"])["hash"].combine_chunks() for file in listed]

@@ -38,12 +38,12 @@ class AuditRequest:
     needs_ray: bool
 
 
-def resolve(plan: Plan, *, folds: int, is_fast: bool) -> AuditRequest:
-    """Derive the trainings from `plan`: one for each of `folds`; if `is_fast` only its own, on its validation rows."""
+def resolve(plan: Plan, *, folds: int, split: str | None = None) -> AuditRequest:
+    """Derive the trainings from `plan`: one for each of `folds`; or only its own, on `split`, validation or test."""
     raw = read(plan.raw)
     weights = warm_start.initial_weights(plan.recipe)
     stored = find_files(plan.root, weights) if weights else None
-    planned = [_fast(plan)] if is_fast else [_fold(plan, raw, stored, number, folds) for number in range(folds)]
+    planned = [_of_run(plan, split)] if split else [_fold(plan, raw, stored, number, folds) for number in range(folds)]
     predictions = [read(fold.predictions) for fold in planned]
     name = plan.checkpoint.name.rpartition("-")[0]
     audit = find_result(kinds.AUDIT, plan.root, name=name, parents=predictions, parameters={})
@@ -62,14 +62,14 @@ def resolve(plan: Plan, *, folds: int, is_fast: bool) -> AuditRequest:
     )
 
 
-def _fast(plan: Plan) -> Fold:
-    predictions = find_predictions(plan.root, read(plan.checkpoint), read(plan.prepared), split="validation")
+def _of_run(plan: Plan, split: str) -> Fold:
+    predictions = find_predictions(plan.root, read(plan.checkpoint), read(plan.prepared), split=split)
     return Fold(
         prepared=plan.prepared,
         preprocess=plan.preprocess,
         checkpoint=plan.checkpoint,
         predictions=predictions.uri,
-        predict=dataclasses.replace(plan.predict, split="validation"),
+        predict=dataclasses.replace(plan.predict, split=split),
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from storage import access, champions, kinds, manifest
 from storage.uri import URI, CheckpointURI, DatasetURI, FilesURI, Root, parse_root
+from tasks.jobs import thumbnail_parts
 from tasks.learning import images, recipes, sources, user_code
 from tasks.learning.recipes import Recipe
 from tasks.learning.sources import Download, Source
@@ -199,6 +200,11 @@ def _raw_dataset(uri: DatasetURI, recipe: Recipe) -> TrainingData:
         raise ValueError(
             f"--data must have rows in train and test, got {uri} with rows in {', '.join(splits) or 'no split'}; give "
             "the folder of the training images, or a raw dataset made from it"
+        )
+    if recipe.split.group != "none" and not thumbnail_parts.entries(raw):
+        raise ValueError(
+            f"group={recipe.split.group} needs the thumbnails of user images, which --data {uri} does not have; give "
+            "the folder of the images themselves, or use --set group=none"
         )
     # What the dataset was made with cannot be changed any more.
     fixed = {

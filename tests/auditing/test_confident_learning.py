@@ -1,41 +1,55 @@
-"""Confident learning: an example by hand, and what cleanlab 2.9.0 finds in the same probabilities."""
+"""Confident learning: an example by hand, and wrong labels that are told from the mistakes of the model itself."""
 
 import numpy as np
+import pytest
 
-from tasks.auditing.confident_learning import judge, thresholds
+from tasks.auditing.confident_learning import LabelNoise, fit
+
+CLASSES = 5
 
 
 def test_example_that_can_be_followed_by_hand() -> None:
-    labels = np.array([0, 0, 0, 1, 1, 1])
-    of_first = np.array([0.9, 0.8, 0.1, 0.2, 0.7, 0.1])
-    probabilities = np.stack([of_first, 1 - of_first], axis=1)
-    usual = thresholds([(labels[:4], probabilities[:4]), (labels[4:], probabilities[4:])], num_classes=2)
-    np.testing.assert_allclose(usual, [(0.9 + 0.8 + 0.1) / 3, (0.8 + 0.3 + 0.9) / 3])
-    likely, is_sure = judge(labels, probabilities, usual)
-    assert likely.tolist() == [1, 1, 1, 0, 0, 0]
-    assert is_sure.tolist() == [False, False, True, False, True, False]
-    of_first[4] = 0.55  # less than the 0.6 that rows of the first class usually have
-    _, is_sure = judge(labels, np.stack([of_first, 1 - of_first], axis=1), usual)
-    assert is_sure.tolist() == [False, False, True, False, False, False]
+    noise = LabelNoise(rate=0.1, temperature=1.0)
+    own = np.array([1.0, 0.5, 0.1, 0.0])
+    # Of three classes, 0.1 / 2 of the labels that should be another class are this one, and 0.9 of those that should.
+    expected = [0, 0.05 * 0.5 / (0.05 * 0.5 + 0.9 * 0.5), 0.05 * 0.9 / (0.05 * 0.9 + 0.9 * 0.1), 1]
+    np.testing.assert_allclose(noise.wrong(own, num_classes=3), expected)
+    halved = LabelNoise(rate=0.1, temperature=0.5).tempered(np.array([[0.8, 0.2], [0.5, 0.5]]))
+    np.testing.assert_allclose(halved, [[0.64 / 0.68, 0.04 / 0.68], [0.5, 0.5]])
 
 
-def test_suspects_that_are_sure_are_those_that_cleanlab_finds() -> None:
-    """`cleanlab.filter.find_label_issues(labels, probabilities, filter_by="confident_learning")`, of 2.9.0."""
-    random = np.random.default_rng(0)
-    true = random.integers(0, 3, 200)
-    labels = np.where(random.random(200) < 0.2, random.integers(0, 3, 200), true)
-    logits = random.normal(0, 1, (200, 3))
-    logits[np.arange(200), true] += 2.5
+def rows(rate: float, *, sharpness: float, count: int = 6000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, what a model says of the true classes, which is calibrated, and which labels were changed."""
+    draw = np.random.default_rng(1)
+    logits = sharpness * draw.normal(0, 1, (count, CLASSES))
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    usual = thresholds([(labels, probabilities)], num_classes=3)
-    _, is_sure = judge(labels, probabilities, usual)
-    assert np.flatnonzero(is_sure).tolist() == [
-        *(17, 19, 43, 46, 50, 57, 59, 73, 85, 107, 114, 123, 127, 134, 148, 157, 167, 191)
-    ]
+    true = (draw.random(count)[:, None] > probabilities.cumsum(1)).sum(1).clip(max=CLASSES - 1)
+    is_changed = draw.random(count) < rate
+    return (true + is_changed * draw.integers(1, CLASSES, count)) % CLASSES, probabilities, is_changed
 
 
-def test_class_without_rows_is_nobodys_likely_class_for_sure() -> None:
-    labels, probabilities = np.array([0, 1]), np.array([[0.1, 0.1, 0.8], [0.1, 0.8, 0.1]])
-    usual = thresholds([(labels, probabilities)], num_classes=3)
-    likely, is_sure = judge(labels, probabilities, usual)
-    assert usual[2] == np.inf and likely.tolist() == [2, 0] and not is_sure.any()
+@pytest.mark.parametrize("rate", [0.01, 0.03, 0.2])
+@pytest.mark.parametrize("temperature", [0.5, 3.0])
+def test_share_of_changed_labels_and_temperature_are_found(rate: float, temperature: float) -> None:
+    labels, probabilities, _ = rows(rate, sharpness=8)
+    cooled = probabilities ** (1 / temperature)
+    noise = fit(labels, (cooled / cooled.sum(1, keepdims=True)).astype(np.float32))
+    assert noise.rate == pytest.approx(rate, rel=0.25)
+    assert noise.temperature == pytest.approx(1 / temperature, rel=0.15)
+
+
+def test_changed_labels_are_told_from_mistakes_of_the_model() -> None:
+    labels, probabilities, is_changed = rows(0.03, sharpness=8)
+    assert (probabilities.argmax(1) != labels).mean() - 0.03 > 0.07, "more than twice as many mistakes"
+    noise = fit(labels, probabilities)
+    own = noise.tempered(probabilities)[np.arange(len(labels)), labels]
+    is_wrong = noise.wrong(own, num_classes=CLASSES) > 0.5
+    assert (is_wrong & is_changed).sum() >= 0.8 * max(is_wrong.sum(), is_changed.sum())
+    assert not is_wrong[probabilities.argmax(1) == labels].any()
+
+
+def test_clean_labels_have_no_suspects() -> None:
+    labels, probabilities, _ = rows(0, sharpness=8)
+    noise = fit(labels, probabilities)
+    own = noise.tempered(probabilities)[np.arange(len(labels)), labels]
+    assert noise.rate < 0.002 and (noise.wrong(own, num_classes=CLASSES) > 0.5).sum() <= 2

@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from storage import manifest, tables
+from storage import files, manifest, tables
 from storage.manifest import Manifest
+from storage.uri import URI, Root
 from tasks.jobs import row_origins
 from tasks.jobs.preprocess import near_duplicates
 from tasks.learning import recipes, thumbnails
@@ -68,9 +69,10 @@ def write(folder: Path, *, has_splits: bool) -> list[tuple[str, str]]:
     return planted
 
 
-def planned(tmp_path: Path, *settings: str) -> Plan:
+def planned(tmp_path: Path, *settings: str, root: URI | None = None, data: str = "") -> Plan:
     recipe = recipes.override(recipes.load("images-resnet18"), ["image_size=32", *settings])
-    return make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe, data=str(tmp_path / "photos"), workers=0)
+    storage = root or str(tmp_path / "root")
+    return make_plan.make_plan(storage=storage, recipe=recipe, data=data or str(tmp_path / "photos"), workers=0)
 
 
 def prepared(plan: Plan) -> Manifest:
@@ -111,9 +113,14 @@ def test_planted_copies_are_found_named_by_kind_told_and_shown_and_hardly_any_ot
         assert one.size == (32, 32) and np.abs(difference).mean() < 12, "the images of this pair"
 
 
-def test_group_stays_in_one_split_if_requested_and_the_default_has_the_names_of_before(tmp_path: Path) -> None:
+def test_group_stays_in_one_split_if_requested_and_the_default_has_the_names_of_before(
+    tmp_path: Path, root: Root
+) -> None:
     planted = write(tmp_path / "photos", has_splits=False)
-    usual, grouped = planned(tmp_path), planned(tmp_path, "split.group=near_duplicates")
+    place = {"root": root.child("root"), "data": root.child("photos")}
+    for path in (path for path in (tmp_path / "photos").rglob("*") if path.is_file()):
+        files.put(place["data"].child(str(path.relative_to(tmp_path / "photos"))), path.read_bytes())
+    usual, grouped = planned(tmp_path, **place), planned(tmp_path, "split.group=near_duplicates", **place)
     assert "group" not in usual.ingest.values | usual.preprocess.values and usual.raw != grouped.raw
     before = prepared(usual)
     assert before.statistics["near_duplicates"][LEAK]["count"] > 0
@@ -158,6 +165,18 @@ def test_few_images_have_no_pairs(count: int) -> None:
 def test_downloads_are_not_compared_and_cannot_be_grouped() -> None:
     with pytest.raises(ValueError, match="group must be none for source=mnist, got 'near-duplicates'"):
         recipes.override(recipes.load("mnist-resnet18"), ["split.group=near-duplicates"])
+
+
+def test_raw_dataset_without_thumbnails_cannot_be_grouped_and_is_refused_in_time(tmp_path: Path) -> None:
+    write(tmp_path / "photos", has_splits=False)
+    plan = planned(tmp_path)
+    recorded = manifest.load(ingested(plan))
+    kept = [file for file in recorded.files if not file.path.startswith("thumbnails/")]
+    without = recorded.model_copy(update={"files": tuple(kept)}).signed()
+    files.put(plan.raw.child("_manifest.json"), without.to_json())
+    assert planned(tmp_path, data=plan.raw)
+    with pytest.raises(ValueError, match="group=near-duplicates needs the thumbnails of user images, which --data "):
+        planned(tmp_path, "group=near-duplicates", data=plan.raw)
 
 
 def test_report_shows_pairs_side_by_side_and_escapes_their_names() -> None:

@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 import storage.__main__
 from flows.cli import app, audit
 from flows.cli.audit_options import AuditOptions
 from storage import files, manifest
-from storage.uri import URI, PredictionsURI
+from storage.uri import URI, PredictionsURI, Root
 from tasks.auditing.rows import Fold
 from tasks.jobs import row_digests
 from tasks.learning import recipes, sources
@@ -42,12 +45,12 @@ def write_images(folder: Path) -> Path:
     return folder
 
 
-def words(folder: Path, root: Path, *more: str) -> list[str]:
+def words(folder: Path | URI, root: Path | URI, *more: str) -> list[str]:
     recipe = ("--recipe", "images-resnet18", "--workers", "0", "--folds", "3", "--json")
     return ["audit", str(folder), "--storage", str(root), *recipe, *SMALL, *more]
 
 
-def command(folder: Path, root: Path, *more: str) -> dict[str, Any]:
+def command(folder: Path | URI, root: Path | URI, *more: str) -> dict[str, Any]:
     """What the command prints."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
@@ -141,6 +144,31 @@ def test_fast_audit_judges_the_validation_rows_with_the_model_of_a_run(audited: 
     assert 20 < document["rows"] < 80 and {row["split"] for row in document["suspects"]} == {"train"}
 
 
+def test_test_images_are_judged_by_the_model_of_a_run_on_request(audited: dict[str, Any], place: Path) -> None:
+    document = command(place / "images", place / "root", "--split", "test", "--set", "validation_fraction=0.5")
+    raw = manifest.load(URI(document["uris"]["raw"]))
+    assert document["rows"] == sum(part.rows or 0 for part in raw.split("test"))
+    first = document["suspects"][0]
+    assert first["split"] == "test" and (place / "images" / first["file"]).is_file()
+
+
+def test_rows_of_parquet_files_are_named_by_file_and_row(prefect_server: None, root: Root, tmp_path: Path) -> None:
+    labels = {split: [number % 2 for number in range(count)] for split, count in (("train", 60), ("test", 12))}
+    for split, of_split in labels.items():
+        contents = [encoded(1000 * (split == "test") + number, label) for number, label in enumerate(of_split)]
+        given = [1 - label if split == "test" and number == 5 else label for number, label in enumerate(of_split)]
+        sink = io.BytesIO()
+        pq.write_table(pa.table({"image": contents, "label": given}), sink)
+        files.put(root.child(f"photos/{split}.parquet"), sink.getvalue())
+    document = command(
+        root.child("photos"), root.child("root"), "--split", "test", "--copy-to", str(tmp_path / "copies")
+    )
+    first = document["suspects"][0]
+    assert (first["file"], first["row"], first["given"], first["likely"]) == ("test.parquet", 5, "0", "1")
+    copy, *_ = sorted((tmp_path / "copies").iterdir())
+    assert copy.name == "00001 0 likely 1, test 5.png" and Image.open(copy).size == (24, 24)
+
+
 def test_data_may_be_the_name_of_a_source() -> None:
     for name in sources.known():
         run = audit._as_run(options_of(AuditOptions, name))
@@ -154,6 +182,7 @@ def test_data_may_be_the_name_of_a_source() -> None:
     [
         (["--folds", "1"], "--folds: "),
         (["--set", "start=champion"], "start must not be champion in an audit"),
+        (["--fast", "--split", "test"], "--fast judges validation images, so it cannot be combined with --split"),
         (["--copy-to", str(Path(__file__).parent)], "--copy-to: must be an empty or a new folder"),
     ],
 )

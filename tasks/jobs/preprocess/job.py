@@ -48,11 +48,7 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     alike = near_duplicates.find(spec.source, raw, checked)
     group = spec.parameters.get("group", "none")
     if group == near_duplicates.GROUPED:
-        if alike is None:
-            raise ValueError(
-                f"group={group} needs the thumbnails of user images, which {spec.source} does not have; ingest them "
-                "again with --refresh, or use --set group=none"
-            )
+        assert alike is not None, "the plan checks that there are thumbnails"
         checked = near_duplicates.keep_together(checked, alike.pairs)
     split = {name: spec.parameters[name] for name in ("split_seed", "validation_fraction")}
     is_fold = "folds" in spec.parameters
