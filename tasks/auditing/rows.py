@@ -112,19 +112,20 @@ def _fit(folds: Sequence[Fold], *, step: int) -> LabelNoise:
 
 
 def _judged(fold: Fold, number: int, noise: LabelNoise, *, least: int) -> pd.DataFrame:
-    """Return the rows whose label is probably wrong, and of each part the `least` with the least probable labels."""
+    """Return the rows whose label is probably wrong, and the `least` with the least probable labels."""
     frames, first = [], 0
     for labels, predicted in fold.batches():
         probabilities, everyone = noise.tempered(predicted), np.arange(len(labels))
         given = probabilities[everyone, labels]
         probabilities[everyone, labels] = -1
         likely, wrong = probabilities.argmax(1), noise.wrong(given, num_classes=len(fold.classes))
-        rows = np.union1d(np.flatnonzero(wrong > 0.5), np.argsort(given, kind="stable")[:least])
-        values: dict[str, Any] = {"fold": number, "position": first + rows, "given": labels[rows]}
-        values |= {"likely": likely[rows], "sure": wrong[rows] > 0.5, "probability": probabilities[rows, likely[rows]]}
-        frames.append(pd.DataFrame(values | {"probability_given": given[rows], "probability_wrong": wrong[rows]}))
+        some = np.union1d(np.flatnonzero(wrong > 0.5), np.argsort(given, kind="stable")[:least])
+        values: dict[str, Any] = {"fold": number, "position": first + some, "given": labels[some]}
+        values |= {"likely": likely[some], "sure": wrong[some] > 0.5, "probability": probabilities[some, likely[some]]}
+        frames.append(pd.DataFrame(values | {"probability_given": given[some], "probability_wrong": wrong[some]}))
         first += len(labels)
-    return pd.concat(frames)
+    rows = pd.concat(frames)
+    return rows[rows["sure"] | (rows["probability_given"].rank(method="first") <= least)]
 
 
 def images_of(raw: DatasetURI, suspects: pa.Table) -> dict[int, np.ndarray]:
