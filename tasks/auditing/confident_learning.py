@@ -1,7 +1,7 @@
 """Confident learning (Northcutt et al. 2021): rows whose label is probably wrong, from out-of-fold probabilities.
 
-Its three steps are to count wrong labels, to prune rows, and to rank them. Here maximum likelihood counts, in place of
-thresholds that take about half of the errors of a model that is right on 90 % of the images for wrong labels.
+Its three steps are to count wrong labels, to rank rows, and to prune as many of the worst. Here maximum likelihood
+counts, in place of thresholds that take many mistakes of the model for wrong labels.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ def _most_likely_rate(own: np.ndarray, other: np.ndarray) -> float:
 
 
 def _logits(probabilities: np.ndarray) -> np.ndarray:
-    return np.log(np.maximum(probabilities, np.finfo(np.float32).tiny, dtype=np.float64))
+    return np.asarray(np.log(np.maximum(probabilities, np.finfo(np.float32).tiny, dtype=np.float64)))
 
 
 def _tempered(logits: np.ndarray, temperature: float) -> np.ndarray:

@@ -30,8 +30,8 @@ SCHEMA = pa.schema(
         "why": pa.string(),
     }
 )
-"""Suspects, worst first: `split` and `id` are those of the raw dataset, `row` is that in a Parquet file; those that are
-`sure` have a label that is more likely wrong than right."""
+"""Suspects, worst first: `split` and `id` are those of the raw dataset, `row` is that in a Parquet file; of
+these, as many are `sure` as there are wrong labels."""
 LEAST = 0.02
 """Share of all rows that are shown at least."""
 _FITTED = 2**21
@@ -80,21 +80,21 @@ class Fold:
 
 
 def find_suspects(folds: Sequence[Fold]) -> pa.Table:
-    """Return the rows whose label is probably wrong, the worst first; reads the predictions part by part, twice.
+    """Return the rows with the least probable labels, worst first; reads the predictions part by part, twice.
 
-    If they are fewer than `LEAST` of all, the worst others come on top, up to that share. The worst have the least
-    probable labels.
+    They are as many as there are wrong labels, if these are `LEAST` of all or more, else `LEAST` of all.
     """
     num_rows, classes = sum(fold.num_rows for fold in folds), np.array(folds[0].classes, dtype=object)
-    noise, least = _fit(folds, step=math.ceil(num_rows * len(classes) / _FITTED)), math.ceil(LEAST * num_rows)
-    rows = pd.concat([_judged(fold, number, noise, least=least) for number, fold in enumerate(folds)])
-    rows = rows.sort_values(["probability_given", "fold", "position"], ignore_index=True)
-    is_added = (~rows["sure"]).cumsum() <= least - rows["sure"].sum()
-    suspects = rows[rows["sure"] | is_added].reset_index(drop=True)
+    noise = _fit(folds, step=math.ceil(num_rows * len(classes) / _FITTED))
+    num_wrong = round(noise.rate * num_rows)
+    num_listed = max(num_wrong, math.ceil(LEAST * num_rows))
+    rows = pd.concat([_worst(fold, number, noise, count=num_listed) for number, fold in enumerate(folds)])
+    suspects = rows.sort_values(["probability_given", "fold", "position"], ignore_index=True).head(num_listed)
+    is_sure = (suspects.index < num_wrong) & (suspects["probability"] > suspects["probability_given"])
     of_fold = [suspects.loc[suspects["fold"] == number, "position"] for number in range(len(folds))]
     places = [fold.places(positions) for fold, positions in zip(folds, of_fold, strict=True)]
     suspects = suspects.join(pd.concat(places)).assign(
-        given=classes[suspects["given"]], likely=classes[suspects["likely"]]
+        sure=is_sure, given=classes[suspects["given"]], likely=classes[suspects["likely"]]
     )
     columns = ("likely", "probability", "given", "probability_given", "probability_wrong")
     suspects["why"] = [
@@ -111,21 +111,20 @@ def _fit(folds: Sequence[Fold], *, step: int) -> LabelNoise:
     return confident_learning.fit(labels, probabilities)
 
 
-def _judged(fold: Fold, number: int, noise: LabelNoise, *, least: int) -> pd.DataFrame:
-    """Return the rows whose label is probably wrong, and the `least` with the least probable labels."""
+def _worst(fold: Fold, number: int, noise: LabelNoise, *, count: int) -> pd.DataFrame:
+    """Return the `count` rows with the least probable labels."""
     frames, first = [], 0
     for labels, predicted in fold.batches():
         probabilities, everyone = noise.tempered(predicted), np.arange(len(labels))
         given = probabilities[everyone, labels]
         probabilities[everyone, labels] = -1
         likely, wrong = probabilities.argmax(1), noise.wrong(given, num_classes=len(fold.classes))
-        some = np.union1d(np.flatnonzero(wrong > 0.5), np.argsort(given, kind="stable")[:least])
+        some = np.argsort(given, kind="stable")[:count]
         values: dict[str, Any] = {"fold": number, "position": first + some, "given": labels[some]}
-        values |= {"likely": likely[some], "sure": wrong[some] > 0.5, "probability": probabilities[some, likely[some]]}
+        values |= {"likely": likely[some], "probability": probabilities[some, likely[some]]}
         frames.append(pd.DataFrame(values | {"probability_given": given[some], "probability_wrong": wrong[some]}))
         first += len(labels)
-    rows = pd.concat(frames)
-    return rows[rows["sure"] | (rows["probability_given"].rank(method="first") <= least)]
+    return pd.concat(frames).nsmallest(count, "probability_given")
 
 
 def images_of(raw: DatasetURI, suspects: pa.Table) -> dict[int, np.ndarray]:
