@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -79,8 +79,8 @@ class JobSpec(BaseModel):
         return [value for _, value in self if isinstance(value, URI)]
 
 
-class UserFile(BaseModel, frozen=True, extra="forbid"):
-    """One of the user's own files."""
+class UserFile(NamedTuple):
+    """One of the user's own files; there may be a million of them."""
 
     split: str
     """`train` or `test`; empty if the job chooses by the file's content."""

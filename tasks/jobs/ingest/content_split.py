@@ -34,7 +34,7 @@ def with_splits(
     for file in listed:
         digest = sha256.get(file.path) or file.digest.removeprefix(_SHA256)
         split = "test" if int(digest[:16], 16) < bound else "train"
-        placed.append(file.model_copy(update={"split": split}))
+        placed.append(file._replace(split=split))
     _check(placed, fraction=fraction, classes=classes)
     return sorted(placed, key=lambda file: (file.split, file.path))
 

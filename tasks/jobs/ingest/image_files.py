@@ -26,7 +26,7 @@ def to_survey(spec: IngestSpec) -> list[Piece]:
     if _FRACTION not in spec.parameters:
         return []
     listed = user_files.listed(spec)
-    unknown = [file.model_dump() for file in (listed if _are_grouped(spec) else content_split.undigested(listed))]
+    unknown = [file._asdict() for file in (listed if _are_grouped(spec) else content_split.undigested(listed))]
     bounds = images.part_bounds(len(unknown), images.num_parts(len(unknown), user_files.shape_of(spec)))
     return [{"files": unknown[start:stop]} for start, stop in bounds]
 
@@ -61,7 +61,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
         listed = content_split.with_splits(listed, fraction=fraction, classes=spec.classes, sha256=sha256)
     for split in ("train", "test", NEW):
         chosen = [file for file in listed if file.split == split]
-        here = [file.model_dump() for file in chosen]
+        here = [file._asdict() for file in chosen]
         bounds = images.part_bounds(len(here), _num_parts(spec, chosen))
         for index, (start, stop) in enumerate(bounds):
             about = {"split": split, "part": index, "first": start, "rows": stop - start}

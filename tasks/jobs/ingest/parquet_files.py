@@ -20,7 +20,7 @@ from tasks.learning.decode import Decoded
 
 def to_survey(spec: IngestSpec) -> list[Piece]:
     """List every file, since only the file itself contains its number of rows and its labels."""
-    return [{"file": file.model_dump()} for file in user_files.listed(spec)]
+    return [{"file": file._asdict()} for file in user_files.listed(spec)]
 
 
 def survey(piece: Piece, spec: IngestSpec) -> Piece:
@@ -39,7 +39,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
     for file, found in zip(user_files.listed(spec), surveyed, strict=True):
         parts = images.num_parts(found["rows"], shape) if found["rows"] else 0
         begin = {"first": first[file.split], "part": part[file.split]}
-        planned.append({"file": file.model_dump(), "parts": parts, "rows": found["rows"], **begin})
+        planned.append({"file": file._asdict(), "parts": parts, "rows": found["rows"], **begin})
         first[file.split] += found["rows"]
         part[file.split] += parts
     if spec.is_new:

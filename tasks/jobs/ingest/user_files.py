@@ -29,7 +29,7 @@ _MAX_IN_MESSAGE = 5
 
 def write_listing(scratch: URI, entries: Sequence[UserFile]) -> URI:
     """Write the list of files for the job that has `scratch`; return its URI."""
-    return write_digested(scratch, "listing", json.dumps([entry.model_dump() for entry in entries]).encode())
+    return write_digested(scratch, "listing", json.dumps([entry._asdict() for entry in entries]).encode())
 
 
 def listed(spec: IngestSpec) -> list[UserFile]:
