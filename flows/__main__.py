@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from flows.cli import app
-from storage.admin.change_commands import app as storage_app
+from storage.__main__ import app as storage_app
 
 if TYPE_CHECKING:
     from prefect import Flow

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from prefect import task
 
-from storage import commits, error_policy, manifest, reference, registry, tables
+from storage import commits, manifest, reference, registry, tables
 from storage.decision import Decision
 from storage.manifest import Manifest
-from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, Root, redact_text
+from storage.uri import URI, CheckpointURI, DatasetURI, EvaluationURI, PredictionsURI, ReportURI, redact_text
 from tasks import report_page, runs_page
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
@@ -56,18 +56,8 @@ def report(
                 statistics=_of_run(data, parameters, predictions),
             )
         publish(data, target)
-        _write_runs_page(reference.root_of(target))
+        runs_page.update(reference.root_of(target), warn=logger().warning)
     return target
-
-
-def _write_runs_page(root: Root) -> None:
-    try:
-        runs_page.write(root)
-    except Exception as error:  # the report is committed
-        if not error_policy.is_storage_error(error):
-            raise
-        message = "the page of all runs cannot be written; `data-to-model page` writes it later: %s"
-        logger().warning(message, redact_text(str(error)))
 
 
 def _of_run(

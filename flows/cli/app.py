@@ -186,7 +186,7 @@ def make_app(flow_of: "FlowOf") -> typer.Typer:
         """Write the page of all runs, <storage>/index.html, to be opened in a browser.
 
         It shows the champions of each registered model over time, and every run with its metrics and
-        a link to its report. Each run writes it, too; promote and rollback do not.
+        a link to its report. Each run writes it, too; promote, rollback and gc update it.
         """
         from storage.admin.commands import existing_root, show_lines
         from tasks import runs_page

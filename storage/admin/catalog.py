@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from storage import error_policy, files, manifest
+from storage import champions, error_policy, files, manifest
 from storage.files import Entry
 from storage.kinds import KINDS, RUNS
 from storage.manifest import Damaged, Manifest
-from storage.uri import URI, Root, redact_text
+from storage.uri import URI, Root, parse_root, redact_text
 
 SCRATCH: Final = "scratch"
 """Kind of a run folder: files of attempts, in a folder with the name of the result."""
@@ -68,6 +68,17 @@ def list_folders(root: Root, kinds: Iterable[str] = _SHELVES) -> list[tuple[URI,
     shelves = [(kind, root.child(shelf)) for kind, shelf in _SHELVES.items() if kind in wanted]
     names = map_in_threads(files.children, [shelf for _, shelf in shelves])
     return [(shelf.child(name), kind) for (kind, shelf), below in zip(shelves, names, strict=True) for name in below]
+
+
+def named(root: Root, word: str, *, option: str) -> URI:
+    """Return the result that a user names: by its URI, by the name of its folder, or by `champion` or `champion:NAME`.
+
+    It may not exist, if it is not a champion. Raises `ValueError` naming `option`.
+    """
+    if word.partition(":")[0] == "champion":
+        return champions.find_checkpoint(root, word, option=option)
+    places = [] if "/" in word or ":" in word or not word else [kind.place(root, word) for kind in KINDS.values()]
+    return next(filter(manifest.is_committed, places), None) or parse_root(word, option=option)
 
 
 def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> list[R]:

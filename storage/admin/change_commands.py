@@ -1,7 +1,7 @@
 """Commands that change something: promote, rollback, gc."""
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
@@ -16,7 +16,9 @@ from storage.manifest import Damaged
 from storage.terminal import count
 from storage.uri import URI, CheckpointURI, Root, is_name, parse_root
 
-__all__ = ["app"]
+__all__ = ["ON_CHANGE", "app"]
+ON_CHANGE: list[Callable[[Root], None]] = []
+"""Called with the storage root after each command that changed something below it."""
 _GC_WRITES = 2**16
 """Bytes that garbage collection writes at most before it deletes anything: its lease, in blocks of the disk."""
 
@@ -68,7 +70,13 @@ def promote(
     name = champions.promote(root, checkpoint, name=register_as, reason=reason)
     show_lines([f"{checkpoint} is now the champion of {name}"])
     _warn_if_worse(root, name)
+    _changed(root)
     return 0
+
+
+def _changed(root: Root) -> None:
+    for function in ON_CHANGE:
+        function(root)
 
 
 def _root_of(uri: URI, root: Root | None) -> Root:
@@ -112,6 +120,7 @@ def rollback(
     access.check_writable(root)
     decision = champions.rollback(root, name)
     show_lines([f"{decision.champion} is again the champion of {name} ({decision.reason})"])
+    _changed(root)
     return 0
 
 
@@ -154,6 +163,8 @@ def gc(
         raise Damaged(f"{error}; nothing more is deleted until this is fixed") from None
     verb = "Dry run: would delete" if dry_run else "Deleted"
     show_lines([f"{verb} {count(num_items, 'item')} ({format.size(num_bytes)})"])
+    if num_items and not dry_run:
+        _changed(root)
     return 0
 
 

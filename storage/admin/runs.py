@@ -12,7 +12,7 @@ from storage.admin.catalog import Folder
 from storage.decision import METRICS
 from storage.kinds import REPORT
 from storage.manifest import Damaged
-from storage.uri import URI, CheckpointURI, Root
+from storage.uri import CheckpointURI, Root
 
 SORTS: Final = {
     **{name: name for name in ("created", "registered_model", "recipe", "seconds", "seconds_saved")},
@@ -22,12 +22,14 @@ SORTS: Final = {
 _ONLY_IN_JSON: Final = ("changes", "settings", "differences")
 
 
-def of(root: Root) -> tuple[list[dict[str, Any]], list[str]]:
+def of(root: Root, known: Mapping[str, dict[str, Any]] | None = None) -> tuple[list[dict[str, Any]], list[str]]:
     """Describe every run by JSON values, oldest first; also return a line for each damaged report or registered model.
 
     A run has one report, unless it found that of an earlier run, which had the same results and the same decision. What
-    a row says is what its report's manifest recorded, except `champion`: whether its model is the champion now.
+    a row says is what its report's manifest recorded, except `champion`: whether its model is the champion now. Rows
+    that are `known`, by the name of the report, are not read again.
     """
+    known = known or {}
     current: dict[str, CheckpointURI | None] = {}
     damaged = []
     for name in champions.registered_models(root):
@@ -36,11 +38,14 @@ def of(root: Root) -> tuple[list[dict[str, Any]], list[str]]:
         except Damaged as error:
             damaged.append(str(error))
     shelf = root.child(REPORT.folder)
-    places = map(shelf.child, files.children(shelf))
+    names = files.children(shelf)
+    places = [shelf.child(name) for name in names if name not in known]
     folders = catalog.map_in_threads(lambda uri: catalog.find(uri, with_files=False), places)
     damaged += [folder.damage for folder in folders if folder.damage]
-    rows = [_row(folder, current) for folder in folders if folder.manifest]
-    return sorted(rows, key=lambda row: str(row["created"])), damaged
+    rows = [known[name] for name in names if name in known]
+    rows += [_row(folder) for folder in folders if folder.manifest]
+    rows = [row | {"champion": _is_champion(row, current)} for row in rows]
+    return sorted(rows, key=lambda row: (row["created"], row["uri"])), damaged
 
 
 def sort(rows: Sequence[dict[str, Any]], by: str) -> list[dict[str, Any]]:
@@ -59,8 +64,8 @@ def choose(root: Root, rows: Sequence[dict[str, Any]], words: Sequence[str]) -> 
     """
     chosen = []
     for word in words:
-        uri = champions.find_checkpoint(root, word, option="run")
-        known = [row for row in rows if any(uri == result or word == result.name for result in _results(row))]
+        uri = catalog.named(root, word, option="run")
+        known = [row for row in rows if uri in (row[role] for role in ("uri", *REPORT.parents))]
         if not known:
             raise ValueError(f"run: {word} is no run below {root}; `data-to-model ls runs` lists the runs")
         chosen.append(known[-1])
@@ -120,20 +125,20 @@ def mark(row: Mapping[str, Any]) -> str:
     return "champion" if row["champion"] else "promoted" if row["promoted"] else ""
 
 
-def _results(row: Mapping[str, Any]) -> list[URI]:
-    return [row[role] for role in ("uri", *REPORT.parents) if row[role]]
+def _is_champion(row: Mapping[str, Any], current: Mapping[str, CheckpointURI | None]) -> bool:
+    champion, checkpoint = current.get(row["registered_model"]), row["checkpoint"]
+    return bool(champion and checkpoint and champion.name == checkpoint.name)
 
 
-def _row(folder: Folder, current: Mapping[str, CheckpointURI | None]) -> dict[str, Any]:
+def _row(folder: Folder) -> dict[str, Any]:
     assert folder.manifest
     recorded, decision = folder.manifest.statistics, folder.manifest.parameters.get("decision", {})
-    metrics, name = decision.get("metrics", {}).get("challenger", {}), recorded.get("registered_model")
-    champion, checkpoint = current.get(name) if name else None, folder.parents.get("checkpoint")
+    metrics = decision.get("metrics", {}).get("challenger", {})
     return {
         "uri": folder.uri,
         "page": next((folder.uri.child(file.path) for file in folder.manifest.files), folder.uri),
         "created": folder.created.isoformat(timespec="seconds"),
-        "registered_model": name,
+        "registered_model": recorded.get("registered_model"),
         "recipe": recorded.get("recipe"),
         "data": recorded.get("data"),
         "dataset": recorded.get("dataset"),
@@ -141,7 +146,7 @@ def _row(folder: Folder, current: Mapping[str, CheckpointURI | None]) -> dict[st
         "settings": recorded.get("settings", {}),
         **{metric: metrics.get(metric) for metric in METRICS.values()},
         "promoted": decision.get("promoted", False),
-        "champion": bool(champion and checkpoint and champion.name == checkpoint.name),
+        "champion": False,
         "reason": decision.get("reason", ""),
         "seconds": recorded.get("seconds"),
         "seconds_saved": recorded.get("seconds_saved"),

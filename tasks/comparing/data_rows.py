@@ -9,8 +9,11 @@ from tasks.comparing.results import Results
 from tasks.jobs import row_digests, row_origins
 from tasks.learning import images
 
+DataRows = tuple[str, pd.DataFrame, pd.DataFrame]
+"""What `load` returns."""
 
-def load(a: Results, b: Results) -> tuple[str, pd.DataFrame, pd.DataFrame]:
+
+def load(a: Results, b: Results) -> DataRows:
     """Return the unit (`file`, `row` or `whole file`), and of either a table: split, id, file, class and digest.
 
     Image files have their SHA-256, whatever the size to which they were scaled. Rows of Parquet and of downloaded data

@@ -4,11 +4,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
-from storage import champions, kinds, manifest, reference
+from storage import kinds, manifest, reference
 from storage.admin import catalog
 from storage.kinds import KINDS, Kind, U
 from storage.manifest import Damaged, Manifest
-from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root, parse_root
+from storage.uri import URI, CheckpointURI, DatasetURI, PredictionsURI, Root
 from tasks.planning.data_option import check_committed
 from tasks.planning.result_uris import evaluation_of, predictions_of
 
@@ -75,11 +75,7 @@ def find(root: Root, word: str, *, option: str) -> Results:
 
     Raises `ValueError` naming `option` if there is no such result.
     """
-    if word.partition(":")[0] == "champion":
-        uri: URI = champions.find_checkpoint(root, word, option=option)
-    else:
-        places = [] if "/" in word or ":" in word or not word else [kind.place(root, word) for kind in KINDS.values()]
-        uri = next(filter(manifest.is_committed, places), None) or parse_root(word, option=option)
+    uri = catalog.named(root, word, option=option)
     check_committed(option, DatasetURI(uri), kinds=tuple(KINDS))
     return Results.of(uri)
 

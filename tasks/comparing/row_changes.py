@@ -5,21 +5,20 @@ from typing import Any
 import pandas as pd
 
 from storage import kinds, manifest, reference
-from storage.decision import METRICS, Difference
+from storage.decision import METRICS
 from storage.manifest import Damaged, Manifest
 from storage.uri import DatasetURI, PredictionsURI
 from tasks.comparing import data_changes, test_rows
+from tasks.comparing.data_rows import DataRows
 from tasks.comparing.results import Results
-from tasks.learning import metrics
 from tasks.planning.result_uris import evaluation_of, predictions_of
 from tasks.promotion import correct_rows, seen_rows
+from tasks.promotion.correct_rows import Answers
 
 _Predictions = tuple[PredictionsURI, Manifest]
 
 
-def compare(
-    a: Results, b: Results, data: tuple[str, pd.DataFrame, pd.DataFrame] | None, *, is_same_data: bool
-) -> dict[str, Any]:
+def compare(a: Results, b: Results, data: DataRows | None, *, is_same_data: bool) -> dict[str, Any]:
     """Return the metrics of both on the test rows that they share, and each row that only one of them gets right.
 
     The rows are those of one dataset, if both models predicted it, else those with equal digests in `data`, from
@@ -30,12 +29,8 @@ def compare(
     ours, theirs = (pd.concat(list(test_rows.read(*side)), ignore_index=True) for side in (first, second))
     if is_one_dataset or is_same_data:
         pairs = pd.DataFrame({"id_a": ours["id"], "id_b": ours["id"]})
-    elif data is None or data[0] == "whole file":
-        raise ValueError("their test rows cannot be told to be the same images")
     else:
-        tests = [rows[rows["split"] == "test"] for rows in data[1:]]
-        place_a, place_b = data_changes.match(tests[0], tests[1], ["digest"])
-        pairs = pd.DataFrame({"id_a": tests[0]["id"][place_a].array, "id_b": tests[1]["id"][place_b].array})
+        pairs = same_test_rows(data)
     both = pairs.merge(ours.add_suffix("_a"), on="id_a").merge(theirs.add_suffix("_b"), on="id_b")
     models = {"the first": a.require(kinds.CHECKPOINT)[0], "the second": b.require(kinds.CHECKPOINT)[0]}
     root = reference.root_of(second[0])
@@ -50,10 +45,19 @@ def compare(
         "note": seen.note.removeprefix("; "),
         "only_a": len(ours) - both["id_a"].nunique(),
         "only_b": len(theirs) - len(both),
-        "metrics": _metrics(both, num_better=len(better), num_worse=len(worse)),
+        "metrics": _metrics(both, second[0]),
         "better": _rows(better, by="probability_a"),
         "worse": _rows(worse, by="probability_b"),
     }
+
+
+def same_test_rows(data: DataRows | None) -> pd.DataFrame:
+    """Return `id_a` and `id_b` of the test rows with equal digests; raise `ValueError` if `data` has none of rows."""
+    if data is None or data[0] == "whole file":
+        raise ValueError("their test rows cannot be told to be the same images")
+    first, second = (rows[rows["split"] == "test"] for rows in data[1:])
+    place_a, place_b = data_changes.match(first, second, ["digest"])
+    return pd.DataFrame({"id_a": first["id"][place_a].array, "id_b": second["id"][place_b].array})
 
 
 def _predictions(a: Results, b: Results) -> tuple[_Predictions, _Predictions, bool]:
@@ -74,20 +78,24 @@ def _predictions(a: Results, b: Results) -> tuple[_Predictions, _Predictions, bo
     return sides[0], sides[1], False
 
 
-def _metrics(both: pd.DataFrame, *, num_better: int, num_worse: int) -> dict[str, dict[str, float]]:
-    """Return each metric of both models; for accuracy also the 95 % interval of the difference and its p-value."""
+def _metrics(both: pd.DataFrame, predictions: PredictionsURI) -> dict[str, dict[str, float]]:
+    """Return each metric of both models, the 95 % interval of the difference, and its p-value."""
     labels, classes = pd.factorize(both["label_b"], sort=True)
-    scores = [
-        metrics.scores(labels, pd.Index(classes).get_indexer(both[f"prediction_{name}"]), num_classes=len(classes))
+    a, b = (
+        Answers(
+            ids=both["id_b"].to_numpy(),
+            labels=labels,
+            predictions=pd.Index(classes).get_indexer(both[f"prediction_{name}"]),
+            classes=tuple(classes),
+            dataset=DatasetURI(manifest.load(predictions).parent("dataset", of=predictions)),
+        )
         for name in "ab"
-    ]
-    found = {
-        name: {"a": scores[0][name], "b": scores[1][name], "difference": scores[1][name] - scores[0][name]}
-        for name in METRICS.values()
+    )
+    return {
+        name: {"a": a.scores[name], "b": b.scores[name]}
+        | b.beside(a, metric=metric).model_dump(include={"difference", "lower", "upper", "p_value"})
+        for metric, name in METRICS.items()
     }
-    difference = Difference.of(only_challenger=num_better, only_rival=num_worse, num_rows=len(both))
-    found[METRICS["accuracy"]] |= difference.model_dump(include={"lower", "upper", "p_value"})
-    return found
 
 
 def _rows(rows: pd.DataFrame, *, by: str) -> list[dict[str, Any]]:

@@ -4,20 +4,22 @@ import base64
 import datetime
 import hashlib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from markupsafe import Markup
 
-from storage import champions, files, manifest, registry
+from storage import champions, error_policy, files
 from storage.admin import runs
 from storage.decision import Decision
 from storage.kinds import REPORT
 from storage.manifest import Damaged
-from storage.uri import URI, Root
+from storage.uri import URI, Root, redact_text
 from tasks import report_page
+from tasks.runs_page import memory
+from tasks.runs_page.memory import Memory, Stamp
 
 NAME: Final = "index.html"
 """File name of the page, directly below the storage root."""
@@ -31,16 +33,23 @@ Point = tuple[float, float]
 
 def write(root: Root) -> URI:
     """Write the page in one step and return its URI; of runs that end at once, the last writer's page has them all."""
-    page, shelf, missed_before = root.child(NAME), root.child(REPORT.folder), set[str]()
-    while True:
-        rows, damaged = runs.of(root)
-        files.put(page, _render(root, rows, damaged))
-        shown = {row["uri"].name for row in rows}
-        names = [name for name in files.children(shelf) if name not in shown]
-        missed = {name for name in names if manifest.is_committed(shelf.child(name))}
-        if missed == missed_before:  # those that are left are damaged
-            return page
-        missed_before = missed
+    page, seen, kept = root.child(NAME), None, memory.load(root)
+    while seen != (stamps := memory.stamps_of(root)):
+        files.put(page, _render(root, kept, stamps))
+        files.put(root.child(memory.NAME), kept.model_dump_json().encode())
+        seen = stamps
+    return page
+
+
+def update(root: Root, *, warn: Callable[[str], None]) -> None:
+    """Write the page, or call `warn` with one sentence if the storage cannot write it now."""
+    try:
+        write(root)
+    except Exception as error:  # what the page shows is committed
+        if not error_policy.is_storage_error(error):
+            raise
+        text = redact_text(str(error))
+        warn(f"the page of all runs cannot be written; `data-to-model page` writes it later: {text}")
 
 
 def render(root: Root) -> bytes:
@@ -48,12 +57,14 @@ def render(root: Root) -> bytes:
 
     All stored text is escaped, and the page's policy allows only its own script, by its digest.
     """
-    return _render(root, *runs.of(root))
+    return _render(root, memory.load(root), memory.stamps_of(root))
 
 
-def _render(root: Root, rows: Sequence[dict[str, Any]], damaged: Sequence[str]) -> bytes:
+def _render(root: Root, kept: Memory, stamps: Mapping[str, Stamp]) -> bytes:
+    rows, damaged = runs.of(root, kept.known(stamps))
+    kept.learn(stamps, rows)
     script = (_FOLDER / "page.js").read_text()
-    models, also_damaged = _models(root, rows)
+    models, also_damaged = _models(root, rows, kept)
     return (
         report_page.environment(_FOLDER)
         .get_template("page.html.j2")
@@ -89,22 +100,17 @@ def _duration(seconds: float) -> str:
     return f"{hours:,} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
-def _models(root: Root, rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+def _models(root: Root, rows: Sequence[dict[str, Any]], kept: Memory) -> tuple[list[dict[str, Any]], list[str]]:
     """Return for each registered model its champions, oldest first, and its chart; a line for each damaged one."""
     models: list[dict[str, Any]] = []
     damaged: list[str] = []
     for name in champions.registered_models(root):
         try:
-            history = registry.history(root, name)
+            changes = kept.champion_changes(root, name)
         except Damaged as error:
             damaged.append(str(error))
             continue
         own = [row for row in rows if row["registered_model"] == name]
-        changes = [
-            decision
-            for before, decision in itertools.pairwise([None, *history])
-            if decision and decision.champion != (before and before.champion)
-        ]
         of_checkpoint = {row["checkpoint"].name: row for row in own if row["checkpoint"]}
         promotions = [_promotion(decision, of_checkpoint) for decision in changes]
         models.append({"name": name, "promotions": promotions, "chart": _chart(own, promotions)})
