@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows.cli import app
-from storage import commits, manifest, registry, tables
+from storage import commits, files, manifest, registry, tables
 from storage.decision import Decision
 from storage.uri import URI, DatasetURI, Root
 from tasks.comparing import data_changes
@@ -40,11 +40,6 @@ def photos(tmp_path: Path) -> Path:
             for number in range(count):
                 (folder / f"{number}.png").write_bytes(encoded(1000 * (split == "test") + 100 * label + number, label))
     return tmp_path / "photos"
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Root:
-    return Root(str(tmp_path / "data"))
 
 
 def differences(a: URI, b: URI) -> dict[str, Any]:
@@ -141,6 +136,10 @@ def test_planted_cause_of_a_worse_model_is_the_only_one_named(cause: str, photos
     assert {row["file"] for row in tests["worse"]} == wrong.keys() and tests["better"] == []
     accuracy = tests["metrics"]["test_accuracy"]
     assert accuracy["difference"] == pytest.approx(-0.3) and accuracy["lower"] < -0.3 < accuracy["upper"] < 0
+    for name in ("balanced_accuracy", "macro_f1"):
+        values = tests["metrics"][name]
+        assert values["lower"] < values["difference"] == values["b"] - values["a"] < values["upper"] < 0
+        assert values["p_value"] < 0.05
 
 
 def test_code_versions_and_hardware_are_named(photos: Path, root: Root) -> None:
@@ -150,7 +149,7 @@ def test_code_versions_and_hardware_are_named(photos: Path, root: Root) -> None:
     made = manifest.load(second)
     producer = made.producer | {"torch": "9.9", "git": "c0ffee dirty 0123456789ab", "code": "0123456789ab"}
     changed = made.model_copy(update={"producer": producer}).signed()
-    Path(second, manifest.NAME).write_bytes(changed.to_json())
+    files.put(second.child(manifest.NAME), changed.to_json())
     document = differences(first, second)
     assert document["versions"]["torch"]["b"] == "9.9"
     assert (document["code"]["commit"]["b"], document["code"]["digest"]["b"]) == ("c0ffee", "0123456789ab")
@@ -191,7 +190,7 @@ def test_command_takes_runs_by_name_and_the_champion(
     assert "removed in the data (1)\n  train/cat/0.png  cat" in text and "accuracy      1.0000  0.9500" in text
     assert app.main(no_flow, words=["diff", champion, champion, "--storage", root]) == 0
     assert "nothing that is recorded" in capsys.readouterr().out
-    shutil.rmtree(manifest.load(manifest.load(other).parent("prepared", of=other)).parent("raw", of=other))
+    files.remove(manifest.load(manifest.load(other).parent("prepared", of=other)).parent("raw", of=other))
     assert app.main(no_flow, words=["diff", champion.name, other.name, "--storage", root]) == 0
     assert "data cannot be compared: " in capsys.readouterr().out
     assert app.main(no_flow, words=["diff", champion.name, "nothing", "--storage", root]) == 2

@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from tests.image_folder import encoded
 from tests.runs import Run, find, no_flow
 
 CLASSES = ("across", "down", "plain")
-SETTINGS = ("image_size=16", "channels=1", "model=small-cnn", "epochs=6", "batch_size=16", "max_shift=1")
-SMALL = [word for setting in (*SETTINGS, "precision=fp32") for word in ("--set", setting)]
+SMALL = {"image_size": "16", "channels": "1", "model": "small-cnn", "epochs": "6", "batch_size": "16"}
+SMALL |= {"max_shift": "1", "precision": "fp32"}
 
 
 def write_images(folder: Path) -> Path:
@@ -59,11 +59,11 @@ def command(*words: str, flow: Any = flow_of) -> dict[str, Any]:
     return document
 
 
-def run(folder: Path, root: Path, *settings: str, recipe: str = "images-resnet18") -> str:
+def run(folder: Path, root: Path, recipe: str = "images-resnet18", **settings: str) -> str:
     """The checkpoint of a run with `settings` on the images as they are now."""
-    more = [word for setting in settings for word in ("--set", setting)]
+    more = [word for name, value in (SMALL | settings).items() if value for word in ("--set", f"{name}={value}")]
     words = ("run", "--data", str(folder), "--storage", str(root), "--recipe", recipe, "--workers", "0")
-    return str(command(*words, *SMALL, *more)["uris"]["checkpoint"])
+    return str(command(*words, *more)["uris"]["checkpoint"])
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def two(place: Path, prefect_server: None) -> tuple[str, str]:
     folder = write_images(place / "images")
     a = run(folder, place / "root")
     swap_labels(folder)
-    return a, run(folder, place / "root", "learning_rate=1e-6")
+    return a, run(folder, place / "root", learning_rate="1e-6")
 
 
 def explain(root: Path, a: str, b: str, *more: str, flow: Any = flow_of) -> dict[str, Any]:
@@ -129,12 +129,12 @@ def test_repeated_it_trains_nothing_and_reads_as_a_table(
 
 def test_where_only_one_changed_it_says_so_and_trains_nothing(two: tuple[str, str], place: Path) -> None:
     root, folder = place / "root", place / "images"
-    b_recipe, b_gate = run(folder, root, "seed=9"), run(folder, root, "learning_rate=1e-6", "minimum=0.2")
+    b_recipe, b_gate = run(folder, root, seed="9"), run(folder, root, learning_rate="1e-6", minimum="0.2")
     before = sorted((root / "checkpoints").iterdir())
     assert explain(root, two[1], b_recipe, flow=no_flow)["explained"]["only"] == "only the recipe"
     assert explain(root, two[1], b_gate, flow=no_flow)["explained"]["only"] == "neither data nor recipe"
     (folder / "train/plain/plain 9.png").unlink()
-    b_data = run(folder, root, "learning_rate=1e-6")
+    b_data = run(folder, root, learning_rate="1e-6")
     assert explain(root, two[1], b_data, flow=no_flow)["explained"]["only"] == "only the data"
     assert len(sorted((root / "checkpoints").iterdir())) == len(before) + 1
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_explained_is_refused_in_one_line(
     shutil.copytree(folder, tmp_path / "images")
     (tmp_path / "images/train/plain").rename(tmp_path / "images/train/simple")
     (tmp_path / "images/test/plain").rename(tmp_path / "images/test/simple")
-    other_classes = run(tmp_path / "images", root, "seed=3")
+    other_classes = run(tmp_path / "images", root, seed="3")
     assert "different classes" in refused(root, [names[0], other_classes], capsys)
     raw = manifest.load(manifest.load(URI(two[0])).parent("prepared", of=URI(two[0]))).parents["raw"].uri
     shutil.rmtree(root / raw)
@@ -220,3 +220,38 @@ def test_explanation_that_is_killed_three_times_has_the_same_numbers(
     accuracies = [[arm["test_accuracy"] for arm in document["explained"]["arms"]] for document in (ended, explained)]
     assert accuracies[0] == accuracies[1]
     assert ended["explained"]["differences"] == explained["explained"]["differences"]
+
+
+def remove_most_of_a_class(folder: Path) -> None:
+    for number in range(37):
+        (folder / f"train/down/down {number}.png").unlink()
+
+
+def relabel(folder: Path) -> None:
+    for number in range(30):
+        (folder / f"train/down/down {number}.png").rename(folder / f"train/plain/from down {number}.png")
+
+
+CAUSES: dict[str, tuple[dict[str, str], Callable[[Path], None] | None, str]] = {
+    "seed": ({"seed": "4"}, None, "recipe: seed 0 -> 4"),
+    "learning rate": ({"learning_rate": "5e-6"}, None, "recipe: learning_rate 0.002 -> 5e-06"),
+    "relabelled files": ({}, relabel, "data: 30 files relabelled: down -> plain 30"),
+    "removed examples": ({}, remove_most_of_a_class, "data: 37 files removed: down 37"),
+    "another crop": ({"crop_scale": "0.01"}, None, "recipe: crop_scale 0.3 -> 0.01"),
+}
+
+
+@pytest.mark.slow
+def test_planted_cause_is_the_only_one_named_after_real_trainings(tmp_path: Path, prefect_server: None) -> None:
+    folder, root = write_images(tmp_path / "images"), tmp_path / "root"
+    usual = {"store": "files", "crop_scale": "0.3", "max_shift": "", "epochs": "4"}
+    good = run(folder, root, **usual)
+    for cause, (settings, change, named) in CAUSES.items():
+        changed = shutil.copytree(folder, tmp_path / cause / "images")
+        if change:
+            change(changed)
+        document = command("diff", good, run(changed, root, **usual | settings), "--storage", str(root), flow=no_flow)
+        assert document["changes"] == [named] and document["notes"] == {}
+        accuracy = document["test_rows"]["metrics"]["test_accuracy"]
+        print(f"{cause:<17} {accuracy['a']:.4f} -> {accuracy['b']:.4f}  {document['changes']}")
+        assert accuracy["difference"] < 0
