@@ -26,7 +26,6 @@ from tasks.promotion import correct_rows, seen_rows
 from tasks.promotion.correct_rows import Answers
 from tasks.resources.scaling import Workers
 
-MAX_SEEDS: Final = 10
 _T: Final = (0.0, 0.0, 2.776, 2.306, 2.179, 2.120, 2.086, 2.064, 2.048, 2.037, 2.028)
 """Quantiles of Student's t, two-sided 95 %, by the number of seeds: four arms of n seeds have 4 (n - 1) degrees."""
 
@@ -133,8 +132,8 @@ def _is_measured(plan: Plan) -> bool:
 
 def _recipe_values(trained: manifest.Manifest) -> dict[str, Any]:
     """Return what decides the weights besides the data."""
-    recipe: dict[str, Any] = trained.statistics["recipe"]
-    return trained.parameters | recipe["split"] | {"start": recipe["training"]["start"]}
+    recipe = trained.statistics["recipe"]
+    return {**trained.parameters, **recipe["split"], "start": recipe["training"]["start"]}
 
 
 def _recipe(name: str, side: Results) -> Recipe:

@@ -15,9 +15,10 @@ import pytest
 
 from flows.__main__ import flow_of
 from flows.cli import app
-from storage import manifest
+from storage import kinds, manifest
 from storage.uri import URI
 from tasks.comparing import attribution
+from tasks.comparing.results import Results
 from tasks.learning import user_code
 from tests.image_folder import encoded
 from tests.runs import Run, find, no_flow
@@ -210,7 +211,7 @@ def test_explanation_that_is_killed_three_times_has_the_same_numbers(
     root, folder = place / "before", place / "runs"
     words = ("diff", *(Path(uri).name for uri in two), "--storage", str(root), "--explain", "--json")
     results = len(find(root, "**/_manifest.json"))
-    for count in sorted(random.Random(3).sample(range(1, 22), 3)):
+    for count in sorted(random.Random(3).sample(range(1, 17), 3)):  # of 18 results: six models, measured
 
         def is_time(count: int = count) -> bool:
             return len(find(root, "**/_manifest.json")) >= results + count
@@ -233,7 +234,6 @@ def relabel(folder: Path) -> None:
 
 
 CAUSES: dict[str, tuple[dict[str, str], Callable[[Path], None] | None, str]] = {
-    "seed": ({"seed": "4"}, None, "recipe: seed 0 -> 4"),
     "learning rate": ({"learning_rate": "5e-6"}, None, "recipe: learning_rate 0.002 -> 5e-06"),
     "relabelled files": ({}, relabel, "data: 30 files relabelled: down -> plain 30"),
     "removed examples": ({}, remove_most_of_a_class, "data: 37 files removed: down 37"),
@@ -241,12 +241,21 @@ CAUSES: dict[str, tuple[dict[str, str], Callable[[Path], None] | None, str]] = {
 }
 
 
+def accuracy_of(checkpoint: str) -> float:
+    evaluation = Results.of(URI(checkpoint)).require(kinds.EVALUATION)[1]
+    return float(evaluation.statistics["test_accuracy"])
+
+
 @pytest.mark.slow
 def test_planted_cause_is_the_only_one_named_after_real_trainings(tmp_path: Path, prefect_server: None) -> None:
     folder, root = write_images(tmp_path / "images"), tmp_path / "root"
-    usual = {"store": "files", "crop_scale": "0.3", "max_shift": "", "epochs": "4"}
+    usual = {"store": "files", "crop_scale": "0.3", "max_shift": "", "epochs": "3"}
+    of_seed = {seed: accuracy_of(run(folder, root, **usual, seed=seed)) for seed in "0123"}
+    best, worst = (choose(of_seed, key=lambda seed: of_seed[seed]) for choose in (max, min))
+    usual["seed"] = best
     good = run(folder, root, **usual)
-    for cause, (settings, change, named) in CAUSES.items():
+    causes = CAUSES | {"seed": ({"seed": worst}, None, f"recipe: seed {best} -> {worst}")}
+    for cause, (settings, change, named) in causes.items():
         changed = shutil.copytree(folder, tmp_path / cause / "images")
         if change:
             change(changed)
