@@ -25,7 +25,7 @@ MAX_DISTANCE = 0.15
 """Largest `distance` of near duplicates. 99 % of the copies of photos have less than 0.1; of all pairs of CIFAR-10's
 60,000 images, six have less than 0.15."""
 _AT_ONCE = 2**11
-"""Pairs to compare at a time."""
+"""Thumbnails to hash, or pairs to compare, at a time."""
 
 
 def of_image(image: Image.Image) -> bytes:
@@ -37,6 +37,10 @@ def of_image(image: Image.Image) -> bytes:
 
 def hashes(thumbnails: np.ndarray) -> np.ndarray:
     """Return the hash, int64, of each thumbnail, uint8 (N, SIZE); computed in integers, so equal on all machines."""
+    return np.concatenate([_hashes(few) for few in np.split(thumbnails, range(_AT_ONCE, len(thumbnails), _AT_ONCE))])
+
+
+def _hashes(thumbnails: np.ndarray) -> np.ndarray:
     steps = np.arange(SIDE)
     cosines = np.round(2**10 * np.cos(np.pi * (2 * steps + 1) * steps[:, None] / (2 * SIDE))).astype(np.int64)
     down, across = (grid.ravel() for grid in np.indices((SIDE, SIDE)))
