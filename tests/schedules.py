@@ -29,6 +29,25 @@ def add_scheduled(checkout: Path, photos: Path) -> None:
     (checkout / "prefect.yaml").write_text(yaml.safe_dump(content))
 
 
+def uncomment_watch(checkout: Path, data: str) -> None:
+    """Uncomment the block of prefect.yaml that retrains when files are added, with `data` for its path.
+
+    Then make the training one of seconds, and look each minute.
+    """
+    path = checkout / "prefect.yaml"
+    head, _, block = path.read_text().partition("  # To retrain when files are added")
+    block = re.sub(r"^  # ?", "  ", block.partition("\n")[2], flags=re.MULTILINE)
+    content = yaml.safe_load((head + block).replace("/path/to/photos", data))
+    named = {(one["entrypoint"], one["name"]): one for one in content["deployments"]}
+    train, watch = named["flows/pipeline.py:images", "train"], named["flows/new_files.py:images", "watch"]
+    assert train["parameters"] == {"data": data} and train["schedules"] and watch["schedules"]
+    train["parameters"] |= {"recipe": "images-resnet18", "settings": _SMALL, "workers": 0}
+    watch["parameters"] = {"settle": "2s"}
+    watch["schedules"][0]["interval"] = 60
+    watch["triggers"][0]["within"] = 10
+    path.write_text(yaml.safe_dump(content))
+
+
 def check_both_ran(server: Server) -> None:
     """Wait until each has started a run by itself that ended well, then pause them."""
     runs = await_that(lambda: _ended(server), limit_s=300, interval_s=1)
@@ -37,7 +56,7 @@ def check_both_ran(server: Server) -> None:
     assert states <= ended_well, {name: server.log(run["id"])[-5:] for name, run in runs.items()}
     completed = [run for run in runs.values() if run["state_name"] == "Completed"]
     assert completed, "neither trained a model"
-    assert all("images-resnet18" in server.artifacts(run["id"])["report"] for run in completed)
+    assert all("images-resnet18" in server.artifacts(run["id"])["photos-report"] for run in completed)
     for name in runs:
         deployment = server.deployment(f"images/{name}")
         for schedule in deployment["schedules"]:

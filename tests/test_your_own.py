@@ -15,9 +15,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from prefect.artifacts import Artifact
 
-from flows.cli import console
+from flows.cli import app, console
 from storage import manifest, registry, tables
+from storage.admin import change_commands
 from storage.uri import URI, Root
 from tasks.learning import images
 from tasks.learning.sources import Source, SourceFile, cifar10, fashion_mnist
@@ -108,6 +110,8 @@ def test_report_and_summary_state_the_problems_of_the_data_and_the_interval_of_t
     assert excluded in problems and "classes without test rows: 卵" in problems
     for said in ("on obst-gemuse", ">rote Äpfel</th><td>22</td>", "24 x 24 to 56 x 56", *BROKEN, *problems):
         assert said in page
+    summary: Any = Artifact.get("obst-gemuse-summary")
+    assert summary is not None and trained["uris"]["checkpoint"] in summary.data, "the key is of its own source"
     console.show(trained)
     shown = capsys.readouterr().out
     assert all(f"note           {problem}\n" in shown for problem in problems)
@@ -149,6 +153,27 @@ def test_the_same_folder_again_is_found_and_a_new_file_makes_a_training_that_goe
     assert "initial weights" in page and "peak learning rate" in page
     again = flow(recipe="images-resnet18", storage=str(root), data=str(pictures), settings=settings, workers=0)
     assert again["uris"] == more["uris"], "its own model is in charge now, and still it is the same request"
+
+
+def test_the_image_added_last_stands_with_its_checksum_in_the_lineage_of_the_next_model_only(
+    flow: Flow, root: Root, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from flows import pipeline
+
+    photos, last = write_folder(tmp_path / "growing", train=6, test=3), encoded(999, 0)
+    settings = {"epochs": 1, "model": "small-cnn", "image_size": 16, "batch_size": 8, "max_quarantined": 0.5}
+    train = functools.partial(
+        flow, recipe="images-resnet18", storage=str(root), data=str(photos), settings=settings, workers=0
+    )
+    before = train()["uris"]
+    (photos / "train" / "pears" / "last.png").write_bytes(last)
+    after = train()["uris"]
+    lineage = functools.partial(app.main, pipeline.flow_of, more=change_commands.app)
+    for kind in ("checkpoint", "predictions", "report"):
+        assert lineage(words=["lineage", after[kind], "--file", "last.png"]) == 0
+        expected = f"of split train  sha256 {hashlib.sha256(last).hexdigest()}  from {photos}/train/pears/last.png"
+        assert expected in capsys.readouterr().out
+    assert lineage(words=["lineage", before["checkpoint"], "--file", "last.png"]) == 2
 
 
 def test_photographs_that_stay_files_are_learned_shown_and_predicted_and_their_champion_is_trained_on(

@@ -121,6 +121,7 @@ def _align(client: "SyncPrefectClient", wanted: Declared) -> None:
         entry = wanted.get((deployment.entrypoint or "", deployment.name))
         if entry is None:
             client.delete_deployment(deployment.id)
+            client.delete_resource_owned_automations(f"prefect.deployment.{deployment.id}")  # its triggers
             continue
         known = (deployment.parameter_openapi_schema or {}).get("properties", {})
         for parameters in (deployment.parameters, *(schedule.parameters for schedule in deployment.schedules)):

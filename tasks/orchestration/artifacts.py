@@ -13,7 +13,7 @@ from storage.decision import METRICS, metric_title
 from storage.manifest import File
 from storage.uri import URI, ReportURI, parse_root, redact_text
 from tasks.learning import images
-from tasks.orchestration.stage import logger
+from tasks.orchestration.stage import artifact_key, logger
 from tasks.planning.make_plan import default_storage
 from tasks.report_page import ReportData, moment, number, plots
 
@@ -36,13 +36,17 @@ def publish(data: ReportData, target: ReportURI) -> None:
 def _publish(data: ReportData, target: ReportURI) -> None:
     verdict = "promoted" if data.decision.promoted else "not promoted"
     create_markdown_artifact(
-        key="summary", description=f"{data.recipe_name}: {verdict}", markdown="\n".join(_summary(data))
+        key=artifact_key("summary"), description=f"{data.recipe_name}: {verdict}", markdown="\n".join(_summary(data))
     )
-    create_table_artifact(key="history", table=data.history, description="Metrics of every epoch")
-    create_table_artifact(key="per-class", table=data.per_class, description="Metrics per class on the test rows")
+    create_table_artifact(key=artifact_key("history"), table=data.history, description="Metrics of every epoch")
+    create_table_artifact(
+        key=artifact_key("per-class"), table=data.per_class, description="Metrics per class on the test rows"
+    )
     if len(data.classes) <= _MOST_CLASSES:
         confusion = confusion_table(data.classes, data.confusion)
-        create_table_artifact(key="confusion", table=confusion, description="Confusion matrix of the test rows")
+        create_table_artifact(
+            key=artifact_key("confusion"), table=confusion, description="Confusion matrix of the test rows"
+        )
     _publish_report(target, is_default_root=reference.root_of(target) == parse_root(default_storage()))
 
 
@@ -51,10 +55,14 @@ def _publish_report(target: ReportURI, *, is_default_root: bool) -> None:
     page, address = target.child("index.html"), os.environ.get(REPORTS_URL, "").rstrip("/")
     if address and is_default_root:
         link = f"{address}/{quote(target.name)}/index.html"
-        create_link_artifact(key="report", link=link, link_text="Report page", description=f"Report: {page}")
+        create_link_artifact(
+            key=artifact_key("report"), link=link, link_text="Report page", description=f"Report: {page}"
+        )
         return
     how = "Copy it to your machine, then open it in a browser" if page.is_s3 else "Open this file in a browser"
-    create_markdown_artifact(key="report", description=f"Report: {page}", markdown=f"{how}:\n\n    {page}\n")
+    create_markdown_artifact(
+        key=artifact_key("report"), description=f"Report: {page}", markdown=f"{how}:\n\n    {page}\n"
+    )
 
 
 def confusion_table(classes: Sequence[str], counts: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
@@ -77,7 +85,7 @@ def publish_training_images(uri: URI, file: File) -> None:
     rows = [cells[start : start + _IMAGES_A_ROW] for start in range(0, len(cells), _IMAGES_A_ROW)]
     head = [[""] * len(rows[0]), ["---"] * len(rows[0])]
     create_markdown_artifact(
-        key="training-images",
+        key=artifact_key("training-images"),
         description=f"The first {len(cells)} training images as the model sees them, augmented, with their labels",
         markdown="\n".join(f"| {' | '.join(row)} |" for row in [*head, *rows]),
     )

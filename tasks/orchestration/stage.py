@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -39,20 +40,26 @@ _EVERY_S = 10.0
 """Seconds between updates of progress; each keeps Prefect's server and this process busy for about 30 ms."""
 _run: ContextVar[tuple[Use, list[Stage], float] | None] = ContextVar("run", default=None)
 """What the run uses, its stages so far, and its start by the monotonic clock."""
+_source: ContextVar[str] = ContextVar("source", default="")
+"""What the run is about, at the start of the keys of its artifacts."""
 
 
 @contextlib.contextmanager
-def using(root: Root, uris: Iterable[URI]) -> Iterator[list[Stage]]:
-    """Protect `uris` and the results of stages inside the block from gc; collect the stages that succeed, in order."""
+def using(root: Root, uris: Iterable[URI], *, source: str = "") -> Iterator[list[Stage]]:
+    """Protect `uris` and the results of stages inside the block from gc; collect the stages that succeed, in order.
+
+    `source`, such as the registered model, begins the keys of the run's artifacts: Prefect shows a key's on one page.
+    """
     from prefect.runtime import flow_run
 
     with in_use.using(root, uris, owner=f"flow run {flow_run.name or os.getpid()}") as use:
         stages: list[Stage] = []
-        token = _run.set((use, stages, time.monotonic()))
+        token, of_source = _run.set((use, stages, time.monotonic())), _source.set(source)
         try:
             yield stages
         finally:
             _run.reset(token)
+            _source.reset(of_source)
 
 
 @contextlib.contextmanager
@@ -110,11 +117,16 @@ def run_so_far() -> tuple[float | None, list[Stage]]:
     return (time.monotonic() - run[2], run[1]) if run else (None, [])
 
 
+def artifact_key(what: str) -> str:
+    """Return the key of an artifact of this run, such as `photos-summary`; Prefect allows a-z, 0-9 and `-`."""
+    return "-".join(filter(None, [re.sub("[^a-z0-9]+", "-", _source.get().lower()), what]))
+
+
 class ProgressArtifact:
     """Progress bar on the page of the flow run; its errors never fail the stage."""
 
     def __init__(self, stage: str) -> None:
-        self._key = f"{stage}-progress"
+        self._key = artifact_key(f"{stage}-progress")
         self._artifact: UUID | None = None
         self._updated = float("-inf")
 

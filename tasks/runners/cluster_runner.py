@@ -13,7 +13,7 @@ from storage.uri import redact, redact_text
 from tasks.jobs.deadline import DeadlineExceeded
 from tasks.jobs.spec import JOB_NAME, JobSpec, write_digested
 from tasks.learning import user_code
-from tasks.orchestration.stage import logger
+from tasks.orchestration.stage import artifact_key, logger
 from tasks.runners import jobs_api
 from tasks.runners.job_log import Follower, JobFailed
 from tasks.runners.jobs_api import RayHead
@@ -158,7 +158,9 @@ def _show_job_link(stage: str, job: str, address: str) -> None:
         return
     link, text = f"{redact(address)}/#/jobs/{job}", f"{stage} in the Ray dashboard"
     try:
-        create_link_artifact(link, key="ray-dashboard", link_text=text, description=f"Ray dashboard of {stage}")
+        create_link_artifact(
+            link, key=artifact_key("ray-dashboard"), link_text=text, description=f"Ray dashboard of {stage}"
+        )
     except Exception as error:  # a server that does not answer now
         logger().warning("the link to the Ray dashboard cannot be shown: %s", redact_text(str(error)))
 
