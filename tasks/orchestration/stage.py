@@ -118,7 +118,7 @@ def run_so_far() -> tuple[float | None, list[Stage]]:
 
 
 def artifact_key(what: str) -> str:
-    """Return the key of an artifact of this run, such as `photos-summary`; Prefect allows a-z, 0-9 and `-`."""
+    """Return the key of an artifact of this run, such as `mnist-summary`; Prefect allows a-z, 0-9 and `-`."""
     return "-".join(filter(None, [re.sub("[^a-z0-9]+", "-", _source.get().lower()), what]))
 
 
