@@ -34,20 +34,10 @@ _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _OF_OTHERS = {
     *("--dashboard-host", "--head", "--metrics-export-port", "--object-spilling-directory", "--object-store-memory"),
-    *(
-        "--address",
-        "--base-job-template",
-        "--param",
-        "--pool",
-        "--prefix",
-        "--resource-id",
-        "--state",
-        "--type",
-        "--watch",
-    ),
+    *("--address", "--base-job-template", "--param", "--pool", "--prefix", "--state", "--type", "--watch"),
     *("--build", "--build-arg", "--cap-add", "--detach", "--from-literal", "--image", "--mount", "--rm", "--shm-size"),
     *("--config", "--headless", "--hide-scrollbars", "--screenshot", "--web", "--window-size"),
-    *("--duration", "--native", "--no-deps", "--pid", "--rate", "--s3", "--temp-dir", "--times"),
+    *("--duration", "--native", "--no-deps", "--pid", "--rate", "--resource-id", "--s3", "--temp-dir", "--times"),
 }
 """Options in the docs that are of other programs: Ray, Prefect, containers, servers and browsers, profilers."""
 _VARIABLE = re.compile(
