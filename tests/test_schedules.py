@@ -121,8 +121,8 @@ def test_added_files_start_a_training_by_a_look_and_by_a_buckets_event_and_quiet
             await_that(lambda: _looks(prefect_system, "NothingNew") not in ([], [quiet]), limit_s=180)
             assert len(_looks(prefect_system, "NothingNew")) == 1 and len(_trainings(prefect_system)) == 1
             watch = prefect_system.deployment("images/watch")
-            path = f"/deployments/{watch['id']}/schedules/{watch['schedules'][0]['id']}"
-            prefect_system.api("PATCH", path, {"active": False})
+            place = f"/deployments/{watch['id']}/schedules/{watch['schedules'][0]['id']}"
+            prefect_system.api("PATCH", place, {"active": False})
             for number in (7, 8, 9):
                 key = f"pictures/train/pears/late {number}.png"
                 client.put_object(Bucket=server.bucket, Key=key, Body=encoded(number, 0))

@@ -76,7 +76,7 @@ def test_a_run_starts_for_added_and_changed_files_once_even_if_it_failed(train: 
 
 def test_no_second_run_is_started_beside_an_active_one_but_beside_one_planned_for_the_night(train: Train) -> None:
     _add(train.data, "cat/1.png")
-    tonight = Scheduled(scheduled_time=datetime.now(UTC) + timedelta(hours=9))
+    tonight: State[Any] = Scheduled(scheduled_time=datetime.now(UTC) + timedelta(hours=9))
     train.client.create_flow_run_from_deployment(train.id, state=tonight)
     assert train.look() == "Started"
     _add(train.data, "cat/2.png")
