@@ -12,7 +12,8 @@ from prefect import task
 from storage import commits, kinds, manifest, tables
 from storage.error_policy import Permanent
 from storage.uri import DatasetURI, EvaluationURI, PredictionsURI
-from tasks.learning import images, metrics
+from tasks.jobs import row_facts
+from tasks.learning import images, metrics, slices
 from tasks.orchestration.prefect_options import task_options
 from tasks.orchestration.stage import stage
 from tasks.planning.parameters import Timeouts
@@ -56,6 +57,7 @@ def write_evaluation(
     answers = np.array([classes.index(name) for name in known])[rows["prediction"].to_numpy()]
     counts = metrics.confusion(labels, answers, num_classes=len(classes))
     summary = metrics.summary(labels, answers, probabilities)
+    ids, names = rows["id"].to_numpy(), [there[label] for label in labels]
     is_right, confidence = answers == labels, probabilities.max(1)
     content: dict[str, Any] = {
         "metrics": summary,
@@ -63,7 +65,8 @@ def write_evaluation(
         "confusion": counts.tolist(),
         "calibration": metrics.calibration(is_right, confidence),
         "coverage": metrics.coverage(is_right, confidence),
-        "worst": metrics.worst(rows["id"].to_numpy(), labels, answers, confidence, count=40),
+        "slices": slices.find(row_facts.of_test_rows(dataset, ids, names), labels, is_right),
+        "worst": metrics.worst(ids, labels, answers, confidence, count=40),
     }
     if (temperature := made.statistics["temperature"]) != 1:
         before = metrics.before_temperature(probabilities, temperature).max(1)
@@ -79,6 +82,7 @@ def write_evaluation(
             for name, value in content.items()
         ],
         statistics={**summary, "notice": made.statistics.get("notice")}
+        | ({"worse_slices": slices.worse(compared)} if (compared := content["slices"]["slices"]) else {})
         | ({"classes": {"new": new, "gone": gone}} if new or gone else {}),
     )
 

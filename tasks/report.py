@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import datetime
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,7 @@ from tasks import report_page, runs_page
 from tasks.comparing.diff import diff
 from tasks.comparing.results import Results
 from tasks.evaluate import read_evaluation
-from tasks.jobs.preprocess import near_duplicates
+from tasks.jobs.preprocess import near_duplicates, samples
 from tasks.jobs.preprocess.data_problems import by_split, find_data_problems
 from tasks.jobs.train.attempts import training_images
 from tasks.learning import hardware, images
@@ -97,6 +98,10 @@ def gather(
     spread = np.linspace(0, num_test - 1, min(num_test, 24)).round().astype(int).tolist()
     mistakes = [row["id"] for row in evaluated["worst"][:16]]
     pictures = _pictures(prepared_uri, prepared, predictions, predicted, ids=[*spread, *mistakes])
+    drawn, class_samples = samples.read(prepared_uri, prepared), defaultdict[str, list[bytes]](list)
+    for row in drawn:
+        if row["kind"] == samples.OF_CLASS:
+            class_samples[row["class"]].append(row["image"])
     first_seen = training_images(checkpoint, trained)
     downloaded = _files(raw_uri, raw)
     results = {"download": downloaded, "ingest": raw, "preprocess": prepared, "train": trained, "predict": predicted}
@@ -128,6 +133,9 @@ def gather(
         coverage=evaluated["coverage"],
         class_counts=by_split(prepared.statistics.get("class_counts", {})),
         data_problems=tuple(find_data_problems(raw, prepared, trained)),
+        class_samples=class_samples,
+        left_out=tuple(row for row in drawn if row["kind"] != samples.OF_CLASS),
+        slices=evaluated.get("slices"),
         near_duplicates=tuple(near_duplicates.read(prepared_uri, prepared)),
         samples=tuple(pictures[id_] for id_ in spread if id_ in pictures),
         mistakes=tuple(pictures[id_] for id_ in mistakes if id_ in pictures),

@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from storage import terminal
 from storage.admin import format
 from tasks.jobs.events import EPOCHS
+from tasks.learning import slices
 from tasks.report_page import accuracy_interval
 
 _OURS = tuple(f"{Path(__file__).resolve().parents[2] / room}{os.sep}" for room in ("flows", "tasks", "storage"))
@@ -152,6 +153,8 @@ def _verdict(summary: dict[str, Any]) -> Iterator[str]:
     yield f"balanced acc.  {metrics['balanced_accuracy']:.4f}"
     yield f"macro F1       {metrics['macro_f1']:.4f}"
     yield f"test loss      {metrics['test_loss']:.4f}"
+    for entry in metrics.get("worse_slices", ()):
+        yield f"worse slice    {slices.describe(entry)}"
     yield f"decision       {'promoted' if summary['promoted'] else 'not promoted'}: {summary['reason']}"
     yield f"champion       {summary['champion'] or 'none'}"
     yield f"report         {summary['uris']['report']}/index.html"

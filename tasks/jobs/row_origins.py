@@ -45,14 +45,21 @@ def table_of(uri: DatasetURI) -> pd.DataFrame | None:
 
     None if it was made of a download, or of a raw dataset that no longer exists; also for a fold of an audit.
     """
-    made = manifest.load(uri)
-    if "folds" in made.parameters:  # its test rows are of both splits, which an id alone does not tell
+    raw = raw_of(uri)
+    return table(*raw) if raw else None
+
+
+def raw_of(uri: DatasetURI) -> tuple[DatasetURI, Manifest] | None:
+    """Return URI and manifest of the raw dataset of `uri`, which may be raw itself; None where `table_of` has none."""
+    dataset = manifest.load(uri)
+    if "folds" in dataset.parameters:  # its test rows are of both splits, which an id alone does not tell
         return None
-    if "raw" in made.parents:
-        uri = DatasetURI(made.parent("raw", of=uri))
-        with contextlib.suppress(FileNotFoundError, Damaged):
-            made = manifest.load(uri)
-    return table(uri, made)
+    if "raw" not in dataset.parents:
+        return uri, dataset
+    raw = DatasetURI(dataset.parent("raw", of=uri))
+    with contextlib.suppress(FileNotFoundError, Damaged):
+        return raw, manifest.load(raw)
+    return None
 
 
 def files_of(sources: pd.DataFrame, split: str, ids: Sequence[int]) -> tuple[list[str], list[int | None]]:

@@ -1,8 +1,9 @@
-"""Thumbnails of a raw dataset's rows, in files beside its parts, and the near duplicates among them."""
+"""Thumbnails of a raw dataset's rows and facts about its images, in files beside its parts; near duplicates."""
 
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 
 from storage import commits, tables
@@ -12,8 +13,10 @@ from tasks.learning import thumbnails
 from tasks.learning.decode import Decoded
 
 _FOLDER = "thumbnails"
-_SCHEMA = pa.schema({"hash": pa.int64(), "thumbnail": pa.binary(thumbnails.SIZE)})
-"""One row for each row of a part, empty if it has no image."""
+_FACTS = {"width": pa.int64(), "height": pa.int64(), "format": pa.string(), "camera": pa.string()}
+"""Of the original image."""
+_SCHEMA = pa.schema({"hash": pa.int64(), "thumbnail": pa.binary(thumbnails.SIZE), "gray": pa.float64(), **_FACTS})
+"""One row for each row of a part, empty if it has no image; `gray` is its mean brightness, 0 to 1."""
 
 
 def write(uri: DatasetURI, decoded: Sequence[Decoded | None], *, split: str, index: int) -> list[File]:
@@ -21,16 +24,25 @@ def write(uri: DatasetURI, decoded: Sequence[Decoded | None], *, split: str, ind
     contents = [image.thumbnail if image else b"" for image in decoded]
     if not any(contents):
         return []
-    hashes = thumbnails.hashes(_array([content or bytes(thumbnails.SIZE) for content in contents]))
+    small = _array([content or bytes(thumbnails.SIZE) for content in contents])
     is_missing = np.array([not content for content in contents])
     column = pa.array([content or None for content in contents], _SCHEMA.field("thumbnail").type)
-    table = pa.table([pa.array(hashes, mask=is_missing), column], schema=_SCHEMA)
+    computed = (thumbnails.hashes(small), thumbnails.brightness(small))
+    hashes, gray = (pa.array(values, mask=is_missing) for values in computed)
+    facts = [pa.array([image and getattr(image, name) for image in decoded], _FACTS[name]) for name in _FACTS]
+    table = pa.table([hashes, column, gray, *facts], schema=_SCHEMA)
     return [commits.write_file(uri, f"{_FOLDER}/{split}-{index:05d}.parquet", tables.encode(table))]
 
 
 def entries(raw: Manifest, *, split: str = "") -> list[File]:
     """Return the manifest entries of the thumbnails, of all splits or of one; a download has none."""
     return [file for file in raw.files if file.path.startswith(f"{_FOLDER}/{split}")]
+
+
+def facts(uri: DatasetURI, raw: Manifest, *, split: str) -> pd.DataFrame | None:
+    """Return `gray`, `width`, `height`, `format` and `camera` of each row of a split; None if they are not recorded."""
+    parts = [tables.read_columns(uri, file, ["gray", *_FACTS]) for file in entries(raw, split=f"{split}-")]
+    return pa.concat_tables(parts).to_pandas() if parts else None
 
 
 def find_pairs(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from storage.error_policy import Permanent
@@ -26,6 +26,7 @@ _BITS = (8, 10, 12, 14, 16)
 _FEW_BITS = ("1", "L;2", "L;4")
 """Pillow's names for gray of fewer than 8 bits as stored, which it scales up to 8."""
 _TRANSPARENT = "transparency"  # Pillow's key for the transparent colour or gray value
+_CAMERA_LENGTH = 60
 _IN_WORDS = {
     "truncated|incomplete|not enough image data": "truncated",
     "decod(er|ing) (error|object|of)|(cannot|failed to) decode|data stream": "damaged: its pixels cannot be decoded",
@@ -51,6 +52,10 @@ class Decoded:
     """Pillow's name for its kind of pixels, such as `L` or `RGB`, and a note if their reading involved a choice."""
     thumbnail: bytes = b""
     """Thumbnail of the whole image, if requested."""
+    format: str = ""
+    """Pillow's name of the file's format, by its content; empty for plain pixels."""
+    camera: str = ""
+    """Maker and model of the camera, from the EXIF; empty if it has none."""
 
 
 def decoded(content: bytes, size: int, channels: int, *, with_thumbnail: bool = False) -> Decoded:
@@ -127,7 +132,18 @@ def _decoded(image: Image.Image, size: int, channels: int, *, with_thumbnail: bo
     pixels = _fitted(flat, size, channels)
     if image.format in _WITH_FRAMES and getattr(image, "is_animated", False):
         mode += " (first of several frames)"
-    return Decoded(pixels, width, height, mode, thumbnails.of_image(flat) if with_thumbnail else b"")
+    thumbnail = thumbnails.of_image(flat) if with_thumbnail else b""
+    format_ = "JPEG" if image.format in _JPEG else image.format or ""
+    return Decoded(pixels, width, height, mode, thumbnail, format_, _camera(image) if with_thumbnail else "")
+
+
+def _camera(image: Image.Image) -> str:
+    """Return maker and model from the EXIF, without control characters and cut to a readable length."""
+    tags = [image.getexif().get(tag) for tag in (ExifTags.Base.Make, ExifTags.Base.Model)]
+    texts = ("".join(filter(str.isprintable, tag)) if isinstance(tag, str) else "" for tag in tags)
+    maker, model = (" ".join(text.split()) for text in texts)
+    name = model if model.lower().startswith(maker.lower()) else f"{maker} {model}"
+    return name.strip()[:_CAMERA_LENGTH]
 
 
 def _flat(image: Image.Image, mode: str) -> tuple[Image.Image, str]:

@@ -1,5 +1,6 @@
 """Metrics of a classifier, computed from its predictions alone."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -93,6 +94,14 @@ def calibration_error(bins: Sequence[Mapping[str, float]]) -> float:
     """Compute the expected calibration error: mean distance of confidence and accuracy, weighted by rows."""
     gaps = [row["count"] * abs(row["confidence"] - row["accuracy"]) for row in bins if row["count"]]
     return float(sum(gaps) / sum(row["count"] for row in bins))
+
+
+def wilson(share: float, count: int) -> tuple[float, float]:
+    """Return the 95 % Wilson interval (1927) of a share of `count` rows; also valid for few rows and near 0 and 1."""
+    z = 1.96
+    middle = (share + z * z / (2 * count)) / (1 + z * z / count)
+    half = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + (z / (2 * count)) ** 2)
+    return middle - half, middle + half
 
 
 def before_temperature(probabilities: np.ndarray, temperature: float) -> np.ndarray:

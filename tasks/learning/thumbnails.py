@@ -35,6 +35,11 @@ def of_image(image: Image.Image) -> bytes:
     return gray.tobytes() + b"".join(colour.reduce(SIDE // _COLOUR_SIDE).tobytes() for colour in colours)
 
 
+def brightness(thumbnails: np.ndarray) -> np.ndarray:
+    """Return the mean gray, 0 to 1, of each thumbnail, uint8 (N, SIZE)."""
+    return np.asarray(thumbnails[:, : SIDE**2].mean(1) / 255)
+
+
 def hashes(thumbnails: np.ndarray) -> np.ndarray:
     """Return the hash, int64, of each thumbnail, uint8 (N, SIZE); computed in integers, so equal on all machines."""
     return np.concatenate([_hashes(few) for few in np.split(thumbnails, range(_AT_ONCE, len(thumbnails), _AT_ONCE))])

@@ -11,11 +11,11 @@ from storage import manifest
 from storage.decision import Decision
 from storage.uri import FilesURI, PredictionsURI, ReportURI, redact_text
 from tasks.jobs.preprocess.data_problems import find_data_problems
+from tasks.learning.metrics import wilson
 from tasks.orchestration.stage import Stage
 from tasks.planning.audit_request import AuditRequest
 from tasks.planning.plan import Plan
 from tasks.planning.predict_request import BatchRequest
-from tasks.report_page.plots import wilson
 
 
 def outcome(summary: dict[str, Any]) -> dict[str, Any] | State[dict[str, Any]]:

@@ -14,8 +14,9 @@ from markupsafe import Markup, escape
 
 from storage.decision import METRICS, Decision, metric_title
 from tasks.jobs.preprocess.data_problems import DataProblem
+from tasks.learning import slices
 from tasks.learning.epoch_metrics import wait_hints
-from tasks.learning.metrics import calibration_error
+from tasks.learning.metrics import calibration_error, wilson
 from tasks.report_page import lineage_diagram, plots
 from tasks.report_page.lineage_diagram import LineageStep
 
@@ -105,6 +106,12 @@ class ReportData:
     near_duplicates: tuple[Mapping[str, Any], ...] = ()
     """Pairs, the worst first: `kind`, `distance`, and of `first_` and `second_` the `place`, the `class`, and the
     `image` as PNG (None if it is not shown)."""
+    class_samples: Mapping[str, Sequence[bytes]] = dataclasses.field(default_factory=dict)
+    """Some training images of each class as PNG, or of some classes if there are many."""
+    left_out: tuple[Mapping[str, Any], ...] = ()
+    """Rows that were left out: `class` or None, `place`, `reason`, and `image` as PNG (None if unreadable)."""
+    slices: Mapping[str, Any] | None = None
+    """Result of `tasks.learning.slices.find`; None if the evaluation has none."""
     notes: tuple[str, ...] = ()
     """Notes on training and prediction, one sentence each."""
 
@@ -142,7 +149,8 @@ def render(data: ReportData) -> str:
         pairs=_confused_pairs(data)[:10],
         comparison=list(_comparison(data)),
         interval=accuracy_interval(data.metrics),
-        class_rows=list(_class_rows(data)),
+        class_chart=Markup(plots.class_counts(data.class_counts, data.classes)),
+        worse_slices=slices.worse(data.slices["slices"]) if data.slices else (),
         longest_word=_longest_word(data.classes),
     )
 
@@ -159,6 +167,7 @@ def environment(*folders: Path) -> jinja2.Environment:
     environment.filters |= {"share": share, "number": number, "moment": moment, "seconds": seconds, "png": plots.png}
     environment.filters |= {"data_uri": plots.png_uri}
     environment.filters |= {"breakable": _breakable, "percent": percent, "interval": recall_interval}
+    environment.filters |= {"describe": slices.describe}
     return environment
 
 
@@ -200,7 +209,7 @@ def recall_interval(row: Mapping[str, Any]) -> str:
     """Format the 95 % interval of the recall of one class; a dash if it has no rows."""
     if not row["support"]:
         return "–"
-    low, high = plots.wilson(row["recall"], row["support"])
+    low, high = wilson(row["recall"], row["support"])
     return f"{max(0, low):.2f} to {min(1, high):.2f}"
 
 
@@ -217,7 +226,7 @@ def chosen_confidence(coverage: Sequence[Mapping[str, Any]]) -> Mapping[str, Any
 
 def accuracy_interval(metrics: Mapping[str, float]) -> str:
     """Format the 95 % interval of the test accuracy with as many decimals as its width justifies: `0.938 to 1`."""
-    low, high = plots.wilson(metrics["test_accuracy"], int(metrics["num_rows"]))
+    low, high = wilson(metrics["test_accuracy"], int(metrics["num_rows"]))
     digits = 1 + math.ceil(-math.log10(high - low))
     return " to ".join(
         f"{bound:.{digits}f}" if 0 < round(bound, 9) < 1 else f"{abs(bound):.0f}" for bound in (low, high)
@@ -236,14 +245,6 @@ def _covered(coverage: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -
         if (row is chosen or row["confidence"] in _CONFIDENCES) and row["rows"] not in (0, rows):
             rows = row["rows"]
             yield row
-
-
-def _class_rows(data: ReportData) -> Iterator[tuple[str, list[int], float]]:
-    """Yield each class with its rows per split and its bar: the training rows as a share of the largest class's."""
-    most = max(data.class_counts.get("train", {}).values(), default=0)
-    for name in data.classes:
-        rows = [counts.get(name, 0) for counts in data.class_counts.values()]
-        yield name, rows, data.class_counts.get("train", {}).get(name, 0) / max(1, most)
 
 
 def _confusion_rows(data: ReportData) -> list[tuple[str, list[tuple[int, str]]]]:

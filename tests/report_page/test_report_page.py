@@ -8,12 +8,16 @@ from html.parser import HTMLParser
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from storage.decision import Decision
 from storage.uri import CheckpointURI
 from tasks.comparing import data_changes
+from tasks.jobs.preprocess import near_duplicates
 from tasks.jobs.preprocess.data_problems import DataProblem
+from tasks.learning import slices
+from tasks.learning.metrics import wilson
 from tasks.report_page import (
     Picture,
     ReportData,
@@ -25,7 +29,6 @@ from tasks.report_page import (
     share,
 )
 from tasks.report_page.lineage_diagram import LineageStep, draw
-from tasks.report_page.plots import wilson
 
 HOSTILE = '"><script>alert(1)</script><img src="https://evil.example/x.png"> & \'$x^2$'
 DIGITS = tuple("0123456789")
@@ -94,6 +97,29 @@ def fake_data(classes: tuple[str, ...] = DIGITS, *, channels: int = 1, num_epoch
             (picture.image, picture.label)
             for picture in fake_pictures(generator, classes, channels=channels, num=32, wrong=False)
         ),
+    )
+
+
+def with_data(data: ReportData, *, name: str = "test/cats_of_the_neighbours/IMG_20261123.jpg") -> ReportData:
+    """The page with all that the sections on the data and on slices can have; `name` is any text of the person's."""
+    generator = np.random.default_rng(1)
+    pictures = [near_duplicates.picture(image) for image in generator.integers(0, 256, (20, 64, 64, 3), np.uint8)]
+    of_each = max(1, min(6, 96 // len(data.classes)))
+    sizes = [3000 // (number + 2) for number in range(len(data.classes))]
+    counts = {split: dict(zip(data.classes, sizes, strict=True)) for split in ("train", "validation", "test")}
+    left_out = {"class": name, "place": name, "reason": name, "image": pictures[0]}
+    pair: dict[str, Any] = {f"{side}_image": pictures[number] for number, side in enumerate(("first", "second"))}
+    pair |= {f"{side}_{what}": name for side in ("first", "second") for what in ("place", "class")}
+    known = pd.DataFrame({"camera": [name] * 40 + ["none"] * 400, "folder": generator.choice(["a", "b"], 440)})
+    known.loc[0, "folder"] = "rare"
+    found = slices.find(known, np.zeros(440, int), np.arange(440) > 20)
+    return dataclasses.replace(
+        data,
+        class_counts=counts,
+        class_samples=dict.fromkeys(data.classes[:96], pictures[:of_each]),
+        left_out=(left_out, left_out | {"class": None, "image": None}) * 5,
+        near_duplicates=tuple({"kind": kind, "distance": 0.031} | pair for kind in near_duplicates.KINDS for _ in "12"),
+        slices=found,
     )
 
 
@@ -331,9 +357,10 @@ def test_hostile_names_are_escaped(num_classes: int) -> None:
     data = fake_data(classes)
     changes = {"reason": HOSTILE, "author": HOSTILE, "gate": data.decision.gate | {HOSTILE: HOSTILE}}
     hostile_step = LineageStep(title=HOSTILE, uri=f"s3://b/{HOSTILE}", fingerprint=HOSTILE, facts=((HOSTILE, HOSTILE),))
+    data = with_data(with_decision(data, decided=WHEN, **changes), name=HOSTILE)
     html = render(
         dataclasses.replace(
-            with_decision(data, decided=WHEN, **changes), recipe_name=HOSTILE, data_set=HOSTILE, command=HOSTILE,
+            data, recipe_name=HOSTILE, data_set=HOSTILE, command=HOSTILE,
             sample_notice=HOSTILE, lineage=(hostile_step,), timings=[(HOSTILE, 1.0)], parameters={HOSTILE: HOSTILE},
             producer={HOSTILE: HOSTILE}, against=fake_against(HOSTILE), metrics=data.metrics | {HOSTILE: 1.0},
             data_problems=(DataProblem(summary=HOSTILE, details=(HOSTILE,)),),
@@ -462,5 +489,38 @@ def test_section_on_the_data_has_a_banner_class_counts_and_an_entry_in_the_navig
     page = Page(render(dataclasses.replace(fake_data(("0", "1", "2")), class_counts=counts, data_problems=(problem,))))
     assert {"href": "#data"} in page.all("a")
     assert "The data needs attention ( details ): 1 file left out (not images)" in page.text
-    assert "Class train validation test Training rows 0 400 40 10 1 50 5 7 2 0 0 9" in page.text
+    assert "Class train validation test 0 400 40 10 1 50 5 7 2 0 0 9" in page.text
     assert "1 file left out (not images). a/ notes.txt" in page.text
+
+
+@pytest.mark.parametrize("num_classes", [3, 40, 400])
+def test_class_counts_are_a_chart_with_named_bars_or_columns_by_size(num_classes: int) -> None:
+    classes = tuple(f"class-{number}" for number in range(num_classes))
+    data = with_data(fake_data(classes))
+    page = Page(render(data))
+    assert render(data) == render(data)
+    (chart,) = (svg for svg in page.all("svg") if svg.get("class") == "plot counts")
+    assert chart["aria-label"] == f"Rows of each of {num_classes} classes by split; the table below has the numbers"
+    bars = [path["d"] or "" for path in page.all("path") if path.get("class") in ("train", "validation", "test")]
+    assert [bar.count("M") for bar in bars] == [num_classes] * 3
+    texts = render(data).split('class="plot counts"')[1].split("</svg>")[0].count("<text")
+    assert texts == (2 * num_classes if num_classes <= 40 else 1)
+    shown = [image for image in page.all("img") if (image["alt"] or "").startswith("Training image of class")]
+    assert len(shown) == {3: 18, 40: 80, 400: 96}[num_classes]
+    assert ("96 of the 400 classes" in page.text) == (num_classes == 400)
+
+
+def test_slices_name_the_worse_ones_and_list_all(data: ReportData) -> None:
+    assert "Slices" not in render(data)
+    page = Page(render(with_data(data, name="Canon EOS 5D")))
+    assert {"href": "#slices"} in page.all("a")
+    worse = (
+        "camera Canon EOS 5D: accuracy 0.4750 of 40 rows, others of the same classes 1.0000 (corrected p below 0.0001)"
+    )
+    assert f"Significantly worse (p ≤ 0.05): {worse} All 4 slices" in page.text
+    assert "camera none 400 1.0000 0.99 to 1.00 0.4750 1.0000" in page.text
+    assert "Not compared: folder (1 more, 1 rows in all)." in page.text
+    calm = with_data(data).slices
+    assert calm is not None
+    calm = {"slices": [one | {"is_worse": False} for one in calm["slices"]], "skipped": {}, "min_rows": 20}
+    assert "No slice is significantly worse" in Page(render(dataclasses.replace(data, slices=calm))).text

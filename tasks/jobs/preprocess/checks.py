@@ -19,6 +19,8 @@ from tasks.learning import images
 
 SPLITS = ("train", "test")
 """Splits of a raw dataset."""
+UNREADABLE = "image could not be read"
+"""Reason of a row without an image."""
 _COPY = "copy of another test row of its class"
 """Reason for which a test row is left out although it can be used."""
 _SHOWN = 20
@@ -75,7 +77,7 @@ def _checked(table: pa.Table, *, expected: dict[str, str], num_classes: int) -> 
         raise ValueError(f"a part's schema must be {expected}, as the manifest says, got {columns}")
     label = table["label"].to_pandas()
     reason = np.full(len(table), "", dtype=object)
-    reason[table["image"].is_null().to_numpy()] = "image could not be read"
+    reason[table["image"].is_null().to_numpy()] = UNREADABLE
     reason[((label < 0) | (label >= num_classes)).to_numpy()] = f"label is not in 0..{num_classes - 1}"
     reason[label.isna().to_numpy()] = "label is missing"
     reason[(table["id"].to_pandas() < 0).to_numpy()] = "id is negative"

@@ -16,7 +16,7 @@ from storage.manifest import File, Manifest
 from storage.uri import DatasetURI
 from tasks.jobs import dataset_parts, events, row_digests
 from tasks.jobs.backends.base import Row, StageBackend
-from tasks.jobs.preprocess import checks, near_duplicates
+from tasks.jobs.preprocess import checks, near_duplicates, samples
 from tasks.jobs.preprocess.data_problems import find_data_problems
 from tasks.jobs.spec import PreprocessSpec
 from tasks.learning import images
@@ -57,8 +57,9 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     del checked  # one row for each raw row: the largest object in this process
     checks.check_complete(placed, classes)
     placed = _number_parts(placed, raw)
-    pictured = placed.merge(alike.pictured(), on=["source", "row"]) if alike else placed.head(0)
-    pictured = pictured.sort_values(["part", "position"])
+    chosen = placed.head(0) if is_fold else samples.of_classes(placed, len(classes))
+    wanted = pd.concat([chosen[["source", "row"]].astype({"source": str}), *([alike.pictured()] if alike else [])])
+    pictured = placed.merge(wanted.drop_duplicates(), on=["source", "row"]).sort_values(["part", "position"])
     written = _write(spec, raw, placed, columns, backend, pictured)
     entries = [File.model_validate_json(row["file"]) for row in written]
     in_order = placed.sort_values("split", kind="stable")  # as the parts are
@@ -66,10 +67,12 @@ def run(spec: PreprocessSpec, backend: StageBackend) -> None:
     if len(quarantined):
         table = pa.Table.from_pandas(quarantined, preserve_index=False)
         entries.append(tables.write_part(spec.target, table, split="quarantine", index=0))
+    rows = zip(pictured["source"], pictured["row"], strict=True)
+    pictures = dict(zip(rows, (picture for row in written for picture in row["pictures"]), strict=True))
     if alike is not None:
-        pictures = [picture for row in written for picture in row["pictures"]]
-        rows = zip(pictured["source"], pictured["row"], strict=True)
-        entries.append(alike.write(spec.target, dict(zip(rows, pictures, strict=True))))
+        entries.append(alike.write(spec.target, pictures))
+    if not is_fold:
+        entries.append(samples.write(spec.target, chosen, pictures, quarantined, uri=spec.source, raw=raw))
     prepared = commits.commit(
         spec.target,
         kind="prepared",

@@ -1,0 +1,107 @@
+"""Slices of the test rows, such as those of one camera: which are significantly worse than others of their classes."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tasks.learning.metrics import wilson
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MIN_ROWS = 20
+"""Fewest rows of a slice."""
+_MOST = 20
+"""Most slices of one fact, those with the most rows."""
+_ALPHA = 0.05
+"""Largest corrected p-value of a slice that is called worse."""
+_NEGLIGIBLE = 1e-30
+
+
+def find(facts: "pd.DataFrame", labels: np.ndarray, is_right: np.ndarray) -> dict[str, Any]:
+    """Compare the rows of each value of each fact with the other rows, class by class.
+
+    The p-value is that of Fisher's exact test, stratified by class: where in each class any row may be the wrong one,
+    how likely are as many wrong rows in the slice as there are, or more? A slice of a hard class is not worse for that.
+    It is corrected for the number of slices by Holm's method (1979): if none is worse, one is called worse in at most
+    5 % of evaluations.
+
+    Args:
+        facts: What is known of each row: a column of text for each fact, with None where it is not known.
+        labels: True class of each row.
+        is_right: Whether the prediction of each row is correct.
+
+    Returns:
+        `slices`: fact, value, rows, right, accuracy and its 95 % interval, accuracy of `others` of the same classes,
+        p_value, p_corrected and is_worse; the last four are None or false where a class has no others.
+        `skipped`: by fact, the number of `values` with fewer than `min_rows` rows or beyond the 20 largest, and their
+        rows.
+    """
+    slices, skipped = [], {}
+    for fact, values in facts.items():
+        counts = values.value_counts().sort_index().sort_values(ascending=False, kind="stable")
+        if len(counts) == 1 and counts.iloc[0] == len(values):
+            continue
+        shown = counts[counts >= MIN_ROWS].head(_MOST)
+        for value in shown.index:
+            compared = _compared((values == value).to_numpy(bool), labels, is_right)
+            slices.append({"fact": fact, "value": value, **compared})
+        if left := len(counts) - len(shown):
+            skipped[fact] = {"values": left, "rows": int(counts.sum() - shown.sum())}
+    tested = [entry for entry in slices if entry["p_value"] is not None]
+    for entry, corrected in zip(tested, _holm(np.array([entry["p_value"] for entry in tested])), strict=True):
+        entry |= {"p_corrected": corrected, "is_worse": corrected <= _ALPHA}
+    return {"slices": slices, "skipped": skipped, "min_rows": MIN_ROWS}
+
+
+def worse(slices: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the slices that are significantly worse, the surest first."""
+    return sorted((entry for entry in slices if entry["is_worse"]), key=lambda entry: entry["p_corrected"])
+
+
+def describe(entry: Mapping[str, Any]) -> str:
+    """Say in words how much worse a slice is."""
+    p = f"{entry['p_corrected']:.4f}" if entry["p_corrected"] >= 0.0001 else "below 0.0001"
+    return (
+        f"{entry['fact']} {entry['value']}: accuracy {entry['accuracy']:.4f} of {entry['rows']:,} rows, others of the "
+        f"same classes {entry['others']:.4f} (corrected p {p})"
+    )
+
+
+def _compared(is_in: np.ndarray, labels: np.ndarray, is_right: np.ndarray) -> dict[str, Any]:
+    num_classes = int(labels.max()) + 1
+    rows, wrong, own, own_wrong = (
+        np.bincount(labels[some], minlength=num_classes)
+        for some in (np.ones_like(is_in), ~is_right, is_in, is_in & ~is_right)
+    )
+    both = (own > 0) & (own < rows)
+    num_rows, right = int(own.sum()), int(own.sum() - own_wrong.sum())
+    compared: dict[str, Any] = {"rows": num_rows, "right": right, "accuracy": right / num_rows}
+    compared |= {"interval": wilson(right / num_rows, num_rows), "others": None}
+    compared |= {"p_value": None, "p_corrected": None, "is_worse": False}
+    if both.any():
+        shares = (wrong - own_wrong)[both] / (rows - own)[both]
+        compared["others"] = float(1 - np.average(shares, weights=own[both]))
+        compared["p_value"] = _chance(rows[both], wrong[both], own[both], at_least=int(own_wrong[both].sum()))
+    return compared
+
+
+def _chance(rows: np.ndarray, wrong: np.ndarray, own: np.ndarray, *, at_least: int) -> float:
+    """Return the probability of this number of wrong rows among `own` of the `rows` of each class, drawn at random."""
+    logs = np.concatenate([[0], np.cumsum(np.log(np.arange(1, rows.max() + 1)))])  # of factorials
+    chances, first = np.ones(1), 0
+    for number, bad, drawn in zip(rows.tolist(), wrong.tolist(), own.tolist(), strict=True):
+        some = np.arange(max(0, drawn - (number - bad)), min(drawn, bad) + 1)
+        log = sum(logs[n] - logs[k] - logs[n - k] for n, k in ((bad, some), (number - bad, drawn - some)))
+        chances = np.convolve(chances, np.exp(log - (logs[number] - logs[drawn] - logs[number - drawn])))
+        likely = np.flatnonzero(chances > _NEGLIGIBLE)
+        first += int(some[0] + likely[0])
+        chances = chances[likely[0] : likely[-1] + 1]
+    return float(np.clip(chances[max(0, at_least - first) :].sum(), _NEGLIGIBLE, 1))
+
+
+def _holm(p_values: np.ndarray) -> Iterator[float]:
+    order = np.argsort(p_values, kind="stable")
+    steps = np.maximum.accumulate(p_values[order] * np.arange(len(order), 0, -1))
+    return (float(min(1, value)) for value in steps[np.argsort(order, kind="stable")])

@@ -1,0 +1,88 @@
+"""Slices that are named are worse, and hardly ever is one named by chance."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tasks.learning import slices
+
+ROWS = 600
+CLASSES = 5
+
+
+def facts(generator: np.random.Generator, *, rows: int = ROWS) -> pd.DataFrame:
+    """Five facts of rows, in slices of all sizes that overlap."""
+    chances = np.array([0.4, 0.25, 0.15, 0.1, 0.06, 0.03, 0.01])
+    names = np.array([f"number {number}" for number in range(len(chances))])
+    return pd.DataFrame({fact: generator.choice(names, rows, p=chances) for fact in "abcde"})
+
+
+def named(found: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(entry["fact"], entry["value"]) for entry in slices.worse(found["slices"])]
+
+
+def test_planted_slice_is_named_and_no_other() -> None:
+    generator = np.random.default_rng(0)
+    known, labels = facts(generator), generator.integers(0, CLASSES, ROWS)
+    chance = np.where(known["b"] == "number 4", 0.5, 0.9)
+    found = slices.find(known, labels, generator.random(ROWS) < chance)
+    assert named(found) == [("b", "number 4")]
+    entry = slices.worse(found["slices"])[0]
+    assert entry["accuracy"] < 0.7 < 0.85 < entry["others"] and entry["p_value"] < entry["p_corrected"] < 0.05
+    assert entry["interval"][0] < entry["accuracy"] < entry["interval"][1]
+    assert slices.describe(entry).startswith(f"b number 4: accuracy {entry['accuracy']:.4f} of {entry['rows']} rows")
+
+
+@pytest.mark.parametrize("accuracy", [0.5, 0.9, 0.99])
+def test_random_predictions_name_a_slice_in_at_most_five_percent_of_evaluations(accuracy: float) -> None:
+    wrongly = 0
+    for seed in range(200):
+        generator = np.random.default_rng(seed)
+        known, labels = facts(generator), generator.integers(0, CLASSES, ROWS)
+        wrongly += bool(named(slices.find(known, labels, generator.random(ROWS) < accuracy)))
+    assert wrongly <= 10
+
+
+def test_slice_of_a_hard_class_is_not_worse_for_that() -> None:
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 2, ROWS)
+    is_right = generator.random(ROWS) < np.where(labels == 0, 0.5, 0.95)
+    only, mostly = (labels == 0) & (generator.random(ROWS) < 0.5), generator.random(ROWS) < np.where(labels, 0.1, 0.9)
+    known = pd.DataFrame({"only": only, "mostly": mostly, "whole": labels}).astype(str)
+    found = slices.find(known, labels, is_right)
+    assert named(found) == []
+    by_name = {(entry["fact"], entry["value"]): entry for entry in found["slices"]}
+    assert by_name["mostly", "True"]["accuracy"] < 0.65 < by_name["mostly", "False"]["accuracy"]
+    assert by_name["whole", "0"]["p_value"] is None and by_name["whole", "0"]["others"] is None
+
+
+def test_p_value_is_the_share_of_all_ways_to_draw_the_wrong_rows() -> None:
+    labels, is_in = np.array([0] * 5 + [1] * 6), np.array([1, 1, 1, 0, 0, 1, 1, 0, 0, 0, 0], bool)
+    is_right = np.array([0, 0, 1, 1, 1, 0, 1, 1, 0, 1, 1], bool)
+    ways = [
+        sum(is_in[list(first + second)])
+        for first in itertools.combinations(range(5), 2)
+        for second in itertools.combinations(range(5, 11), 2)
+    ]
+    found = slices._compared(is_in, labels, is_right)
+    assert found["p_value"] == pytest.approx(np.mean(np.array(ways) >= 3))
+
+
+def test_p_value_of_many_rows_is_that_of_their_normal_distribution() -> None:
+    rows, wrong, own = np.array([50_000, 50_000]), np.array([10_000, 5_000]), np.array([20_000, 5_000])
+    mean = (own * wrong / rows).sum()
+    variance = (own * (wrong / rows) * (1 - wrong / rows) * (rows - own) / (rows - 1)).sum()
+    chance = slices._chance(rows, wrong, own, at_least=round(mean + 2 * np.sqrt(variance) + 0.5))
+    assert chance == pytest.approx(0.02275, rel=0.03)
+
+
+def test_values_of_few_rows_are_counted_and_a_fact_of_one_value_is_no_slice() -> None:
+    many = [f"folder {number:02}" for number in range(30) for _ in range(25)]
+    known = pd.DataFrame({"one": ["x"] * 770, "many": [*many, *(["rare"] * 19), None]})
+    found = slices.find(known, np.zeros(770, int), np.arange(770) % 3 > 0)
+    assert [entry["value"] for entry in found["slices"]] == [f"folder {number:02}" for number in range(20)]
+    assert found["skipped"] == {"many": {"values": 11, "rows": 269}}
+    assert slices.find(pd.DataFrame(index=range(3)), np.zeros(3, int), np.ones(3, bool))["slices"] == []
