@@ -71,6 +71,7 @@ def _check_what_a_run_shows(prefect_system: PrefectSystem, run: str) -> None:
     expected = {"summary", "training-images", "history", "per-class", "confusion", "report"}
     progress = {f"{stage}-progress" for stage in ("preprocess", "train", "predict")}
     keys = {f"mnist-sample-{name}" for name in expected | progress}
+    keys.add("mnist-sample-ingest-progress")
     assert artifacts.keys() - {None} == keys, "of its own source"
     artifacts = {key.removeprefix("mnist-sample-"): artifacts[key] for key in keys}
     assert "(data:image/png;base64," in artifacts["training-images"]
