@@ -21,13 +21,10 @@ def audit(options: AuditOptions) -> int:
         run = _as_run(options)
         checks = preflight.Preflight(run)
         checks.check_request()
-        if options.fast and options.split:
-            raise ValueError("--fast judges validation images, so it cannot be combined with --split; omit one of them")
         if checks.recipe.training.start.kind == "champion":
             raise ValueError("start must not be champion in an audit: that model was trained on these images; omit it")
         checked = preflight.check_and_plan(run)
-        split = "validation" if options.fast else options.split
-        request = audit_request.resolve(checked.plan, folds=options.folds, split=split)
+        request = audit_request.resolve(checked.plan, folds=options.folds, is_fast=options.fast, only=options.split)
         start_ray = options.workers != 0 and request.needs_ray
         if start_ray:
             node_checks.check_nodes(request.plan.root, options.workers, checked.needs)

@@ -31,9 +31,12 @@ class AuditOptions(CopyOptions, MirrorOptions, RecipeOptions):
     ] = 5
     fast: Annotated[
         bool,
-        typer.Option("--fast", help="one training, that of `run`, which judges its validation rows (default: all)"),
+        typer.Option(
+            "--fast",
+            help="one training, that of `run`, which judges its validation rows, or with --split its test rows",
+        ),
     ] = False
     split: Annotated[
         Literal["test"] | None,
-        typer.Option(help="test: one training, that of `run`, which judges its test rows (default: all rows)"),
+        typer.Option(help="judge only the images of this split (default: all images)"),
     ] = None

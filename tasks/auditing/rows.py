@@ -42,15 +42,22 @@ Batch = tuple[np.ndarray, np.ndarray]
 
 
 class Fold:
-    """Predictions of one training of an audit, on rows that it was not trained on, and the dataset with these rows."""
+    """Predictions of one training of an audit, on rows that it was not trained on, and the dataset with these rows.
 
-    def __init__(self, predictions: PredictionsURI) -> None:
+    If `only` is `test`, just the test images among them count.
+    """
+
+    def __init__(self, predictions: PredictionsURI, only: str | None) -> None:
         recorded = manifest.load(predictions)
         self.uri, self.split = predictions, str(recorded.parameters["split"])
         self.parts = recorded.split(self.split)
-        self.num_rows = sum(part.rows or 0 for part in self.parts)
         self.dataset = DatasetURI(recorded.parent("dataset", of=predictions))
         self.prepared = manifest.load(self.dataset)
+        # A fold has rows of both splits, those of train first.
+        of_split = {"train": 0 if self.split == "test" else recorded.rows}
+        self._num_train = self.prepared.statistics.get("fold_rows", of_split)["train"]
+        self.first = self._num_train if only == "test" else 0
+        self.num_rows = recorded.rows - self.first
         self.raw = DatasetURI(self.prepared.parent("raw", of=self.dataset))
         self.classes = images.classes_of(self.prepared.columns["metadata"])
         columns = recorded.columns["columns"]
@@ -58,18 +65,17 @@ class Fold:
         assert self._columns[1:] == [f"{_PREFIX}{name}" for name in self.classes]
 
     def batches(self) -> Iterator[Batch]:
-        """Yield labels and probabilities, part by part."""
+        """Yield labels and probabilities of the rows from `first` on, part by part."""
+        left_out = self.first
         for part in self.parts:
-            table = tables.read_part(self.uri, part, columns=self._columns)
+            table = tables.read_part(self.uri, part, columns=self._columns).slice(left_out)
+            left_out = max(0, left_out - (part.rows or 0))
             yield table["label"].to_numpy(), np.stack([table[name].to_numpy() for name in self._columns[1:]], axis=1)
 
     def places(self, positions: pd.Series) -> pd.DataFrame:
         """Return `split` and `id` in the raw dataset, and `file` and `row`, at `positions`, with their index."""
         ids = tables.read_split(self.uri, self.split, columns=["id"])["id"].to_numpy()[positions]
-        # A fold has rows of both splits, those of train first.
-        of_split = {"train": 0 if self.split == "test" else np.inf}
-        num_train = self.prepared.statistics.get("fold_rows", of_split)["train"]
-        splits = np.where(positions < num_train, "train", "test")
+        splits = np.where(positions < self._num_train, "train", "test")
         places = pd.DataFrame({"split": splits, "id": ids}, index=positions.index)
         places["file"], places["row"] = places["split"] + "/" + places["id"].astype(str), None
         if (sources := row_origins.table(self.raw, manifest.load(self.raw))) is not None:
@@ -96,10 +102,11 @@ def find_suspects(folds: Sequence[Fold]) -> pa.Table:
     suspects = suspects.join(pd.concat(places)).assign(
         sure=is_sure, given=classes[suspects["given"]], likely=classes[suspects["likely"]]
     )
-    columns = ("likely", "probability", "given", "probability_given", "probability_wrong")
+    columns = ("likely", "probability", "given", "probability_given", "probability_wrong", "sure")
     suspects["why"] = [
-        f"{likely} {probability:.3f}, {given} {own:.3f}; the label is wrong with a probability of {wrong:.3f}"
-        for likely, probability, given, own, wrong in zip(*(suspects[name] for name in columns), strict=True)
+        f"{likely} {probability:.3f}, {given} {own:.3f}"
+        + (f"; the label is wrong with a probability of {wrong:.3f}" if sure else "")
+        for likely, probability, given, own, wrong, sure in zip(*(suspects[name] for name in columns), strict=True)
     ]
     return pa.Table.from_pandas(suspects, schema=SCHEMA, preserve_index=False).replace_schema_metadata(None)
 
@@ -113,7 +120,7 @@ def _fit(folds: Sequence[Fold], *, step: int) -> LabelNoise:
 
 def _worst(fold: Fold, number: int, noise: LabelNoise, *, count: int) -> pd.DataFrame:
     """Return the `count` rows with the least probable labels."""
-    frames, first = [], 0
+    frames, first = [], fold.first
     for labels, predicted in fold.batches():
         probabilities, everyone = noise.tempered(predicted), np.arange(len(labels))
         given = probabilities[everyone, labels]

@@ -91,7 +91,7 @@ def test_every_image_is_judged_once_by_a_model_that_did_not_see_it(audited: dict
     assert audited["rows"] == raw.rows == 120
     judged: list[tuple[str, int]] = []
     for uri in audited["uris"]["predictions"]:
-        fold = Fold(PredictionsURI(uri))
+        fold = Fold(PredictionsURI(uri), None)
         rows = fold.places(pd.Series(range(sum(part.rows or 0 for part in fold.parts))))
         judged += zip(rows["split"], rows["id"], strict=True)
         digests = row_digests.read(fold.dataset).to_pandas()
@@ -144,8 +144,9 @@ def test_fast_audit_judges_the_validation_rows_with_the_model_of_a_run(audited: 
     assert 20 < document["rows"] < 80 and {row["split"] for row in document["suspects"]} == {"train"}
 
 
-def test_test_images_are_judged_by_the_model_of_a_run_on_request(audited: dict[str, Any], place: Path) -> None:
-    document = command(place / "images", place / "root", "--split", "test", "--set", "validation_fraction=0.5")
+@pytest.mark.parametrize("more", [(), ("--fast", "--set", "validation_fraction=0.5")], ids=["all", "fast"])
+def test_only_test_images_are_judged_on_request(audited: dict[str, Any], place: Path, more: Sequence[str]) -> None:
+    document = command(place / "images", place / "root", "--split", "test", *more)
     raw = manifest.load(URI(document["uris"]["raw"]))
     assert document["rows"] == sum(part.rows or 0 for part in raw.split("test"))
     first = document["suspects"][0]
@@ -182,7 +183,6 @@ def test_data_may_be_the_name_of_a_source() -> None:
     [
         (["--folds", "1"], "--folds: "),
         (["--set", "start=champion"], "start must not be champion in an audit"),
-        (["--fast", "--split", "test"], "--fast judges validation images, so it cannot be combined with --split"),
         (["--copy-to", str(Path(__file__).parent)], "--copy-to: must be an empty or a new folder"),
     ],
 )

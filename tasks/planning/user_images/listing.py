@@ -38,6 +38,7 @@ _TABLE_LOG = re.compile(r"(?:.*/)?(?:_delta_log/|\.hoodie/|metadata/[^/]*\.metad
 _SHARD = re.compile(r"(?P<name>.*)[-_.](?P<number>\d+)[-_]of[-_](?P<total>\d+)(?!\d)[^/]*\.parquet", re.IGNORECASE)
 _SHOWN = 5
 """Most files named per reason."""
+_AT_ONCE = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,8 +203,15 @@ def _digests(uri: URI, entries: Sequence[Entry], *, option: str) -> list[str]:
     """Return each entry's ETag on S3, else its SHA-256, which reads the file once and is cached per process."""
     if uri.is_s3:
         return [f"etag:{entry.etag}" for entry in entries]
+
+    def digest_of(entry: Entry) -> str:
+        return _sha256(uri.child(entry.path), entry.size, entry.modified, option)
+
+    digests: list[str] = []
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda entry: _sha256(uri.child(entry.path), entry.size, entry.modified, option), entries))
+        for start in range(0, len(entries), _AT_ONCE):  # a file that waits in the pool takes a kilobyte
+            digests += pool.map(digest_of, entries[start : start + _AT_ONCE])
+    return digests
 
 
 @functools.lru_cache(maxsize=2**20)
