@@ -18,7 +18,9 @@ def audit(predictions: Sequence[PredictionsURI], target: AuditURI, parameters: A
     """Compare labels with out-of-fold probabilities; write a table of suspects, worst first, and a page."""
     timeout_s = parameters.timeouts.stage_s
     parents: dict[str, URI] = dict(zip(kinds.AUDIT.parents, predictions, strict=False))
-    with stage("audit", target, kind=kinds.AUDIT, parents=parents, timeout_s=timeout_s) as current:
+    with stage(
+        "audit", target, kind=kinds.AUDIT, parents=parents, parameters=parameters.values, timeout_s=timeout_s
+    ) as current:
         if not current.reused:
             _write(parents, target, parameters, expected=current.parents)
     return target

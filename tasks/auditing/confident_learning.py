@@ -12,6 +12,9 @@ _TEMPERATURES = np.geomspace(0.1, 10, 81)
 _MOST = 0.5
 """Highest share of wrong labels."""
 _HALVINGS = 30
+_EVIDENCE = 2.0
+"""How much likelier, as a logarithm, labels must be with wrong ones than without any: a weak model, or one that knows
+nothing, fits its own mistakes by calling labels wrong. 1.92 is the 95 % quantile of the likelihood ratio test."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,14 +45,16 @@ def fit(labels: np.ndarray, probabilities: np.ndarray) -> LabelNoise:
         probabilities: Those of all classes, (N, classes), by models that were not trained on the rows.
     """
     logits, num_classes = _logits(probabilities), probabilities.shape[1]
-    fits = []
+    fits, without = [], -len(labels) * np.log(num_classes)
     for temperature in _TEMPERATURES:
         own = _tempered(logits, temperature)[np.arange(len(labels)), labels]
+        without = max(without, np.log(own + np.finfo(float).tiny).sum())
         other = (1 - own) / (num_classes - 1)
         rate = _most_likely_rate(own, other)
         likelihood = np.log(rate * other + (1 - rate) * own + np.finfo(float).tiny).sum()
         fits.append((likelihood, LabelNoise(rate=rate, temperature=float(temperature))))
-    return max(fits, key=lambda each: each[0])[1]
+    likelihood, noise = max(fits, key=lambda each: each[0])
+    return noise if likelihood > without + _EVIDENCE else dataclasses.replace(noise, rate=0.0)
 
 
 def _most_likely_rate(own: np.ndarray, other: np.ndarray) -> float:

@@ -19,19 +19,17 @@ _SCHEMA = pa.schema({"hash": pa.int64(), "thumbnail": pa.binary(thumbnails.SIZE)
 """One row for each row of a part, empty if it has no image; `gray` is its mean brightness, 0 to 1."""
 
 
-def write(uri: DatasetURI, decoded: Sequence[Decoded | None], *, split: str, index: int) -> list[File]:
-    """Write the thumbnails of part `index` of `split`; return the manifest entry, or none if they were not computed."""
+def write(uri: DatasetURI, decoded: Sequence[Decoded | None], *, split: str, index: int) -> File:
+    """Write the thumbnails of part `index` of `split`, also if no image of it could be read; return its entry."""
     contents = [image.thumbnail if image else b"" for image in decoded]
-    if not any(contents):
-        return []
     small = _array([content or bytes(thumbnails.SIZE) for content in contents])
-    is_missing = np.array([not content for content in contents])
+    is_missing = np.array([not content for content in contents], bool)
     column = pa.array([content or None for content in contents], _SCHEMA.field("thumbnail").type)
     computed = (thumbnails.hashes(small), thumbnails.brightness(small))
     hashes, gray = (pa.array(values, mask=is_missing) for values in computed)
     facts = [pa.array([image and getattr(image, name) for image in decoded], _FACTS[name]) for name in _FACTS]
     table = pa.table([hashes, column, gray, *facts], schema=_SCHEMA)
-    return [commits.write_file(uri, f"{_FOLDER}/{split}-{index:05d}.parquet", tables.encode(table))]
+    return commits.write_file(uri, f"{_FOLDER}/{split}-{index:05d}.parquet", tables.encode(table))
 
 
 def entries(raw: Manifest, *, split: str = "") -> list[File]:
@@ -42,7 +40,10 @@ def entries(raw: Manifest, *, split: str = "") -> list[File]:
 def facts(uri: DatasetURI, raw: Manifest, *, split: str) -> pd.DataFrame | None:
     """Return `gray`, `width`, `height`, `format` and `camera` of each row of a split; None if they are not recorded."""
     parts = [tables.read_columns(uri, file, ["gray", *_FACTS]) for file in entries(raw, split=f"{split}-")]
-    return pa.concat_tables(parts).to_pandas() if parts else None
+    if not parts or any(part.num_columns <= len(_FACTS) for part in parts):
+        return None
+    table: pd.DataFrame = pa.concat_tables(parts).to_pandas()
+    return table
 
 
 def find_pairs(

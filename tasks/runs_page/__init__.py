@@ -33,7 +33,17 @@ Point = tuple[float, float]
 
 def write(root: Root) -> URI:
     """Write the page in one step and return its URI; of runs that end at once, the last writer's page has them all."""
-    page, seen, kept = root.child(NAME), None, memory.load(root)
+    kept = memory.load(root)
+    try:
+        return _write(root, kept)
+    except Exception:
+        if not kept.runs:
+            raise
+        return _write(root, Memory(root=root))  # what was kept may be of another version
+
+
+def _write(root: Root, kept: Memory) -> URI:
+    page, seen = root.child(NAME), None
     while seen != (stamps := memory.stamps_of(root)):
         files.put(page, _render(root, kept, stamps))
         files.put(root.child(memory.NAME), kept.model_dump_json().encode())

@@ -54,3 +54,22 @@ def test_clean_labels_have_no_suspects() -> None:
     noise = fit(labels, probabilities)
     own = noise.tempered(probabilities)[np.arange(len(labels)), labels]
     assert noise.rate < 0.002 and (noise.wrong(own, num_classes=CLASSES) > 0.5).sum() <= 2
+
+
+@pytest.mark.parametrize("classes", [2, 10])
+@pytest.mark.parametrize("sharpness", [0.0, 1.0, 4.0])
+def test_a_model_that_knows_nothing_calls_no_label_wrong(classes: int, sharpness: float) -> None:
+    draw = np.random.default_rng(3)
+    logits = sharpness * draw.normal(0, 1, (1000, classes))
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    assert fit(draw.integers(0, classes, 1000), probabilities).rate == 0
+
+
+def test_a_weak_model_calls_no_label_wrong_where_none_is() -> None:
+    rates = []
+    for seed in range(20):
+        draw = np.random.default_rng(seed)
+        share = 1 / (1 + np.exp(-0.4 * draw.normal(0, 1, 1000)))
+        labels = (draw.random(1000) < share).astype(int)
+        rates.append(fit(labels, np.stack([1 - share, share], axis=1)).rate)
+    assert sum(rate > 0 for rate in rates) <= 2, rates

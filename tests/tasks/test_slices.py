@@ -131,3 +131,19 @@ def test_parquet_rows_have_the_facts_of_their_images_and_no_folder(tmp_path: Pat
 )
 def test_camera_is_a_short_line_of_text(camera: tuple[str, str], shown: str) -> None:
     assert decode.decoded(photo(0, camera), 8, 3, with_thumbnail=True).camera == shown
+
+
+def test_facts_are_those_of_the_right_rows_beside_a_part_without_a_readable_image(tmp_path: Path) -> None:
+    for split, count in (("train", 60), ("test", 3)):
+        for label, name in enumerate(CLASSES):
+            for number in range(count):
+                path = tmp_path / "photos" / split / name / f"{number}.{('jpeg', 'png')[label]}"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(
+                    photo(500 * label + number + 1000 * (split == "test"), None, kind=("JPEG", "PNG")[label])
+                )
+    (tmp_path / "photos" / "test" / "cat" / "0.jpeg").write_bytes(b"broken")  # a part has one or two rows
+    checkpoint = runs.run(Root(str(tmp_path / "root")), tmp_path / "photos", wrong={})
+    prepared = DatasetURI(manifest.load(checkpoint).parent("prepared", of=checkpoint))
+    facts = row_facts.of_test_rows(prepared, np.arange(1, 6), ["cat", "cat", "dog", "dog", "dog"])
+    assert facts["format"].tolist() == ["JPEG", "JPEG", "PNG", "PNG", "PNG"]

@@ -82,7 +82,9 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
         for number, (file, (_, about)) in enumerate(zip(listed, made, strict=True))
     ]
     problems = {source["path"]: source["problem"] for source in sources if source["problem"]}
-    beside = thumbnail_parts.write(spec.target, decoded, split=piece["split"], index=piece["part"])
+    beside = []
+    if not spec.is_new:
+        beside = [thumbnail_parts.write(spec.target, decoded, split=piece["split"], index=piece["part"])]
     return user_files.written(piece["split"], [part, *beside], decoded, labels, sources, problems)
 
 

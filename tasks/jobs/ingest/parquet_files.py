@@ -71,7 +71,8 @@ def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
             table = user_files.to_table(piece["first"] + start, some, its, spec, classes)
             index = piece["part"] + len(parts)
             parts.append(tables.write_part(spec.target, table, split=file.split, index=index))
-            beside += thumbnail_parts.write(spec.target, some, split=file.split, index=index)
+            if not spec.is_new:
+                beside.append(thumbnail_parts.write(spec.target, some, split=file.split, index=index))
             decoded += [one and dataclasses.replace(one, pixels=b"", thumbnail=b"") for one in some]
             labels += its
             problems |= {f"{file.path} row {start + row}": why for row, why in enumerate(wrong) if why}

@@ -126,7 +126,8 @@ def below(uri: URI, *, option: str, layout: str, single: Entry | None = None) ->
 
 def state(uri: URI) -> str:
     """Return a digest of the files below `uri` that changes when one is added, removed or rewritten; reads none."""
-    entries = [entry for entry in files.walk(uri, closed=[]) if not not_data(entry.path)]
+    single = files.entry(uri) if files.exists(uri) else None
+    entries = [entry for entry in ([single] if single else files.walk(uri, closed=[])) if not not_data(entry.path)]
     listed = [(entry.path, entry.size, entry.etag or entry.modified) for entry in entries]
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
