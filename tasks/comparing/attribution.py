@@ -133,7 +133,8 @@ def _is_measured(plan: Plan) -> bool:
 def _recipe_values(trained: manifest.Manifest) -> dict[str, Any]:
     """Return what decides the weights besides the data."""
     recipe = trained.statistics["recipe"]
-    return {**trained.parameters, **recipe["split"], "start": recipe["training"]["start"]}
+    values = {**trained.parameters, **recipe["split"], "start": recipe["training"]["start"]}
+    return values | {"initial": trained.parents.get("initial")}
 
 
 def _recipe(name: str, side: Results) -> Recipe:
