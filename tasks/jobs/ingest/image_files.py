@@ -26,14 +26,14 @@ def to_survey(spec: IngestSpec) -> list[Piece]:
     if _FRACTION not in spec.parameters:
         return []
     listed = user_files.listed(spec)
-    unknown = [file._asdict() for file in (listed if _are_grouped(spec) else content_split.undigested(listed))]
+    unknown = [list(file) for file in (listed if _are_grouped(spec) else content_split.undigested(listed))]
     bounds = images.part_bounds(len(unknown), images.num_parts(len(unknown), user_files.shape_of(spec)))
     return [{"files": unknown[start:stop]} for start, stop in bounds]
 
 
 def survey(piece: Piece, spec: IngestSpec) -> Piece:
     """Read some files and return their SHA-256, and if near duplicates are kept together their thumbnails."""
-    listed = [UserFile(**entry) for entry in piece["files"]]
+    listed = [UserFile(*entry) for entry in piece["files"]]
     with ThreadPoolExecutor(_READERS) as pool:
         if not _are_grouped(spec):
             digests = list(pool.map(lambda file: user_files.read(spec, file)[1], listed))
@@ -61,7 +61,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
         listed = content_split.with_splits(listed, fraction=fraction, classes=spec.classes, sha256=sha256)
     for split in ("train", "test", NEW):
         chosen = [file for file in listed if file.split == split]
-        here = [file._asdict() for file in chosen]
+        here = [list(file) for file in chosen]  # without names: there may be a million
         bounds = images.part_bounds(len(here), _num_parts(spec, chosen))
         for index, (start, stop) in enumerate(bounds):
             about = {"split": split, "part": index, "first": start, "rows": stop - start}
@@ -71,7 +71,7 @@ def plan(spec: IngestSpec, surveyed: Sequence[Piece]) -> Work:
 
 def make(piece: Piece, spec: IngestSpec, *, classes: tuple[str, ...]) -> Piece:
     """Write one part."""
-    listed = [UserFile(**entry) for entry in piece["files"]]
+    listed = [UserFile(*entry) for entry in piece["files"]]
     with ThreadPoolExecutor(_READERS) as pool:
         made = list(pool.map(lambda file: _image(spec, file), listed))
     decoded, labels = [image for image, _ in made], [file.label for file in listed]

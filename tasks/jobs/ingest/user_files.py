@@ -21,6 +21,9 @@ from tasks.jobs.spec import IngestSpec, UserFile, read_digested, write_digested
 from tasks.learning import images
 from tasks.learning.decode import Decoded
 
+COLUMNS = (*row_origins.SCHEMA.names, "unreadable")
+"""What is known of each file, in the order in which pieces have it: as values without names, since there may be a
+million files."""
 _SHOWN = 20
 """Most unreadable images in the manifest's statistics; the table of sources names all files with such images."""
 _MAX_IN_MESSAGE = 5
@@ -111,7 +114,7 @@ def written(
         heights=_range([one.height for one in there]),
         modes=dict(Counter(one.mode for one in there)),
         unlabelled=labels.count(None),
-        sources=list(sources),
+        sources=[[source[name] for name in COLUMNS] for source in sources],
         unreadable=[f"{name} ({problem})" for name, problem in itertools.islice(problems.items(), _SHOWN)],
         missing=list(problems.values()).count(pieces.MISSING),
     )
@@ -121,9 +124,10 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
     """Write the table of sources and return it with the statistics; raise `ValueError` if no image can be read."""
     found = _found(done, spec.source)
     _tell_ranges(found["modes"])
-    sources = [source for one in done for source in one["sources"]]
+    columns = {name: [row[at] for one in done for row in one["sources"]] for at, name in enumerate(COLUMNS)}
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(sources, schema=row_origins.SCHEMA), sink, compression="zstd")
+    sources = pa.table({name: columns[name] for name in row_origins.SCHEMA.names}, schema=row_origins.SCHEMA)
+    pq.write_table(sources, sink, compression="zstd")
     table = commits.write_file(spec.target, f"{row_origins.NAME}.parquet", sink.getvalue())
     name = f"{len(sources):,} files, listed in {table.path}"
     about = {
@@ -131,9 +135,9 @@ def finish(spec: IngestSpec, done: Sequence[Piece]) -> tuple[list[File], dict[st
         "found": found,
         "left_out": spec.left_out,
         "unreadable": {
-            "count": sum(source["unreadable"] for source in sources),
+            "count": sum(columns["unreadable"]),
             "missing": sum(one["missing"] for one in done),
-            "files": [source["path"] for source in sources if source["unreadable"]][:_SHOWN],
+            "files": list(itertools.compress(columns["path"], columns["unreadable"]))[:_SHOWN],
             "named": [name for one in done for name in one["unreadable"]][:_SHOWN],
         },
         "unlabelled": sum(one["unlabelled"] for one in done),

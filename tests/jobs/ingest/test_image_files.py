@@ -60,7 +60,8 @@ def test_every_image_has_its_row_and_one_that_cannot_be_read_has_no_pixels(spec:
     rows = [row for part in train for row in tables.read_part(spec.target, part).to_pylist()]
     assert [(row["id"], row["label"]) for row in rows] == [(0, 0), (1, 1), (2, 1), (3, 1), (4, 1), (5, 1)]
     assert [row["image"] is None for row in rows] == [False, False, True, False, False, False]
-    sources = [source for one in done for source in one["sources"] if source["split"] == "train"]
+    columns = [dict(zip(user_files.COLUMNS, row, strict=True)) for one in done for row in one["sources"]]
+    sources = [source for source in columns if source["split"] == "train"]
     assert [source["path"] for source in sources][:2] == ["train/pear/1.gif", "train/Äpfel/bild 0.png"]
     assert [source["path"] for source in sources if source["problem"]] == ["train/Äpfel/bild 1.png"]
     assert [source["first_id"] for source in sources] == list(range(6))
