@@ -2,8 +2,8 @@
 
 How docs/images/run.svg was made, in a checkout at /home/me/pipeline with its virtual environment active:
 
-    python -m tests.record docs/images/run.svg --kill-at "epoch 2/4" --only "epoch ./4:|resum|reused|^train|decision" \\
-        -- python flows/pipeline.py --recipe mnist-sample-resnet18
+    python -m tests.record docs/images/run.svg --columns 110 --kill-at "epoch 2/4" \\
+        --only "epoch ./4:|resum|^train |decision|reused:" -- python flows/pipeline.py --recipe mnist-sample-resnet18
 """
 
 import argparse
