@@ -64,12 +64,12 @@ def images(deployment: str = "images/train", settle: str = "1m") -> State[Any]:
 
 def _read(client: SyncPrefectClient, name: str) -> "DeploymentResponse":
     try:
-        found = client.read_deployment_by_name(name)
+        target = client.read_deployment_by_name(name)
     except (ObjectNotFound, ValueError):
         raise ValueError(f"deployment must be one of the server's, such as images/train, got {name!r}") from None
-    if not found.parameters.get("data"):
+    if not target.parameters.get("data"):
         raise ValueError(f"deployment {name!r} has no parameter data; name its images in prefect.yaml")
-    return found
+    return target
 
 
 def _key(target: "DeploymentResponse") -> str:

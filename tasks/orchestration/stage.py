@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import logging
 import os
-import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -118,8 +117,8 @@ def run_so_far() -> tuple[float | None, list[Stage]]:
 
 
 def artifact_key(what: str) -> str:
-    """Return the key of an artifact of this run, such as `mnist-summary`; Prefect allows a-z, 0-9 and `-`."""
-    return "-".join(filter(None, [re.sub("[^a-z0-9]+", "-", _source.get().lower()), what]))
+    """Return the key of an artifact of this run, such as `mnist-summary`; names have only what keys may have."""
+    return "-".join(filter(None, [_source.get(), what]))
 
 
 class ProgressArtifact:
