@@ -56,7 +56,7 @@ clean: ## delete the virtual environment and caches; ./data is kept
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and \
 	    "CPython 3.11 or newer is required; try: make PYTHON=python3.11 ...")'
-	@echo "creating $(VENV): takes a minute or two, only the first time"
+	@echo "creating $(VENV): about 7 GB (TORCH=cpu: 1 GB), only the first time"
 	@$(PYTHON) -m venv $(VENV)
 	@sed -n '/^uv==/,/[^\]$$/p' requirements.lock > $(VENV)/uv.txt
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -r $(VENV)/uv.txt

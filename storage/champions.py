@@ -119,13 +119,13 @@ def rollback(root: Root, name: str) -> Decision:
     history = decisions(root, name)
     *_, before, now = [None, None, *promotion_stack(history)]
     if not (before and before.champion and now and now.champion):
-        raise ValueError(f"registered model: {name} has no previous champion; use: python -m storage promote URI")
+        raise ValueError(f"registered model: {name} has no previous champion; use: data-to-model promote URI")
     try:
         manifest.verify(before.champion)
     except FileNotFoundError:
         raise ValueError(
             f"registered model: the previous champion of {name}, {before.champion}, does not exist any more; promote "
-            "another with: python -m storage promote URI"
+            "another with: data-to-model promote URI"
         ) from None
     return _record_champion(
         root,
@@ -147,7 +147,7 @@ def promote(root: Root, checkpoint: CheckpointURI, *, name: str | None = None, r
     """
     kind = manifest.load(checkpoint).kind
     if kind != "checkpoint":
-        raise ValueError(f"uri must be a checkpoint, got {checkpoint} of kind {kind}; see: python -m storage ls")
+        raise ValueError(f"uri must be a checkpoint, got {checkpoint} of kind {kind}; see: data-to-model ls")
     name = name or _registered_model(root, checkpoint)
     manifest.verify(checkpoint)
     latest = registry.latest(root, name)

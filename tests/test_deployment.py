@@ -138,7 +138,7 @@ def _given_up(received: Hook, run: str) -> set[str]:
 @pytest.mark.parametrize(
     ("change", "code", "named"),
     [
-        ({"tags": []}, 2, "needs the tag 'mnist-pipeline'"),
+        ({"tags": []}, 2, "needs the tag 'data-to-model'"),
         ({"parameters": {"settings": {"epoch": 1}}}, 1, "'epoch' was unexpected"),
         ({"parameters": {"recipes": "mnist"}}, 1, "'recipes' is not one of recipe, storage, "),
         ({"schedules": [{"slug": "odd", "cron": "at three"}]}, 1, "at three"),

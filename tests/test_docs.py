@@ -19,8 +19,9 @@ from flows.cli import app
 from storage.admin import change_commands
 from storage.decision import Decision
 from storage.manifest import Manifest
+from tasks.auditing import rows as auditing_rows
 from tasks.learning import recipes
-from tests import reference_pages
+from tests import documented, reference_pages
 from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks import gpu
 from tests.faults import __main__ as faults
@@ -150,12 +151,12 @@ def test_every_environment_variable_that_the_code_reads_stands_in_the_table() ->
 
 @pytest.mark.parametrize(("heading", "model"), [("Registry", Decision), ("Manifest", Manifest)])
 def test_the_keys_of_a_file_are_those_of_the_code(heading: str, model: type[BaseModel]) -> None:
-    (section,) = re.findall(
-        rf"^## {heading}$(.*?)(?=^## |\Z)", (DOCS / "files.md").read_text(), re.MULTILINE | re.DOTALL
-    )
-    keys = " ".join(re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE))
     fields = {field.alias or name for name, field in model.model_fields.items()}
-    assert set(re.findall(r"`([a-z_]+)`", keys)) - {"digest", "previous"} == fields - {"digest"}
+    assert documented.keys(heading) - {"digest", "previous"} == fields - {"digest"}
+
+
+def test_the_columns_of_an_audit_are_those_of_the_code() -> None:
+    assert documented.keys("One suspect of `audit`") == set(auditing_rows.SCHEMA.names)
 
 
 def test_the_recipes_and_their_fields_are_those_of_the_code() -> None:

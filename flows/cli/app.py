@@ -43,7 +43,7 @@ examples:
   python flows/predict.py --data ~/new-photos --csv table.csv  new images, with the champion
   python flows/predict.py --data data/datasets/raw/mnist-1d9802c1c0d9 --split test"""
 _BACKFILL = """
-A version is a raw dataset below <storage>/datasets/raw, such as mnist-1d9802c1c0d9; `python -m storage ls raw` lists
+A version is a raw dataset below <storage>/datasets/raw, such as mnist-1d9802c1c0d9; `data-to-model ls raw` lists
 them. The oldest is the one that was committed first. Existing results are reused: running the command again adds only
 what is missing.
 

@@ -168,7 +168,10 @@ def await_server(child: Child, url: str) -> None:
     output = child.output()
     causes = ERROR.findall(output) or output.splitlines()[-1:] or ["it ended without output"]
     cause = f"no answer within {_START_LIMIT_S} s" if child.running else causes[-1]
-    advice = next((advice for words, advice in _ADVICE.items() if words in output), _OTHER_HOME)
+    busy = "the machine may be busy: run the same command again"
+    advice = next(
+        (advice for words, advice in _ADVICE.items() if words in output), busy if child.running else _OTHER_HOME
+    )
     raise ServerFailed(
         f"Prefect's server did not start: {cause}; {advice} (PIPELINE_TRACEBACK=1 shows its output)"
     ) from RuntimeError(output)

@@ -61,7 +61,7 @@ def promote(
     models with it. Prints a warning if its test accuracy is below that of the champion before.
 
     Example:
-      python -m storage promote data/checkpoints/mnist-resnet18-21ce53ad4667 --reason "fewer 4s taken for 9s"
+      data-to-model promote data/checkpoints/mnist-resnet18-21ce53ad4667 --reason "fewer 4s taken for 9s"
     """
     checkpoint = CheckpointURI(committed_result(uri)[0].uri)
     root = _root_of(checkpoint, None if storage is None else parse_root(storage))
@@ -113,7 +113,7 @@ def rollback(
     rolled back; only the promote command does.
 
     Example:
-      python -m storage rollback mnist
+      data-to-model rollback mnist
     """
     root = existing_root(storage)
     champions.decisions(root, name)
@@ -143,14 +143,14 @@ def gc(
     everything that any of these was made from.
 
     Example:
-      python -m storage gc --keep-days 90 --dry-run
+      data-to-model gc --keep-days 90 --dry-run
     """
     root = existing_root(storage)
     if not dry_run:
         if not root.is_s3 and files.free_bytes(root) < _GC_WRITES:
             raise DiskFull(
                 f"--storage: the disk of {root} is full, and gc needs 64 kB for its lease: delete a folder that "
-                "`python -m storage gc --dry-run` lists, then run gc again"
+                "`data-to-model gc --dry-run` lists, then run gc again"
             )
         access.check_writable(root)
     num_items = num_bytes = 0

@@ -37,14 +37,14 @@ app = exits.make_app(
     "List and verify stored results, change the champion, and delete what is not needed.",
     epilog="""\
     examples:
-      python -m storage ls                                list the results below ./data
-      python -m storage ls checkpoint --storage s3://bucket/prefix
-      python -m storage lineage data/predictions/mnist-resnet18-...
-      python -m storage verify --deep                     read every byte and compare checksums
-      python -m storage rollback mnist                    restore the previous champion
-      python -m storage gc --dry-run                      list what can be deleted, and why
+      data-to-model ls                                list the results below ./data
+      data-to-model ls checkpoint --storage s3://bucket/prefix
+      data-to-model lineage data/predictions/mnist-resnet18-...
+      data-to-model verify --deep                     read every byte and compare checksums
+      data-to-model rollback mnist                    restore the previous champion
+      data-to-model gc --dry-run                      list what can be deleted, and why
 
-    Help for a command: python -m storage gc --help
+    Help for a command: data-to-model gc --help
     exit codes: 0 success, 1 damage or failure, 2 invalid request, 129 terminal closed, 130 interrupted""",
 )
 
@@ -58,7 +58,7 @@ def command(function: Callable[..., int]) -> Callable[..., int]:
             with exits.refused_if_invalid():
                 return function(**arguments)
         except Superseded as error:
-            hint = "nothing was changed; check with `python -m storage history` and try again"
+            hint = "nothing was changed; check with `data-to-model history` and try again"
             return complain([f"{error}; {hint}"])
 
     return exits.command(app)(refusing)
@@ -103,8 +103,8 @@ def ls(
     metrics, whether the model is or was champion, seconds, and the seconds that reuse saved.
 
     Example:
-      python -m storage ls checkpoint predictions
-      python -m storage ls runs --sort accuracy --csv runs.csv
+      data-to-model ls checkpoint predictions
+      data-to-model ls runs --sort accuracy --csv runs.csv
     """
     if kinds == [_RUNS]:
         return show_runs(existing_root(storage), None, sort=sort, csv=csv, as_json=as_json)
@@ -133,7 +133,7 @@ def show(uri: Result, *, as_json: Json = False) -> int:
     """Print one manifest: parents, parameters, metrics, files.
 
     Example:
-      python -m storage show data/evaluations/mnist-resnet18-ea7059670cc6
+      data-to-model show data/evaluations/mnist-resnet18-ea7059670cc6
     """
     folder, found = committed_result(uri)
     show_lines([found.to_json().decode().rstrip()] if as_json else format.page(folder, found))
@@ -159,8 +159,8 @@ def lineage(
     Missing or damaged results are marked; the exit code is then 1.
 
     Example:
-      python -m storage lineage data/predictions/mnist-resnet18-a8277e52264b
-      python -m storage lineage data/predictions/photos-images-resnet18-0bbc80616cbc --file "May/photo 3.jpg"
+      data-to-model lineage data/predictions/mnist-resnet18-a8277e52264b
+      data-to-model lineage data/predictions/photos-images-resnet18-0bbc80616cbc --file "May/photo 3.jpg"
     """
     if file is None and row is not None:
         raise ValueError(f"--row={row} needs --file, the Parquet file that it is a row of")
@@ -191,7 +191,7 @@ def verify(
     a parent was deleted and made again.
 
     Example:
-      python -m storage verify --deep data/checkpoints/mnist-resnet18-21ce53ad4667
+      data-to-model verify --deep data/checkpoints/mnist-resnet18-21ce53ad4667
     """
     damaged: list[str] = []
     if uris:
@@ -262,11 +262,11 @@ def result_folder(value: str) -> Folder:
     try:
         access.check_readable(uri, option="uri")
     except FileNotFoundError:
-        raise ValueError(f"uri: there is nothing at {uri}; `python -m storage ls` lists the results") from None
+        raise ValueError(f"uri: there is nothing at {uri}; `data-to-model ls` lists the results") from None
     folder = catalog.find(uri)
     if folder.manifest is None and not folder.damage:
         raise ValueError(
-            f"uri: {uri} is not committed: it has no {manifest.NAME}; `python -m storage ls` lists the results"
+            f"uri: {uri} is not committed: it has no {manifest.NAME}; `data-to-model ls` lists the results"
         )
     return folder
 

@@ -37,7 +37,7 @@ def history(
     or rollback.
 
     Example:
-      python -m storage history mnist
+      data-to-model history mnist
     """
     root = existing_root(storage)
     if name is not None:
@@ -83,6 +83,6 @@ def compare(
     Otherwise the columns are those of ls runs, and the order is that of the command line.
 
     Example:
-      python -m storage compare champion:mnist data/checkpoints/mnist-resnet18-21ce53ad4667
+      data-to-model compare champion:mnist data/checkpoints/mnist-resnet18-21ce53ad4667
     """
     return show_runs(existing_root(storage), runs, sort=sort, csv=csv, as_json=as_json)

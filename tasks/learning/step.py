@@ -220,7 +220,7 @@ def compiled_code(recipe: Recipe, *, root: Root) -> Iterator[None]:
         return
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     cache = cache if cache.is_absolute() else Path("~/.cache").expanduser()
-    folder = cache / "mnist-pipeline" / "compiled"
+    folder = cache / "data-to-model" / "compiled"
     if URI(str(folder)).lies_in(root) or not _is_private(folder):
         raise ValueError(
             f"compile=true needs {folder} as a folder of this user alone, outside of --storage; correct that, or set "

@@ -150,7 +150,7 @@ class ProgressArtifact:
 
 
 def tidy(scratch: URI) -> None:
-    """Delete the scratch files of a committed result; if that fails, `python -m storage gc` deletes them later."""
+    """Delete the scratch files of a committed result; if that fails, `data-to-model gc` deletes them later."""
     try:
         files.remove(scratch)
     except Exception as error:

@@ -52,7 +52,7 @@ def check_one(versions: Sequence[DatasetURI], *, named: bool) -> None:
     if len(names) > 1:
         raise ValueError(
             f"version: the versions belong to several data sets, {', '.join(sorted(names))}; name the versions of one "
-            f"(`python -m storage lineage URI` shows the folder of each){hint}"
+            f"(`data-to-model lineage URI` shows the folder of each){hint}"
         )
 
 

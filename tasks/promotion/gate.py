@@ -173,7 +173,7 @@ def _read(evaluations: Mapping[str, EvaluationURI], models: Mapping[str, Checkpo
 
 
 def _by_hand(checkpoint: CheckpointURI) -> str:
-    return f"python -m storage promote {shlex.quote(checkpoint)}"
+    return f"data-to-model promote {shlex.quote(checkpoint)}"
 
 
 def _floor(compared: _Compared, gate: Gate) -> tuple[bool, str]:

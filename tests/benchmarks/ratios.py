@@ -48,8 +48,9 @@ class Ratio:
 
     @property
     def ratios(self) -> list[float]:
-        """Of each pair."""
-        return [mine / other for mine, other in zip(self.ours, self.other, strict=True)]
+        """Of each pair: how many times the other arm's time ours takes."""
+        pairs = zip(self.ours, self.other, strict=True)
+        return [other / mine if self.unit.endswith("/s") else mine / other for mine, other in pairs]
 
     @property
     def median(self) -> float:

@@ -1,12 +1,12 @@
 import pytest
 
 from tests.benchmarks.__main__ import markdown
-from tests.benchmarks.ratios import Ratio, Target, in_turn
+from tests.benchmarks.ratios import Ratio, Target, at_most, in_turn
 
 
-def ratio(*pairs: tuple[float, float], target: Target | None = None) -> Ratio:
+def ratio(*pairs: tuple[float, float], target: Target | None = None, unit: str = "s") -> Ratio:
     ours, other = zip(*pairs, strict=True)
-    return Ratio(number=4, what="training", ours=ours, other=other, unit="images/s", target=target)
+    return Ratio(number=4, what="training", ours=ours, other=other, unit=unit, target=target)
 
 
 def test_arms_take_turns_and_the_first_one_changes() -> None:
@@ -21,22 +21,22 @@ def test_arms_take_turns_and_the_first_one_changes() -> None:
 
 
 def test_one_disturbed_pair_of_five_does_not_move_the_ratio() -> None:
-    measured = ratio((98, 100), (99, 100), (100, 100), (101, 100), (20, 100), target=Target(value=0.97, at_least=True))
-    assert measured.median == pytest.approx(0.99)
+    measured = ratio((102, 100), (101, 100), (100, 100), (99, 100), (500, 100), target=at_most(1.03))
+    assert measured.median == pytest.approx(1.01)
     assert measured.verdict == "met"
 
 
 @pytest.mark.parametrize(
     ("pairs", "target", "verdict"),
     [
-        ([(97, 100)], Target(value=0.97, at_least=True), "met"),
-        ([(96, 100), (96, 100)], Target(value=0.97, at_least=True), "missed"),
-        ([(96, 100)], Target(value=0.97, at_least=True), "not judged"),
-        ([(90, 100), (96, 100), (99, 100)], Target(value=0.97, at_least=True), "within noise"),
-        ([(93.9, 100), (94, 100), (94.1, 100)], Target(value=0.97, at_least=True), "missed"),
-        ([(60, 100), (60, 100), (60, 100), (60, 100), (98, 100)], Target(value=0.97, at_least=True), "missed"),
-        ([(150, 100)], Target(value=1.5, at_least=False), "met"),
-        ([(151, 100), (151, 100)], Target(value=1.5, at_least=False), "missed"),
+        ([(103, 100)], at_most(1.03), "met"),
+        ([(104, 100), (104, 100)], at_most(1.03), "missed"),
+        ([(104, 100)], at_most(1.03), "not judged"),
+        ([(110, 100), (104, 100), (101, 100)], at_most(1.03), "within noise"),
+        ([(106.1, 100), (106, 100), (105.9, 100)], at_most(1.03), "missed"),
+        ([(160, 100), (160, 100), (160, 100), (160, 100), (102, 100)], at_most(1.03), "missed"),
+        ([(150, 100)], at_most(1.5), "met"),
+        ([(151, 100), (151, 100)], at_most(1.5), "missed"),
     ],
 )
 def test_a_target_is_missed_when_hardly_any_pair_meets_it(
@@ -46,7 +46,7 @@ def test_a_target_is_missed_when_hardly_any_pair_meets_it(
 
 
 def test_the_table_holds_every_line_with_its_verdict() -> None:
-    measured = ratio((40, 100), (60, 100), target=Target(value=0.97, at_least=True))
+    measured = ratio((40, 100), (80, 100), target=at_most(1.03), unit="images/s")
     table = markdown([measured, ratio((50, 100))], {"machine": "2 x a CPU"})
-    assert "| 4 | training | 50 | 100 | images/s | 0.5 | 0.4 to 0.6 | >= 0.97 | missed |" in table
+    assert "| 4 | training | 60 | 100 | images/s | 1.88 | 1.25 to 2.5 | <= 1.03 | missed |" in table, "of rates: times"
     assert "| 0.5 | one pair |" in table and "- machine: 2 x a CPU\n" in table

@@ -13,7 +13,7 @@ from tests.runs import CHECKOUT
 
 _ENV = composed.example(empty="s3cret")
 _SERVICES = composed.services(_ENV)
-_OURS = {name: one for name, one in _SERVICES.items() if one["image"].startswith("mnist-pipeline:")}
+_OURS = {name: one for name, one in _SERVICES.items() if one["image"].startswith("data-to-model:")}
 _FOREIGN = {"POSTGRES_DB", "POSTGRES_USER", "POSTGRES_PASSWORD"}
 """Variables of Postgres's own image."""
 

@@ -54,7 +54,7 @@ def test_ray_has_the_version_of_the_lock_and_the_token_comes_from_a_secret() -> 
 def test_every_pod_runs_the_same_image_without_root_with_its_own_storage_keys() -> None:
     for pod in _pods():
         (container,) = pod["containers"]
-        assert container["image"] == _DEFAULTS["image"] == "mnist-pipeline:cuda"
+        assert container["image"] == _DEFAULTS["image"] == "data-to-model:cuda"
         assert container["envFrom"] == [{"secretRef": {"name": "pipeline-storage"}}]
         assert pod["securityContext"]["runAsUser"] == 1000 and ("USER", "1000:1000") in image.stages()[-1]
         assert pod["securityContext"]["runAsNonRoot"]

@@ -17,7 +17,7 @@ from tests.runs import CHECKOUT
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"tags": []}, "needs the tag 'mnist-pipeline'"),
+        ({"tags": []}, "needs the tag 'data-to-model'"),
         ({"schedules": [{"cron": "0 3 * * *"}]}, "every schedule needs a slug"),
         ({"work_pool": None}, "needs work_pool"),
     ],

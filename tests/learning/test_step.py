@@ -190,7 +190,7 @@ class TestCompiled:
         for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        folder, root = tmp_path / "cache/mnist-pipeline/compiled", tmp_path / "root"
+        folder, root = tmp_path / "cache/data-to-model/compiled", tmp_path / "root"
         if fault == "others may change it":
             folder.mkdir(parents=True)
             folder.chmod(0o777)

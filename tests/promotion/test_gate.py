@@ -109,7 +109,7 @@ def test_the_command_in_a_reason_promotes_the_model_when_it_is_pasted(
     contest = Contest(tmp_path / "my models")
     checkpoint = contest.model("challenger")
     decision = contest.decide(checkpoint, GATE | {"judge_only": True})
-    command = decision.reason.partition("python -m storage ")[2]
+    command = decision.reason.partition("data-to-model ")[2]
     assert not decision.promoted and main(shlex.split(command)) == 0
     assert registry.champion(contest.plan.root, "photos") == checkpoint
 

@@ -18,6 +18,7 @@ from storage import access, commits, files, in_use, lease, manifest, registry
 from storage.__main__ import main
 from storage.admin.gc import Garbage
 from storage.uri import ALLOWED_ROOTS, URI, Root
+from tests import documented
 from tests.s3 import Server
 from tests.storage import results
 from tests.storage.results import DATA, SOURCE, Model
@@ -112,6 +113,7 @@ class TestLs:
         assert ask("show", model.raw).out[1] == f"created  {told}"
         (document,) = json.loads("\n".join(ask("ls", "raw", "--json", "--storage", root).out))
         assert document["created"] == created.isoformat(timespec="seconds")
+        assert document.keys() == documented.keys("One result of `ls`")
 
     @pytest.mark.parametrize("kinds", [[], ["checkpoint", "predictions", "report"]], ids=["all", "some"])
     def test_model_and_what_was_made_with_it_have_their_test_accuracy(
@@ -787,5 +789,5 @@ def test_help_teaches_with_an_example(ask: Ask) -> None:
     for command in ("ls", "show", "lineage", "verify", "history", "promote", "rollback", "gc"):
         answer = ask(command, "--help")
         assert answer.code == 0
-        assert any(f"python -m storage {command}" in line for line in answer.out[answer.out.index("  Example:") :])
+        assert any(f"data-to-model {command}" in line for line in answer.out[answer.out.index("  Example:") :])
         assert any("--storage URI" in line for line in answer.out) or command in ("show", "lineage")

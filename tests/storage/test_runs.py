@@ -14,6 +14,7 @@ import pytest
 from storage import commits, files, manifest
 from storage.__main__ import main
 from storage.uri import URI, Root
+from tests import documented
 from tests.runs import CHECKOUT
 from tests.runs_page.results import commit_run
 
@@ -50,6 +51,7 @@ def test_runs_have_their_changes_metrics_decision_and_times(
 ) -> None:
     rows = documents(capsys, "ls", "runs", "--storage", root)
     assert [row["uri"] for row in rows] == three
+    assert rows[0].keys() | {"differences"} == documented.keys("One run of `ls runs` and `compare`")
     assert [row["changes"] for row in rows] == [{}, {"epochs": 5}, {"seed": 7, "epochs": 9}]
     assert [(row["test_accuracy"], row["promoted"], row["champion"]) for row in rows] == [
         (0.95, True, False),

@@ -16,6 +16,7 @@ from tasks.evaluate import read_evaluation
 from tasks.jobs import row_facts
 from tasks.learning import decode
 from tasks.planning.result_uris import evaluation_of, predictions_of
+from tests import documented
 from tests.comparing import runs
 
 CLASSES = ("cat", "dog")
@@ -88,6 +89,7 @@ def test_planted_camera_or_folder_is_named_and_none_of_the_others(
 def test_every_fact_of_the_files_gives_slices_of_all_rows(tmp_path: Path, images: Path) -> None:
     values: dict[str, dict[str, int]] = {}
     for one in evaluated(tmp_path, images, [])["slices"]:
+        assert one.keys() == documented.keys("One slice of `slices.json`")
         values.setdefault(one["fact"], {})[one["value"]] = one["rows"]
     assert {fact: sum(counts.values()) for fact, counts in values.items()} == dict.fromkeys(values, 2 * TEST)
     assert set(values["folder"]) == {"indoor", "outdoor/night", "none below the class"}

@@ -73,7 +73,7 @@ def _root_moved(case: Case) -> dict[str, Any]:
     case.expect_decisions(1)  # the champion is known again
     for words in (["lineage", result["uris"]["report"]], ["verify", "--deep", "--storage", case.root]):
         if main(words):
-            raise Failed(f"python -m storage {words[0]} finds something missing")
+            raise Failed(f"data-to-model {words[0]} finds something missing")
     return result
 
 
