@@ -53,8 +53,8 @@ def check_compiler(*, where: str) -> None:
     command = shlex.split(os.environ.get("CXX") or "g++")[0]
     if shutil.which(command) is None:
         raise ValueError(
-            f"compile=on needs a C++ compiler, but there is no {command!r} on {where}; install g++, or use --set "
-            "compile=off"
+            f"compile=true needs a C++ compiler, but there is no {command!r} on {where}; install g++, or use --set "
+            "compile=false"
         )
 
 

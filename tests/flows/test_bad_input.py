@@ -62,7 +62,7 @@ PIPELINE = [
     Bad("run --data {parquet} --set image_size=4 --set max_shift=4", "image_size ... max_shift ... 4 and 4"),
     Bad(
         "run --mirror sample --set compile=on --set device=cpu",
-        "compile=on ... 'no-c++' ... install g++",
+        "compile=true ... 'no-c++' ... install g++",
         {"CXX": "no-c++"},
     ),
     Bad("run", "PIPELINE_USER_CODE: there is no file /none.py", {"PIPELINE_USER_CODE": "/none.py"}),
