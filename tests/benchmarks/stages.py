@@ -11,7 +11,7 @@ from storage import manifest
 from storage.terminal import count
 from storage.uri import DatasetURI
 from tasks.runners.local_runner import LocalRunner
-from tasks.runners.session import session
+from tasks.runners.session import LockingRunner, session
 from tests.benchmarks import data, tutorial
 from tests.benchmarks.arm import Arm, alone, started
 from tests.benchmarks.bench import Bench, rate, rate_of, seconds_of
@@ -143,8 +143,8 @@ def notebook(bench: Bench) -> Iterator[Ratio]:
 
     def mine() -> float:
         with session(bench.root, wanted=True, workers=None) as cluster:
-            assert isinstance(cluster, LocalRunner)
-            cluster.connect()
+            assert isinstance(cluster, LockingRunner) and isinstance(cluster.runner, LocalRunner)
+            cluster.runner.connect()
             begun = time.perf_counter()
             bench.store.train(cluster, bench.prepared, bench.recipe, workers=1)
             return time.perf_counter() - begun
