@@ -130,7 +130,7 @@ class Preflight:
         exits.note(
             f"the pretrained weights of {self.recipe.model} cannot be had, as no mirror can be reached; training from "
             f"random weights by recipe {fallback.name} instead; use --mirror FOLDER or --set start=FILE if you have "
-            "them, or --no-sample to fail instead"
+            "them (docs/fine-tuning.md: some are in a Python package), or --no-sample to fail instead"
         )
         # Images of the same size, so that a model that starts from pretrained weights can compete with it later.
         self.recipe = dataclasses.replace(fallback, data=self.plan.recipe.data)

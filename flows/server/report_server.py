@@ -23,7 +23,7 @@ _RUNS = f"/{runs_page.NAME}"
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers `GET` of a committed report with its verified bytes, of `/index.html` with the page of all runs.
+    """Answers `GET` of a committed report with its verified bytes, of `/` and `/index.html` with the page of all runs.
 
     That page is rendered anew from verified manifests, and only its own script may run. All else gets 403 or 404.
     """
@@ -37,12 +37,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(403)
             return
         try:
-            content = runs_page.render(self._root) if self.path == _RUNS else _read(self._root, self.path)
+            is_page = self.path in ("/", _RUNS)
+            content = runs_page.render(self._root) if is_page else _read(self._root, self.path)
         except (OSError, ValueError, Damaged):
             self.send_error(404, "no such committed report")
             return
         self.send_response(200)
-        policy = f"sandbox allow-scripts; {runs_page.policy()}" if self.path == _RUNS else _POLICY
+        policy = f"sandbox allow-scripts; {runs_page.policy()}" if is_page else _POLICY
         headers = {"Content-Security-Policy": policy, "Content-Length": str(len(content))}
         for name, value in (_HEADERS | headers).items():
             self.send_header(name, value)

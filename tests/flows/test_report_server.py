@@ -52,6 +52,7 @@ def test_only_committed_reports_are_served_and_only_to_this_machine(
         assert answer(address, whole) == (200, _PAGE)
         assert answer(address, f"/reports{whole}") == (200, _PAGE)
         status, runs = answer(address, "/index.html")
+        assert answer(address, "/")[0] == 200
         assert status == 200 and f"reports{whole}".encode() in runs and names["unfinished"].encode() not in runs
         assert answer(address, whole, host="localhost:4201")[0] == 200
         assert answer(address, whole, host="evil.example")[0] == 403
@@ -59,7 +60,6 @@ def test_only_committed_reports_are_served_and_only_to_this_machine(
         for path in (
             f"/{names['unfinished']}/index.html",
             f"/{names['changed']}/index.html",
-            "/",
             f"/{names['whole']}/",
             f"/{names['whole']}/_manifest.json",
             f"/{names['whole']}/../../registry/secret",

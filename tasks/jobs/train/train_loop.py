@@ -74,7 +74,7 @@ def _train(spec: TrainSpec, prepared: Manifest, attempt: URI, here: RankContext)
     else:
         loaded = training_state.load_initial_weights(model, initial=spec.initial, weights=spec.weights)
         if rank == 0 and loaded.has_new_head:
-            events.write_line("training starts with the weights of a model for other classes: the head is new")
+            events.write_line("training starts with the weights of a model for other classes: its last layers are new")
     trainer = Trainer(
         recipe,
         model,
