@@ -9,4 +9,4 @@ def keys(heading: str) -> set[str]:
     """Return the names in the first column of the table below `heading`."""
     page = (CHECKOUT / "docs" / "files.md").read_text()
     (section,) = re.findall(rf"^##+ {re.escape(heading)}$(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
-    return set(re.findall(r"`([a-z_]+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE))))
+    return set(re.findall(r"`([a-z0-9_]+)`", " ".join(re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE))))
