@@ -386,7 +386,10 @@ def test_the_difference_and_what_is_asked_for_are_shown(data: ReportData) -> Non
     found = with_decision(data, gate=gate, differences={"champion": "difference +0.0167 (p = 0.6)"})
     text = Page(render(found)).text
     assert "Compared with the champion: difference +0.0167 (p = 0.6)." in text
-    assert "Gate: macro F1 better than always predicting the largest class" in text and "Gate: test accuracy at least 0.9500" in usual
+    assert (
+        "Gate: macro F1 better than always predicting the largest class" in text
+        and "Gate: test accuracy at least 0.9500" in usual
+    )
     assert "better than always predicting the largest class, and better than the champion on the same rows" in text
     assert "with p ≤ 0.05" in text
 
