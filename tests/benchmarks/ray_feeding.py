@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import ray
 import torch
@@ -26,7 +25,7 @@ from tasks.jobs import dataset_parts, datasource
 from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.learning import images, recipes
-from tests.benchmarks import data
+from tests.benchmarks import data, tutorial
 from tests.benchmarks.store import Store
 from tests.jobs.feeds import reader
 
@@ -43,21 +42,6 @@ class Uint8(ArrowBatchCollateFn):
         pixels, labels = images.to_arrays(batch, _SHAPE)
         assert labels is not None
         return make_loader.tensors([(pixels, labels)], num_rows=len(labels), shape=_SHAPE)
-
-
-def write_lists(path: Path, images: np.ndarray, labels: np.ndarray) -> None:
-    """One Parquet file with a nested list for each image."""
-    rows = [{"image": image.tolist(), "label": int(label)} for image, label in zip(images[..., 0], labels, strict=True)]
-    pd.DataFrame(rows).to_parquet(path)
-
-
-def to_tensor(row: dict[str, Any]) -> dict[str, Any]:
-    from PIL import Image
-    from torchvision.transforms import Compose, Normalize, ToTensor
-
-    transform = Compose([ToTensor(), Normalize((0.5,), (0.5,))])
-    pixels = np.stack([np.asarray(line) for line in row["image"]]).astype(np.uint8)
-    return {"image": transform(Image.fromarray(pixels)).numpy(), "label": row["label"]}
 
 
 def in_batches(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -89,7 +73,7 @@ def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
 
     checked = datasource.dataset(uri, dataset_parts.whole_files(train))
     return {
-        "nested lists, `map` of each row to floats": torch_batches(lists.map(to_tensor)),
+        "nested lists, `map` of each row to floats": torch_batches(lists.map(tutorial.to_tensor)),
         "nested lists, `map_batches` to floats": torch_batches(lists.map_batches(in_batches)),
         "raw bytes, no map, uint8 collation": torch_batches(as_bytes, collate_fn=Uint8()),
         "the same, read by the manifest and checked": torch_batches(checked, collate_fn=Uint8()),
@@ -119,7 +103,7 @@ def main() -> None:
         ray.data.DataContext.get_current().enable_progress_bars = False
         uri = Store(Root(folder)).write_raw(data.of(options.mirror), [split])
         nested = Path(folder, "nested.parquet")
-        write_lists(nested, split.images[:], split.labels)
+        tutorial.write(nested, split.images[:], split.labels)
         rates_of: dict[str, list[float]] = {}
         for _ in range(options.repeat):
             for name, batches in ways(nested, uri).items():
