@@ -167,6 +167,13 @@ def test_the_recipes_and_their_fields_are_those_of_the_code() -> None:
     assert all(f"`{name}`" in entry for name in recipes.known())
 
 
+def test_every_guarantee_names_a_test_that_exists() -> None:
+    rows = re.findall(r"^\| (.*) \|$", (DOCS / "guarantees.md").read_text(), re.MULTILINE)
+    names = [row.rpartition(" | ")[2].strip("`") for row in rows if not row.startswith(("promise", "---"))]
+    assert len(names) > 20
+    assert [name for name in names if name != "make faults" and not (CHECKOUT / "tests" / name).exists()] == []
+
+
 def test_the_readme_stays_short() -> None:
     assert len((CHECKOUT / "README.md").read_bytes()) <= 7 * 1024
 

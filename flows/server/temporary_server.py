@@ -37,6 +37,7 @@ _ADVICE = {
 }
 _NO_HOME = "Failed to create the Prefect home"
 _OTHER_HOME = "set PREFECT_HOME to another folder"
+_BUSY = "the machine may be busy: run the same command again"
 
 
 class ServerFailed(Permanent, RuntimeError):
@@ -153,9 +154,9 @@ def check_home() -> None:
         raise ValueError(f"PREFECT_HOME={home}: {database.name} was written by {version}; {_OTHER_HOME}")
 
 
-def await_server(child: Child, url: str) -> None:
+def await_server(child: Child, url: str, *, limit_s: float = _START_LIMIT_S) -> None:
     """Wait until the server responds at `url`; raise `ServerFailed` with its last error if it does not."""
-    deadline = time.monotonic() + _START_LIMIT_S
+    deadline = time.monotonic() + limit_s
     directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy: the server is on this machine
     while child.running and time.monotonic() < deadline:
         try:
@@ -167,11 +168,8 @@ def await_server(child: Child, url: str) -> None:
             time.sleep(0.1)
     output = child.output()
     causes = ERROR.findall(output) or output.splitlines()[-1:] or ["it ended without output"]
-    cause = f"no answer within {_START_LIMIT_S} s" if child.running else causes[-1]
-    busy = "the machine may be busy: run the same command again"
-    advice = next(
-        (advice for words, advice in _ADVICE.items() if words in output), busy if child.running else _OTHER_HOME
-    )
+    cause, usual = (f"no answer within {limit_s:g} s", _BUSY) if child.running else (causes[-1], _OTHER_HOME)
+    advice = next((advice for words, advice in _ADVICE.items() if words in output), usual)
     raise ServerFailed(
         f"Prefect's server did not start: {cause}; {advice} (PIPELINE_TRACEBACK=1 shows its output)"
     ) from RuntimeError(output)

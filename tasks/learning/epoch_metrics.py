@@ -16,10 +16,7 @@ MAX_SKIPPED = 0.05
 _MIN_WAIT_S = 1.0  # shorter waits get no hint, however short the epoch
 _WAITS = {
     "data_wait_s": ("data", "try --set loader=resident if the rows fit in memory; see docs/loaders.md"),
-    "checkpoint_wait_s": (
-        "checkpoints",
-        "the storage, or a busy processor, is slower than the epoch; see docs/loaders.md",
-    ),
+    "checkpoint_wait_s": ("checkpoints", "use faster storage, or end other programs; see docs/loaders.md"),
 }
 """Name and remedy of each kind of wait, by the field with its seconds."""
 

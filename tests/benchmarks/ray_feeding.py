@@ -25,7 +25,7 @@ from tasks.jobs import dataset_parts, datasource
 from tasks.jobs.train import make_loader
 from tasks.jobs.train.ray_loader import RayDataRows
 from tasks.learning import images, recipes
-from tests.benchmarks import data, tutorial
+from tests.benchmarks import data, ray_tutorial
 from tests.benchmarks.store import Store
 from tests.jobs.feeds import reader
 
@@ -73,7 +73,7 @@ def ways(nested: Path, uri: DatasetURI) -> dict[str, Pass]:
 
     checked = datasource.dataset(uri, dataset_parts.whole_files(train))
     return {
-        "nested lists, `map` of each row to floats": torch_batches(lists.map(tutorial.to_tensor)),
+        "nested lists, `map` of each row to floats": torch_batches(lists.map(ray_tutorial.to_tensor)),
         "nested lists, `map_batches` to floats": torch_batches(lists.map_batches(in_batches)),
         "raw bytes, no map, uint8 collation": torch_batches(as_bytes, collate_fn=Uint8()),
         "the same, read by the manifest and checked": torch_batches(checked, collate_fn=Uint8()),
@@ -103,7 +103,7 @@ def main() -> None:
         ray.data.DataContext.get_current().enable_progress_bars = False
         uri = Store(Root(folder)).write_raw(data.of(options.mirror), [split])
         nested = Path(folder, "nested.parquet")
-        tutorial.write(nested, split.images[:], split.labels)
+        ray_tutorial.write(nested, split.images[:], split.labels)
         rates_of: dict[str, list[float]] = {}
         for _ in range(options.repeat):
             for name, batches in ways(nested, uri).items():

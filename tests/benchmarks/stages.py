@@ -12,7 +12,7 @@ from storage.terminal import count
 from storage.uri import DatasetURI
 from tasks.runners.local_runner import LocalRunner
 from tasks.runners.session import LockingRunner, session
-from tests.benchmarks import data, tutorial
+from tests.benchmarks import data, ray_tutorial
 from tests.benchmarks.arm import Arm, alone, started
 from tests.benchmarks.bench import Bench, rate, rate_of, seconds_of
 from tests.benchmarks.ratios import Ratio, at_most, in_turn
@@ -133,12 +133,12 @@ def notebook(bench: Bench) -> Iterator[Ratio]:
     split, training = bench.splits["train"], bench.recipe.training
     num_rows = sum(file.rows or 0 for file in manifest.load(bench.prepared).split("train"))
     parquet = bench.fresh("notebook").with_suffix(".parquet")
-    tutorial.write(parquet, split.images[:num_rows], split.labels[:num_rows])
+    ray_tutorial.write(parquet, split.images[:num_rows], split.labels[:num_rows])
     arguments = ["--parquet", str(parquet), "--epochs", str(training.epochs)]
     arguments += ["--batch-size", str(training.batch_size)]
 
     def theirs() -> float:
-        printed = bench.module("tutorial", *arguments, "--out", str(bench.fresh("notebook")))
+        printed = bench.module("ray_tutorial", *arguments, "--out", str(bench.fresh("notebook")))
         return float(printed.rpartition("seconds ")[2].split()[0])
 
     def mine() -> float:

@@ -87,5 +87,13 @@ def test_what_the_image_holds_of_the_checkout_is_enough_to_check_and_deploy(tmp_
     folder = image.assemble(tmp_path / "pipeline")
     for words in (["flows/pipeline.py", "--help"], ["-m", "flows", "deploy", "--help"], ["-m", "storage", "--help"]):
         subprocess.run([sys.executable, *words], cwd=folder, check=True, capture_output=True)
+    (install,) = [words for name, words in _IMAGE if name == "RUN" and "data-to-model" in words]
+    (tmp_path / "bin").mkdir()
+    install = install.replace("/opt/venv/bin", str(tmp_path / "bin")).replace("/opt/pipeline", str(folder))
+    subprocess.run(["sh", "-c", install], check=True)
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = [str(tmp_path / "bin" / "data-to-model"), "gc", "--help"]
+    shown = subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True, text=True).stdout
+    assert "data-to-model gc" in shown, "the command that messages name is there"
     declared = yaml.safe_load((folder / "prefect.yaml").read_text())["deployments"]
     assert all((folder / one["entrypoint"].partition(":")[0]).exists() for one in declared)

@@ -154,6 +154,13 @@ def test_a_server_that_does_not_start_is_one_line_with_its_last_error_and_advice
     assert last in message and advice in message and len(message.splitlines()) == 1
 
 
+def test_a_server_that_is_only_slow_is_not_blamed_on_its_folder() -> None:
+    child = Child([sys.executable, "-c", "import time; time.sleep(60)"], env=os.environ)
+    with pytest.raises(ServerFailed, match=r"no answer within 0\.5 s; .*run the same command again"):
+        await_server(child, "http://127.0.0.1:1/api/health", limit_s=0.5)
+    child.end()
+
+
 def test_a_closed_terminal_ends_a_run_with_a_line_and_everything_that_it_started(tmp_path: Path, home: Path) -> None:
     run = start(tmp_path, seconds=600, PREFECT_HOME=str(home))
     assert run.stdout is not None and run.stdout.readline() == "begun\n"

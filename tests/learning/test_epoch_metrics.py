@@ -21,9 +21,7 @@ def test_first_epoch_that_waited_too_long_is_named_with_what_helps_once_for_each
     history = [row(1, 100, data=4), row(2, 100, data=12, checkpoint=6), row(3, 100, data=90, checkpoint=90)]
     data, checkpoints = wait_hints(history)
     assert data[0] == 2 and data[1].startswith("waiting for data took 12 % of epoch 2: try --set loader=resident")
-    assert checkpoints[0] == 2 and checkpoints[1].startswith(
-        "waiting for checkpoints took 6 % of epoch 2: the storage, or a busy processor"
-    )
+    assert checkpoints[0] == 2 and checkpoints[1].startswith("waiting for checkpoints took 6 % of epoch 2: use faster")
 
 
 @pytest.mark.parametrize("history", [row(1, 100, data=5), row(1, 1.5, data=0.9), row(1, 0)])

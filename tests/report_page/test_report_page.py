@@ -392,6 +392,8 @@ def test_the_difference_and_what_is_asked_for_are_shown(data: ReportData) -> Non
     )
     assert "better than always predicting the largest class, and better than the champion on the same rows" in text
     assert "with p ≤ 0.05" in text
+    alone = Page(render(with_decision(data, gate={"metric": "accuracy", "minimum": 0.0, "tolerance": 0.0}))).text
+    assert "Gate: test accuracy at most 0.0000 (tolerance) below the champion" in alone
 
 
 def test_page_without_a_champion_compares_nothing(data: ReportData) -> None:

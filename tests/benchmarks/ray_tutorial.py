@@ -1,4 +1,4 @@
-"""The tutorial's arm: the training of Ray's tutorials, with their defaults.
+"""The other side of `notebook`: training as Ray's tutorials do it, with their defaults.
 
 Images are nested lists of ints in Parquet; `Dataset.map` turns each row into a PIL image and then into a tensor.
 """
@@ -56,7 +56,7 @@ def train_func(config: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.tutorial", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.ray_tutorial", description=__doc__)
     parser.add_argument("--parquet", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--epochs", type=int, default=3)
