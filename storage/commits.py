@@ -36,21 +36,13 @@ def write_file(
     named = str(place.with_name(f"{place.stem}-{digest[: manifest.DIGEST_LENGTH]}{place.suffix}"))
     file = File(path=named, split=split, size=len(content), rows=rows, sha256=digest)
     manifest.check_place(uri, file.path)
-    if fixed_name and _holds(uri.child(path), content):
-        return file.model_copy(update={"path": path})
+    if fixed_name:
+        with contextlib.suppress(FileExistsError):
+            files.put(uri.child(path), content, mode="create")
+        if files.read(uri.child(path)) == content:
+            return file.model_copy(update={"path": path})
     files.put(uri.child(file.path), content)
     return file
-
-
-def _holds(uri: URI, content: bytes) -> bool:
-    """Create the file `uri` with `content` unless it exists; return whether it now holds `content`."""
-    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-        try:
-            files.put(uri, content, mode="create")
-        except FileExistsError:
-            return files.read(uri) == content
-        return True
-    return False
 
 
 def commit(

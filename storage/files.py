@@ -182,8 +182,8 @@ def free_bytes(folder: str) -> int:
 def _disk_full(folder: str, *, needed: int) -> DiskFull:
     wanted, free = max(needed / 1e6, 0.1), free_bytes(folder) / 1e6
     return DiskFull(
-        f"the disk of {folder} is full: {wanted:,.1f} MB are needed and {free:,.1f} MB free; make room, "
-        "for example with data-to-model gc, then run the same command again"
+        f"the disk of {folder} is full: {wanted:,.1f} MB are needed and {free:,.1f} MB free; make room "
+        "(`data-to-model gc --dry-run` lists what can be deleted), then run the same command again"
     )
 
 

@@ -83,7 +83,7 @@ def using(root: Root, uris: Iterable[URI], *, owner: str) -> Iterator[Use]:
 def used(root: Root) -> set[URI]:
     """Return the URIs of all results that live runs use; raises `Damaged` if a lease cannot be parsed."""
     looked = lease_records.now()
-    records = [lease_records.read(root, name) for name in lease_records.names(root) if name.startswith(_RUN)]
+    records = [lease_records.newest(root, name) for name in lease_records.names(root) if name.startswith(_RUN)]
     return {uri for record in records if record and record.is_live(at=looked) for uri in record.used(root)}
 
 

@@ -104,19 +104,19 @@ def take(root: Root, target: URI, *, owner: str, ttl_s: float = 60.0, uses: Iter
 
     Garbage collection keeps `uses`, the results below `root` that the holder reads.
 
-    The lease is free if nobody took it, or if its last holder released it, let it expire, is a process of this machine
-    that has ended, or left an unreadable file. Raises `Held` if it is not free. Nothing renews it; `held` does.
+    The lease is free if nobody took it, or if its last holder released it, let it expire, or is a process of this
+    machine that has ended. Raises `Held` if it is not free, `Damaged` if its file cannot be read. Nothing renews it;
+    `held` does.
     """
-    assert ttl_s > 0, ttl_s
     folder, used = folder_of(root, target.name), _references(root, uses)
     while True:
         looked = now()
-        generation, newest = lease_records.newest(folder)
+        newest = lease_records.newest(root, target.name)
         if newest and newest.is_live(at=looked):
             raise Held(target, newest)
         record = Record(
             target=target,
-            generation=generation + 1,
+            generation=newest.generation + 1 if newest else 1,
             owner=owner,
             process=Process.current(),
             expires=after(ttl_s),
@@ -169,7 +169,7 @@ def held(
 def holder(root: Root, target: URI) -> Record | None:
     """Return the holder of a live lease on `target`, or none."""
     looked = now()
-    _, newest = lease_records.newest(folder_of(root, target.name))
+    newest = lease_records.newest(root, target.name)
     return newest if newest and newest.is_live(at=looked) else None
 
 

@@ -53,14 +53,21 @@ def names(root: Root) -> list[str]:
     return files.children(root.child(SHELF))
 
 
-def read(root: Root, name: str) -> Record | None:
+def newest(root: Root, name: str) -> Record | None:
     """Return the newest record of the target called `name`, live or not; raises `Damaged` if it cannot be read."""
-    folder = folder_of(root, name)
-    generation, record = newest(folder)
-    if generation and not record and newest_generation(folder) == generation:
+    folder, before = folder_of(root, name), 0
+    while (generation := newest_generation(folder)) != before:
+        before = generation
+        try:
+            return Record.model_validate_json(files.read(file_of(folder, generation)))
+        except FileNotFoundError:  # a newer lease was taken and this file deleted
+            continue
+        except ValidationError:
+            break
+    if generation:
         place = file_of(folder, generation)
         raise Damaged(f"{place} cannot be read; delete it when no run is active below {root}")
-    return record
+    return None
 
 
 def now() -> datetime.datetime:
@@ -82,19 +89,6 @@ def create(folder: URI, record: Record) -> bool:
             if number < record.generation:
                 files.remove(file_of(folder, number))
     return True
-
-
-def newest(folder: URI) -> tuple[int, Record | None]:
-    """Return the highest generation (0 if there is none) and its record (none if it cannot be parsed)."""
-    before, generation = 0, newest_generation(folder)
-    while generation != before:
-        try:
-            return generation, Record.model_validate_json(files.read(file_of(folder, generation)))
-        except ValidationError:
-            break
-        except FileNotFoundError:  # a newer lease was taken and this file deleted
-            before, generation = generation, newest_generation(folder)
-    return generation, None
 
 
 def newest_generation(folder: URI) -> int:

@@ -28,8 +28,6 @@ _QUICK_TIMEOUT_S = (3, 3)
 """The same for checking that the server answers; two tries end within 10 s."""
 PIECE_BYTES = 2**24
 """Bytes of a large file that are read, held in memory and retried at a time."""
-_LARGEST_PUT = 5 * 2**30
-"""Most bytes that S3 takes in one request."""
 _KEYS_PER_REQUEST = 1000
 """Maximum number of files that S3 deletes in one request."""
 _PASSING = ("InternalError", "ServiceUnavailable", "SlowDown")
@@ -45,10 +43,6 @@ _ERRORS = {
     412: (FileExistsError, errno.EEXIST),
 }
 """What the HTTP status of a refused request means; 412: a condition of it does not hold."""
-
-
-class _Lapsed(Exception):
-    """The lease of the caller of `remove_listed` has lapsed."""
 
 
 class Overwritten(OSError):
@@ -106,21 +100,11 @@ def described(uri: URI) -> tuple[int, float, str]:
 
 
 def replace(uri: URI, content: bytes | Path) -> None:
-    """Write a file, replacing any existing one; one of more than 5 GiB appears once all of its parts are there."""
-    if isinstance(content, bytes) and len(content) <= _LARGEST_PUT:
+    """Write a file, replacing any existing one; a large local file appears once all of its parts are there."""
+    if isinstance(content, bytes):
         _request("put_object", uri, Body=content)
-    elif isinstance(content, bytes):
-        with_retries(lambda: _s3fs().pipe_file(uri, content))
-    elif content.stat().st_size > _LARGEST_PUT:
-        with_retries(lambda: _s3fs().put_file(content, uri))
     else:
-        with content.open("rb") as file:
-
-            def upload() -> None:
-                file.seek(0)
-                _call("put_object", uri, Body=file)
-
-            with_retries(upload)
+        with_retries(lambda: _s3fs().put_file(content, uri))
 
 
 def create(uri: URI, content: bytes) -> None:
@@ -181,12 +165,8 @@ def remove_listed(places: Sequence[str], *, has_lapsed: Callable[[], bool] = lam
 
     That is asked before every request, also before one is tried again.
     """
-    try:
-        for start in range(0, len(places), _KEYS_PER_REQUEST):
-            with_retries(functools.partial(_remove, places[start : start + _KEYS_PER_REQUEST], has_lapsed))
-    except _Lapsed:
-        return False
-    return True
+    requests = (places[start : start + _KEYS_PER_REQUEST] for start in range(0, len(places), _KEYS_PER_REQUEST))
+    return all(with_retries(functools.partial(_remove, keys, has_lapsed)) for keys in requests)
 
 
 def has_content(uri: URI) -> bool:
@@ -215,13 +195,14 @@ def _s3fs() -> Any:
     return s3fs.S3FileSystem(use_listings_cache=False)
 
 
-def _remove(places: Sequence[str], has_lapsed: Callable[[], bool]) -> None:
+def _remove(places: Sequence[str], has_lapsed: Callable[[], bool]) -> bool:
     if has_lapsed():
-        raise _Lapsed
+        return False
     objects = {"Objects": [{"Key": _split(place)[1]} for place in places], "Quiet": True}
     for failed in _call("delete_objects", places[0], Delete=objects).get("Errors", []):
         message = f"s3://{_split(places[0])[0]}/{failed.get('Key')} cannot be removed ({failed.get('Code')})"
         raise ConnectionError(message) if failed.get("Code") in _PASSING else OSError(errno.EIO, message)
+    return True
 
 
 def _pages(folder: URI, **options: str) -> Iterator[dict[str, Any]]:

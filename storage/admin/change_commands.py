@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from storage import access, champions, exits, files, in_use, reference, registry, s3
+from storage import access, champions, exits, in_use, reference, registry, s3
 from storage.admin import catalog, format, listing
 from storage.admin.commands import STORAGE_HELP, Storage, command, committed_result, existing_root, show_lines
 from storage.admin.gc import Garbage, Removal
 from storage.admin.history_commands import app
-from storage.error_policy import DiskFull
 from storage.manifest import Damaged
 from storage.terminal import count
 from storage.uri import URI, CheckpointURI, Root, is_name, parse_root
@@ -19,8 +18,6 @@ from storage.uri import URI, CheckpointURI, Root, is_name, parse_root
 __all__ = ["ON_CHANGE", "app"]
 ON_CHANGE: list[Callable[[Root], None]] = []
 """Called with the storage root after each command that changed something below it."""
-_GC_WRITES = 2**16
-"""Bytes that garbage collection writes at most before it deletes anything: its lease, in blocks of the disk."""
 
 
 def _parse_name(value: str) -> str:
@@ -147,11 +144,6 @@ def gc(
     """
     root = existing_root(storage)
     if not dry_run:
-        if not root.is_s3 and files.free_bytes(root) < _GC_WRITES:
-            raise DiskFull(
-                f"--storage: the disk of {root} is full, and gc needs 64 kB for its lease: delete a folder that "
-                "`data-to-model gc --dry-run` lists, then run gc again"
-            )
         access.check_writable(root)
     num_items = num_bytes = 0
     try:

@@ -131,7 +131,7 @@ class Garbage:
         self._attempts.update(folder.uri.name for folder in folders if folder.kind == SCRATCH)
         for folder in folders:
             self._learn(folder)
-        looked, read = lease_records.now(), functools.partial(lease_records.read, self._root)
+        looked, read = lease_records.now(), functools.partial(lease_records.newest, self._root)
         for record in catalog.map_in_threads(read, self._attempts):
             if record and record.is_live(at=looked):
                 self._needs.keep(record.used(self._root))
@@ -143,7 +143,7 @@ class Garbage:
             raise Damaged(folder.damage)
         self._needs.know(folder)
         if folder.kind == SCRATCH:
-            last = lease_records.read(self._root, folder.uri.name)
+            last = lease_records.newest(self._root, folder.uri.name)
             if last and self._reason(folder, ()) is None:
                 self._needs.keep(last.used(self._root))
         elif folder.manifest and (self._is_young(folder) or self._is_leased(folder)):

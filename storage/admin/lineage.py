@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
 
 from storage.admin import catalog, verify
 from storage.admin.catalog import Folder
@@ -65,15 +64,7 @@ def _sources(folder: Folder) -> Iterator[str]:
         return
     if "files" in folder.parents and catalog.find(folder.parents["files"], with_files=False).manifest:
         return
-    sources = folder.manifest.statistics.get("sources")
-    if not isinstance(sources, list) or not sources:
-        yield "source files not recorded"
-        return
-    named = [_source(source if isinstance(source, dict) else {"name": str(source)}) for source in sources]
-    width = max(len(name) for name, _ in named)
-    yield from (f"{name:{width}}  {rest}" for name, rest in named)
-
-
-def _source(about: dict[str, Any]) -> tuple[str, str]:
-    origin = redact(str(about.get("url", "unknown source")))
-    return str(about.get("name", "a file")), f"sha256 {about.get('sha256') or 'not recorded'}  from {origin}"
+    sources = folder.manifest.statistics.get("sources", ())
+    width = max((len(source["name"]) for source in sources), default=0)
+    for source in sources:
+        yield f"{source['name']:{width}}  sha256 {source['sha256']}  from {redact(source['url'])}"
