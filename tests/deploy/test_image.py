@@ -69,13 +69,8 @@ def test_the_volume_of_the_documented_command_belongs_to_the_user() -> None:
 
 def test_the_image_has_the_python_of_the_project_and_writes_only_below_tmp() -> None:
     (version,) = [words for name, words in _BUILD if name == "ARG" and words.startswith("PYTHON=")]
-    assert (
-        version
-        == "PYTHON="
-        + yaml.safe_load((CHECKOUT / ".github/workflows/ci.yml").read_text())["jobs"]["run"]["steps"][1]["with"][
-            "python-version"
-        ]
-    )
+    workflow = yaml.safe_load((CHECKOUT / ".github/workflows/ci.yml").read_text())
+    assert version == f"PYTHON={workflow['jobs']['run']['steps'][1]['with']['python-version']}"
     told = image.variables()
     assert told["PATH"].startswith("/opt/venv/bin:")
     assert told["HOME"] == "/tmp" and told["PREFECT_HOME"].startswith("/tmp/")
@@ -83,10 +78,8 @@ def test_the_image_has_the_python_of_the_project_and_writes_only_below_tmp() -> 
     assert ("WORKDIR", told["PIPELINE_CHECKOUT"]) in _IMAGE
 
 
-def test_what_the_image_holds_of_the_checkout_is_enough_to_check_and_deploy(tmp_path: Path) -> None:
+def test_what_the_image_holds_of_the_checkout_is_enough_for_the_command_that_messages_name(tmp_path: Path) -> None:
     folder = image.assemble(tmp_path / "pipeline")
-    for words in (["flows/pipeline.py", "--help"], ["-m", "flows", "deploy", "--help"], ["-m", "storage", "--help"]):
-        subprocess.run([sys.executable, *words], cwd=folder, check=True, capture_output=True)
     (install,) = [words for name, words in _IMAGE if name == "RUN" and "data-to-model" in words]
     (tmp_path / "bin").mkdir()
     install = install.replace("/opt/venv/bin", str(tmp_path / "bin")).replace("/opt/pipeline", str(folder))
@@ -94,6 +87,6 @@ def test_what_the_image_holds_of_the_checkout_is_enough_to_check_and_deploy(tmp_
     env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     command = [str(tmp_path / "bin" / "data-to-model"), "gc", "--help"]
     shown = subprocess.run(command, cwd=tmp_path, env=env, check=True, capture_output=True, text=True).stdout
-    assert "data-to-model gc" in shown, "the command that messages name is there"
+    assert "data-to-model gc" in shown
     declared = yaml.safe_load((folder / "prefect.yaml").read_text())["deployments"]
     assert all((folder / one["entrypoint"].partition(":")[0]).exists() for one in declared)

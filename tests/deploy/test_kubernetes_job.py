@@ -67,32 +67,22 @@ def jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         server.shutdown()
 
 
-def _environment(jobs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Submit a flow run as the worker does; return the environment of its job by name."""
-    template = CHECKOUT / "deploy" / "kubernetes-work-pool.json"
-    answer = subprocess.run(
-        [sys.executable, "-c", _SUBMIT, str(template)], env=os.environ, capture_output=True, text=True
-    )
+@pytest.mark.slow
+def test_a_job_has_no_password_in_clear_and_queues_an_evicted_run_again_with_the_settings_of_the_docs(
+    jobs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (CHECKOUT / "docs" / "deploy.md").read_text()
+    for name, value in re.findall(r"(PREFECT_INTEGRATIONS_KUBERNETES_\w+)=([\w-]+)", text):
+        monkeypatch.setenv(name, value)
+    command = [sys.executable, "-c", _SUBMIT, str(CHECKOUT / "deploy" / "kubernetes-work-pool.json")]
+    answer = subprocess.run(command, env=os.environ, capture_output=True, text=True)
     assert jobs, answer.stderr[-3000:]
     (container,) = jobs.pop()["spec"]["template"]["spec"]["containers"]
     names = [one["name"] for one in container["env"]]
     assert len(names) == len(set(names))
-    return {one["name"]: one for one in container["env"]}
-
-
-def test_no_job_has_the_password_in_clear_with_the_settings_of_the_docs(
-    jobs: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert _environment(jobs)["PREFECT_API_AUTH_STRING"].get("value") == _PASSWORD, "why the settings are needed"
-    text = (CHECKOUT / "docs" / "deploy.md").read_text()
-    for name, value in re.findall(r"(PREFECT_INTEGRATIONS_KUBERNETES_\w+)=([\w-]+)", text):
-        monkeypatch.setenv(name, value)
-    env = _environment(jobs)
+    env = {one["name"]: one for one in container["env"]}
     reference = {"name": "pipeline-prefect", "key": "auth_string"}
     assert env["PREFECT_API_AUTH_STRING"]["valueFrom"] == {"secretKeyRef": reference}
     assert env["RAY_AUTH_TOKEN"]["valueFrom"]["secretKeyRef"]["name"] == "pipeline-ray"
-    assert _PASSWORD not in json.dumps(list(env.values()))
-
-
-def test_an_evicted_flow_run_is_queued_again_by_its_own_pod(jobs: list[dict[str, Any]]) -> None:
-    assert _environment(jobs)["PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR"]["value"] == "reschedule"
+    assert _PASSWORD not in json.dumps(container)
+    assert env["PREFECT_FLOW_RUN_EXECUTE_SIGTERM_BEHAVIOR"]["value"] == "reschedule"

@@ -1,7 +1,7 @@
 """Past and present champions, and the commands that change them."""
 
 import datetime
-import json
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +12,12 @@ from storage.registry import Superseded
 from storage.uri import URI, CheckpointURI, EvaluationURI, Root
 from tests.storage import results
 from tests.storage.results import DATA
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    """A root on a disk."""
+    return Root(f"{tmp_path}/root")
 
 
 def history(story: str) -> list[Decision]:
@@ -40,22 +46,14 @@ def history(story: str) -> list[Decision]:
 @pytest.mark.parametrize(
     ("story", "names"),
     [
-        ("", ""),
         ("a", ""),
-        ("A", "A"),
-        ("A A", "A"),
-        ("A b", "A"),
+        ("A A b", "A"),
         ("a B", "B"),
-        ("A B C", "A B C"),
         ("A B c C", "A B C"),
         ("A B A", "A B A"),
-        ("A B C <B", "A B"),
         ("A B C <B c", "A B"),
         ("A B C <B <A", "A"),
-        ("A B C <B C", "A B C"),
-        ("A B C <B D", "A B D"),
         ("A B C <B D <B", "A B"),
-        ("A B A <B", "A B"),
         ("A B C A <C", "A B C"),
     ],
 )
@@ -69,10 +67,12 @@ def test_rollback_goes_further_back_each_time_until_there_is_nobody_before(root:
     for model in models:
         results.decide(root, model)
     results.decide(root, models[2], challenger=models[0])
-    for model in (models[1], models[0]):
+    for model, withdrawn in ((models[1], models[2]), (models[0], models[1])):
         decision = champions.rollback(root, DATA)
         assert registry.champion(root, DATA) == model.checkpoint
         assert decision.evaluation == model.evaluation
+        assert decision.reason == f"rolled back by hand from checkpoints/{withdrawn.checkpoint.name}"
+        assert withdrawn.checkpoint in registry.withdrawn(registry.history(root, DATA))
     with pytest.raises(ValueError, match=f"registered model: {DATA} has no previous champion; .*promote URI"):
         champions.rollback(root, DATA)
     assert len(registry.history(root, DATA)) == 6
@@ -80,7 +80,7 @@ def test_rollback_goes_further_back_each_time_until_there_is_nobody_before(root:
 
 @pytest.mark.parametrize(
     ("story", "number"),
-    [("a", None), ("A b", 1), ("A A", 1), ("A B", 2), ("A B b A", 4), ("A B <A", 3), ("A B <A b", 3)],
+    [("a", None), ("A A b", 1), ("A B b A", 4), ("A B <A b", 3)],
 )
 def test_last_change_is_the_decision_that_made_the_current_champion(story: str, number: int | None) -> None:
     decision = champions.last_champion_change(history(story))
@@ -129,26 +129,16 @@ def test_judged_are_promoted_and_rejected_checkpoints_of_all_registered_models_t
     assert champions.judged(root) == {one.checkpoint.fingerprint for one in (model, worse, other)}
 
 
-def test_rollback_reason_names_the_withdrawn_champion(root: Root) -> None:
-    first, second = results.run(root, "first"), results.run(root, "second")
-    for model in (first, second):
-        results.decide(root, model)
-    decision = champions.rollback(root, DATA)
-    assert decision.reason == f"rolled back by hand from checkpoints/{second.checkpoint.name}"
-    assert registry.withdrawn(registry.history(root, DATA)) == {second.checkpoint}
-
-
-@pytest.mark.parametrize("how", ["a byte differs", "a file is missing", "it is not committed"])
-def test_rollback_to_a_damaged_checkpoint_is_refused(root: Root, how: str) -> None:
+def test_rollback_to_a_damaged_or_missing_checkpoint_is_refused(root: Root) -> None:
     first, second = results.run(root, "first"), results.run(root, "second")
     for model in (first, second):
         results.decide(root, model)
     place = first.checkpoint.child(manifest.load(first.checkpoint).files[0].path)
-    if how == "a byte differs":
-        files.put(place, files.read(place)[:-1] + b"x")
-    else:
-        files.remove(first.checkpoint.child(manifest.NAME) if "committed" in how else place)
-    with pytest.raises((Damaged, ValueError), match="SHA-256|it is missing|does not exist any more"):
+    files.put(place, files.read(place)[:-1] + b"x")
+    with pytest.raises(Damaged, match="SHA-256"):
+        champions.rollback(root, DATA)
+    files.remove(first.checkpoint)
+    with pytest.raises(ValueError, match="does not exist any more"):
         champions.rollback(root, DATA)
     assert registry.champion(root, DATA) == second.checkpoint
 
@@ -193,26 +183,8 @@ def test_promotion_by_hand_of_what_is_deleted_meanwhile_is_refused(root: Root, m
     assert registry.champion(root, DATA) is None
 
 
-@pytest.mark.parametrize("data", ["letters", "", "..", "digits/000001.json", "a/../b"])
-def test_unknown_data_set_is_refused_with_those_that_there_are(root: Root, data: str) -> None:
+def test_unknown_data_set_is_refused_with_those_that_there_are(root: Root) -> None:
     results.decide(root, results.run(root, "model"))
-    with pytest.raises(ValueError, match="registered model: .*there are decisions on digits"):
-        champions.decisions(root, data)
-
-
-@pytest.mark.parametrize("champion", ["no URI", "registry/a"])
-def test_decision_whose_champion_is_no_reference_is_damage(root: Root, champion: str) -> None:
-    results.decide(root, results.run(root, "model"))
-    place = root.child(f"registry/{DATA}/000001.json")
-    files.put(place, json.dumps(json.loads(files.read(place)) | {"champion": champion}).encode())
-    with pytest.raises(Damaged, match=r"000001.json cannot be read \(champion: "):
-        champions.decisions(root, DATA)
-
-
-def test_decision_under_the_name_of_another_is_damage(root: Root) -> None:
-    for name in ("first", "second"):
-        results.decide(root, results.run(root, name))
-    folder = root.child(f"registry/{DATA}")
-    files.put(folder.child("000001.json"), files.read(folder.child("000002.json")))
-    with pytest.raises(Damaged, match="000001.json contains another number, 2"):
-        champions.decisions(root, DATA)
+    for data in ("letters", "..", "digits/000001.json"):
+        with pytest.raises(ValueError, match="registered model: .*there are decisions on digits"):
+            champions.decisions(root, data)

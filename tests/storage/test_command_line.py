@@ -55,6 +55,12 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
 
 
 @pytest.fixture
+def root(tmp_path: Path) -> Root:
+    """A root on a disk."""
+    return Root(f"{tmp_path}/root")
+
+
+@pytest.fixture
 def model(root: Root) -> Model:
     """The champion of a root that holds nothing else."""
     model = results.run(root, "model")
@@ -85,23 +91,19 @@ def damage_file(uri: URI, how: str) -> URI:
 
 
 class TestLs:
-    def test_every_result_has_a_line_oldest_first(self, root: Root, model: Model, ask: Ask) -> None:
+    def test_every_result_of_the_kinds_asked_for_has_a_line_oldest_first(
+        self, root: Root, model: Model, ask: Ask
+    ) -> None:
         answer = ask("ls", "--storage", root)
         assert (answer.code, answer.err) == (0, [])
         assert [line.split()[-1] for line in answer.out[1:]] == list(vars(model).values())
         header = "created kind rows files size accuracy balanced macro F1 mark name"
         assert " ".join(answer.out[0].split()) == header
         assert answer.out[1].split()[2:5] == ["raw", "9", "2"]
-
-    def test_results_of_two_runs_are_sorted_by_time(self, root: Root, model: Model, ask: Ask) -> None:
         later = results.run(root, "a-later-run")
-        answer = ask("ls", "checkpoint", "report", "--storage", root)
-        assert [line.split()[-1] for line in answer.out[1:]] == [
-            model.checkpoint,
-            model.report,
-            later.checkpoint,
-            later.report,
-        ]
+        answer = ask("ls", "report", "checkpoint", "--storage", root)
+        expected = [model.checkpoint, model.report, later.checkpoint, later.report]
+        assert [line.split()[-1] for line in answer.out[1:]] == expected
 
     def test_times_are_local_and_in_json_with_their_zone(
         self, model: Model, root: Root, ask: Ask, time_zone: Callable[[str], None]
@@ -114,11 +116,11 @@ class TestLs:
         (document,) = json.loads("\n".join(ask("ls", "raw", "--json", "--storage", root).out))
         assert document["created"] == created.isoformat(timespec="seconds")
         assert document.keys() == documented.keys("One result of `ls`")
+        size = sum(file.size for file in manifest.load(model.raw).files)
+        assert [document[name] for name in ("kind", "uri", "rows", "bytes", "files")] == ["raw", model.raw, 9, size, 2]
 
-    @pytest.mark.parametrize("kinds", [[], ["checkpoint", "predictions", "report"]], ids=["all", "some"])
-    def test_model_and_what_was_made_with_it_have_their_test_accuracy(
-        self, root: Root, model: Model, ask: Ask, kinds: list[str]
-    ) -> None:
+    def test_model_and_what_was_made_with_it_have_their_test_accuracy(self, root: Root, model: Model, ask: Ask) -> None:
+        kinds = ["checkpoint", "predictions", "report"]
         unjudged = results.commit(root, "checkpoint", "unjudged", prepared=model.prepared)
         documents = json.loads("\n".join(ask("ls", *kinds, "--json", "--storage", root).out))
         accuracies = {document["uri"]: document["test_accuracy"] for document in documents}
@@ -153,28 +155,6 @@ class TestLs:
         marks = {document["uri"]: document["marks"] for document in documents if document["marks"]}
         assert marks == {model.checkpoint: ["champion"], dead: ["leased", "incomplete"], model.report: ["damaged"]}
 
-    def test_json_has_what_the_table_has(self, root: Root, model: Model, ask: Ask) -> None:
-        (document,) = json.loads("\n".join(ask("ls", "checkpoint", "--json", "--storage", root).out))
-        made = manifest.load(model.checkpoint)
-        listed, created = made.files, made.created
-        assert created is not None
-        assert document == {
-            "kind": "checkpoint",
-            "uri": model.checkpoint,
-            "created": created.isoformat(timespec="seconds"),
-            "rows": 9,
-            "bytes": sum(file.size for file in listed),
-            "files": 2,
-            "test_accuracy": 0.987654321,
-            "balanced_accuracy": 0.876543211,
-            "macro_f1": 0.765432111,
-            "marks": ["champion"],
-        }
-
-    def test_only_the_kinds_asked_for_are_listed(self, root: Root, model: Model, ask: Ask) -> None:
-        answer = ask("ls", "report", "raw", "--storage", root)
-        assert [line.split()[-1] for line in answer.out[1:]] == [model.raw, model.report]
-
     def test_garbled_registry_is_told_and_the_rest_is_listed(self, root: Root, model: Model, ask: Ask) -> None:
         files.put(root.child("registry/letters/000001.json"), b"garbage")
         answer = ask("ls", "--storage", root)
@@ -196,10 +176,6 @@ class TestShow:
         assert [line.split(maxsplit=1)[0] for line in answer.out[-3:]] == ["train", "test", "all"]
         assert answer.out[-1].startswith("  all    2 files, ") and answer.out[-1].endswith("B, 9 rows")
 
-    def test_json_is_the_manifest(self, model: Model, ask: Ask) -> None:
-        answer = ask("show", "--json", model.raw)
-        assert "\n".join(answer.out).encode() + b"\n" == files.read(model.raw.child(manifest.NAME))
-
     def test_long_values_are_told_by_their_number(self, root: Root, ask: Ask) -> None:
         uri = results.place(root, "checkpoint", "long")
         statistics = {
@@ -218,12 +194,6 @@ class TestShow:
         assert ["values", "100 values, the last: 99"] in lines
         assert ["counts.train", "cat: 3, dog: 4"] in lines
         assert ["empty", "none"] in lines and ["none", "none"] in lines and ["lines", "one two"] in lines
-
-    def test_garbled_manifest_is_told_in_one_line(self, model: Model, ask: Ask) -> None:
-        files.put(model.raw.child(manifest.NAME), b"garbage")
-        answer = ask("show", model.raw)
-        assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
-        assert "_manifest.json cannot be read" in answer.err[0]
 
 
 class TestLineage:
@@ -263,13 +233,11 @@ class TestLineage:
     @pytest.mark.parametrize(
         ("change", "words"),
         [
-            (lambda uri: files.remove(uri), "MISSING: not committed"),
             (lambda uri: files.remove(uri.child(manifest.NAME)), "MISSING: not committed"),
             (lambda uri: files.put(uri.child(manifest.NAME), b"garbage"), "DAMAGED: "),
-            (lambda uri: damage_file(uri, "missing"), "is damaged: it is missing"),
             (lambda uri: damage_file(uri, "truncated"), "bytes instead of"),
         ],
-        ids=["all", "manifest", "garbage", "missing", "truncated"],
+        ids=["manifest", "garbage", "truncated"],
     )
     def test_parent_that_is_not_whole_is_shown_as_such(
         self, model: Model, ask: Ask, change: Callable[[URI], object], words: str
@@ -279,7 +247,7 @@ class TestLineage:
         assert (answer.code, answer.err, answer.out[0]) == (1, [], f"checkpoint  {model.checkpoint}")
         assert answer.out[1].startswith(f"└─ prepared  {model.prepared}  ") and words in answer.out[1]
 
-    @pytest.mark.parametrize("parent", ["no URI", "s3://no-such-bucket/x", "/no/such/place", "/" + "x" * 300, "itself"])
+    @pytest.mark.parametrize("parent", ["no URI", "s3://no-such-bucket/x", "/no/such/place", "itself"])
     def test_lineage_marks_a_parent_that_cannot_exist(self, root: Root, s3: Server, ask: Ask, parent: str) -> None:
         uri = results.place(root, "checkpoint", "odd")
         made = commits.commit(uri, kind="checkpoint", parents={}, parameters={}, listed=[])
@@ -288,29 +256,6 @@ class TestLineage:
         answer = ask("lineage", uri)
         assert (answer.code, answer.err) == (0 if parent == "itself" else 1, [])
         assert any(word in answer.out[-1] for word in ("DAMAGED", "MISSING", "see above"))
-
-    def test_parent_whose_storage_does_not_answer_is_shown_as_such(
-        self, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        read = files.read
-
-        def refuse(uri: URI) -> bytes:
-            if uri.startswith(model.prepared):
-                raise EndpointConnectionError(endpoint_url="https://user:secret@s3.example")
-            return read(uri)
-
-        monkeypatch.setattr(files, "read", refuse)
-        answer = ask("lineage", model.checkpoint)
-        assert (answer.code, answer.err, len(answer.out)) == (1, [], 2)
-        assert "DAMAGED: " in answer.out[1] and "Could not connect" in answer.out[1]
-        assert "secret" not in answer.out[1]
-
-    @pytest.mark.parametrize("sources", [None, [], "text", ["text"], [{}], [{"name": 3, "sha256": None}]])
-    def test_sources_of_another_shape_crash_nothing(self, root: Root, ask: Ask, sources: object) -> None:
-        uri = results.place(root, "raw", "odd")
-        commits.commit(uri, kind="raw", parents={}, parameters={}, listed=[], statistics={"sources": sources})
-        answer = ask("lineage", uri)
-        assert (answer.code, len(answer.out)) == (0, 2)
 
 
 class TestVerify:
@@ -325,14 +270,7 @@ class TestVerify:
 
     @pytest.mark.parametrize(
         ("how", "options", "code"),
-        [
-            ("missing", [], 1),
-            ("truncated", [], 1),
-            ("flipped", [], 0),
-            ("missing", ["--deep"], 1),
-            ("truncated", ["--deep"], 1),
-            ("flipped", ["--deep"], 1),
-        ],
+        [("missing", [], 1), ("truncated", [], 1), ("flipped", [], 0), ("flipped", ["--deep"], 1)],
     )
     def test_each_damaged_file_has_a_line(
         self, root: Root, model: Model, ask: Ask, how: str, options: list[str], code: int
@@ -384,34 +322,13 @@ class TestVerify:
 
 
 class TestChampion:
-    def test_each_data_set_has_a_line(self, root: Root, model: Model, ask: Ask) -> None:
-        other = results.run(root, "other")
-        results.decide(root, other, data="letters")
-        answer = ask("history", "--storage", root)
-        assert (answer.code, answer.err) == (0, [])
-        assert [line.split()[:2] for line in answer.out] == [
-            ["digits", model.checkpoint],
-            ["letters", other.checkpoint],
-        ]
-
-    def test_every_decision_is_printed_the_latest_last(self, root: Root, model: Model, ask: Ask) -> None:
-        other = results.run(root, "other")
-        results.decide(root, model, challenger=other)
-        answer = ask("history", DATA, "--storage", root)
-        assert answer.out == [
-            f"000001  promoted  {model.checkpoint}",
-            "        it is better",
-            f"000002  rejected  {other.checkpoint}",
-            "        it is worse",
-            f"champion: {model.checkpoint}",
-        ]
-
     def test_decisions_by_hand_are_printed_with_time_and_user_and_a_rollback_is_called_one(
         self, root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch, time_zone: Callable[[str], None]
     ) -> None:
         monkeypatch.setenv("LOGNAME", "ada")
         time_zone("IST-5:30")
         other = results.run(root, "other")
+        results.decide(root, model, challenger=other)
         ask("promote", other.checkpoint, "--storage", root)
         ask("rollback", DATA, "--storage", root)
         *_, by_hand, back = registry.history(root, DATA)
@@ -420,34 +337,35 @@ class TestChampion:
         promoted, rolled_back = (
             each.decided.astimezone(zone).strftime("%Y-%m-%d %H:%M") for each in (by_hand, back) if each.decided
         )
-        assert ask("history", DATA, "--storage", root).out[2:] == [
-            f"000002  promoted  {other.checkpoint}",
+        assert ask("history", DATA, "--storage", root).out == [
+            f"000001  promoted  {model.checkpoint}",
+            "        it is better",
+            f"000002  rejected  {other.checkpoint}",
+            "        it is worse",
+            f"000003  promoted  {other.checkpoint}",
             f"        {promoted} by ada: promoted by hand",
-            f"000003  rollback  {model.checkpoint}",
+            f"000004  rollback  {model.checkpoint}",
             f"        {rolled_back} by ada: rolled back by hand from checkpoints/{other.checkpoint.name}",
             f"champion: {model.checkpoint}",
         ]
-        assert ask("history", "--storage", root).out == [
-            f"digits  {model.checkpoint}  {rolled_back} by ada: rolled back by hand from "
-            f"checkpoints/{other.checkpoint.name}"
-        ]
-
-    def test_garbled_decision_hides_no_other_data_set(self, root: Root, model: Model, ask: Ask) -> None:
-        files.put(root.child("registry/letters/000001.json"), b"garbage")
+        results.decide(root, other, data="letters")
+        files.put(root.child("registry/damaged/000001.json"), b"garbage")
         answer = ask("history", "--storage", root)
-        assert (answer.code, len(answer.out), len(answer.err)) == (1, 1, 1)
-        assert ask("history", "letters", "--storage", root).code == 1
-
-    def test_root_without_decisions_is_told(self, root: Root, ask: Ask) -> None:
-        results.run(root, "model")
-        answer = ask("history", "--storage", root)
-        assert (answer.code, answer.out, len(answer.err)) == (0, [], 1)
+        assert (answer.code, len(answer.err)) == (1, 1) and "damaged/000001.json cannot be read" in answer.err[0]
+        assert answer.out[0].startswith(f"digits   {model.checkpoint}  {rolled_back} by ada: rolled back by hand from ")
+        assert answer.out[1].startswith(f"letters  {other.checkpoint} ")
 
 
 class TestPromoteAndRollback:
-    def test_promoted_by_hand_and_rolled_back(self, root: Root, model: Model, ask: Ask) -> None:
+    def test_promoted_by_hand_in_the_checkpoint_s_own_root_and_rolled_back(
+        self, root: Root, model: Model, ask: Ask, tmp_path: Path
+    ) -> None:
         other = results.run(root, "other")
-        answer = ask("promote", other.checkpoint, "--storage", root)
+        answer = ask("promote", other.checkpoint, "--storage", f"{tmp_path}/elsewhere")
+        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+        assert answer.err[0].startswith(f"error: --storage must be {root}, the root of {other.checkpoint}, got ")
+        assert not Path(f"{tmp_path}/elsewhere").exists()
+        answer = ask("promote", other.checkpoint)
         assert answer == Answer(0, [f"{other.checkpoint} is now the champion of digits"], [])
         assert registry.champion(root, DATA) == other.checkpoint
         answer = ask("rollback", DATA, "--storage", root)
@@ -468,13 +386,6 @@ class TestPromoteAndRollback:
         answer = ask("promote", model.checkpoint, "--storage", root, "--reason", " ")
         assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
 
-    def test_damaged_checkpoint_is_not_promoted(self, root: Root, model: Model, ask: Ask) -> None:
-        other = results.run(root, "other")
-        damage_file(other.checkpoint, "flipped")
-        answer = ask("promote", other.checkpoint, "--storage", root)
-        assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
-        assert registry.champion(root, DATA) == model.checkpoint
-
     def test_decision_that_somebody_made_meanwhile_is_told(
         self, root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -489,22 +400,6 @@ class TestPromoteAndRollback:
         answer = ask("rollback", DATA, "--storage", root)
         assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
         assert "000003.json was recorded in the meantime; nothing was changed" in answer.err[0]
-
-    def test_promotion_is_recorded_below_the_checkpoint_s_own_root(
-        self, root: Root, model: Model, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("PIPELINE_STORAGE", f"{tmp_path}/elsewhere")
-        other = results.run(root, "other")
-        answer = ask("promote", other.checkpoint)
-        assert answer == Answer(0, [f"{other.checkpoint} is now the champion of digits"], [])
-        assert registry.champion(root, DATA) == other.checkpoint
-        assert not Path(f"{tmp_path}/elsewhere").exists()
-
-    def test_promotion_below_another_root_is_refused(self, root: Root, model: Model, ask: Ask, tmp_path: Path) -> None:
-        answer = ask("promote", model.checkpoint, "--storage", f"{tmp_path}/elsewhere")
-        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
-        assert answer.err[0].startswith(f"error: --storage must be {root}, the root of {model.checkpoint}, got ")
-        assert not Path(f"{tmp_path}/elsewhere").exists()
 
     def test_copy_outside_a_root_is_promoted_only_in_a_named_root(
         self, root: Root, model: Model, ask: Ask, tmp_path: Path
@@ -528,10 +423,6 @@ class TestPromoteAndRollback:
 
 class TestGc:
     @pytest.fixture
-    def root(self, tmp_path: Path) -> Root:
-        return Root(str(tmp_path / "root"))
-
-    @pytest.fixture
     def old(self, root: Root, model: Model) -> Model:
         """A run of long ago that nobody needs, and a leftover."""
         old = results.run(root, "old")
@@ -542,6 +433,7 @@ class TestGc:
 
     def test_dry_run_prints_what_goes_and_changes_nothing(self, root: Root, old: Model, ask: Ask) -> None:
         before = results.listing(root)
+        assert len(ask("gc", "--dry-run", "--keep-days", "41", "--storage", root).out) == 2
         dry = ask("gc", "--dry-run", "--storage", root)
         assert results.listing(root) == before
         wet = ask("gc", "--storage", root)
@@ -555,21 +447,6 @@ class TestGc:
             .out[0]
             .startswith("OK: all files match their checksums (6 results, ")
         )
-
-    def test_keep_days_sets_the_minimum_age(self, root: Root, old: Model, ask: Ask) -> None:
-        assert len(ask("gc", "--keep-days", "41", "--storage", root).out) == 2
-        assert len(ask("gc", "--keep-days", "39", "--storage", root).out) == 7
-
-    @pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small file system")
-    def test_gc_on_a_full_disk_says_what_to_delete_by_hand(self, tmp_path: Path, ask: Ask) -> None:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", tmp_path], check=True)
-        try:
-            (tmp_path / "rest").write_bytes(bytes(1_020_000))
-            answer = ask("gc", "--storage", Root(str(tmp_path)))
-        finally:
-            subprocess.run(["umount", tmp_path], check=True)
-        assert answer.code == 1
-        assert "gc --dry-run` lists, then run gc again" in str(answer.err)
 
     def test_gc_reports_results_needed_since_the_plan(
         self, root: Root, old: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
@@ -586,34 +463,27 @@ class TestGc:
         ask("gc", "--keep-days", "0", "--storage", root)
         assert not any(files.exists(uri.child(manifest.NAME)) for uri in old.all())
 
-    def test_garbled_registry_stops_it_in_one_line(self, root: Root, old: Model, ask: Ask) -> None:
-        files.put(root.child("registry/letters/000001.json"), b"garbage")
-        before = results.listing(root)
-        answer = ask("gc", "--storage", root)
-        assert (answer.code, answer.out, len(answer.err)) == (1, [], 1)
-        assert results.listing(root) == before
-
 
 READERS = [["ls"], ["history"], ["history", DATA], ["verify"], ["gc", "--dry-run"]]
 WRITERS = [["gc"], ["rollback", DATA]]
 
 
 class TestWrongRequests:
-    @pytest.mark.parametrize("command", [*READERS, *WRITERS], ids=" ".join)
-    def test_root_that_is_not_there_is_told_and_not_made(self, root: Root, ask: Ask, command: list[str]) -> None:
-        answer = ask(*command, "--storage", root.child("nowhere"))
-        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
-        assert answer.err[0].startswith(f"error: --storage: {root}/nowhere does not exist or is empty; ")
-        assert files.walk(root) == [] and not os.path.exists(root)
+    def test_root_that_is_not_there_is_told_and_not_made(self, root: Root, ask: Ask) -> None:
+        for command in [*READERS, *WRITERS]:
+            answer = ask(*command, "--storage", root.child("nowhere"))
+            assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+            assert answer.err[0].startswith(f"error: --storage: {root}/nowhere does not exist or is empty; ")
+        assert not os.path.exists(root)
 
-    @pytest.mark.parametrize("command", READERS, ids=" ".join)
     def test_what_only_reads_writes_nothing(
-        self, root: Root, model: Model, ask: Ask, command: list[str], monkeypatch: pytest.MonkeyPatch
+        self, root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for verb in ("put", "remove"):
             monkeypatch.delattr(files, verb)
         monkeypatch.delattr(access, "check_writable")
-        assert ask(*command, "--storage", root).code == 0
+        for command in READERS:
+            assert ask(*command, "--storage", root).code == 0
         for reader in ("show", "lineage", "verify"):
             assert ask(reader, model.raw).code == 0
 
@@ -635,17 +505,10 @@ class TestWrongRequests:
             (["ls", "--nosuch"], ["--nosuch", "--help"]),
             (["ls", "checkpoints"], ["KIND", "'checkpoints'", "checkpoint"]),
             (["show"], ["URI", "show --help"]),
-            (["show", "s3:/x"], ["uri", "s3:/x"]),
-            (["show", "http://x/y"], ["uri", "http://x/y"]),
             (["show", "s3://user:secret@bucket/x"], ["uri", "AWS_*"]),
-            (["show", "a/../../b\n"], ["uri"]),
-            (["ls", "--storage", ""], ["--storage", "got an empty value"]),
             (["ls", "--storage", "gopher://x"], ["--storage", "gopher://x"]),
-            (["rollback"], ["REGISTERED-MODEL"]),
-            (["gc", "--keep-days", "-1"], ["--keep-days"]),
             (["gc", "--keep-days=-1"], ["--keep-days", "'-1'", ">= 0"]),
             (["gc", "--keep-days", "1.5"], ["--keep-days", "'1.5'", "whole number"]),
-            (["gc", "--dry"], ["--dry"]),
         ],
     )
     def test_it_is_refused_in_one_line(self, ask: Ask, words: list[str], expected: list[str]) -> None:
@@ -665,7 +528,7 @@ class TestWrongRequests:
             monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-key")
         if trouble == "endpoint":
             monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-        for words in (["ls", "--storage", root], ["gc", "--storage", root], ["show", f"{root}/x"]):
+        for words in (["ls", "--storage", root], ["show", f"{root}/x"]):
             answer = ask(*words)
             assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
             assert root in answer.err[0] and "wrong-key" not in answer.err[0]
@@ -695,29 +558,38 @@ def test_traceback_of_an_unexpected_exception_is_shown_only_where_it_is_asked_fo
         ask("ls", "--storage", root)
 
 
+def test_every_command_does_the_same_on_s3(s3: Server, ask: Ask) -> None:
+    root = Root(f"s3://{s3.bucket}/command-line")
+    first, second = results.run(root, "first"), results.run(root, "second")
+    results.decide(root, first)
+    assert ask("promote", second.checkpoint).out == [f"{second.checkpoint} is now the champion of digits"]
+    assert ask("rollback", DATA, "--storage", root).code == 0
+    assert ask("history", "--storage", root).out[0].startswith(f"digits  {first.checkpoint}  ")
+    assert len(ask("ls", "--storage", root).out) == 13 and len(ask("lineage", second.report).out) > 5
+    assert ask("show", "--json", first.raw).out == files.read(first.raw.child(manifest.NAME)).decode().splitlines()
+    assert ask("gc", "--keep-days", "0", "--storage", root).out[-1].startswith("Deleted 6 items (")
+    assert ask("verify", "--deep", "--storage", root).out[-1].startswith("OK: all files match their checksums (6 res")
+
+
 class TestBoundary:
     """Nothing is reached through a link out of the root, or outside the roots that are allowed."""
 
-    @pytest.mark.parametrize("command", [*READERS, *WRITERS, ["promote", "{checkpoint}"]], ids=" ".join)
-    @pytest.mark.parametrize("moved", ["checkpoints", "datasets/raw", "registry/digits", "leases"])
+    @pytest.mark.parametrize("moved", ["checkpoints", "datasets/raw", "registry/digits"])
     def test_shelf_or_folder_that_leads_out_of_the_root_is_refused(
-        self, tmp_path: Path, ask: Ask, command: list[str], moved: str
+        self, root: Root, model: Model, tmp_path: Path, ask: Ask, moved: str
     ) -> None:
-        root = Root(f"{tmp_path}/root")
-        model = results.run(root, "model")
-        results.decide(root, model)
-        lease.take(root, model.report, owner="somebody")
         Path(root, moved).rename(tmp_path / "elsewhere")
         Path(root, moved).symlink_to(tmp_path / "elsewhere")
         before = results.listing(Root(f"{tmp_path}/elsewhere"))
-        answer = ask(*(word.format(checkpoint=model.checkpoint) for word in command), "--storage", root)
-        assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
-        assert answer.err[0].startswith(f"error: --storage: {root}/{moved} is a link that leads out of {root}; ")
+        for command in (["ls"], ["gc"], ["promote", model.checkpoint]):
+            answer = ask(*command, "--storage", root)
+            assert (answer.code, answer.out, len(answer.err)) == (2, [], 1)
+            assert answer.err[0].startswith(f"error: --storage: {root}/{moved} is a link that leads out of {root}; ")
         assert results.listing(Root(f"{tmp_path}/elsewhere")) == before
 
-    def test_file_that_leads_out_of_its_result_is_damaged(self, tmp_path: Path, ask: Ask) -> None:
-        root = Root(f"{tmp_path}/root")
-        model = results.run(root, "model")
+    def test_file_that_leads_out_of_its_result_is_damaged(
+        self, root: Root, model: Model, tmp_path: Path, ask: Ask
+    ) -> None:
         place = Path(model.raw, manifest.load(model.raw).files[0].path)
         place.rename(tmp_path / "elsewhere")
         place.symlink_to(tmp_path / "elsewhere")
@@ -726,12 +598,11 @@ class TestBoundary:
             assert (answer.code, answer.err) == (1, [])
             assert answer.out[0].startswith(f"{place} is damaged: it is a link that leads out of its folder")
 
-    @pytest.mark.parametrize("command", [["ls"], ["gc"], ["history"]], ids=" ".join)
     def test_root_that_is_not_allowed_is_refused(
-        self, root: Root, model: Model, ask: Ask, command: list[str], monkeypatch: pytest.MonkeyPatch
+        self, root: Root, model: Model, ask: Ask, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv(ALLOWED_ROOTS, root.child("other"))
-        answer = ask(*command, "--storage", root)
+        answer = ask("ls", "--storage", root)
         line = f"error: --storage: {root} is outside PIPELINE_ALLOWED_ROOTS: {root}/other"
         assert (answer.code, answer.out, answer.err) == (2, [], [line])
 
@@ -747,17 +618,16 @@ class TestBoundary:
 
 
 class TestProcess:
-    def run(self, *words: str, cwd: Path, **options: str) -> "subprocess.CompletedProcess[str]":
-        env = {**os.environ, "PYTHONPATH": str(CHECKOUT), **options}
-        command = [sys.executable, "-m", "storage", *words]
-        return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=60)
-
-    def test_paths_may_be_relative_and_end_with_a_slash(self, tmp_path: Path) -> None:
+    def test_paths_may_be_relative_and_end_with_a_slash(
+        self, tmp_path: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         model = results.run(Root(f"{tmp_path}/data"), "model")
-        relative = os.path.relpath(model.raw, tmp_path) + "/"
-        assert model.raw in self.run("show", relative, cwd=tmp_path).stdout
-        assert len(self.run("ls", cwd=tmp_path).stdout.splitlines()) == 7
-        assert len(self.run("ls", cwd=Path("/"), PIPELINE_STORAGE=f"{tmp_path}/data/").stdout.splitlines()) == 7
+        monkeypatch.chdir(tmp_path)
+        assert model.raw in ask("show", os.path.relpath(model.raw, tmp_path) + "/").out[0]
+        assert len(ask("ls").out) == 7
+        monkeypatch.chdir("/")
+        monkeypatch.setenv("PIPELINE_STORAGE", f"{tmp_path}/data/")
+        assert len(ask("ls").out) == 7
 
     def test_reader_that_has_seen_enough_is_no_error(self, tmp_path: Path) -> None:
         results.run(Root(f"{tmp_path}/data"), "model")
@@ -771,10 +641,11 @@ class TestProcess:
         stray = Path(os.fsdecode(f"{model.raw}/".encode() + b"stray-\xff"))
         stray.touch()
         os.utime(stray, (0, 0))
-        answer = self.run("gc", "--dry-run", cwd=tmp_path, PYTHONIOENCODING="ascii")
+        env = {**os.environ, "PYTHONPATH": str(CHECKOUT), "PYTHONIOENCODING": "ascii"}
+        command = [sys.executable, "-m", "storage", "gc", "--dry-run"]
+        answer = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
         assert (answer.returncode, answer.stderr) == (0, "")
         assert "stray-\\udcff" in answer.stdout
-        assert self.run("lineage", model.raw, cwd=tmp_path, PYTHONIOENCODING="ascii").returncode == 0
 
     def test_nothing_heavy_is_imported(self) -> None:
         heavy = "{'ray', 'torch', 'prefect', 's3fs', 'rich.console', 'pyarrow'}"
@@ -790,4 +661,3 @@ def test_help_teaches_with_an_example(ask: Ask) -> None:
         answer = ask(command, "--help")
         assert answer.code == 0
         assert any(f"data-to-model {command}" in line for line in answer.out[answer.out.index("  Example:") :])
-        assert any("--storage URI" in line for line in answer.out) or command in ("show", "lineage")

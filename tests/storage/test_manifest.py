@@ -1,7 +1,6 @@
 """Guarantees of a manifest: a dataset exists completely or not at all, and never changes."""
 
 import datetime
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -36,21 +35,15 @@ def damage_file(uri: URI, file: File, content: bytes) -> None:
 
 
 class TestCommit:
-    def test_committed_manifest_is_loaded_as_it_was(self, uri: DatasetURI) -> None:
-        committed = commit(uri, write(uri), note={"tuple": (1, 2), "keys": {3: "three"}})
-        assert manifest.load(uri) == committed
-
-    def test_manifest_says_when_it_was_committed(self, uri: DatasetURI) -> None:
-        before = datetime.datetime.now(datetime.UTC)
-        commit(uri, write(uri))
-        created = json.loads(files.read(uri.child(manifest.NAME)))["created"]
-        assert created.endswith("Z")
-        assert before <= datetime.datetime.fromisoformat(created) <= datetime.datetime.now(datetime.UTC)
-
-    def test_date_that_was_changed_is_damage(self, uri: DatasetURI) -> None:
-        committed = commit(uri, write(uri))
-        later = {"created": datetime.datetime.now(datetime.UTC)}
-        files.put(uri.child(manifest.NAME), committed.model_copy(update=later).to_json())
+    def test_committed_manifest_is_loaded_as_it_was_whatever_a_frozen_writer_does_later(self, uri: DatasetURI) -> None:
+        before, file = datetime.datetime.now(datetime.UTC), write(uri)
+        committed = commit(uri, file, note={"tuple": (1, 2), "keys": {3: "three"}})
+        write(uri, b"of a frozen writer")
+        assert manifest.load(uri) == manifest.verify(uri) == committed
+        assert committed.split("train") == [file] and manifest.read_file(uri, file) == b"content"
+        assert before <= committed.created <= datetime.datetime.now(datetime.UTC)
+        later = committed.model_copy(update={"created": datetime.datetime.now(datetime.UTC)})
+        files.put(uri.child(manifest.NAME), later.to_json())
         with pytest.raises(Damaged, match="is not what was committed"):
             manifest.load(uri)
 
@@ -66,28 +59,11 @@ class TestCommit:
         with pytest.raises(FileNotFoundError, match=f"{uri} is not committed"):
             manifest.load(uri)
 
-    def test_stray_part_is_never_listed(self, uri: DatasetURI) -> None:
-        file = write(uri)
-        write(uri, b"of a dead attempt")
-        commit(uri, file)
-        assert manifest.load(uri).split("train") == [file]
-
-    def test_second_committer_gets_the_manifest_of_the_first(self, uri: DatasetURI) -> None:
-        first = commit(uri, write(uri), note="first")
-        assert commit(uri, write(uri, b"other"), note="second") == first
-
     def test_all_of_eight_committers_get_the_same_manifest(self, uri: DatasetURI) -> None:
         file = write(uri)
         with ThreadPoolExecutor(8) as pool:
             results = list(pool.map(lambda note: commit(uri, file, note=note), range(8)))
         assert results == [manifest.load(uri)] * 8
-
-    def test_frozen_writer_that_wakes_up_after_the_commit_changes_nothing(self, uri: DatasetURI) -> None:
-        file = write(uri)
-        committed = commit(uri, file)
-        write(uri, b"of a frozen writer")
-        assert manifest.verify(uri) == committed
-        assert manifest.read_file(uri, file) == b"content"
 
     def test_file_without_a_suffix_gets_its_digest_too(self, uri: DatasetURI) -> None:
         file = commits.write_file(uri, "folder.d/weights", b"content")
@@ -121,26 +97,20 @@ class TestDamage:
             with pytest.raises(Damaged, match=f"{file.path} is damaged: .*{problem}"):
                 check(uri)
 
-    @pytest.mark.parametrize(
-        ("content", "place"),
-        [(b"", "JSON"), (b'{"format": 1, "ki', "JSON"), (b'{"format": 3}', "format"), (b'{"format": 1}', "kind")],
-    )
-    def test_garbled_manifest_is_damage_not_absence(self, uri: DatasetURI, content: bytes, place: str) -> None:
-        files.put(uri.child(manifest.NAME), content)
-        with pytest.raises(Damaged, match=rf"_manifest.json cannot be read \({place}: .*; restore it"):
-            manifest.find(uri)
+    def test_garbled_manifest_is_damage_not_absence(self, uri: DatasetURI) -> None:
+        for content, place in ((b'{"format": 1, "ki', "JSON"), (b'{"format": 3}', "format")):
+            files.put(uri.child(manifest.NAME), content)
+            with pytest.raises(Damaged, match=rf"_manifest.json cannot be read \({place}: .*; restore it"):
+                manifest.find(uri)
 
-    @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "a/../../b", ".hidden", "a//b", ""])
-    def test_manifest_cannot_point_out_of_its_uri(self, path: str) -> None:
-        with pytest.raises(ValueError, match="path"):
-            File(path=path, size=0, sha256="")
-
-    @pytest.mark.parametrize("split", ["..", "a/b", "Train", ""])
-    def test_split_is_a_name(self, split: str) -> None:
+    def test_manifest_cannot_point_out_of_its_uri(self) -> None:
+        for path in ("../secret", "/etc/passwd", "a/../../b", ".hidden", "a//b", ""):
+            with pytest.raises(ValueError, match="path"):
+                File(path=path, size=0, sha256="")
         with pytest.raises(ValueError, match="split must be 1 to 64 of"):
-            File(path="a", split=split, size=0, sha256="")
+            File(path="a", split="..", size=0, sha256="")
 
-    @pytest.mark.parametrize("parent", ["/data/../etc", "http://host/x", "s3://key:hidden@bucket/x", "relative"])
+    @pytest.mark.parametrize("parent", ["/data/../etc", "s3://key:hidden@bucket/x", "relative"])
     def test_parent_that_is_no_uri_is_damage(self, uri: DatasetURI, parent: str) -> None:
         named = manifest.Parent.model_construct(uri=parent, digest="", content="")
         made = commit(uri).model_copy(update={"parents": {"raw": named}})

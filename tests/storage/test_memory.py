@@ -16,7 +16,7 @@ def count_pages() -> None:
     if "keep" in sys.argv:
         process.keep_memory()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(30):
+    for _ in range(10):
         # Three at a time: more than one heap of a thread holds. The later ones are freed first: then glibc gives the
         # top of its heap back.
         batches = [np.ones(3 * 2**20) for _ in range(3)]

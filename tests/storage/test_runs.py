@@ -38,6 +38,12 @@ def documents(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str,
 
 
 @pytest.fixture
+def root(tmp_path: Path) -> Root:
+    """A root on a disk."""
+    return Root(f"{tmp_path}/root")
+
+
+@pytest.fixture
 def three(root: Root) -> list[URI]:
     """Reports of three runs, of which the second is the champion and the first was."""
     runs: list[tuple[float, dict[str, Any]]] = [(0.95, {}), (0.98, {"epochs": 5}), (0.9, {"seed": 7, "epochs": 9})]
@@ -98,24 +104,18 @@ def test_compared_runs_show_the_settings_in_which_they_differ(
     assert [line.split()[5] for line in out[1:]] == ["5", "3", "3"]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("ls", "runs", "raw"), "kind: runs cannot be listed with raw; list it alone"),
-        (("ls", "--sort", "accuracy"), "--sort is only for runs; use: ls runs"),
-        (("ls", "runs", "--sort", "size"), "--sort must be one of created, registered_model, recipe, "),
-        (("ls", "runs", "--csv", "."), "--csv must be a file, got the folder .; add a name"),
-        (("compare", "checkpoints/x-0123456789ab"), "checkpoints/x-0123456789ab is no run below"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_what_cannot_be_listed_is_refused_with_the_next_step(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
-) -> None:
-    root = Root(str(tmp_path / "root"))
+def test_what_cannot_be_listed_is_refused_with_the_next_step(root: Root, capsys: pytest.CaptureFixture[str]) -> None:
     commit_run(root, 1)
-    code, out, err = ask(capsys, *words, "--storage", root)
-    assert (code, out) == (2, []) and message in err
+    messages = {
+        "ls runs raw": "kind: runs cannot be listed with raw; list it alone",
+        "ls --sort accuracy": "--sort is only for runs; use: ls runs",
+        "ls runs --sort size": "--sort must be one of created, registered_model, recipe, ",
+        "ls runs --csv .": "--csv must be a file, got the folder .; add a name",
+        "compare checkpoints/x-0123456789ab": "checkpoints/x-0123456789ab is no run below",
+    }
+    for words, message in messages.items():
+        code, out, err = ask(capsys, *words.split(), "--storage", root)
+        assert (code, out) == (2, []) and message in err
 
 
 def test_damaged_report_and_registry_are_named_and_the_rest_is_listed(

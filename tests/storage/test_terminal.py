@@ -1,13 +1,16 @@
 """Output on a terminal, and in files."""
 
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from storage import files, in_use, lease, terminal
+from storage.__main__ import main
 from storage.uri import Root
 from tests.runs import CHECKOUT
 from tests.storage import results
@@ -41,7 +44,7 @@ def test_control_characters_of_a_name_are_shown_and_not_obeyed(capsys: pytest.Ca
 
 def test_every_uri_is_whole_and_relative_at_a_terminal_and_in_full_in_a_file(root: Root, model: Model) -> None:
     folder = Path(root).parent
-    for words in (["ls"], ["lineage", model.report], ["history"], ["show", model.evaluation]):
+    for words in (["ls"], ["lineage", model.report]):
         _, lines = typed(["-m", "storage", *words], folder=folder)
         command = [sys.executable, "-m", "storage", *words]
         env = os.environ | {"COLUMNS": "80", "PYTHONPATH": str(CHECKOUT)}
@@ -49,11 +52,6 @@ def test_every_uri_is_whole_and_relative_at_a_terminal_and_in_full_in_a_file(roo
         assert done.stderr == "" and [line.replace(f"{folder}/", "") for line in done.stdout.splitlines()] == lines
         assert any("data/" in line for line in lines) and not any(f"{folder}/" in line for line in lines)
         assert root in done.stdout
-
-
-def test_json_is_the_same_at_a_terminal(root: Root, model: Model) -> None:
-    _, lines = typed(["-m", "storage", "show", "--json", model.report], folder=Path(root).parent)
-    assert "\n".join(lines) + "\n" == files.read(model.report.child("_manifest.json")).decode()
 
 
 def test_paths_below_the_working_directory_are_told_as_one_types_them_there(
@@ -72,39 +70,39 @@ class TestUnfinishedWork:
     def root(self, tmp_path: Path) -> Root:
         return Root(str(tmp_path / "data"))
 
-    def test_training_is_at_work_while_it_holds_its_lease_and_cut_off_after(self, root: Root, tmp_path: Path) -> None:
+    @pytest.fixture
+    def listed(self, root: Root, capsys: pytest.CaptureFixture[str]) -> Callable[..., list[str]]:
+        """What `ls` prints."""
+
+        def listed(*kinds: str) -> list[str]:
+            assert main(["ls", *kinds, "--storage", root]) == 0
+            return capsys.readouterr().out.splitlines()
+
+        return listed
+
+    def test_training_is_at_work_while_it_holds_its_lease_and_cut_off_after(
+        self, root: Root, listed: Callable[..., list[str]]
+    ) -> None:
         target = results.place(root, "checkpoint", "mine")
         scratch = results.write_scratch(root, target, recipe={"training": {"epochs": 4}})
         for epoch in (1, 2):
             files.put(scratch.child(f"attempt-1/epoch-{epoch:04d}/checkpoint.json"), b"{}")
         files.put(scratch.child("attempt-1/epoch-0003/weights.safetensors"), b"half of it")
-        with lease.held(root, target, owner="a job") as held:
-            assert held
-            host = lease.holder(root, target).host  # type: ignore[union-attr]
-            (line,) = _said(tmp_path)
-        assert line.startswith(f"running on {host}  train  2 of 4 epochs done  last written 20")
+        with lease.held(root, target, owner="a job"):
+            (line,) = listed()
+        assert line.startswith(f"running on {socket.gethostname()}  train  2 of 4 epochs done  last written 20")
         assert line.endswith(f"  {scratch}")
         with in_use.using(root, [target], owner="a run that prepares its data again"):
-            assert _said(tmp_path)[0].startswith("waiting  train  2 of 4")
-        cut_off, hint = _said(tmp_path)
+            assert listed()[0].startswith("waiting  train  2 of 4")
+        cut_off, hint = listed()
         assert cut_off.startswith("interrupted  train  2 of 4 epochs done  last written 20")
         assert hint.startswith("interrupted: no result yet; run the same command again")
 
-    def test_what_is_committed_is_not_unfinished(self, root: Root, tmp_path: Path) -> None:
-        model = results.run(root, "done")
-        results.write_scratch(root, model.checkpoint)
-        assert len(_said(tmp_path)) == 1 + len(vars(model))
-
     def test_preparation_and_prediction_are_told_too_and_only_the_kinds_asked_for(
-        self, root: Root, tmp_path: Path
+        self, root: Root, listed: Callable[..., list[str]]
     ) -> None:
+        results.write_scratch(root, results.run(root, "done").checkpoint)
         for stage, kind in (("preprocess", "prepared"), ("predict", "predictions")):
             files.put(root.child(f"runs/{results.place(root, kind, stage).name}/{stage}-{64 * '0'}.json"), b"{}")
-        assert [line.split()[1] for line in _said(tmp_path)[:-1]] == ["preprocess", "predict"]
-        assert [line.split()[1] for line in _said(tmp_path, "predictions")[:-1]] == ["predict"]
-
-
-def _said(folder: Path, *kinds: str) -> list[str]:
-    command = [sys.executable, "-m", "storage", "ls", *kinds]
-    env = os.environ | {"PYTHONPATH": str(CHECKOUT)}
-    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, check=True).stdout.splitlines()
+        assert [line.split()[1] for line in listed()[7:-1]] == ["preprocess", "predict"]
+        assert [line.split()[1] for line in listed("predictions")[2:-1]] == ["predict"]

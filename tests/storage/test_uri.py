@@ -23,15 +23,10 @@ from storage.uri import (
     ("value", "canonical"),
     [
         ("/", "/"),
-        ("/data", "/data"),
-        ("//data//runs/", "/data/runs"),
-        ("/data/./runs/.", "/data/runs"),
+        ("//data//./runs/.", "/data/runs"),
         ("/with space/per%20cent/what?/#1", "/with space/per%20cent/what?/#1"),
         ("/mail/a@b/c://d", "/mail/a@b/c:/d"),
-        ("file:///data/", "/data"),
-        ("file:///with%20space/%3F", "/with space/?"),
-        ("FILE:///data", "/data"),
-        ("s3://bucket", "s3://bucket"),
+        ("FILE:///with%20space/%3F", "/with space/?"),
         ("s3://bucket/", "s3://bucket"),
         ("s3://bucket//a/./b/", "s3://bucket/a/b"),
         ("S3://bucket/Key", "s3://bucket/Key"),
@@ -46,21 +41,16 @@ def test_each_place_has_one_form(value: str, canonical: str) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("", "must be an absolute path"),
         ("data", "must be an absolute path.*got 'data'"),
         ("http://host/data", "must be an absolute path, file:///... or s3://.*got 'http://host/data'"),
-        ("file:data", "must be an absolute path"),
         ("s3:bucket/key", "must be an absolute path"),
         ("file://host/data", "without a host"),
         ("/data/../etc", r"must not contain '\.\.'"),
         ("file:///data/%2e%2e/etc", r"must not contain '\.\.'"),
-        ("s3://bucket/../other", r"must not contain '\.\.'"),
-        ("s3://", "needs a bucket name"),
         ("s3:///key", "needs a bucket name"),
         ("s3://Bucket/key", "needs a bucket name.*'s3://Bucket/key'"),
         ("s3://bucket/key?versionId=1", "no query or fragment"),
-        ("s3://bucket/key#part", "no query or fragment"),
-        ("file:///data?x=1", "no query or fragment"),
+        ("file:///data#part", "no query or fragment"),
     ],
 )
 def test_what_is_no_uri_is_refused(value: str, message: str) -> None:
@@ -71,12 +61,9 @@ def test_what_is_no_uri_is_refused(value: str, message: str) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        "s3://AKIA:hidden@bucket/key",
         "s3://AKIA:hidden/hidden+hidden@bucket/key",
         "s3://hidden@bucket/key",
-        "http://user:hidden@host/key",
-        "http://host/key?X-Amz-Signature=hidden",
-        "s3://bucket/key?token=hidden",
+        "http://user:hidden@host/key?X-Amz-Signature=hidden",
     ],
 )
 def test_refusal_shows_no_credentials(value: str) -> None:
@@ -92,13 +79,9 @@ def test_refusal_shows_no_credentials(value: str) -> None:
         ("https://me:hid den@host/x?key=hid den#hidden", "https://***@host/x"),
         ("host/x?key=hidden", "host/x"),
         ("https://me:hid?den@host/x", "https://***"),
-        ("https://host/x?mail=me@host&key=hidden", "https://***"),
-        ("s3:/key:hidden@bucket/x", "s3:/***@bucket/x"),
-        ("s3:key:hidden@bucket/x", "***@bucket/x"),
         ("S3:/key:hid/den@bucket/x", "S3:/***@bucket/x"),
         ("key:hid/den@bucket/x", "***@bucket/x"),
         ("/data/2024:x@home/y", "/data/2024:x@home/y"),
-        ("./a:b@c/d", "./a:b@c/d"),
     ],
 )
 def test_address_is_shown_without_credentials_query_and_fragment(url: str, shown: str) -> None:
@@ -109,7 +92,6 @@ def test_address_is_shown_without_credentials_query_and_fragment(url: str, shown
     ("text", "shown"),
     [
         ("return self.head(x)  # logits\nValueError: what? no", "return self.head(x)  # logits\nValueError: what? no"),
-        ("y = a // b @ c  # (?P<name>x=1)", "y = a // b @ c  # (?P<name>x=1)"),
         ("no answer from http://127.0.0.1:9000 (a@b)", "no answer from http://127.0.0.1:9000 (a@b)"),
         ("got 's3://key:hidden/hid@den@bucket/x': why?", "got 's3://***@bucket/x': why?"),
         ("a://b:hidden@c and d://hidden@e, # f", "a://***@c and d://***@e, # f"),
@@ -117,34 +99,23 @@ def test_address_is_shown_without_credentials_query_and_fragment(url: str, shown
         ("(https://host/k?X-Amz-Credential=hidden&X-Amz-Signature=hidden): 403", "(https://host/k): 403"),
         ("{'url': \"https://h/x#hidden\", 'is': 1}", "{'url': \"https://h/x\", 'is': 1}"),
         ("GET https://h/x?mail=me@host&key=hidden. End", "GET https://***. End"),
-        ("PUT https://me:hid?den@host/x failed", "PUT https://*** failed"),
         (
             "Max retries exceeded with url: /x?key=hidden (Caused by y)",
             "Max retries exceeded with url: /x (Caused by y)",
         ),
-        ("did you mean 'epochs'?", "did you mean 'epochs'?"),
     ],
 )
 def test_text_is_shown_whole_except_for_the_secrets_of_its_addresses(text: str, shown: str) -> None:
     assert redact_text(text) == shown
 
 
-@pytest.mark.parametrize("parent", ["/", "/data", "s3://bucket", "s3://bucket/prefix"])
-def test_child_lies_below_its_parent(parent: str) -> None:
-    assert URI(parent).child("a/b.txt") == parent.rstrip("/") + "/a/b.txt"
-
-
-def test_what_a_listing_names_may_have_any_characters() -> None:
+def test_child_lies_below_its_parent_whatever_its_characters() -> None:
     for parent in ("s3://bucket", "s3://bucket/prefix", "/", "/folder"):
         child = URI(parent).child("a #1/what?.png")
         assert (child, child.is_s3) == (f"{parent.rstrip('/')}/a #1/what?.png", parent.startswith("s3"))
         assert (child.name, child.parent.name) == ("what?.png", "a #1")
-
-
-@pytest.mark.parametrize("path", ["..", "../other", "a/../../other"])
-def test_child_cannot_leave_its_parent(path: str) -> None:
     with pytest.raises(ValueError, match="must not contain"):
-        URI("s3://bucket/prefix").child(path)
+        URI("s3://bucket/prefix").child("a/../../other")
 
 
 def test_name_and_fingerprint_are_the_end_of_the_path() -> None:
@@ -170,20 +141,15 @@ def test_typed_root_is_taken_from_here(tmp_path: Path, monkeypatch: pytest.Monke
     assert type(parse_root("data")) is Root
 
 
-@pytest.mark.parametrize("value", ["", "http://host/x", "s3:bucket/x", "s3:/bucket/x", "s3://bucket/../x"])
-def test_refused_root_names_the_option(value: str) -> None:
-    with pytest.raises(ValueError, match="--storage"):
-        parse_root(value)
+def test_refused_root_names_the_option() -> None:
+    for value in ("", "http://host/x", "s3:/bucket/x"):
+        with pytest.raises(ValueError, match="--storage"):
+            parse_root(value)
 
 
-@pytest.mark.parametrize("name", ["mnist", "mnist-resnet18", "0", "a" * 64])
-def test_name_of_small_letters_digits_and_dashes_may_stand_in_a_path(name: str) -> None:
-    assert is_name(name)
-
-
-@pytest.mark.parametrize("name", ["", "Mnist", "a/b", "..", "a.b", "a b", "-a", "a_b", "ä", "a\n", "a" * 65])
-def test_any_other_name_is_invalid(name: str) -> None:
-    assert not is_name(name)
+def test_name_of_small_letters_digits_and_dashes_may_stand_in_a_path() -> None:
+    assert all(map(is_name, ["mnist-resnet18", "0", "a" * 64]))
+    assert not any(map(is_name, ["", "Mnist", "a/b", "..", "-a", "a_b", "ä", "a\n", "a" * 65]))
 
 
 class TestAllowedRoots:
@@ -192,18 +158,14 @@ class TestAllowedRoots:
         (tmp_path / "data").mkdir()
         monkeypatch.setenv(ALLOWED_ROOTS, f"{tmp_path}/data, s3://bucket/prefix")
 
-    @pytest.mark.parametrize(
-        "place", ["{}/data", "{}/data/", "{}/data/x/y", "s3://bucket/prefix", "s3://bucket/prefix/x"]
-    )
-    def test_what_lies_in_one_is_allowed(self, tmp_path: Path, place: str) -> None:
-        parse_root(place.format(tmp_path))
-
-    @pytest.mark.parametrize(
-        "place", ["{}/database", "{}", "/", "s3://bucket/prefixed", "s3://bucket", "s3://bucket2/prefix", "./data"]
-    )
-    def test_anything_else_is_refused_with_the_option_the_value_and_the_roots(self, tmp_path: Path, place: str) -> None:
-        with pytest.raises(ValueError, match="^--data: .* is outside PIPELINE_ALLOWED_ROOTS: .*/data, s3://bucket"):
-            parse_root(place.format(tmp_path), option="--data")
+    def test_what_lies_in_one_is_allowed_and_all_else_refused_with_the_option_the_value_and_the_roots(
+        self, tmp_path: Path
+    ) -> None:
+        for place in (f"{tmp_path}/data/", f"{tmp_path}/data/x/y", "s3://bucket/prefix", "s3://bucket/prefix/x"):
+            parse_root(place)
+        for place in (f"{tmp_path}/database", "/", "s3://bucket/prefixed", "s3://bucket", "./data"):
+            with pytest.raises(ValueError, match="^--data: .* is outside PIPELINE_ALLOWED_ROOTS: .*/data, s3://bucket"):
+                parse_root(place, option="--data")
 
     def test_a_link_out_of_one_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "secrets").mkdir()
@@ -225,10 +187,6 @@ class TestAllowedRoots:
         with pytest.raises(ValueError, match="^--storage: PIPELINE_ALLOWED_ROOTS must be folders and s3://") as caught:
             parse_root("/data")
         assert "hidden" not in str(caught.value)
-
-    def test_without_any_everything_is_allowed(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.delenv(ALLOWED_ROOTS)
-        check_allowed(URI("/anywhere"))
 
 
 class Spec(BaseModel):
