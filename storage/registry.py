@@ -45,12 +45,12 @@ class _Entry:
     """Digest of the entry before; none for the first entry."""
 
 
-def history(root: Root, name: str, *, start: int = 1) -> list[Decision]:
-    """Return the decisions on `name` from number `start` on, oldest first.
+def history(root: Root, name: str) -> list[Decision]:
+    """Return the decisions on `name`, oldest first.
 
-    Raises `Damaged` naming an entry that is missing, or one of these that was changed.
+    Raises `Damaged` naming an entry that is missing or was changed.
     """
-    return _load_chain(root, _recorded(root, name)[start - 1 :])
+    return _load_chain(root, _recorded(root, name))
 
 
 def latest(root: Root, name: str) -> Decision | None:

@@ -22,14 +22,12 @@ SORTS: Final = {
 _ONLY_IN_JSON: Final = ("changes", "settings", "differences")
 
 
-def of(root: Root, known: Mapping[str, dict[str, Any]] | None = None) -> tuple[list[dict[str, Any]], list[str]]:
+def of(root: Root) -> tuple[list[dict[str, Any]], list[str]]:
     """Describe every run by JSON values, oldest first; also return a line for each damaged report or registered model.
 
     A run has one report, unless it found that of an earlier run, which had the same results and the same decision. What
-    a row says is what its report's manifest recorded, except `champion`: whether its model is the champion now. Rows
-    that are `known`, by the name of the report, are not read again.
+    a row says is what its report's manifest recorded, except `champion`: whether its model is the champion now.
     """
-    known = known or {}
     current: dict[str, CheckpointURI | None] = {}
     damaged = []
     for name in champions.registered_models(root):
@@ -38,12 +36,10 @@ def of(root: Root, known: Mapping[str, dict[str, Any]] | None = None) -> tuple[l
         except Damaged as error:
             damaged.append(str(error))
     shelf = root.child(REPORT.folder)
-    names = files.children(shelf)
-    places = [shelf.child(name) for name in names if name not in known]
+    places = [shelf.child(name) for name in files.children(shelf)]
     folders = catalog.map_in_threads(lambda uri: catalog.find(uri, with_files=False), places)
     damaged += [folder.damage for folder in folders if folder.damage]
-    rows = [known[name] for name in names if name in known]
-    rows += [_row(folder) for folder in folders if folder.manifest]
+    rows = [_row(folder) for folder in folders if folder.manifest]
     rows = [row | {"champion": _is_champion(row, current)} for row in rows]
     return sorted(rows, key=lambda row: (row["created"], row["uri"])), damaged
 

@@ -11,15 +11,13 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from storage import champions, error_policy, files
+from storage import champions, error_policy, files, registry
 from storage.admin import runs
 from storage.decision import Decision
 from storage.kinds import REPORT
 from storage.manifest import Damaged
 from storage.uri import URI, Root, redact_text
 from tasks import report_page
-from tasks.runs_page import memory
-from tasks.runs_page.memory import Memory, Stamp
 
 NAME: Final = "index.html"
 """File name of the page, directly below the storage root."""
@@ -32,22 +30,9 @@ Point = tuple[float, float]
 
 
 def write(root: Root) -> URI:
-    """Write the page in one step and return its URI; of runs that end at once, the last writer's page has them all."""
-    kept = memory.load(root)
-    try:
-        return _write(root, kept)
-    except Exception:
-        if not kept.runs:
-            raise
-        return _write(root, Memory(root=root))  # what was kept may be of another version
-
-
-def _write(root: Root, kept: Memory) -> URI:
-    page, seen = root.child(NAME), None
-    while seen != (stamps := memory.stamps_of(root)):
-        files.put(page, _render(root, kept, stamps))
-        files.put(root.child(memory.NAME), kept.model_dump_json().encode())
-        seen = stamps
+    """Write the page in one step and return its URI."""
+    page = root.child(NAME)
+    files.put(page, render(root))
     return page
 
 
@@ -67,30 +52,21 @@ def render(root: Root) -> bytes:
 
     All stored text is escaped, and the page's policy allows only its own script, by its digest.
     """
-    return _render(root, memory.load(root), memory.stamps_of(root))
-
-
-def _render(root: Root, kept: Memory, stamps: Mapping[str, Stamp]) -> bytes:
-    rows, damaged = runs.of(root, kept.known(stamps))
-    kept.learn(stamps, rows)
+    rows, damaged = runs.of(root)
     script = (_FOLDER / "page.js").read_text()
-    models, also_damaged = _models(root, rows, kept)
-    return (
-        report_page.environment(_FOLDER)
-        .get_template("page.html.j2")
-        .render(
-            root_name=root.name,
-            rows=[row | {"link": _link(row["page"]), "changed": runs.changes_as_text(row["changes"])} for row in rows],
-            mark=runs.mark,
-            models=models,
-            damaged=sorted({*damaged, *also_damaged}),
-            saved=_duration(sum(row["seconds_saved"] or 0 for row in rows)),
-            script=Markup(script),
-            policy=policy(script),
-            longest_word=0,
-        )
-        .encode()
-    )
+    models, also_damaged = _models(root, rows)
+    template = report_page.environment(_FOLDER).get_template("page.html.j2")
+    return template.render(
+        root_name=root.name,
+        rows=[row | {"link": _link(row["page"]), "changed": runs.changes_as_text(row["changes"])} for row in rows],
+        mark=runs.mark,
+        models=models,
+        damaged=sorted({*damaged, *also_damaged}),
+        saved=_duration(sum(row["seconds_saved"] or 0 for row in rows)),
+        script=Markup(script),
+        policy=policy(script),
+        longest_word=0,
+    ).encode()
 
 
 def policy(script: str | None = None) -> str:
@@ -110,16 +86,18 @@ def _duration(seconds: float) -> str:
     return f"{hours:,} h {minutes} min" if hours else f"{minutes} min" if minutes else f"{seconds:.0f} s"
 
 
-def _models(root: Root, rows: Sequence[dict[str, Any]], kept: Memory) -> tuple[list[dict[str, Any]], list[str]]:
+def _models(root: Root, rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
     """Return for each registered model its champions, oldest first, and its chart; a line for each damaged one."""
     models: list[dict[str, Any]] = []
     damaged: list[str] = []
     for name in champions.registered_models(root):
         try:
-            changes = kept.champion_changes(root, name)
+            decisions = registry.history(root, name)
         except Damaged as error:
             damaged.append(str(error))
             continue
+        pairs = itertools.pairwise([None, *decisions])
+        changes = [now for before, now in pairs if now and now.champion != (before and before.champion)]
         own = [row for row in rows if row["registered_model"] == name]
         of_checkpoint = {row["checkpoint"].name: row for row in own if row["checkpoint"]}
         promotions = [_promotion(decision, of_checkpoint) for decision in changes]

@@ -1,6 +1,5 @@
 """The page of all runs in a real browser: true to storage, sorted and filtered without a server, and harmless."""
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from storage import files, manifest, registry
 from storage.__main__ import main
-from storage.uri import URI, Root
+from storage.uri import Root
 from tasks import runs_page
 from tests.report_page.browser import VIEWS, Browser, chromium
 from tests.report_page.test_browser import ask
@@ -112,31 +111,6 @@ def test_no_column_is_cut_off(browser: Browser, pages: dict[int, Path], view: st
     assert needed <= available
 
 
-def test_next_page_reads_only_what_is_new(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit_runs(root, 4)
-    before = files.read(runs_page.write(root))
-    report = commit_run(root, 4, accuracy=0.999)
-    reads, read = list[URI](), files.read
-
-    def recorded(uri: URI, **more: Any) -> bytes:
-        reads.append(uri)
-        return read(uri, **more)
-
-    monkeypatch.setattr(files, "read", recorded)
-    page = files.read(runs_page.write(root))
-    monkeypatch.undo()
-    assert [uri for uri in reads if "/reports/" in uri] == [report.child(manifest.NAME)]
-    assert len([uri for uri in reads if "/registry/" in uri]) < 10
-    assert page != before and page.count(b'<th scope="row" data-value=') == 5
-    files.remove(root.child("index.json"))
-    assert files.read(runs_page.write(root)) == page == runs_page.render(root)
-    kept = json.loads(files.read(root.child("index.json")))
-    del kept["runs"][report.name]["row"]["page"]
-    for content in (b"garbage", json.dumps(kept).encode()):
-        files.put(root.child("index.json"), content)
-        assert files.read(runs_page.write(root)) == page
-
-
 def test_page_follows_promote_rollback_and_gc(root: Root, capsys: pytest.CaptureFixture[str]) -> None:
     reports = [commit_run(root, number, accuracy=accuracy) for number, accuracy in enumerate((0.97, 0.96))]
     checkpoint = manifest.load(reports[1]).parent("checkpoint", of=reports[1])
@@ -144,18 +118,6 @@ def test_page_follows_promote_rollback_and_gc(root: Root, capsys: pytest.Capture
     for words in (["promote", checkpoint], ["rollback", "digits", "--storage", root]):
         assert main(words) == 0
         assert files.read(page) == runs_page.render(root), words
-        files.remove(root.child("index.json"))
-        assert files.read(page) == runs_page.render(root), words
     assert main(["gc", "--keep-days", "0", "--storage", root]) == 0
     assert not files.exists(reports[1].child(manifest.NAME))
     assert files.read(page).count(b'<th scope="row" data-value=') == 1
-
-
-def test_page_of_a_registry_that_was_made_again_is_right(root: Root) -> None:
-    commit_runs(root, 3)
-    runs_page.write(root)
-    files.remove(root.child("registry"))
-    commit_runs(root, 3)
-    page = files.read(runs_page.write(root))
-    files.remove(root.child("index.json"))
-    assert files.read(runs_page.write(root)) == page
