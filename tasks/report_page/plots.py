@@ -4,7 +4,6 @@ import base64
 import contextlib
 import io
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,6 @@ _STYLE = {
     "ytick.labelcolor": _MUTED,
 }
 """Differences from matplotlib's defaults; the user's settings do not count."""
-_MOST_LINES = 40
 _MAX_SIDE = 64
 """Maximum side of an image in pixels; keeps seventy photographs below a megabyte."""
 
@@ -113,43 +111,6 @@ def coverage(rows: Sequence[Mapping[str, Any]], *, chosen: Mapping[str, Any]) ->
         axes.set(xlabel="share of images with a class", ylabel="share of them right")
         axes.ticklabel_format(useOffset=False)
     return _svg(figure, name="coverage", label="Coverage against precision; the table has its numbers")
-
-
-def class_counts(counts: Mapping[str, Mapping[str, int]], classes: Sequence[str]) -> str:
-    """Draw the rows of each class by split as bars, in SVG: a line for each class, or from 41 on a column by size."""
-    rows = {name: [split.get(name, 0) for split in counts.values()] for name in classes}
-    most = max(1, *map(sum, rows.values()))
-    boxes: list[tuple[float, float, float, float]]
-    if is_few := len(rows) <= _MOST_LINES:
-        height, texts = 20 * len(rows), []
-        boxes = [(158, 20 * number + 4, 250 / most, 13) for number in range(len(rows))]
-        for number, (name, numbers) in enumerate(rows.items()):
-            baseline, end = 20 * number + 14.5, 163 + 250 * sum(numbers) / most
-            texts.append(f'<text x="150" y="{baseline}" text-anchor="end">{escape(_cut(name))}</text>')
-            texts.append(f'<text x="{end:.1f}" y="{baseline}">{sum(numbers):,}</text>')
-    else:
-        height, width = 200, 440 / len(rows)
-        rows = dict(sorted(rows.items(), key=lambda row: -sum(row[1])))
-        texts = [f'<text x="10" y="12">{most:,} rows</text>']
-        boxes = [(10 + width * number, 200, 180 / most, width) for number in range(len(rows))]
-    paths = dict.fromkeys(counts, "")
-    for (x, y, scale, thickness), numbers in zip(boxes, rows.values(), strict=True):
-        for split, before, number in zip(counts, np.cumsum([0, *numbers]), numbers, strict=False):
-            start, length = scale * before, scale * number
-            if is_few:
-                paths[split] += f"M{x + start:.1f} {y}h{length:.1f}v{thickness}h-{length:.1f}z"
-            else:
-                paths[split] += f"M{x:.2f} {y - start:.1f}v-{length:.1f}h{thickness:.2f}v{length:.1f}z"
-    bars = "".join(f'<path class="{escape(split)}" d="{path}"/>' for split, path in paths.items())
-    label = f"Rows of each of {len(rows)} classes by split; the table below has the numbers"
-    drawn = "".join([bars, *texts])
-    return f'<svg class="plot counts" viewBox="0 0 460 {height}" role="img" aria-label="{label}">{drawn}</svg>'
-
-
-def _cut(name: str, width: int = 20) -> str:
-    """Shorten a name to a width in letters; those of East Asia count twice."""
-    ends = np.cumsum([1 + (unicodedata.east_asian_width(letter) in "FW") for letter in name])
-    return name if ends[-1] <= width else name[: int((ends < width).sum())] + "…"
 
 
 def heat_map(confusion: Sequence[Sequence[int]]) -> str:

@@ -64,7 +64,7 @@ def unwieldy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _written(tmp_path_factory.mktemp("unwieldy"), data)
 
 
-@pytest.fixture(scope="module", params=["3 classes", "40 classes", "400 classes", "skewed classes"])
+@pytest.fixture(scope="module", params=["3 classes", "400 classes", "skewed classes"])
 def classes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of that many classes, with a temperature; the last of skewed ones has no test rows."""
     is_skewed = "skewed" in request.param
@@ -90,31 +90,17 @@ def ask(browser: Browser, question: str) -> Any:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_page_asks_for_nothing_and_no_error_is_logged(browser: Browser, report: Report, view: str) -> None:
-    browser.open(report.page, VIEWS[view])
-    requests = [event["request"]["url"] for event in browser.seen("Network.requestWillBeSent")]
-    assert [url for url in requests if not url.startswith("data:")] == [report.page.as_uri()]
-    for logged in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
-        assert browser.seen(logged) == []
-
-
-def test_every_image_decodes(browser: Browser, report: Report) -> None:
-    browser.open(report.page, VIEWS["light"])
-    shown = browser.evaluate("[...document.images].map((image) => image.naturalWidth)")
-    assert shown == [28] * (32 + 24 + min(16, len(report.evaluated("worst"))))
-
-
-@pytest.mark.parametrize("view", VIEWS)
-def test_every_text_stands_out_from_what_is_behind_it(browser: Browser, report: Report, view: str) -> None:
-    browser.open(report.page, VIEWS[view])
-    assert ask(browser, f"faint({_MIN_CONTRAST})") == []
-
-
-@pytest.mark.parametrize("view", ["light", "phone", "print"])
-def test_nothing_sticks_out_or_overlaps(browser: Browser, report: Report, unwieldy: Path, view: str) -> None:
+def test_page_asks_for_nothing_and_is_legible_in_every_view(
+    browser: Browser, report: Report, unwieldy: Path, view: str
+) -> None:
     for page in (report.page, unwieldy):
         browser.open(page, VIEWS[view])
-        assert ask(browser, "misplaced()") == []
+        requests = [event["request"]["url"] for event in browser.seen("Network.requestWillBeSent")]
+        assert [url for url in requests if not url.startswith("data:")] == [page.as_uri()]
+        for logged in ("Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown"):
+            assert browser.seen(logged) == []
+        assert ask(browser, f"faint({_MIN_CONTRAST})") == []
+        assert view == "dark" or ask(browser, "misplaced()") == []
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -125,19 +111,8 @@ def test_page_of_few_many_or_skewed_classes_is_legible(browser: Browser, classes
     assert top == ["Test accuracy", "Balanced accuracy", "Macro F1"]
 
 
-def test_confidences_are_those_of_the_evaluation(browser: Browser, report: Report) -> None:
-    browser.open(report.page, VIEWS["light"])
-    rows = {f"{row['confidence']:.2f}": row for row in report.evaluated("coverage")}
-    shown = ask(browser, "tables()")["Test rows by their confidence"][1:]
-    assert len(shown) >= 3
-    for at, count, *_ in shown:
-        assert int(count) == rows[at.removesuffix(" ★")]["rows"]
-
-
 @pytest.mark.parametrize("width", [1400, 800, 390])
-def test_no_word_is_broken_and_the_lineage_has_one_column_where_two_are_narrow(
-    browser: Browser, tmp_path: Path, width: int
-) -> None:
+def test_no_word_is_broken(browser: Browser, tmp_path: Path, width: int) -> None:
     classes = ("Straßenschild", "Fußgängerampel", "blue dots")
     data = with_data(fake_data(classes, channels=3), name="Straßenschild")
     named = (dataclasses.replace(one, file=f"Straßenschild/IMG_20240812_{one.id:04}.jpg") for one in data.samples)
@@ -149,40 +124,33 @@ def test_no_word_is_broken_and_the_lineage_has_one_column_where_two_are_narrow(
     browser.open(page, View(width=width, scheme="light", phone=width < 400))
     assert ask(browser, "broken(24)") == []
     assert ask(browser, "misplaced()") == []
-    columns = "getComputedStyle(document.querySelector('.lineage')).gridTemplateColumns.split(' ').length"
-    assert browser.evaluate(columns) == (2 if width > 1000 else 1)
-
-
-def test_page_is_accessible_to_screen_readers(browser: Browser, report: Report) -> None:
-    browser.open(report.page, VIEWS["light"])
-    assert ask(browser, "untold()") == []
 
 
 def test_printed_page_shows_what_the_screen_folds_away(browser: Browser, report: Report) -> None:
     folded = "[...document.querySelectorAll('details table')].map((table) => table.checkVisibility())"
     browser.open(report.page, VIEWS["light"])
-    assert browser.evaluate(folded) == [False, False, False, False]
+    assert browser.evaluate(folded) == [True, False, False, False]
     browser.open(report.page, VIEWS["print"])
     assert browser.evaluate(folded) == [True, True, True, True]
     assert 4 <= len(re.findall(rb"/Type\s*/Page\b", browser.pdf())) <= 12
 
 
-def test_data_section_shows_the_class_counts_and_problems_that_the_manifests_record(
-    browser: Browser, report: Report
-) -> None:
+def test_page_is_accessible_and_shows_what_storage_holds(browser: Browser, report: Report) -> None:
     browser.open(report.page, VIEWS["light"])
-    assert ask(browser, "tables()")["Rows of every class in each split"][1:] == [
-        [str(digit), "4", "2", "40"] for digit in range(10)
-    ]
-    told = browser.evaluate("[...document.querySelectorAll('.problem')].map((one) => one.textContent)")
-    assert told == [
+    assert ask(browser, "untold()") == []
+    widths = browser.evaluate("[...document.images].map((image) => image.naturalWidth)")
+    assert widths == [28] * (32 + 24 + min(16, len(report.evaluated("worst"))))
+    tables = ask(browser, "tables()")
+    coverage = {f"{row['confidence']:.2f}": row["rows"] for row in report.evaluated("coverage")}
+    shown = tables["Test rows by their confidence"][1:]
+    assert len(shown) >= 3 and all(int(count) == coverage[at.removesuffix(" ★")] for at, count, *_ in shown)
+    counts = tables["Rows of every class in each split"][1:]
+    assert counts == [[str(digit), "4", "2", "40", ""] for digit in range(10)]
+    problems = browser.evaluate("[...document.querySelectorAll('.problem')].map((one) => one.textContent)")
+    assert problems == [
         "1 file left out (not images or Parquet, by their file names).",
         "2 rows excluded (label out of range: 2).",
     ]
-
-
-def test_worst_mistakes_are_those_of_the_evaluation_in_their_order(browser: Browser, report: Report) -> None:
-    browser.open(report.page, VIEWS["light"])
     captions = "[...document.querySelectorAll('[aria-labelledby=mistakes] figcaption')].map((one) => one.innerText)"
     assert [caption.split() for caption in browser.evaluate(captions)] == [
         ["✗", str(row["prediction"]), "true", str(row["label"]), f"{row['probability']:.4f}", "row", str(row["id"])]
@@ -196,10 +164,7 @@ def test_lineage_leads_from_the_checksums_of_the_raw_files_to_the_report(browser
     assert plan.files is not None
     uris: list[URI] = [plan.files, plan.raw, plan.prepared, plan.checkpoint, plan.predictions, plan.evaluation]
     uris += [report_of(plan.evaluation, report.decision)]
-    drawn = browser.evaluate("[...document.querySelectorAll('.lineage svg text')].map((one) => one.textContent)")
-    wanted = ["images.gz", "0123abcd0123abc…", "download", uris[0].fingerprint, "ingest"]
-    wanted += [uri.fingerprint for uri in uris[1:]]
-    assert [text for text in drawn if text in wanted] == wanted
-    told = ask(browser, "tables()")["URI and details of each step"]
-    assert 8 * "0123abcd" in told[1][1] and 8 * "4567cdef" in told[1][1]
-    assert [str(uri) in row[1] for uri, row in zip(uris, told[2:], strict=True)] == [True] * 7
+    steps = ask(browser, "tables()")["What made each step, from what, its URI and details"]
+    assert 8 * "0123abcd" in steps[1][1] and 8 * "4567cdef" in steps[1][1]
+    assert [str(uri) in row[1] for uri, row in zip(uris, steps[2:], strict=True)] == [True] * 7
+    assert "predict, from: Checkpoint, Prepared dataset" in " ".join(steps[6][1].split())

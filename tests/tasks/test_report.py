@@ -23,7 +23,7 @@ from tasks.orchestration.summary import summarize
 from tasks.planning import make_plan
 from tasks.planning.plan import Plan
 from tasks.planning.result_uris import predictions_of, report_of
-from tasks.report import _facts, against_champion, gather
+from tasks.report import against_champion, gather
 from tasks.report_page import render
 from tasks.resources import machine
 from tests.report_page import results
@@ -32,28 +32,25 @@ from tests.report_page.test_report_page import Page
 from tests.runs import options_of
 
 
-def test_result_of_before_dates_has_no_such_fact(tmp_path: Path) -> None:
-    uri = DatasetURI(f"{tmp_path}/prepared-0123456789ab")
-    made = commits.commit(uri, kind="prepared", parents={}, parameters={}, listed=[])
-    assert dict(_facts(uri, made.model_copy(update={"created": None}))) == {}
-
-
-def test_report_of_one_decision_is_one_whenever_and_by_whomever_it_was_made(tmp_path: Path) -> None:
+def test_lineage_has_dates_and_no_credentials_and_the_summary_shows_names_literally(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = {"name": "images.gz", "sha256": "0", "url": "ftp://user:secret@mirror.example/images.gz"}
+    monkeypatch.setattr(results, "_source", lambda *_: source)
     plan, decision = commit_results(tmp_path)
-    targets = {report_of(plan.evaluation, one) for one in (decision, decision.made_by("ada"))}
-    assert len(targets) == 1
-
-
-def test_every_step_of_the_lineage_has_its_date(tmp_path: Path) -> None:
-    plan, decision = commit_results(tmp_path)
-    decision = decision.made_by("ada, run 7")
+    decided = decision.decided
+    assert decided is not None
+    target = report_of(plan.evaluation, decision)
+    assert report_of(plan.evaluation, decision.model_copy(update={"decided": None, "author": None})) == target
+    decision = decision.model_copy(update={"reason": "new class <img src=x>, gone class a|b *c*"})
     data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
     _, *made, report = data.lineage
-    assert [next(iter(step.facts))[0] for step in made] == ["created (UTC)"] * len(made) != []
-    assert decision.decided is not None
-    told = decision.decided.strftime("%Y-%m-%d %H:%M")
-    assert report.facts[0] == ("decided (UTC)", told)
-    assert data.decision == decision
+    assert [step.facts[0][0] for step in made] == ["created"] * len(made) != []
+    assert report.facts[0] == ("decided", decided.strftime("%Y-%m-%d %H:%M UTC"))
+    assert (made[4].title, made[4].parents) == ("Predictions", ("Checkpoint", "Prepared dataset"))
+    for shown in (str(data.lineage), str(summarize(plan, plan.files, [], decision, target))):
+        assert "ftp://***@mirror.example/images.gz" in shown and "secret" not in shown
+    assert r"new class \<img src\=x\>\, gone class a\|b \*c\*." in "\n".join(artifacts._summary(data))
 
 
 def test_the_command_of_a_run_on_some_cores_gives_the_same_uris(
@@ -63,6 +60,7 @@ def test_the_command_of_a_run_on_some_cores_gives_the_same_uris(
     monkeypatch.setenv(machine.CORES, "1")
     recipe = recipes.load("mnist-sample-resnet18")
     made = make_plan.make_plan(storage=str(tmp_path / "root"), recipe=recipe)
+    assert made.report.values["cores"] == 1
     monkeypatch.delenv(machine.CORES)
     words = shlex.split(made.report.command)
     options = options_of(RunOptions, *words[2:], "--storage", str(tmp_path / "other"))
@@ -71,59 +69,26 @@ def test_the_command_of_a_run_on_some_cores_gives_the_same_uris(
     assert (words[-2:], again.checkpoint.name) == (["--cores", "1"], made.checkpoint.name)
 
 
-def test_number_of_cores_is_among_the_parameters_of_a_run_that_set_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recipe = recipes.load("mnist-sample-resnet18")
-    assert "cores" not in make_plan.make_plan(storage=str(tmp_path), recipe=recipe).report.values
-    monkeypatch.setenv(machine.CORES, "1")
-    assert make_plan.make_plan(storage=str(tmp_path), recipe=recipe).report.values["cores"] == 1
-
-
-def test_address_of_an_earlier_download_is_shown_without_its_credentials(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = {"name": "images.gz", "sha256": "0", "url": "ftp://user:secret@mirror.example/images.gz"}
-    monkeypatch.setattr(results, "_source", lambda *_: source)
-    plan, decision = commit_results(tmp_path)
-    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
-    summary = summarize(plan, plan.files, [], decision, report_of(plan.evaluation, decision))
-    for shown in (str(data.lineage), str(summary)):
-        assert "ftp://***@mirror.example/images.gz" in shown and "secret" not in shown
-
-
-def test_summary_shows_classes_in_the_reason_literally(tmp_path: Path) -> None:
-    plan, decision = commit_results(tmp_path)
-    decision = decision.model_copy(update={"reason": "new class <img src=x>, gone class a|b *c*"})
-    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
-    summary = "\n".join(artifacts._summary(data))
-    assert r"new class \<img src\=x\>\, gone class a\|b \*c\*." in summary
-
-
 def test_report_says_what_is_different_from_the_champion_before(tmp_path: Path) -> None:
     plan, decision = commit_results(tmp_path)
-    assert "There was no other champion before this model." in _page(plan, decision)
+    assert against_champion(plan.checkpoint, plan.evaluation, decision, plan.report) == {}
     champion = CheckpointURI(plan.root.child("checkpoints/older-0123456789ab"))
     commits.commit(champion, kind="checkpoint", parents={"prepared": plan.prepared}, parameters={"seed": 7}, listed=[])
     _predict_all_right(plan, champion)
     usual: dict[str, Any] = {"evaluation": "", "reason": "", "gate": {}, "metrics": {}, "promoted": True}
     earlier = Decision(number=1, champion=champion, challenger=champion, **usual)
     registry.append(plan.root, plan.registered_model, earlier)
-    text = _page(plan, decision.model_copy(update={"number": 2}))
+    decision = decision.model_copy(update={"number": 2})
+    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
+    against = against_champion(plan.checkpoint, plan.evaluation, decision, plan.report)
+    text = Page(render(dataclasses.replace(data, **against))).text
     assert f"different from the champion before, {champion} ," in text and "recipe: seed 7 -> unset" in text
     accuracy = manifest.load(plan.evaluation).statistics["test_accuracy"]
     assert f"accuracy went from 1.0000 to {accuracy:.4f}: -{1 - accuracy:.4f}" in text
     assert f"Got worse: {round(400 * (1 - accuracy))}" in text and "Got better" not in text
     shutil.rmtree(champion)
-    text = _page(plan, decision.model_copy(update={"number": 2}))
-    assert f"The champion before cannot be compared: {champion} is not committed" in text
-
-
-def _page(plan: Plan, decision: Decision) -> str:
-    """The text of the report's page."""
-    data = gather(plan.checkpoint, plan.predictions, plan.evaluation, decision, plan.report)
-    against = against_champion(plan.checkpoint, plan.evaluation, decision, plan.report)
-    return Page(render(dataclasses.replace(data, **against))).text
+    note = against_champion(plan.checkpoint, plan.evaluation, decision, plan.report)["against_note"]
+    assert note.startswith(f"The champion before cannot be compared: {champion} is not committed")
 
 
 def _predict_all_right(plan: Plan, champion: CheckpointURI) -> None:
