@@ -37,7 +37,7 @@ def run(options: RunOptions, flow_of: FlowOf) -> int:
             return preflight.report(options, more=[("Prefect", "", _check_api)])
     with checking(options):
         request = preflight.check_and_plan(options)
-    start_ray = options.workers != 0 and request.has_work
+    start_ray = options.workers != 0 and request.plan.needs_ray
     return start(
         flow_of,
         parameters_of(request),

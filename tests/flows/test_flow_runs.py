@@ -3,7 +3,6 @@
 import logging
 import uuid
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +12,7 @@ from prefect.utilities.schema_tools.validation import ValidationError, validate
 from flows.pipeline import mnist
 from flows.predict import predict
 from flows.server import flow_runs
-from storage.uri import ReportURI
 from tasks.learning import recipes
-from tasks.orchestration import artifacts
 
 
 def test_a_run_of_the_command_line_carries_out_the_plan_that_is_made_and_does_not_plan(prefect_server: None) -> None:
@@ -45,14 +42,11 @@ def test_options_become_the_parameters_of_a_deployment(option: str, parameter: s
     [
         ({"recipe": "nonsense"}, f"is not one of {recipes.known()}"),
         ({"recipe": 5}, "'recipe'"),
-        ({"settings": {"epochs": 0}}, "'settings.epochs'"),
         ({"settings": {"epochs": "five"}}, "'settings.epochs'"),
         ({"settings": {"epoch": 5}}, "'epoch' was unexpected"),
         ({"settings": {"flip": "vertical"}}, "'vertical' is not one of ['none', 'horizontal']"),
         ({"workers": -1}, "less than the minimum of 0"),
-        ({"workers": "many"}, "'many' is not "),
         ({"stage_timeout": "5"}, "'stage_timeout'"),
-        ({"download_timeout": "-1m"}, "'download_timeout'"),
         ({"register_as": "My Own"}, "does not match"),
     ],
 )
@@ -76,11 +70,12 @@ def test_what_a_deployment_may_be_asked_for_fits_its_schema(parameters: dict[str
     validate({"data": "data/datasets/raw/x", "workers": 2}, _schema(predict), raise_on_error=True)
 
 
-@pytest.mark.parametrize("name", recipes.known())
-def test_every_recipe_fits_the_schema_of_its_settings(name: str) -> None:
-    fields = recipes.schema()["properties"]
-    settings = {field: value for field, value in recipes.flat(recipes.load(name).to_dict()).items() if field in fields}
-    validate({"settings": settings}, _schema(mnist), raise_on_error=True)
+def test_every_recipe_fits_the_schema_of_its_settings() -> None:
+    fields, schema = recipes.schema()["properties"], _schema(mnist)
+    for name in recipes.known():
+        values = recipes.flat(recipes.load(name).to_dict())
+        settings = {field: value for field, value in values.items() if field in fields}
+        validate({"settings": settings}, schema, raise_on_error=True)
 
 
 def test_every_alternative_of_the_form_has_a_name_and_the_layout_of_a_folder_is_code() -> None:
@@ -112,15 +107,6 @@ def test_an_error_is_told_once_and_a_refusal_in_one_line(caplog: pytest.LogCaptu
     assert [bool(record.exc_info) for record in caplog.records] == [False, True]
 
 
-def test_the_confusion_begins_with_the_true_class_even_where_classes_are_digits() -> None:
-    table = artifacts.confusion_table(("0", "1"), [[5, 1], [2, 7]])
-    assert table == [
-        {"true class": "0", "predicted 0": 5, "predicted 1": 1},
-        {"true class": "1", "predicted 0": 2, "predicted 1": 7},
-    ]
-    assert all(next(iter(row)) == "true class" and not any(map(str.isdigit, row)) for row in table)
-
-
 def test_a_deployments_run_refuses_in_one_line_without_a_traceback(
     prefect_server: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
@@ -134,21 +120,3 @@ def test_a_deployments_run_refuses_in_one_line_without_a_traceback(
     (message,) = {record.getMessage() for record in told}  # once for each logger that other tests let through
     assert message.startswith("workers must be >= 0 ")
     assert not any(record.exc_info for record in told)
-
-
-def test_the_confusion_of_more_than_a_hundred_classes_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    keys: list[str] = []
-    for kind in ("markdown", "table", "link"):
-        monkeypatch.setattr(artifacts, f"create_{kind}_artifact", lambda key, **_: keys.append(key))
-    monkeypatch.setattr(artifacts, "_summary", lambda *_: [])
-    for count in (100, 101):
-        data: Any = SimpleNamespace(
-            decision=SimpleNamespace(promoted=True),
-            recipe_name="many",
-            history=[],
-            per_class=[],
-            classes=[str(number) for number in range(count)],
-            confusion=[[0] * count] * count,
-        )
-        artifacts._publish(data, ReportURI("/root/reports/many-0123456789ab"))
-    assert (keys.count("confusion"), keys.count("report")) == (1, 2)

@@ -15,7 +15,6 @@ import pytest
 from flows.cli import app
 from flows.cli.options import RunOptions
 from flows.cli.preflight import check_and_plan
-from flows.server.temporary_server import own_server
 from storage import commits, manifest, tables
 from storage.uri import URI, Root
 from tasks.jobs.nodes import Node
@@ -24,7 +23,7 @@ from tasks.resources import capacity
 from tasks.runners import node_checks
 from tests import mirrors
 from tests.image_folder import write_folder
-from tests.runs import CHECKOUT, no_flow, options_of, prefect_home
+from tests.runs import CHECKOUT, no_flow, options_of
 
 HERE = Node(name="here", probe="", python="3.11", ray="2.60.0", torch="2.14.1", free=10**10)
 ALL = ["request", "Ray", "storage", "data", "classes", "labels", "run", "model", "disk", "nodes", "Prefect"]
@@ -72,30 +71,15 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
     return check
 
 
-def test_successful_checks_print_ok_and_leave_no_folder(check: Check, tmp_path: Path) -> None:
-    found = check()
+def test_successful_checks_say_what_the_run_will_do_and_leave_no_folder(check: Check, tmp_path: Path) -> None:
+    found = check("--set", "seed=3", "--set", "epochs=7")
     assert found["Prefect"] == ("ok", "a temporary server for this run")
     assert found["data"] == ("ok", "the bundled sample")
     assert "GB free in" in found["disk"][1]
-    assert not (tmp_path / "root").exists()
-
-
-def test_what_the_run_will_do_is_told_with_the_data_by_their_name(check: Check, tmp_path: Path) -> None:
-    sample = check("--set", "seed=3")
-    assert sample["request"][1] == "recipe mnist-resnet18 with seed=3"
+    assert found["request"][1] == "recipe mnist-resnet18 with epochs=7, seed=3"
     stages = "to do: download, ingest, preprocess, train, predict, evaluate"
-    assert sample["run"][1] == f"mnist-sample-resnet18 on mnist-sample, 4 epochs; {stages}"
-    assert check("--set", "epochs=7")["run"][1].startswith("mnist-sample-resnet18 on mnist-sample, 7 epochs; ")
-
-
-def test_images_of_ones_own_are_called_by_their_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_folder(tmp_path / "my-pets", train=3, test=2)
-    assert (
-        run("--check", "--recipe", "images-resnet18", "--data", str(tmp_path / "my-pets"), "--set", "batch_size=2") == 0
-    )
-    (told,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("ok       run ")]
-    assert "images-resnet18 on my-pets, " in told
-    assert "to do: ingest, preprocess, train, predict, evaluate" in told
+    assert found["run"][1] == f"mnist-sample-resnet18 on mnist-sample, 7 epochs; {stages}"
+    assert not (tmp_path / "root").exists()
 
 
 def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -119,21 +103,8 @@ def test_json_lists_every_check_with_its_verdict(capsys: pytest.CaptureFixture[s
     ("arguments", "refused", "says"),
     [
         (["--mirror", "sample", "--workers", "500", "--set", "batch_size=1000"], "Ray", "--workers must be at most "),
-        (
-            ["--mirror", "sample", "--workers", "2", "--set", "cpus_per_worker=1000"],
-            "Ray",
-            "--workers with 1,000 CPUs each (cpus_per_worker) must be at most 0 on this machine, got 2",
-        ),
-        (
-            ["--mirror", "sample", "--set", "accelerator_type=Z9"],
-            "Ray",
-            "accelerator_type must be empty without a cluster, got 'Z9'; ",
-        ),
-        (["--mirror", "sample", "--set", "start=champion"], "data", "--set start=champion: "),
-        (["--set", "epochs=0"], "request", "--set: epochs must be >= 1, got 0"),
+        (["--mirror", "sample", "--set", "accelerator_type=Z9"], "Ray", "accelerator_type must be empty without a clu"),
         (["--recipe", "nosuch"], "request", "recipe must be one of "),
-        (["--mirror", "sample", "--no-sample"], "request", "--mirror sample cannot be combined"),
-        (["--mirror", "sample", "--storage", "/sys/nosuch"], "storage", "--storage: cannot write to /sys/nosuch: "),
         (["--data", "/nothing-0123456789ab"], "data", "--data: nothing exists at /nothing-0123456789ab"),
     ],
 )
@@ -277,20 +248,6 @@ def test_a_model_that_cannot_be_used_is_found_before_anything_starts(
     assert (code, warning) == (0, "")
 
 
-def test_a_batch_that_is_large_for_the_images_is_told(
-    check: Check, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    data = str(write_folder(tmp_path / "pets", train=24, test=6))
-    run("--check", "--recipe", "images-resnet18", "--data", data, "--set", "batch_size=50")
-    shown = capsys.readouterr().out
-    assert (
-        "WARNING: with about 67 training rows, batch_size=50 gives 1 step an epoch; each epoch skips 17 of 67" in shown
-    )
-    check("--recipe", "images-resnet18", "--data", data, "--set", "batch_size=1000", refused=("model",))
-    run("--check", "--recipe", "images-resnet18", "--data", data, "--set", "batch_size=8")
-    assert "WARNING" not in capsys.readouterr().out
-
-
 def test_a_source_that_nobody_answers_at_is_told(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")  # nothing listens there
@@ -338,15 +295,14 @@ def test_a_full_disk_is_told(check: Check, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_told(
-    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    check: Check, prefect_process: dict[Any, Any]
 ) -> None:
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
     with mirrors.refusing() as address, temporary_settings({PREFECT_API_URL: f"{address}api"}):
         found = check("--mirror", "sample", refused=("Prefect",))
         assert found["Prefect"][1].startswith(f"PREFECT_API_URL={address}api: no usable Prefect API (")
-    prefect_home(tmp_path / "prefect")
-    with own_server():
+    with temporary_settings(prefect_process):
         assert " responds, version " in check()["Prefect"][1]
         with temporary_settings({PREFECT_API_AUTH_STRING: "run:another"}):
             assert "401" in check("--mirror", "sample", refused=("Prefect",))["Prefect"][1]
@@ -357,22 +313,14 @@ def test_a_prefect_server_that_does_not_answer_or_asks_for_another_password_is_t
     [
         (
             {"ray": "2.59.0"},
-            "node b: Ray 2.59.0, this process: 2.60.0; install the versions of requirements.lock there",
-        ),
-        (
-            {"python": "3.12"},
-            "node b: Python 3.12, this process: 3.11; install the versions of requirements.lock there",
+            "node b: Ray 2.59.0, this process: 2.60.0; install the versions of requirements.lock",
         ),
         ({"torch": None}, "node b: torch None, this process: 2.14.1; install the versions of requirements.lock there"),
         ({"code": "0123456789ab"}, "node b: code 0123456789ab, this process: None; start Ray there without a copy of "),
         ({"free": 1000}, "the disk of node b has less than 256 MB free: free some space there"),
         ({"sees_storage": False}, "--storage: /x is a different folder on node b: use s3://bucket/prefix or a shared "),
         ({"gpu_trouble": "no driver"}, "torch cannot use the GPUs of node b: no driver; or use --set device=cpu to "),
-        ({"trouble": "did not answer within 30 s"}, "node b did not answer within 30 s"),
-        (
-            {"trouble": "cannot use /x: access denied"},
-            "node b cannot use /x: access denied; use s3://bucket/prefix or ",
-        ),
+        ({"trouble": "cannot use /x: denied"}, "node b cannot use /x: denied; use s3://bucket/prefix or "),
     ],
 )
 def test_a_node_that_cannot_do_the_work_is_told_by_name(changes: dict[str, object], says: str) -> None:
