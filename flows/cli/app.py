@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from flows.cli.audit_options import AuditOptions
 from flows.cli.options import BackfillOptions, ExportOptions, PredictOptions, RunOptions, StorageOptions
-from flows.cli.result_options import DiffOptions, MistakesOptions
+from flows.cli.result_options import AuditOptions, DiffOptions, MistakesOptions
 from storage import exits
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from flows.cli import predictions_csv, preflight, start
-from flows.cli.audit_options import AuditOptions
 from flows.cli.options import RunOptions
+from flows.cli.result_options import AuditOptions
 from tasks.auditing import rows
 from tasks.comparing import copies
 from tasks.learning import recipes, sources

@@ -1,17 +1,14 @@
 """Predictions as a CSV file, one line per row, for people and spreadsheets."""
 
-import contextlib
 import csv
-import os
-import tempfile
+import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-import pyarrow as pa
-
-from storage import manifest, tables
-from storage.uri import DatasetURI, PredictionsURI
+from storage import files, manifest, tables
+from storage.manifest import File
+from storage.uri import URI, DatasetURI, PredictionsURI
 from tasks.jobs import row_origins
 from tasks.learning import images
 from tasks.promotion.correct_rows import COLUMN
@@ -32,46 +29,35 @@ def write_csv(uri: PredictionsURI, path: Path) -> None:
     place = ["id"] if sources is None else ["file", "row"] if has_rows else ["file"]
     parts, minimum = [part for part in made.files if part.rows], made.parameters.get("min_confidence")
     split = ["split"] * (len({part.split for part in parts}) > 1)
-    with _replaced(path) as file:
-        writer = csv.DictWriter(
-            file, [*place, *split, "label", "class", "probability", "reason"], extrasaction="ignore"
-        )
-        writer.writeheader()
-        for part in parts:
-            for row in _rows(tables.read_part(uri, part), labels):
-                reason = "" if row["class"] else reasons.get(row.get("file", "")) or "no image"
-                reason = f"probability below {minimum:g}" if row["probability"] and not row["class"] else reason
-                writer.writerow(row | {"split": part.split, "reason": reason})
+    rows = (row for part in parts for row in _rows(uri, part, labels, reasons, minimum))
+    write_rows(path, [*place, *split, "label", "class", "probability", "reason"], rows)
 
 
-def _rows(table: pa.Table, labels: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one part with the names of label and predicted class; empty where there is none."""
+def _rows(
+    uri: PredictionsURI, part: File, labels: Sequence[str], reasons: Mapping[str, str], minimum: float | None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one part with the names of label and predicted class, or the reason why there is none."""
+    table = tables.read_part(uri, part)
     classes = [name.removeprefix(COLUMN) for name in table.column_names if name.startswith(COLUMN)]
     for row in table.select([name for name in table.column_names if not name.startswith(COLUMN)]).to_pylist():
-        label, prediction = row.get("label"), row["prediction"]
+        label, prediction, probability = row.get("label"), row["prediction"], row["probability"]
+        reason = ""
+        if prediction is None:
+            reason = reasons.get(row.get("file", "")) or "no image"
+            reason = reason if probability is None else f"probability below {minimum:g}"
         yield row | {
+            "split": part.split,
             "label": "" if label is None else labels[label],
             "class": "" if prediction is None else classes[prediction],
-            "probability": "" if row["probability"] is None else f"{row['probability']:.6f}",
+            "probability": "" if probability is None else f"{probability:.6f}",
+            "reason": reason,
         }
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Replace `path` by a CSV table of `rows`, in one step."""
-    with _replaced(path) as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-@contextlib.contextmanager
-def _replaced(path: Path) -> Iterator[TextIO]:
-    """Open a temporary file beside `path`; rename it to `path` if the block succeeds, else remove it."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with open(handle, "w", newline="", encoding="utf-8") as file:
-            yield file
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    finally:
-        Path(name).unlink(missing_ok=True)
+    """Replace `path` by a CSV table of these columns of `rows`, in one step."""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(rows)
+    files.put(URI(str(path)), text.getvalue().encode())

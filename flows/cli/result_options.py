@@ -1,13 +1,13 @@
-"""Options of the commands that look at results of runs, as in `options.py`."""
+"""Options of the commands that list images or compare results, as in `options.py`."""
 
 import dataclasses
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from flows.cli.options import StorageOptions, Text, parse_csv
+from flows.cli.options import MirrorOptions, RecipeOptions, StorageOptions, Text, parse_csv
 
 
 def parse_folder(text: str) -> Path:
@@ -85,3 +85,36 @@ class DiffOptions(StorageOptions):
             help="with --explain: seeds per combination of data and recipe, 2 to 10; more give narrower intervals",
         ),
     ] = 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AuditOptions(CopyOptions, MirrorOptions, RecipeOptions):
+    """Options of an audit."""
+
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="your own images with labels, or a raw dataset, as --data of a run; or a source by its name: mnist",
+        ),
+    ]
+    folds: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=2,
+            max=10,
+            help="number of trainings, 2 to 10; each judges the images that it did not see",
+        ),
+    ] = 5
+    fast: Annotated[
+        bool,
+        typer.Option(
+            "--fast",
+            help="one training, that of `run`, which judges its validation rows, or with --split its test rows",
+        ),
+    ] = False
+    split: Annotated[
+        Literal["test"] | None,
+        typer.Option(help="judge only the images of this split (default: all images)"),
+    ] = None
