@@ -3,17 +3,19 @@
 import os
 import shutil
 import tempfile
+import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from storage.uri import Root
 from tasks.learning import user_code
 from tasks.resources.machine_locks import LOCK_DIR
-from tests.runs import SHARED, prefect_home
+from tests.runs import SHARED, await_that, prefect_home
 
 if TYPE_CHECKING:
     from tests.prefect_system import Hook, PrefectSystem
@@ -62,18 +64,47 @@ def no_listed_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(user_code.FILES, "")
 
 
-@pytest.fixture(scope="module")
-def prefect_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A Prefect server for the flows that a module's tests call in this process."""
+@pytest.fixture(scope="session")
+def prefect_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Any, Any]]:
+    """The settings of a Prefect server that runs until the session ends; its thread alone has them in force."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL
+
     from flows.server.temporary_server import own_server
 
     home = tmp_path_factory.mktemp("prefect") / "home"
     prefect_home(home)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PREFECT_HOME", str(home))
-        patch.delenv("PREFECT_API_URL", raising=False)
+    settings: dict[Any, Any] = {}
+    ended = threading.Event()
+
+    def serve() -> None:
         with own_server():
-            yield
+            settings.update({setting: setting.value() for setting in (PREFECT_API_URL, PREFECT_API_AUTH_STRING)})
+            ended.wait()
+
+    with ThreadPoolExecutor(1) as pool:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PREFECT_HOME", str(home))
+            patch.delenv("PREFECT_API_URL", raising=False)
+            server = pool.submit(serve)
+            await_that(lambda: len(settings) == 2 or server.done())
+        if server.done():
+            server.result()  # raises why it did not start
+        yield settings
+        ended.set()
+
+
+@pytest.fixture(scope="module")
+def prefect_server(prefect_process: dict[Any, Any]) -> Iterator[None]:
+    """A Prefect server, the same for all modules, for the flows that a module's tests call in this process."""
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+    from prefect.settings import temporary_settings
+
+    with pytest.MonkeyPatch.context() as patch, temporary_settings(prefect_process):
+        patch.delenv("PREFECT_API_URL", raising=False)
+        yield
+        for worker in (APILogWorker, EventsWorker):
+            worker.drain_all(timeout=10)
 
 
 @pytest.fixture(scope="session")

@@ -44,191 +44,95 @@ class Bad:
 
 _NOBODY = {"AWS_ENDPOINT_URL": "{refusing}", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
 
-PIPELINE = [
+REQUESTS = [
     Bad("run --nosuch", "--nosuch ... see ... --help"),
-    Bad("run --work 1", "--work"),
     Bad("run extra", "extra"),
-    Bad("run --storage", "--storage"),
     Bad("run --set batch_size=1 --workers 2", "batch_size ... number of workers, 2, got 1"),
     Bad("run --recipe nosuch", "recipe ... mnist-resnet18 ... 'nosuch'"),
-    Bad("run --recipe ../mnist-resnet18", "recipe ... '../mnist-resnet18'"),
-    Bad('run --recipe ""', "recipe ... ''"),
+    Bad("run --recipe {nothing}.py:recipe", "--recipe ... {nothing}.py cannot be read"),
     Bad("run --set epochs", "--set ... field=value ... 'epochs'"),
-    Bad("run --set =5", "--set ... field=value ... '=5'"),
-    Bad("run --set nosuch=1", "--set ... 'nosuch' ... learning_rate"),
     Bad("run --set lr=1e-3", "--set ... 'lr' ... did you mean 'learning_rate'"),
-    Bad("run --epochs 3", "--epochs (did you mean --set epochs=...?)"),
     Bad("run --lr=1e-3", "--lr (did you mean --set learning_rate=...?)"),
-    Bad("run --data {parquet} --set image_size=4 --set max_shift=4", "image_size ... max_shift ... 4 and 4"),
-    Bad(
-        "run --mirror sample --set compile=on --set device=cpu",
-        "compile=true ... 'no-c++' ... install g++",
-        {"CXX": "no-c++"},
-    ),
-    Bad("run", "PIPELINE_USER_CODE: there is no file /none.py", {"PIPELINE_USER_CODE": "/none.py"}),
-    Bad("run --set name=mine", "--set ... 'name'"),
     Bad("run --set epochs=2 --set epochs=3", "--set ... epochs ... twice ... '2' and '3'"),
     Bad("run --set source=nosuch", "source ... mnist-sample ... 'nosuch'"),
     Bad("run --set model=../resnet18", "model ... resnet18 ... '../resnet18'"),
     Bad("run --set epochs=0", "--set ... epochs ... >= 1 ... 0"),
     Bad("run --set epochs=1.5", "epochs ... whole number ... '1.5'"),
-    Bad("run --set epochs=1000000000000", "epochs ... <= 100000 ... 1000000000000"),
-    Bad("run --set batch_size=-64", "batch_size ... >= 1 ... -64"),
-    Bad("run --set batch_size=1e3", "batch_size ... whole number ... '1e3'"),
-    Bad("run --set batch_size=100000000", "batch_size ... <= ... 100000000"),
-    Bad("run --set learning_rate=nan", "learning_rate ... finite ... nan"),
     Bad("run --set learning_rate=1e400", "learning_rate ... finite ... inf"),
-    Bad("run --set learning_rate=0", "learning_rate ... > 0 ... 0.0"),
-    Bad("run --set weight_decay=-0.1", "weight_decay ... >= 0 ... -0.1"),
-    Bad("run --set warmup_fraction=1", "warmup_fraction ... < 1 ... 1.0"),
-    Bad("run --set label_smoothing=1", "label_smoothing ... < 1 ... 1.0"),
-    Bad("run --set max_shift=-1", "max_shift ... >= 0 ... -1"),
-    Bad("run --set max_shift=28", "max_shift ... < 28 ... mnist ... 28"),
     Bad("run --set precision=fp64", "precision ... bf16 ... 'fp64'"),
-    Bad("run --set loader=", "loader ... streaming ... ''"),
-    Bad("run --set prefetch_batches=-1", "prefetch_batches ... >= 0 ... -1"),
-    Bad("run --set flip=vertical", "flip ... none, horizontal ... 'vertical'"),
-    Bad("run --set image_size=1", "image_size ... >= 4 ... 1"),
-    Bad("run --set channels=2", "channels ... one of 1, 3 ... '2'"),
+    Bad("run --set max_shift=28", "max_shift ... < 28 ... mnist ... 28"),
     Bad("run --set start=champion", "start=champion ... no champion of 'mnist'"),
-    Bad("run --recipe images-resnet18", "--data is required"),
-    Bad("run --recipe {nothing}.py:recipe", "--recipe ... {nothing}.py cannot be read"),
-    Bad("run --data {root}", "--data ... neither images nor Parquet ... {root} ... train/<class>/"),
-    Bad("run --set seed=9223372036854775808", "seed ... <= 9223372036854775807 ... 9223372036854775808"),
-    Bad("run --set validation_fraction=1", "validation_fraction ... < 1 ... 1.0"),
-    Bad("run --set test_fraction=0", "test_fraction ... > 0 ... 0.0"),
-    Bad("run --set max_quarantined=2", "max_quarantined ... <= 1 ... 2.0"),
-    Bad("run --set minimum=-inf", "minimum ... finite ... -inf"),
-    Bad("run --set tolerance=-1", "tolerance ... >= 0 ... -1.0"),
-    Bad("run --workers -1", "--workers ... >= 0 ... -1"),
+    Bad(
+        "run --recipe images-resnet18 --data {parquet} --set image_size=4 --set max_shift=4",
+        "image_size ... max_shift ... 4 and 4",
+    ),
+    Bad("run --mirror sample --set compile=on --set device=cpu", "compile=true ... install g++", {"CXX": "no-c++"}),
+    Bad("run", "PIPELINE_USER_CODE: there is no file /none.py", {"PIPELINE_USER_CODE": "/none.py"}),
+    Bad("run", "PIPELINE_DASHBOARD ... on or off ... 'whole' ... unset", {"PIPELINE_DASHBOARD": "whole"}),
     Bad("run --workers many", "--workers ... 'many'"),
-    Bad("run --workers 1:2", "--workers ... one whole number ... '1:2' ... the number that the cluster has"),
-    Bad("run --set cpus_per_worker=500", "--workers ... 500 CPUs ... cpus_per_worker ... at most 0"),
     Bad("run --workers 500", "--workers ... at most ... 500"),
-    Bad("run --stage-timeout 0", "--stage-timeout ... number with a unit ... '0' ... 10m"),
+    Bad("run --set cpus_per_worker=500", "--workers ... 500 CPUs ... cpus_per_worker ... at most 0"),
     Bad("run --stage-timeout 400d", "--stage-timeout ... at most 365d ... '400d'"),
-    Bad("run --download-timeout -1s", "--download-timeout ... number with a unit ... '-1s'"),
     Bad("run --stall-timeout 0s", "--stall-timeout ... more than 0s ... '0s'"),
     Bad("run --mirror /no/such/folder", "--mirror ... '/no/such/folder'"),
     Bad("run --mirror ftp://user:secret@host/", "--mirror ... ftp://***@host/"),
-    Bad("run --mirror https://host/?key=secret", "--mirror ... https://host/"),
-    Bad("run --mirror sample --no-sample", "--mirror sample ... --no-sample"),
     Bad("run --mirror sample --mirror {root}", "--mirror sample ... another --mirror"),
     Bad("run --mirror {root} --data {raw}", "--data ... --mirror"),
+    Bad("run --recipe images-resnet18", "--data is required"),
     Bad('run --data ""', "--data ... got an empty value"),
+    Bad("run --data {root}", "--data ... neither images nor Parquet ... {root} ... train/<class>/"),
     Bad("run --data {nothing}", "--data ... nothing exists at {nothing} ... train/<class>/"),
     Bad("run --data {empty}", "--data ... there are no images in {empty} ... train/<class>/"),
     Bad("run --data {file}", "--data ... {file}"),
     Bad("run --data {prepared}", "--data ... of kind raw ... {prepared} of kind prepared"),
     Bad("run --data {sample}", "--data ... 'mnist' ... {sample} of 'mnist-sample' ... --recipe"),
+    Bad("run --data {files}", "store ... files ... {files}, got 'pixels'; use --set store="),
     Bad(
-        "run --data {files}",
-        "store ... files ... {files}, got 'pixels'; use --set store=",
+        "run --recipe images-resnet18 --data {parquet} --set store=files",
+        "store ... pixels ... Parquet ... got 'files' for {parquet}",
     ),
-    Bad(
-        "run --data {pixels} --set store=files",
-        "store ... pixels ... {pixels}, got 'files'; use --set store=pixels",
-    ),
-    Bad(
-        "run --data {parquet} --set store=files",
-        "store ... pixels ... Parquet ... got 'files' for {parquet}; use --set store=pixels",
-    ),
-    Bad(
-        "run --data {pictures}",
-        "--data ... rows in train and test ... {pictures} with rows in new; give the folder of the training images",
-    ),
+    Bad("run --data {pictures}", "--data ... rows in train and test ... {pictures} with rows in new; give the folder"),
     Bad("run --data {unnamed}", "--data ... fingerprint ... {unnamed}"),
-    Bad("run --data {garbage}", "--data ... {garbage}/_manifest.json cannot be read"),
     Bad("run --data {half}", "--data ... {half}/_manifest.json cannot be read"),
-    Bad("run --data {list}", "--data ... {list}/_manifest.json cannot be read"),
     Bad("run --data s3://bucket/x-0123456789ab", "--data ... s3://bucket/x ... AWS_ENDPOINT_URL", _NOBODY),
     Bad("run --data {raw}", "RAY_ADDRESS ... http://head:8265 ... 'head:8265'", {"RAY_ADDRESS": "head:8265"}),
-    Bad("run --data {raw}", "RAY_ADDRESS ... 'http://head:port'", {"RAY_ADDRESS": "http://head:port"}),
-    Bad("run", "PIPELINE_DASHBOARD ... on or off ... 'whole' ... unset", {"PIPELINE_DASHBOARD": "whole"}),
-]
-STORAGES = [
     Bad('run --storage ""', "--storage ... got an empty value"),
-    Bad("run --storage {file}", "--storage ... {file} ... another folder"),
     Bad("run --storage {file}/below", "--storage ... {file}/below ... another folder"),
     Bad("run --storage /sys/nosuch", "--storage ... /sys/nosuch ... another folder"),
-    Bad("run --storage gopher://host/x", "--storage ... 'gopher://host/x'"),
-    Bad("run --storage file:relative", "--storage ... 'file:relative'"),
-    Bad("run --storage file://host/x", "--storage ... without a host ... 'file://host/x'"),
-    Bad("run --storage file:///a/../b", "--storage ... '..' ... 'file:///a/../b'"),
-    Bad("run --storage file:///a%00b", "--storage ... NUL ... 'file:///a%00b'"),
     Bad("run --storage file:///proc/a%0Ab", "--storage ... /proc/a b"),
-    Bad(f"run --storage /tmp/{'x/' * 3000}", "--storage ... at most 1000 characters, got 6005"),
-    Bad("run --storage s3://", "--storage ... bucket name"),
-    Bad("run --storage s3://Bucket_1/x", "--storage ... bucket name ... 's3://Bucket_1/x'"),
-    Bad("run --storage s3://bucket/../x", "--storage ... '..' ... 's3://bucket/../x'"),
-    Bad("run --storage s3://bucket/x?versionId=1", "--storage ... query ... s3://bucket/x"),
     Bad("run --storage s3://user:secret@bucket/x", "--storage ... credentials ... AWS_*"),
-    Bad("run --storage s3://bucket/x", "--storage ... s3://bucket/x ... AWS_ENDPOINT_URL", _NOBODY),
     Bad("run --storage s3://bucket/x", "--storage ... nonsense", _NOBODY | {"AWS_ENDPOINT_URL": "nonsense"}),
-]
-PREDICT = [
     Bad("predict", "--data"),
-    Bad('predict --data ""', "--data ... got an empty value"),
     Bad("predict --data {root} --csv {root}", "--csv: must be a file, got the folder ... add a name"),
     Bad("predict --data {root} --csv {nothing}/a.csv", "--csv: the folder {nothing} does not exist"),
     Bad("predict --data {nothing}", "--data ... nothing is committed at {nothing}"),
-    Bad("predict --data {nothing}/photos", "--data ... nothing exists at {nothing}/photos ... images, Parquet"),
-    Bad("predict --data {empty}", "--data ... there are no images in {empty}"),
-    Bad(
-        "predict --data {file} --model {checkpoint}",
-        "--data ... {file} must be an image ... .parquet ... rename it",
-    ),
+    Bad("predict --data {file} --model {checkpoint}", "--data ... {file} must be an image ... .parquet ... rename it"),
     Bad("predict --data {checkpoint}", "--data ... raw or prepared ... {checkpoint} of kind checkpoint"),
-    Bad("predict --data {garbage}", "--data ... {garbage}/_manifest.json cannot be read"),
     Bad("predict --data {raw} --split nosuch", "--split ... test ... 'nosuch'"),
     Bad("predict --data {raw}", "--model ... no champion of 'mnist'"),
-    Bad("predict --data {raw} --model champion:nosuch", "--model ... no champion of 'nosuch'"),
     Bad("predict --data {raw} --model champion:../x", "--model ... champion:NAME ... '../x'"),
     Bad("predict --data {prepared}", "--data ... its source ... datasets/raw/gone-0123456789ab"),
     Bad("predict --data {foreign}", "--data ... {foreign} ... champion:NAME"),
     Bad("predict --data {raw} --model {raw}", "--model ... of kind checkpoint ... {raw} of kind raw"),
-    Bad("predict --data {raw} --model {nothing}", "--model ... {nothing}"),
-    Bad("predict --data {raw} --model s3://bucket/x-0123456789ab", "--model ... AWS_ENDPOINT_URL", _NOBODY),
     Bad("predict --data {raw} --model {own}", "--model ... {own}: my.py:f@0123456789ab ... PIPELINE_USER_CODE to"),
     Bad("predict --data {raw} --model {checkpoint} --workers 500", "--workers ... at most ... 500"),
-    Bad("predict --data {raw} --model {checkpoint} --stage-timeout -1", "--stage-timeout ... '-1'"),
-    Bad("predict --data {raw} --model {checkpoint}", "RAY_ADDRESS ... 'ray://head'", {"RAY_ADDRESS": "ray://head"}),
-]
-OTHERS = [
     Bad("backfill", "--storage ... no raw dataset of data set 'mnist'"),
     Bad("backfill nosuch --storage {root}", "version ... mnist-0123456789ac ... 'nosuch'"),
-    Bad("backfill --from nosuch --storage {root}", "--from ... mnist-0123456789ac ... 'nosuch'"),
     Bad("backfill --from {younger} --to {raw} --storage {root}", "--from ... newer ... --to"),
-    Bad("backfill {raw} --to {raw} --storage {root}", "--to ... version names"),
-    Bad("backfill --workers -1 --storage {root}", "--workers ... >= 0 ... -1"),
     Bad("backfill --register-as BAD_ --storage {root}", "--register-as ... a-z, 0-9 and '-' ... 'BAD_'"),
     Bad("backfill --set epochs=x --storage {root}", "epochs ... whole number ... 'x'"),
-    Bad("backfill --storage s3://bucket/x", "--storage ... s3://bucket/x ... AWS_ENDPOINT_URL", _NOBODY),
-    Bad("backfill --storage {root}", "RAY_ADDRESS ... 'http://'", {"RAY_ADDRESS": "http://"}),
-    Bad("up --port many", "--port ... 'many'"),
     Bad("up --port 65536", "--port ... 65535 ... 65536"),
     Bad("up --port {taken}", "--port ... {taken} is in use"),
-    Bad("up --po 4300", "--po"),
     Bad("up --host 0.0.0.0", "--host ... '0.0.0.0' ... PREFECT_SERVER_API_AUTH_STRING"),
-    Bad("up --host 127.0.0.1.5", "--host ... '127.0.0.1.5'"),
-    Bad("up --port 0", "--port ... 1 to 65535 ... 0"),
-    Bad("deploy --nosuch", "--nosuch"),
     Bad("deploy extra", "extra"),
-    Bad("deploy", "PREFECT_API_URL ... 'nonsense'", {"PREFECT_API_URL": "nonsense"}),
     Bad("deploy", "PREFECT_API_URL ... http://***@[", {"PREFECT_API_URL": "http://user:secret@["}),
-    Bad("storage", "Missing command ... --help"),
     Bad("storage nosuch", "nosuch"),
     Bad("storage ls checkpoints", "KIND ... 'checkpoints'"),
-    Bad("storage ls --storage {file}", "--storage ... {file}"),
-    Bad("storage ls --storage s3://bucket/x", "--storage ... s3://bucket/x ... AWS_ENDPOINT_URL", _NOBODY),
     Bad("storage show {nothing}", "uri ... {nothing}"),
     Bad("storage lineage s3://user:secret@bucket/x", "uri ... AWS_*"),
-    Bad("storage verify http://host/x", "uri ... 'http://host/x'"),
     Bad("storage promote {raw} --storage {root}", "uri ... checkpoint ... {raw} of kind raw"),
     Bad("storage promote {checkpoint} --storage {root}", "uri ... {checkpoint} ... data ... --register-as"),
     Bad("storage rollback ../x --storage {root}", "registered model ... '../x'"),
-    Bad("storage history nosuch --storage {root}", "registered model ... 'nosuch'"),
-    Bad("storage gc --keep-days -1", "--keep-days"),
     Bad("storage gc --keep-days=1.5", "--keep-days ... whole number ... '1.5'"),
 ]
 
@@ -262,22 +166,15 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         "root": root,
         "nothing": root.child(f"datasets/raw/none-{FINGERPRINT}"),
     }
-    for store in ("pixels", "files"):
-        uri = root.child(f"datasets/raw/{store}-{FINGERPRINT}")
-        schema = tables.describe(images.schema((64, 64, 3), ("one", "two"), store=store))
-        parameters = {"data": store, "image_size": 64}
-        commits.commit(uri, kind="raw", parents={}, parameters=parameters, listed=[], schema=schema)
-        found[store] = uri
-    found["pictures"] = root.child(f"datasets/raw/pictures-{FINGERPRINT}")  # as batch prediction stores new pictures
     new = manifest.File(path="part", split="new", size=1, rows=1, sha256="")
-    schema = tables.describe(images.schema((64, 64, 3), ("one", "two")))
-    parameters = {"data": "pictures", "image_size": 64}
-    commits.commit(found["pictures"], kind="raw", parents={}, parameters=parameters, listed=[new], schema=schema)
-    for name, content in (("garbage", b"garbage"), ("half", b'{"format": 1, "kind": "raw"'), ("list", b"[]")):
-        place = folder / f"{name}-{FINGERPRINT}"
-        place.mkdir()
-        (place / manifest.NAME).write_bytes(content)
-        found[name] = URI(str(place))
+    for name, store in (("pictures", "pixels"), ("files", "files")):  # pictures as batch prediction stores new ones
+        found[name] = root.child(f"datasets/raw/{name}-{FINGERPRINT}")
+        schema = tables.describe(images.schema((64, 64, 3), ("one", "two"), store=store))
+        parameters = {"data": name, "image_size": 64}
+        commits.commit(found[name], kind="raw", parents={}, parameters=parameters, listed=[new], schema=schema)
+    found["half"] = URI(str(folder / f"half-{FINGERPRINT}"))
+    Path(found["half"]).mkdir()
+    Path(found["half"], manifest.NAME).write_bytes(b'{"format": 1, "kind": "raw"')
     (folder / "file").write_text("a file")
     (folder / "empty").mkdir()
     (folder / "parquet").mkdir()
@@ -304,7 +201,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "fresh"
 
 
-@pytest.mark.parametrize("bad", [*PIPELINE, *STORAGES, *PREDICT, *OTHERS], ids=lambda bad: str(bad)[:100])
+@pytest.mark.parametrize("bad", REQUESTS, ids=lambda bad: str(bad)[:100])
 def test_a_wrong_request_is_refused_in_one_line_that_names_it_and_nothing_is_begun(
     bad: Bad,
     places: Mapping[str, str],
@@ -331,35 +228,21 @@ def test_a_wrong_request_is_refused_in_one_line_that_names_it_and_nothing_is_beg
 @pytest.mark.parametrize(
     ("settings", "changes", "message"),
     [
-        ({"epochs": "many"}, {}, "epochs must be a whole number, got 'many'"),
-        ({"epochs": 1.5}, {}, "epochs must be a whole number, got 1.5"),
         ({"epochs": True}, {}, "epochs must be a whole number, got True"),
         ({"epochs": None}, {}, "epochs must be a whole number, got None"),
         ({"learning_rate": [0.1]}, {}, "learning_rate must be a finite number, got [0.1]"),
-        ({"learning_rate": 10**400}, {}, "learning_rate must be a finite number, got 1000"),
-        ({"learning_rate": float("nan")}, {}, "learning_rate must be a finite number, got nan"),
         ({"precision": 16}, {}, "precision must be one of auto, fp32, bf16, got 16"),
-        ({"loader": {}}, {}, "loader must be one of auto, resident, streaming, dataloader, ray-data, got {}"),
-        ({"source": 5}, {}, "source must be text, got 5"),
-        ({"max_shift": 40}, {}, "max_shift must be < 28, the side of the images of mnist, got 40"),
         ({"fallback": None}, {}, "there is no recipe field 'fallback'"),
-        ({}, {"workers": -1}, "--workers must be >= 0 (0 runs without Ray), got -1"),
         ({}, {"workers": "2"}, "--workers must be one whole number, got '2'"),
-        ({"micro_batches": 129}, {}, "micro_batches must be <= 128, got 129"),
         ({}, {"storage": "/tmp/a\0b"}, "--storage: a URI must not contain a NUL character"),
-        ({}, {"storage": "s3://user:key@bucket/x"}, "--storage: a URI must not contain credentials"),
-        ({}, {"data": "{nothing}"}, "--data: nothing exists at "),
-        ({}, {"data": "{half}"}, "--data: "),
     ],
 )
 def test_a_wrong_parameter_of_a_deployment_is_refused_by_name(
-    places: Mapping[str, str], fresh: Path, settings: dict[str, Any], changes: dict[str, Any], message: str
+    fresh: Path, settings: dict[str, Any], changes: dict[str, Any], message: str
 ) -> None:
-    given = {"storage": str(fresh)} | changes
-    if "data" in given:
-        given["data"] = given["data"].format(**places)
     with pytest.raises(ValueError) as caught:
-        make_plan.make_plan(recipe=recipes.override(recipes.load("mnist-resnet18"), settings), **given)
+        recipe = recipes.override(recipes.load("mnist-resnet18"), settings)
+        make_plan.make_plan(recipe=recipe, **{"storage": str(fresh)} | changes)
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
     assert _listing(fresh) == []
 
@@ -368,30 +251,22 @@ def test_a_wrong_parameter_of_a_deployment_is_refused_by_name(
     ("changes", "message"),
     [
         ({"data": ""}, "--data must be a folder or s3://bucket/prefix, got an empty value"),
-        ({"data": "{raw}\0"}, "--data: a URI must not contain a NUL character"),
         ({"split": "train"}, "--split must be one of test, got 'train'"),
-        ({"workers": -1}, "--workers must be >= 0 (0 runs without Ray), got -1"),
         ({"min_confidence": 0.0}, "--min-confidence must be above 0 and at most 1, got 0.0"),
-        ({"min_confidence": 1.01}, "--min-confidence must be above 0 and at most 1, got 1.01"),
         ({"min_confidence": math.nan}, "--min-confidence must be above 0 and at most 1, got nan"),
-        ({"model": "champion:A B"}, "--model champion:NAME must be 1 to 64 of a-z"),
-        ({"model": "{sample}"}, "--model must be of kind checkpoint"),
     ],
 )
 def test_a_wrong_parameter_of_batch_prediction_is_refused_by_name(
     places: Mapping[str, str], fresh: Path, changes: dict[str, Any], message: str
 ) -> None:
-    usual = {"data": "{raw}", "model": "champion", "split": None, "workers": None}
-    given: dict[str, Any] = {
-        name: value.format(**places) if isinstance(value, str) else value for name, value in (usual | changes).items()
-    }
+    given: dict[str, Any] = {"data": places["raw"], "model": "champion", "split": None, "workers": None} | changes
     with pytest.raises(ValueError) as caught:
         predict_request.resolve(storage=str(fresh), **given)
     assert str(caught.value).startswith(message)
     assert _listing(fresh) == []
 
 
-@pytest.mark.parametrize("url", ["ftp://host/", "http://", "http://[", "https://host:port/", "host/hook"])
+@pytest.mark.parametrize("url", ["ftp://host/", "http://[", "https://host:port/"])
 def test_an_address_that_cannot_be_called_is_refused_by_name(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(automations.WEBHOOK, url)
     with pytest.raises(ValueError) as caught:
