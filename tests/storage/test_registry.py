@@ -43,7 +43,6 @@ def test_history_keeps_every_decision_in_order_and_the_latest_one_counts(root: R
     for name in ("README.md", "000013", "7.json", "000013.json.bak"):
         files.put(root.child(f"registry/mnist/{name}"), b"")
     assert registry.history(root, "mnist") == decisions
-    assert registry.history(root, "mnist", start=11) == decisions[10:]
     assert registry.champion(root, "cifar10") is None
 
 
