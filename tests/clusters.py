@@ -8,9 +8,9 @@ import sys
 import tempfile
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tasks.resources.capacity import nodes_of
 from tasks.runners.child import Child
@@ -27,37 +27,62 @@ _APART = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs "$0" && exec "
 """What gives a command a disk of its own at the folder that comes next."""
 
 
-class TwoNodes:
+class _Cluster:
+    """A head that takes jobs; a context that ends every node of it."""
+
+    def __init__(self, env: Mapping[str, str], *options: str, port: int, prefix: Sequence[str] = ()) -> None:
+        self._env = dict(env) | {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        }
+        self._port = port
+        self._head = start_ray(self._env, *options, port=port, prefix=prefix, has_dashboard=True)
+        self.address = self._head.dashboard
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What sends a run to this cluster."""
+        return {name: self._env[name] for name in _AUTH} | {"RAY_ADDRESS": self.address}
+
+    def __enter__(self) -> Self:
+        os.environ.update({name: self._env[name] for name in _AUTH})
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _begin(self) -> None:
+        self._head.wait()
+        nodes(self.address)
+
+    def __exit__(self, *error: object) -> None:
+        self._head.child.end()
+        for name in _AUTH:
+            os.environ.pop(name, None)
+
+
+class TwoNodes(_Cluster):
     """A head that takes jobs, and one more node at a time.
 
     `apart` is a folder that both have and do not share, as two machines do not share their disks.
     """
 
     def __init__(self, env: Mapping[str, str], *, apart: Path | None = None) -> None:
+        super().__init__(env, f"--num-cpus={_CPUS}", port=free_port(), prefix=_on_core(0))
         self._apart = [*_APART, str(apart)] if apart else []
-        self._env = dict(env) | {
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        }
-        self._port = free_port()
-        self._head = start_ray(
-            self._env, f"--num-cpus={_CPUS}", port=self._port, prefix=_on_core(0), has_dashboard=True
-        )
-        self.address, self._folder = self._head.dashboard, self._head.folder
         self._nodes: list[tuple[Child, str]] = []
 
-    def begin(self) -> None:
-        """Return once both nodes are there."""
-        os.environ.update({name: self._env[name] for name in _AUTH})
-        self._head.wait()
-        nodes(self.address)
+    def _begin(self) -> None:
+        super()._begin()
         self.add_a_node()
 
-    @property
-    def env(self) -> dict[str, str]:
-        """What sends a run to this cluster."""
-        return {name: self._env[name] for name in _AUTH} | {"RAY_ADDRESS": self.address}
+    def __exit__(self, *error: object) -> None:
+        for node, _ in self._nodes:
+            node.end()
+        super().__exit__()
 
     def add_a_node(self) -> None:
         """Add a node, and return once it has joined."""
@@ -65,7 +90,7 @@ class TwoNodes:
         command = [*self._apart, *_on_core(1), sys.executable, "-m", "ray.scripts.scripts", "start", "--block"]
         command += [f"--address=127.0.0.1:{self._port}", f"--num-cpus={_CPUS}", f"--object-store-memory={2**28}"]
         command += ["--dashboard-agent-listen-port=0", "--disable-usage-stats"]
-        self._nodes.append((Child(command, env={**self._env, _MARK: mark, "TMPDIR": self._folder}), mark))
+        self._nodes.append((Child(command, env={**self._env, _MARK: mark, "TMPDIR": self._head.folder}), mark))
         await_that(lambda: len(nodes(self.address)) > before, limit_s=60, interval_s=0.5)
 
     def kill_a_node(self, kill: Callable[[int, str], object]) -> None:
@@ -95,25 +120,6 @@ class TwoNodes:
         request.add_header("Authorization", f"Bearer {self._env['RAY_AUTH_TOKEN']}")
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
-
-    def end(self) -> None:
-        """End every node."""
-        for node, _ in self._nodes:
-            node.end()
-        self._head.child.end()
-        for name in _AUTH:
-            os.environ.pop(name, None)
-
-
-@contextlib.contextmanager
-def two_nodes(env: Mapping[str, str], *, apart: Path | None = None) -> Iterator[TwoNodes]:
-    """A cluster for as long as the block lasts."""
-    cluster = TwoNodes(env, apart=apart)
-    try:
-        cluster.begin()
-        yield cluster
-    finally:
-        cluster.end()
 
 
 class Head:
@@ -151,43 +157,18 @@ class Head:
         self._child.end()
 
 
-class Growing:
+class Growing(_Cluster):
     """A head without CPUs and a real autoscaler, whose nodes are processes of this machine.
 
     As `ray.cluster_utils.AutoscalingCluster`, which lacks a file in Ray's wheels and ends all Rays of the machine.
+    `node_types` are the resources and the largest number of each type of node.
     """
 
     def __init__(self, env: Mapping[str, str], folder: Path, *, node_types: Mapping[str, tuple[dict[str, float], int]]):
-        port = free_port()
-        file = folder / "autoscaling.yaml"
+        port, file = free_port(), folder / "autoscaling.yaml"
         file.write_text(json.dumps(_autoscaling(f"127.0.0.1:{port}", node_types)))
-        self._env = dict(env) | {
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "RAY_FAKE_CLUSTER": "1",
-            "AUTOSCALER_UPDATE_INTERVAL_S": "1",
-        }
-        options = ["--num-cpus=0", f"--autoscaling-config={file}"]
-        self._head = start_ray(self._env, *options, port=port, has_dashboard=True)
-        self.address = self._head.dashboard
-
-    @property
-    def env(self) -> dict[str, str]:
-        """What sends a run to this cluster."""
-        return {name: self._env[name] for name in _AUTH} | {"RAY_ADDRESS": self.address}
-
-    def begin(self) -> None:
-        """Return once the head is there."""
-        os.environ.update({name: self._env[name] for name in _AUTH})
-        self._head.wait()
-        nodes(self.address)
-
-    def end(self) -> None:
-        """End every node."""
-        self._head.child.end()
-        for name in _AUTH:
-            os.environ.pop(name, None)
+        env = dict(env) | {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1"}
+        super().__init__(env, "--num-cpus=0", f"--autoscaling-config={file}", port=port)
 
 
 def _autoscaling(gcs_address: str, node_types: Mapping[str, tuple[dict[str, float], int]]) -> dict[str, Any]:
@@ -223,19 +204,6 @@ def _autoscaling(gcs_address: str, node_types: Mapping[str, tuple[dict[str, floa
         "rsync_exclude": [],
         "rsync_filter": [],
     } | {f"{name}_commands": [] for name in commands}
-
-
-@contextlib.contextmanager
-def growing(
-    env: Mapping[str, str], folder: Path, *, node_types: Mapping[str, tuple[dict[str, float], int]]
-) -> Iterator[Growing]:
-    """A cluster for as long as the block lasts; resources and largest number of each type of node."""
-    cluster = Growing(env, folder, node_types=node_types)
-    try:
-        cluster.begin()
-        yield cluster
-    finally:
-        cluster.end()
 
 
 def nodes(address: str) -> list[dict[str, float]]:

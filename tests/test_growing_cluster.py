@@ -8,7 +8,7 @@ import pytest
 
 from storage import manifest
 from storage.uri import URI
-from tests.clusters import Growing, growing, nodes
+from tests.clusters import Growing, nodes
 from tests.runs import Run, await_that
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -23,7 +23,7 @@ _SAMPLE = ["--recipe", "mnist-sample-resnet18", "--set", "model=small-cnn", "--s
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
-    with growing(os.environ, tmp_path_factory.mktemp("growing"), node_types=_NODE_TYPES) as cluster:
+    with Growing(os.environ, tmp_path_factory.mktemp("growing"), node_types=_NODE_TYPES) as cluster:
         yield cluster
 
 
